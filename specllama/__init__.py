@@ -1,0 +1,3 @@
+"""specllama: llama.cpp serving with speculative decoding, chosen and checked for you."""
+
+__version__ = "0.1.0"

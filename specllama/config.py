@@ -1,0 +1,55 @@
+"""The user's config file: `config.toml` in the platform's config folder.
+
+    llama_server = "/path/to/llama-server"   # or "embedded"
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specllama.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Config:
+    llama_server: str | None = None
+
+
+def path() -> Path:
+    """Where the config file is looked for."""
+    from platformdirs import user_config_path
+
+    return user_config_path("specllama", appauthor=False) / "config.toml"
+
+
+def load() -> Config:
+    """The config, empty when there is no file. Raises UsageError naming what is wrong in it."""
+    file = path()
+    if not file.is_file():
+        return Config()
+    data = read_toml(file)
+    unknown = sorted(set(data) - {"llama_server"})
+    if unknown:
+        raise UsageError(f"{file}: unknown setting {unknown[0]!r}", "Known: llama_server")
+    value = data.get("llama_server")
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{file}: llama_server must be a string, not {value!r}")
+    return Config(llama_server=value)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Parses a TOML file. Raises UsageError with the file and line of a mistake."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise UsageError(f"{file}: not valid TOML ({e})") from None
+    except OSError as e:
+        raise UsageError(f"{file}: cannot be read ({e.strerror})") from None

@@ -1,0 +1,1 @@
+"""The thing that runs: which llama-server, what it can do, and a live one."""

@@ -1,0 +1,256 @@
+"""What one llama-server build can do: yes, no or unknown, never a guess.
+
+Read from `--version` and `--help`; cached by path, size and mtime. What help cannot
+tell is in FACTS, one row per build-dependent fact with its source. An answer got by
+time-out or crash is unknown and is not cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from specllama import __version__
+from specllama.engine.errors import EngineError
+from specllama.engine.helptext import Option, parse_options, parse_version
+from specllama.engine.locate import Engine
+from specllama.storage import cache_dir, write_atomically
+
+MAINLINE, IK_LLAMA, UNKNOWN_FLAVOUR = "mainline", "ik_llama", "unknown"
+_FIRST_REAL_BUILD = 1000  # llama-server existed under that name from b3145 on
+HELP_TIMEOUT = 30.0  # seconds; a cold CUDA start takes several
+
+
+class Answer(Enum):
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Fact:
+    """True for builds in [first, last] of mainline llama.cpp."""
+
+    first: int
+    last: int | None
+    source: str
+
+
+# Facts that the help text does not show. Builds as llama.cpp numbers them.
+FACTS: Mapping[str, Fact] = {
+    "eagle3_drafts": Fact(9611, None, "PR 18039; b9601 lists draft-eagle3 but it is a stub"),
+    "mtp_loads": Fact(9180, None, "PR 22673"),
+    "mtp_cannot_start": Fact(10741, 10748, "issue 28196: no MTP model starts"),
+    "slots_see_wrong_rows": Fact(9180, 11292, "PR 29019: α falls with more than one slot"),
+    "spec_types_accumulate": Fact(9246, None, "arg.cpp: a later --spec-type adds to an earlier one"),
+    "draft_needs_spec_type": Fact(9464, None, "PR 23988: -md alone no longer speculates"),
+    "spec_metrics": Fact(10289, None, "server-task.cpp: spec_decode_* counters"),
+}
+
+# Architectures whose MTP graph runs, and the first build seen to have it
+# (llama.cpp, src/models/*.cpp, LLM_GRAPH_TYPE_DECODER_MTP).
+MTP_ARCHITECTURES: Mapping[str, int] = {
+    "qwen35": 9180,
+    "qwen35moe": 9180,
+    "step35": 9493,
+    "gemma4": 9553,  # through a gemma4-assistant file
+    "cohere2moe": 9670,
+    "hy_v3": 10019,
+    "glm-dsa": 10218,
+    "mimo2": 10218,
+    "deepseek4": 10235,
+    "deepseek32": 10240,
+    "qwen3next": 10240,
+    "deepseek2": 10261,
+    "nemotron_h_moe": 10362,
+    "bailingmoe3": 10499,
+    "glm4moe": 10630,
+    "qwen4exp": 11334,
+}
+
+# First build whose --spec-type takes the value; for "needs build ≥ bN".
+SPEC_TYPE_SINCE: Mapping[str, int] = {
+    "draft-simple": 9180,
+    "draft-mtp": 9180,
+    "draft-eagle3": 9611,
+    "draft-dflash": 9837,
+    "draft-dspark": 10173,
+}
+
+# ik_llama.cpp's values are in its documentation, not in its help (8337e4cd3, 2026-08).
+_IK_TYPES = (
+    "none draft dflash dspark mtp ngram-cache ngram-simple ngram-map-k ngram-map-k4v ngram-mod suffix"
+)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """One build, as it describes itself. `problem` says why nothing is known, if so."""
+
+    build: int | None
+    commit: str
+    flavour: str
+    options: tuple[Option, ...]
+    spec_types: tuple[str, ...]
+    problem: str = ""
+
+    @property
+    def label(self) -> str:
+        name = f"b{self.build}" if self.build else "unknown build"
+        return name if self.flavour == MAINLINE else f"{self.flavour} {name}"
+
+    def find(self, name: str) -> Option | None:
+        """The usable option with this spelling; None when absent or removed."""
+        for option in self.options:
+            if name in option.names and not option.removed:
+                return option
+        return None
+
+    def has(self, name: str) -> Answer:
+        """Whether the option can be passed. Unknown when the help could not be read."""
+        if not self.options:
+            return Answer.UNKNOWN
+        return Answer.YES if self.find(name) else Answer.NO
+
+    def spelling(self, *names: str) -> str | None:
+        """The first of `names` this build takes. None when it takes none of them."""
+        return next((n for n in names if self.find(n)), None)
+
+    def fact(self, name: str) -> Answer:
+        """A row of FACTS for this build. Unknown without a build number or for a fork."""
+        fact = FACTS[name]
+        if self.build is None or self.flavour != MAINLINE:
+            return Answer.UNKNOWN
+        inside = fact.first <= self.build and (fact.last is None or self.build <= fact.last)
+        return Answer.YES if inside else Answer.NO
+
+    def mtp_graph(self, architecture: str) -> Answer:
+        """Whether this build can run the MTP head of `architecture`."""
+        first = MTP_ARCHITECTURES.get(architecture)
+        if first is None:
+            return Answer.NO if self.flavour == MAINLINE else Answer.UNKNOWN
+        if self.build is None or self.flavour != MAINLINE:
+            return Answer.UNKNOWN
+        return Answer.YES if self.build >= first else Answer.NO
+
+
+def probe(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:
+    """Capabilities of `engine`, from the cache or by asking it.
+
+    Raises EngineError when the binary cannot be run at all; one that runs but
+    says nothing useful gives a Capabilities with `problem` set.
+    """
+    cached = _read_cache(engine)
+    if cached is not None:
+        return cached
+    version_text, problem = _ask(engine, "--version", timeout)
+    help_text = ""
+    if not problem:
+        help_text, problem = _ask(engine, "--help", timeout)
+    caps = describe(version_text, help_text, problem)
+    if not caps.problem:
+        _write_cache(engine, caps)
+    return caps
+
+
+def describe(version_text: str, help_text: str, problem: str = "") -> Capabilities:
+    """Capabilities from the two texts (either may be empty)."""
+    version = parse_version(version_text)
+    options = parse_options(help_text)
+    spec_type = next((o for o in options if "--spec-type" in o.names), None)
+    flavour = _flavour(options, spec_type)
+    types: tuple[str, ...] = ()
+    if flavour == IK_LLAMA:
+        types = tuple(_IK_TYPES.split())
+    elif spec_type:
+        types = tuple(t for t in re.split(r"[|,\[\]<>{}\s]+", spec_type.hint) if t)
+    if not problem and not options:
+        problem = "its --help lists no options"
+    # A tree built without its git history calls itself build 0 or 1: that says nothing.
+    build = version.build if version and version.build >= _FIRST_REAL_BUILD else None
+    return Capabilities(
+        build=build,
+        commit=version.commit if version else "",
+        flavour=flavour,
+        options=options,
+        spec_types=types,
+        problem=problem,
+    )
+
+
+def _flavour(options: tuple[Option, ...], spec_type: Option | None) -> str:
+    names = {n for o in options for n in o.names}
+    if (spec_type and ":k=v" in spec_type.hint) or {"--spec-autotune", "-mtprot"} & names:
+        return IK_LLAMA
+    if {"--parallel", "--model"} <= names:
+        return MAINLINE
+    return UNKNOWN_FLAVOUR
+
+
+def _ask(engine: Engine, flag: str, timeout: float) -> tuple[str, str]:
+    """(what the engine printed, why it cannot be trusted)."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
+    try:
+        done = subprocess.run(
+            [*engine.argv, flag],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env=env,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"it gave no answer to {flag} in {timeout:g} s"
+    except OSError as e:
+        raise EngineError(
+            f"{engine.label} cannot be run ({e.strerror or e})",
+            "Check that the file is a llama-server built for this machine.",
+        ) from None
+    out = (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace")
+    if done.returncode < 0:
+        return out, f"it died from signal {-done.returncode} on {flag}"
+    if done.returncode != 0:
+        last = next((s.strip() for s in reversed(out.splitlines()) if s.strip()), "no output")
+        return out, f"it ended {flag} with exit code {done.returncode} ({last[:120]})"
+    return out, ""
+
+
+# ---- cache ------------------------------------------------------------------
+
+
+def _cache_file(engine: Engine) -> Path:
+    stat = engine.identity.stat()
+    key = f"{__version__}|{engine.argv}|{engine.identity}|{stat.st_size}|{stat.st_mtime_ns}"
+    digest = hashlib.sha256(key.encode()).hexdigest()[:24]
+    return cache_dir() / "capabilities" / f"{digest}.json"
+
+
+def _read_cache(engine: Engine) -> Capabilities | None:
+    try:
+        data = json.loads(_cache_file(engine).read_text(encoding="utf-8"))
+        options = tuple(
+            Option(tuple(o["names"]), o["hint"], o["default"], o["removed"]) for o in data["options"]
+        )
+        return Capabilities(
+            build=data["build"],
+            commit=data["commit"],
+            flavour=data["flavour"],
+            options=options,
+            spec_types=tuple(data["spec_types"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # missing or written by another version: ask again
+
+
+def _write_cache(engine: Engine, caps: Capabilities) -> None:
+    try:
+        write_atomically(_cache_file(engine), json.dumps(asdict(caps)))
+    except OSError:
+        pass  # a read-only home costs half a second per start, nothing else

@@ -1,0 +1,176 @@
+"""Settings → the argv and environment of llama-server, in this build's spelling.
+
+Nothing is emitted that the build does not list. `--spec-type` is passed once, comma
+joined: it defaults to none, and from b9464 `-md` alone silently does not speculate
+(llama.cpp PR 23988).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specllama.engine import ik_llama
+from specllama.engine.capabilities import IK_LLAMA, SPEC_TYPE_SINCE, Answer, Capabilities
+from specllama.engine.locate import Engine
+from specllama.engine.settings import Settings, Speculation
+from specllama.engine.user_args import UserArgs
+
+# Inherited variables that would change speculation behind our back; some are
+# fatal (arg.cpp: a removed option keeps its variable and throws).
+_DROPPED_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
+_DROPPED = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
+
+_NGRAM_SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run. `changes`: where the user's arguments replaced ours. `dropped`:
+    variables kept from the child. Secrets are in `env` only."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    changes: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    def display(self) -> str:
+        """The command as a shell would take it. Holds no secrets."""
+        return shlex.join(self.argv)
+
+
+def build(engine: Engine, caps: Capabilities, settings: Settings, user: UserArgs) -> Command:
+    """The command for these settings, with the user's own arguments merged in last."""
+    argv = list(engine.argv)
+    changes: list[str] = []
+    for flag in _flags(caps, settings):
+        theirs = user.replacing(caps, flag[0])
+        if theirs is None:
+            argv += flag
+            continue
+        if list(theirs) != flag:
+            changes.append(f"{' '.join(flag)} → {' '.join(theirs)}")
+    argv += user.argv
+    env, dropped = _environment(os.environ)
+    env.update(user.secrets)
+    return Command(tuple(argv), env, tuple(changes), dropped)
+
+
+def unsupported(caps: Capabilities, method: str) -> str:
+    """Why this build cannot run `method`; "" when it can."""
+    if caps.flavour == IK_LLAMA:
+        return ik_llama.unsupported(caps, method)
+    if method == "draft-simple":
+        if "draft-simple" in caps.spec_types or "draft" in caps.spec_types:
+            return ""
+        # Before --spec-type knew drafts, -md alone meant a draft model.
+        return "" if caps.find("-md") else f"{caps.label} has no -md option"
+    if method == "draft-eagle3" and caps.fact("eagle3_drafts") is Answer.NO:
+        return f"{caps.label} lists draft-eagle3 but cannot run it; it needs build ≥ b9611"
+    if method == "draft-mtp" and caps.fact("mtp_cannot_start") is Answer.YES:
+        return f"no MTP model starts on {caps.label} (b10741–b10748 are broken); use another build"
+    if method in caps.spec_types:
+        return ""
+    since = SPEC_TYPE_SINCE.get(method)
+    needs = f"; it needs build ≥ b{since}" if since else ""
+    return f"{caps.label} does not know --spec-type {method}{needs}"
+
+
+def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
+    flags: list[list[str]] = [["-m", str(s.model)]]
+    if s.speculation is not None:
+        if caps.flavour == IK_LLAMA:
+            flags += ik_llama.flags(s.speculation)
+        else:
+            flags += _speculation(caps, s.speculation)
+    flags.append(["-np", str(s.parallel)])
+    # Builds with -kvu but without its negative turned `-np 1` into 4 slots unless
+    # -kvu was given (llama.cpp issue 17300).
+    if s.parallel == 1 and caps.find("-kvu") and not caps.find("--no-kv-unified"):
+        flags.append(["-kvu"])
+    flags.append(["-c", str(s.context)])
+    if s.threads is not None:
+        flags.append(["-t", str(s.threads)])
+    flags += [["--host", s.host], ["--port", str(s.port)]]
+    flags += [[name] for name in ("--metrics", "--slots") if caps.find(name)]
+    return flags
+
+
+def _speculation(caps: Capabilities, spec: Speculation) -> list[list[str]]:
+    types = [t for m in spec.methods if (t := _type_name(caps, m))]
+    flags: list[list[str]] = [["--spec-type", ",".join(types)]] if types else []
+    if spec.draft is not None:
+        flags.append(["-md", str(spec.draft)])
+        if spec.draft_layers is not None:
+            flags.append(["-ngld", spec.draft_layers])
+    n_max = spec.n_max
+    old_ngram = not caps.find("--spec-ngram-simple-size-n")
+    if old_ngram and spec.ngram and caps.find("--draft-max") and spec.uses_ngram:
+        # p0.3.19 also caps n-gram drafts by --draft-max (server-context.cpp).
+        n_max = max(n_max, spec.ngram.m)
+    if spec.uses_draft or n_max != spec.n_max:
+        flags += _one(caps, n_max, "--spec-draft-n-max", "--draft-max")
+    if spec.uses_draft:
+        flags += _one(caps, spec.n_min, "--spec-draft-n-min", "--draft-min")
+        flags += _one(caps, spec.p_min, "--spec-draft-p-min", "--draft-p-min")
+    for method in spec.methods:
+        flags += _ngram(caps, spec, method)
+    return flags
+
+
+def _type_name(caps: Capabilities, method: str) -> str | None:
+    """The method as this build's --spec-type spells it; None where `-md` alone means it."""
+    if method != "draft-simple" or method in caps.spec_types:
+        return method
+    return "draft" if "draft" in caps.spec_types else None
+
+
+def _ngram(caps: Capabilities, spec: Speculation, method: str) -> list[list[str]]:
+    sizes = spec.ngram
+    if sizes is None or not method.startswith("ngram-"):
+        return []
+    if method in _NGRAM_SIZED:
+        flags = _one(caps, sizes.n, f"--spec-{method}-size-n", "--spec-ngram-size-n")
+        flags += _one(caps, sizes.m, f"--spec-{method}-size-m", "--spec-ngram-size-m")
+        if method == "ngram-map-k4v":  # the only type that reads it (ngram-map.cpp)
+            flags += _one(
+                caps, sizes.min_hits, f"--spec-{method}-min-hits", "--spec-ngram-min-hits"
+            )
+        return flags
+    if method == "ngram-mod":
+        flags = _one(caps, sizes.mod_match, "--spec-ngram-mod-n-match", "--spec-ngram-size-n")
+        flags += _one(caps, sizes.mod_min, "--spec-ngram-mod-n-min")
+        flags += _one(caps, sizes.m, "--spec-ngram-mod-n-max")
+        return flags
+    return []
+
+
+def _one(caps: Capabilities, value: float, *names: str) -> list[list[str]]:
+    name = caps.spelling(*names)
+    return [[name, f"{value:g}"]] if name else []
+
+
+def _environment(parent: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    dropped = tuple(sorted(k for k in parent if k in _DROPPED or k.startswith(_DROPPED_PREFIXES)))
+    return {k: v for k, v in parent.items() if k not in dropped}, dropped
+
+
+def check_methods(caps: Capabilities, methods: Iterable[str]) -> str:
+    """Why this build cannot run these methods together; "" when it can."""
+    chosen: Sequence[str] = tuple(methods)
+    for method in chosen:
+        if reason := unsupported(caps, method):
+            return reason
+    drafts = [m for m in chosen if m.startswith("draft-")]
+    if len(drafts) > 1:
+        return f"{' and '.join(drafts)} share one draft context; give one of them"
+    ngrams = [m for m in chosen if m.startswith("ngram-")]
+    if len(ngrams) > 1 and caps.flavour != IK_LLAMA and "draft-simple" not in caps.spec_types:
+        return f"{caps.label} takes one n-gram type at a time"
+    return ""
+
+
+__all__ = ["Command", "Path", "build", "check_methods", "unsupported"]

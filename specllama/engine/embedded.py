@@ -1,0 +1,149 @@
+"""llama-server from a wheel: `python -m specllama.engine.embedded <llama-server's argv>`.
+
+Runs xllamacpp's server (llama.cpp's own, compiled into a Python module) as a child
+process that looks like llama-server from outside: --help, --version, --list-devices,
+signals and exit codes. It reads only the command line and LLAMA_API_KEY.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from specllama.engine.embedded_options import (
+    OPTIONS,
+    BadValue,
+    EmbeddedOption,
+    apply_environment,
+)
+
+_BY_NAME = {name: option for option in OPTIONS for name in option.all_names}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the server until SIGINT or SIGTERM. Returns the exit code: 0, or 1 for an error."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help", "--usage"} & set(args):
+        print(help_text())
+        return 0
+    if "--version" in args:
+        print(version_text(), file=sys.stderr)
+        return 0
+    if "--list-devices" in args:
+        print(devices_text())
+        return 0
+    try:
+        pairs = parse(args)
+    except BadValue as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+    return serve(pairs)
+
+
+def parse(args: Sequence[str]) -> list[tuple[EmbeddedOption, str]]:
+    """(option, value) for each argument, in order. Raises BadValue for what is not known."""
+    out: list[tuple[EmbeddedOption, str]] = []
+    rest = iter(args)
+    for name in rest:
+        option = _BY_NAME.get(name)
+        if option is None:
+            raise BadValue(f"invalid argument: {name} (the embedded engine does not know it)")
+        if not option.hint:
+            out.append((option, "0" if name in option.negative else ""))
+            continue
+        value = next(rest, None)
+        if value is None:
+            raise BadValue(f"expected value for argument {name}")
+        out.append((option, value))
+    if not any(option.names[0] == "-m" for option, _ in out):
+        raise BadValue("no model given: -m FNAME")
+    return out
+
+
+def serve(pairs: Sequence[tuple[EmbeddedOption, str]]) -> int:
+    import xllamacpp
+
+    # xllamacpp holds the GIL while it loads, so Python handlers could not run:
+    # until the model is loaded the signals end the process the ordinary way.
+    _on_signals(signal.SIG_DFL)
+    params = xllamacpp.CommonParams()
+    params.hostnames = ["127.0.0.1"]
+    params.port = 8080
+    apply_environment(params)
+    try:
+        for option, value in pairs:
+            try:
+                option.apply(params, value)
+            except (ValueError, RuntimeError, OverflowError) as e:
+                raise BadValue(f"error while handling argument {option.names[-1]}: {e}") from None
+    except BadValue as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+    stop = threading.Event()
+    try:
+        server: Any = xllamacpp.Server(params)
+    except RuntimeError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+    _on_signals(lambda _signum, _frame: stop.set())
+    while not stop.wait(0.5):  # a bare wait() cannot be interrupted on Windows
+        pass
+    del server  # stops the loop, joins the threads
+    return 0
+
+
+def _on_signals(handler: Any) -> None:
+    def second(_signum: int, _frame: FrameType | None) -> None:
+        sys.exit(1)
+
+    def first(signum: int, frame: FrameType | None) -> None:
+        for s in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(s, second)
+        handler(signum, frame)
+
+    for s in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(s, handler if handler is signal.SIG_DFL else first)
+
+
+def version_text() -> str:
+    """`--version` in llama.cpp's format. The wheel's last version part is the build
+    (2026.10.11549 = b11549); its own BUILD_INFO says 0."""
+    wheel = importlib.metadata.version("xllamacpp")
+    build = wheel.split(".")[2] if wheel.count(".") >= 2 else "0"
+    return f"version: {wheel} (build {build}, commit xllamacpp)"
+
+
+def help_text() -> str:
+    """`--help` in llama.cpp's layout, of what is mapped here."""
+    lines = ["----- options of the embedded engine -----", ""]
+    for option in OPTIONS:
+        first, *others = option.all_names
+        head = f"{first}, ".ljust(7) + ", ".join(others) if others else first
+        head = f"{head} {option.hint}".rstrip()
+        if len(head) > 37:
+            lines += [head, " " * 40 + option.help]
+        else:
+            lines.append(head.ljust(40) + option.help)
+    return "\n".join(lines)
+
+
+def devices_text() -> str:
+    """`--list-devices` in llama.cpp's layout: everything that is not the CPU. MiB."""
+    import xllamacpp
+
+    cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    lines = ["Available devices:"]
+    for d in xllamacpp.get_device_info():
+        if d["type"] != cpu:
+            total, free = d["memory_total"] // 2**20, d["memory_free"] // 2**20
+            lines.append(f"  {d['name']}: {d['description']} ({total} MiB, {free} MiB free)")
+    return "\n".join(lines if len(lines) > 1 else [*lines, "  (none)"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Parses what `llama-server --help` and `--version` print.
+
+Layout (llama.cpp, common/arg.cpp, `common_arg::to_string`): all names of an option
+joined by commas (the first padded to 7 columns), then the value hint, then the help
+text from column 40 or on the next line; help wraps at 70. Options taken away are
+still listed, with a help text that says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_HELP_COLUMN = 40
+_REMOVED = "the argument has been removed"
+_NAME = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9-]*")
+# A name list: "-c,    --ctx-size" / "--a, --b, --no-b"
+_NAMES = re.compile(r"\s*(--?[A-Za-z0-9][A-Za-z0-9-]*(?:, *--?[A-Za-z0-9][A-Za-z0-9-]*)*)(.*)", re.S)
+_DEFAULT = re.compile(r"default: *([^\s,;)]+)")
+_ENV = re.compile(r"\(env: (\w+)\)")
+_VERSION = re.compile(r"version: (?:(\d+) \(([\w.-]+)\)|\S+ \(build (\d+), commit ([\w.-]+)\))")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: every spelling, the value hint ("" for a switch), the printed default."""
+
+    names: tuple[str, ...]
+    hint: str
+    default: str | None
+    removed: bool
+
+    @property
+    def arity(self) -> int:
+        """How many values follow the option: one, none for a switch, two for hints
+        like `FNAME SCALE`. `<tensor name pattern>=<buffer type>,...` is one value."""
+        words = self.hint.split()
+        return len(words) if all(w.isidentifier() and w.isupper() for w in words) else 1
+
+
+@dataclass(frozen=True)
+class Version:
+    build: int
+    commit: str
+
+
+def parse_version(text: str) -> Version | None:
+    """Build number and commit from `--version` (both formats llama.cpp has used)."""
+    m = _VERSION.search(text)
+    if not m:
+        return None
+    return Version(int(m[1] or m[3]), m[2] or m[4])
+
+
+def parse_options(text: str) -> tuple[Option, ...]:
+    """Every option listed in a help text, in order. () when it is no such text."""
+    options: list[Option] = []
+    current: tuple[str, list[str]] | None = None  # (names and hint, help lines)
+
+    def finish() -> None:
+        if current is not None:
+            option = _option(current[0], " ".join(current[1]))
+            if option:
+                options.append(option)
+
+    for line in text.splitlines():
+        if line.startswith("-") and not line.startswith("-----") and _NAMES.match(line):
+            finish()
+            head, rest = _split_head(line)
+            current = (head, [rest])
+        elif current is not None and line.startswith(" " * (_HELP_COLUMN - 4)):
+            current[1].append(line.strip())
+        else:
+            finish()
+            current = None
+    finish()
+    return tuple(options)
+
+
+def _split_head(line: str) -> tuple[str, str]:
+    """Names and hint, and the help that begins on the same line.
+
+    A long head has its help on the next line; a short one is padded to column 40,
+    so a run of blanks that ends there parts the two.
+    """
+    if len(line) > _HELP_COLUMN and line[_HELP_COLUMN - 2 : _HELP_COLUMN] == "  ":
+        return line[:_HELP_COLUMN].rstrip(), line[_HELP_COLUMN:].strip()
+    parts = re.split(r"(?<=[^,\s]) {2,}", line.rstrip(), maxsplit=1)
+    return parts[0], parts[1] if len(parts) > 1 else ""
+
+
+def _option(head: str, help_text: str) -> Option | None:
+    m = _NAMES.fullmatch(head)
+    if not m:
+        return None
+    names = tuple(_NAME.findall(m[1]))
+    default = _DEFAULT.search(help_text)
+    return Option(
+        names=names,
+        hint=" ".join(m[2].split()),
+        default=default[1].strip("'\"") if default else None,
+        removed=help_text.lstrip().lower().startswith(_REMOVED),
+    )

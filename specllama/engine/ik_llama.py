@@ -1,0 +1,46 @@
+"""ik_llama.cpp's dialect of the speculation options (8337e4cd3, August 2026).
+
+One `--spec-type TYPE:key=value,…` per stage; a draft model is still `-md`. It
+rejects -mtp, --draft-*, --spec-ngram-* on the command line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specllama.engine.settings import Speculation
+
+if TYPE_CHECKING:
+    from specllama.engine.capabilities import Capabilities
+
+_TYPES = {
+    "draft-simple": "draft",
+    "draft-mtp": "mtp",
+    "draft-dflash": "dflash",
+    "draft-dspark": "dspark",
+}
+
+
+def unsupported(caps: Capabilities, method: str) -> str:
+    """Why ik_llama.cpp cannot run `method`; "" when it can."""
+    name = _TYPES.get(method, method)
+    return "" if name in caps.spec_types else f"ik_llama.cpp has no counterpart of {method}"
+
+
+def flags(spec: Speculation) -> list[list[str]]:
+    """One --spec-type per method, n-gram stages first (they cost nothing)."""
+    out: list[list[str]] = []
+    for method in sorted(spec.methods, key=lambda m: not m.startswith("ngram-")):
+        keys: dict[str, float] = {}
+        if method.startswith("draft-"):
+            keys = {"n_max": spec.n_max, "n_min": spec.n_min, "p_min": spec.p_min}
+        elif spec.ngram:
+            keys = {"ngram_size_n": spec.ngram.n, "ngram_size_m": spec.ngram.m}
+        joined = ",".join(f"{k}={v:g}" for k, v in keys.items())
+        name = _TYPES.get(method, method)
+        out.append(["--spec-type", f"{name}:{joined}" if joined else name])
+    if spec.draft is not None:
+        out.append(["-md", str(spec.draft)])
+        if spec.draft_layers is not None:
+            out.append(["-ngld", spec.draft_layers])
+    return out

@@ -1,0 +1,68 @@
+"""What a server is to be started with, before any build's spelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class NgramSizes:
+    """n-gram lengths in tokens: `n` looked up, `m` drafted."""
+
+    n: int
+    m: int
+    min_hits: int = 1
+
+    @property
+    def mod_match(self) -> int:
+        """ngram-mod warns below 16 (llama.cpp, common/ngram-mod.cpp)."""
+        return max(16, self.n)
+
+    @property
+    def mod_min(self) -> int:
+        """ngram-mod throws shorter chains away; its default of 48 drafts almost nothing."""
+        return max(1, self.m // 4)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How to draft. `methods` in mainline llama.cpp's --spec-type names; `n_max` = K."""
+
+    methods: tuple[str, ...]
+    draft: Path | None = None
+    n_max: int = 3
+    n_min: int = 0
+    p_min: float = 0.0
+    draft_layers: str | None = None
+    ngram: NgramSizes | None = None
+
+    @property
+    def uses_draft(self) -> bool:
+        return any(m.startswith("draft-") for m in self.methods)
+
+    @property
+    def uses_ngram(self) -> bool:
+        return any(m.startswith("ngram-") for m in self.methods)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One server. `context` in tokens for all slots together, 0 = the model's own.
+    `api_key` is what our own requests send; it never enters argv."""
+
+    model: Path
+    host: str
+    port: int
+    context: int = 0
+    parallel: int = 1
+    threads: int | None = None
+    speculation: Speculation | None = None
+    api_key: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the server."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
+        host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
+        return f"http://{host}:{self.port}"
