@@ -1,6 +1,6 @@
 """The user's config file: `config.toml` in the platform's config folder.
 
-    llama_server = "/path/to/llama-server"   # or "embedded"
+llama_server = "/path/to/llama-server"   # or "embedded"
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ OK = Verdict(True)
 def draft_model_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
     """Whether `draft` can be used with draft-simple."""
     if draft.kind != "model":
-        return Verdict(False, "kind", f"{draft.path.name} is a {draft.kind} file, not a whole model")
+        return Verdict(
+            False, "kind", f"{draft.path.name} is a {draft.kind} file, not a whole model"
+        )
     return vocabulary_verdict(target, draft)
 
 

@@ -49,7 +49,9 @@ FACTS: Mapping[str, Fact] = {
     "mtp_loads": Fact(9180, None, "PR 22673"),
     "mtp_cannot_start": Fact(10741, 10748, "issue 28196: no MTP model starts"),
     "slots_see_wrong_rows": Fact(9180, 11292, "PR 29019: α falls with more than one slot"),
-    "spec_types_accumulate": Fact(9246, None, "arg.cpp: a later --spec-type adds to an earlier one"),
+    "spec_types_accumulate": Fact(
+        9246, None, "arg.cpp: a later --spec-type adds to an earlier one"
+    ),
     "draft_needs_spec_type": Fact(9464, None, "PR 23988: -md alone no longer speculates"),
     "spec_metrics": Fact(10289, None, "server-task.cpp: spec_decode_* counters"),
 }
@@ -85,9 +87,7 @@ SPEC_TYPE_SINCE: Mapping[str, int] = {
 }
 
 # ik_llama.cpp's values are in its documentation, not in its help (8337e4cd3, 2026-08).
-_IK_TYPES = (
-    "none draft dflash dspark mtp ngram-cache ngram-simple ngram-map-k ngram-map-k4v ngram-mod suffix"
-)
+_IK_TYPES = "none draft dflash dspark mtp ngram-cache ngram-simple ngram-map-k ngram-map-k4v ngram-mod suffix"
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,8 @@ def _read_cache(engine: Engine) -> Capabilities | None:
     try:
         data = json.loads(_cache_file(engine).read_text(encoding="utf-8"))
         options = tuple(
-            Option(tuple(o["names"]), o["hint"], o["default"], o["removed"]) for o in data["options"]
+            Option(tuple(o["names"]), o["hint"], o["default"], o["removed"])
+            for o in data["options"]
         )
         return Capabilities(
             build=data["build"],

@@ -11,10 +11,10 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from specllama.engine import ik_llama
 from specllama.engine.capabilities import IK_LLAMA, SPEC_TYPE_SINCE, Answer, Capabilities
+from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.locate import Engine
 from specllama.engine.settings import Settings, Speculation
 from specllama.engine.user_args import UserArgs
@@ -55,6 +55,8 @@ def build(engine: Engine, caps: Capabilities, settings: Settings, user: UserArgs
             changes.append(f"{' '.join(flag)} → {' '.join(theirs)}")
     argv += user.argv
     env, dropped = _environment(os.environ)
+    if settings.api_key:
+        env[API_KEY_ENV] = settings.api_key
     env.update(user.secrets)
     return Command(tuple(argv), env, tuple(changes), dropped)
 
@@ -92,8 +94,6 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     if s.parallel == 1 and caps.find("-kvu") and not caps.find("--no-kv-unified"):
         flags.append(["-kvu"])
     flags.append(["-c", str(s.context)])
-    if s.threads is not None:
-        flags.append(["-t", str(s.threads)])
     flags += [["--host", s.host], ["--port", str(s.port)]]
     flags += [[name] for name in ("--metrics", "--slots") if caps.find(name)]
     return flags
@@ -171,6 +171,3 @@ def check_methods(caps: Capabilities, methods: Iterable[str]) -> str:
     if len(ngrams) > 1 and caps.flavour != IK_LLAMA and "draft-simple" not in caps.spec_types:
         return f"{caps.label} takes one n-gram type at a time"
     return ""
-
-
-__all__ = ["Command", "Path", "build", "check_methods", "unsupported"]

@@ -15,7 +15,9 @@ _HELP_COLUMN = 40
 _REMOVED = "the argument has been removed"
 _NAME = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9-]*")
 # A name list: "-c,    --ctx-size" / "--a, --b, --no-b"
-_NAMES = re.compile(r"\s*(--?[A-Za-z0-9][A-Za-z0-9-]*(?:, *--?[A-Za-z0-9][A-Za-z0-9-]*)*)(.*)", re.S)
+_NAMES = re.compile(
+    r"\s*(--?[A-Za-z0-9][A-Za-z0-9-]*(?:, *--?[A-Za-z0-9][A-Za-z0-9-]*)*)(.*)", re.S
+)
 _DEFAULT = re.compile(r"default: *([^\s,;)]+)")
 _ENV = re.compile(r"\(env: (\w+)\)")
 _VERSION = re.compile(r"version: (?:(\d+) \(([\w.-]+)\)|\S+ \(build (\d+), commit ([\w.-]+)\))")

@@ -56,7 +56,6 @@ class Settings:
     port: int
     context: int = 0
     parallel: int = 1
-    threads: int | None = None
     speculation: Speculation | None = None
     api_key: str | None = None
 

@@ -26,7 +26,19 @@ class GgufError(SpecllamaError):
 
 
 # Value types: gguf.h, enum gguf_type. 8 = string, 9 = array.
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _STRUCTS = {kind: struct.Struct("<" + code) for kind, code in _SCALARS.items()}
 _STRING, _ARRAY = 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -167,7 +179,9 @@ class _Cursor:
     def string(self, what: str) -> str:
         size = self.u64(what)
         if size > _MAX_STRING:
-            raise GgufError(f"{self.path}: {what} claims to be {size} bytes long; the file is damaged")
+            raise GgufError(
+                f"{self.path}: {what} claims to be {size} bytes long; the file is damaged"
+            )
         start = self.need(size, what)
         return bytes(self.data[start : start + size]).decode("utf-8", "replace")
 
@@ -282,7 +296,8 @@ def _check_magic(path: Path, start: bytes, size: int) -> None:
         raise GgufError(f"{path}: this is a web page saved as .gguf, not a model", again)
     if start.startswith(b"version https://"):
         raise GgufError(
-            f"{path}: this is a Git LFS pointer, not the model", "Fetch the file with `git lfs pull`."
+            f"{path}: this is a Git LFS pointer, not the model",
+            "Fetch the file with `git lfs pull`.",
         )
     if start[:4] != b"GGUF":
         raise GgufError(f"{path}: not a GGUF file (it starts with {start[:4]!r})", again)

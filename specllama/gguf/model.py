@@ -195,5 +195,7 @@ def _first_shard(path: Path) -> Path:
         return path
     first = path.with_name(f"{match[1]}-00001-of-{match[3]}.gguf")
     if not first.is_file():
-        raise GgufError(f"{path}: part of a split model whose first part is missing", f"Expected {first}")
+        raise GgufError(
+            f"{path}: part of a split model whose first part is missing", f"Expected {first}"
+        )
     return first

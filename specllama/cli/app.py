@@ -1,0 +1,87 @@
+"""Wires the commands together and turns every error into one or two lines.
+
+Heavy imports stay inside the commands: `specllama --help` must start at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from specllama import __version__
+from specllama.errors import SpecllamaError, UsageError
+
+app = typer.Typer(
+    name="specllama",
+    help="Serve GGUF models faster with llama.cpp's speculative decoding, and see that it works.",
+    epilog="Arguments after -- go to llama-server and win over specllama's own.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"specllama {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and end.", callback=_version, is_eager=True
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    pass
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line. Returns the exit code."""
+    from specllama.cli import demo, serve
+
+    serve.register(app)
+    demo.register(app)
+    ours, theirs = split(argv)
+    try:
+        app(args=ours, obj=theirs, prog_name="specllama")
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else 0 if e.code is None else 1
+    except Exception as e:
+        if "--debug" in ours:
+            raise
+        return _say_error(e)
+    return 0
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """(specllama's arguments, llama-server's): parted by the first `--`."""
+    args = list(argv)
+    if "--" not in args:
+        return args, ()
+    at = args.index("--")
+    return args[:at], tuple(args[at + 1 :])
+
+
+def no_passthrough(theirs: Sequence[str], command: str) -> None:
+    """For commands that start no server of the user's."""
+    if theirs:
+        raise UsageError(f"{command} takes no arguments after --")
+
+
+def _say_error(e: Exception) -> int:
+    if isinstance(e, SpecllamaError):
+        print(f"error: {e.message}", file=sys.stderr)
+        if e.hint:
+            print(f"  {e.hint}", file=sys.stderr)
+        return e.exit_code
+    print(f"error: unexpected {type(e).__name__}: {e}", file=sys.stderr)
+    print("  This is a fault in specllama; `specllama --debug …` shows where.", file=sys.stderr)
+    return 1

@@ -1,0 +1,66 @@
+"""`specllama demo`: the whole of `serve` on the packaged tiny pair, in seconds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+_PROMPT = 'def read_lines(path):\n    """Return the lines of a file.'
+
+
+def register(app: typer.Typer) -> None:
+    app.command("demo")(demo)
+
+
+def demo(
+    ctx: typer.Context,
+    llama_server: Annotated[
+        str, typer.Option("--llama-server", help="The binary to run, or `embedded`.")
+    ] = "embedded",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Serve the packaged tiny model and its draft, send a completion, say what happened, stop."""
+    from specllama.cli.app import no_passthrough
+    from specllama.cli.render import Printer, engagement_line, plan_lines, ready_data
+    from specllama.cli.serve import log_file
+    from specllama.engine.settings import Settings
+    from specllama.errors import StrictError
+    from specllama.planning.prepare import Wish, prepare
+    from specllama.resources import demo_model
+    from specllama.serving.launch import launch
+    from specllama.serving.serve import Ready, check
+    from specllama.serving.stop import Stopped, stop_on_signals
+
+    no_passthrough(ctx.obj or (), "demo")
+    printer = Printer(as_json)
+    settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0)
+    wish = Wish("code", draft=demo_model("draft.gguf"))
+    # The tiny pair needs one thread; more only wait for each other.
+    plan = prepare(settings, wish, ("-t", "1", "-c", "1024"), llama_server)
+    for line in plan_lines(plan):
+        printer.say(line)
+    printer.say(f"command  {plan.command.display()}")
+    with stop_on_signals():
+        try:
+            running = launch(plan, log_file(plan.settings.port), printer.say)
+            try:
+                engagement = check(running)
+                completion = running.client.complete(_PROMPT, 64, {"temperature": 0.0})
+            finally:
+                running.stop()
+        except Stopped:
+            return
+    if as_json:
+        ready = ready_data(Ready(running, engagement))
+        printer.json({**ready, "prompt": _PROMPT, "completion": completion.text})
+    printer.say(engagement_line(engagement), "green" if engagement.engaged else "yellow")
+    printer.say(f"prompt   {_PROMPT!r}")
+    printer.say(f"answer   {completion.text!r}")
+    if t := completion.timings:
+        printer.say(
+            f"drafted  {t.drafted} tokens for this answer of {t.tokens}, {t.accepted} accepted; "
+            "the server is stopped"
+        )
+    if not engagement.engaged:
+        raise StrictError("the demo did not speculate", f"Log: {running.server.log}")

@@ -1,0 +1,158 @@
+"""Lines and JSON for a user's eyes. Colours only on a terminal (rich honours NO_COLOR)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from specllama.planning.plan import Plan
+from specllama.serving.serve import Ready
+from specllama.serving.verify import Engagement
+
+
+class Printer:
+    """Human text on stdout, or on stderr when stdout carries JSON."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        from rich.console import Console
+
+        self.as_json = as_json
+        self._console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """One line."""
+        self._console.print(text, style=style, markup=False)
+
+    def json(self, data: dict[str, Any]) -> None:
+        """One JSON object on stdout, on one line, flushed."""
+        print(json.dumps(data), flush=True)
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A spinner on a terminal, nothing elsewhere."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(text):
+            yield
+
+
+class ServeReport:
+    """Tells a user of `serve` what happens."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._out = printer
+        self._restarts = 0
+
+    def say(self, text: str) -> None:
+        self._out.say(text, style="yellow")
+
+    def ready(self, ready: Ready) -> None:
+        if self._restarts == 0 and self._out.as_json:
+            self._out.json(ready_data(ready))
+        for line, style in ready_lines(ready):
+            self._out.say(line, style)
+        if self._restarts:
+            self._out.say("serving again")
+        self._restarts += 1
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """What was decided and why, one line each."""
+    t, caps = plan.target, plan.capabilities
+    size = f"{count(t.parameters)} parameters, {mib(t.file_bytes)}"
+    yield f"target   {t.path.name}: {t.architecture}, {size}"
+    yield f"engine   {plan.engine.label}, {caps.label}: {plan.engine.why}"
+    spec = plan.settings.speculation
+    if spec is None:
+        yield f"method   none: {plan.choice.because}"
+    else:
+        with_draft = f" with {spec.draft.name}" if spec.draft else ""
+        length = f", K={spec.n_max}" if spec.uses_draft else ""
+        yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.because}"
+    for r in plan.choice.rejected:
+        yield f"not used {r.what}: {r.detail} ({r.rule})"
+    for warning in plan.choice.warnings:
+        yield f"note     {warning}"
+    for change in plan.command.changes:
+        yield f"yours    {change}"
+    if plan.command.dropped:
+        yield f"ignored  environment: {', '.join(plan.command.dropped)}"
+
+
+def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
+    """(line, style): on or off, and where the server is."""
+    on = ready.engagement.engaged
+    yield engagement_line(ready.engagement), "green" if on else "yellow"
+    settings = ready.launch.plan.settings
+    yield f"serving  {settings.url}   OpenAI base URL: {settings.url}/v1", None
+    yield f"log      {ready.launch.server.log}", None
+
+
+def engagement_line(e: Engagement) -> str:
+    """`speculation ON: …` or `speculation OFF because …`."""
+    speed = f"{e.tokens_per_second:.1f} tok/s" if e.tokens_per_second else "speed unknown"
+    if not e.engaged:
+        return f"speculation OFF because {e.reason} ({speed})"
+    tau = f", τ={e.tokens_per_step:.2f} tokens per step" if e.tokens_per_step else ""
+    return (
+        f"speculation ON: α={e.alpha or 0:.2f} ({e.accepted} of {e.drafted} drafted tokens "
+        f"accepted){tau}, {speed}"
+    )
+
+
+def ready_data(ready: Ready) -> dict[str, Any]:
+    """The JSON object of a ready server."""
+    e, launch = ready.engagement, ready.launch
+    settings = launch.plan.settings
+    return {
+        **plan_data(launch.plan),
+        "url": settings.url,
+        "openai_base_url": f"{settings.url}/v1",
+        "log": str(launch.server.log),
+        "server_pid": launch.server.pid,
+        "speculation": "on" if e.engaged else "off",
+        "reason": e.reason,
+        "alpha": e.alpha,
+        "drafted": e.drafted,
+        "accepted": e.accepted,
+        "tokens_per_step": e.tokens_per_step,
+        "tokens_per_second": e.tokens_per_second,
+    }
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """The JSON object of a decision. Holds no secrets."""
+    spec = plan.settings.speculation
+    return {
+        "target": str(plan.target.path),
+        "architecture": plan.target.architecture,
+        "workload": plan.workload.name,
+        "engine": plan.engine.label,
+        "engine_why": plan.engine.why,
+        "build": plan.capabilities.build,
+        "flavour": plan.capabilities.flavour,
+        "methods": list(spec.methods) if spec else [],
+        "draft": str(spec.draft) if spec and spec.draft else None,
+        "n_max": spec.n_max if spec and spec.uses_draft else None,
+        "because": plan.choice.because,
+        "rejected": [
+            {"what": r.what, "rule": r.rule, "detail": r.detail} for r in plan.choice.rejected
+        ],
+        "warnings": list(plan.choice.warnings),
+        "changed_by_you": list(plan.command.changes),
+        "dropped_environment": list(plan.command.dropped),
+        "command": list(plan.command.argv),
+    }
+
+
+def count(n: int) -> str:
+    """A parameter count as people say it: 3.8 M, 7.2 B."""
+    return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
+
+
+def mib(size: int) -> str:
+    """Bytes in binary units."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,100 @@
+"""`specllama serve MODEL`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("serve", epilog="Arguments after -- go to llama-server and win.")(serve)
+
+
+def serve(
+    ctx: typer.Context,
+    model: Annotated[
+        Path, typer.Argument(help="The GGUF file to serve (any part of a split one).")
+    ],
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="code, chat, text, edit or creative.")
+    ] = "chat",
+    draft: Annotated[
+        Path | None, typer.Option(help="File that drafts: a small model or an MTP head.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="TYPE[,TYPE]: how to draft; none = do not.")
+    ] = None,
+    n_max: Annotated[
+        int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
+    ] = None,
+    p_min: Annotated[
+        float | None,
+        typer.Option("--p-min", min=0, max=1, help="Stop drafting below this probability."),
+    ] = None,
+    draft_layers: Annotated[
+        str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
+    ] = None,
+    context: Annotated[
+        int, typer.Option("--context", "-c", min=0, help="Context in tokens; 0 = the model's own.")
+    ] = 0,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 = a free one.")] = 8080,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SPECLLAMA_API_KEY",
+            help="Key clients must send. Better in the variable: arguments show in `ps`.",
+        ),
+    ] = None,
+    llama_server: Annotated[
+        str | None, typer.Option("--llama-server", help="The binary to run, or `embedded`.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="File for the server's log.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with exit code 3 when speculation is off.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the decision and the command; start nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object when ready.")
+    ] = False,
+) -> None:
+    """Serve MODEL with the fastest method that fits, and check that it drafts."""
+    from specllama.cli.render import Printer, ServeReport, plan_data, plan_lines
+    from specllama.engine.settings import Settings
+    from specllama.planning.prepare import Wish, prepare
+    from specllama.serving.serve import serve as run
+
+    settings = Settings(
+        model=model, host=host, port=port, context=context, parallel=parallel, api_key=api_key
+    )
+    wish = Wish(workload, draft, method, n_max, p_min, draft_layers)
+    printer = Printer(as_json)
+    with printer.waiting("reading the model and the engine …"):
+        plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
+    if parallel > 1:
+        printer.say(
+            f"note     {parallel} slots share the context, and each gains less than one would"
+        )
+    if dry_run and as_json:
+        printer.json(plan_data(plan))
+        return
+    for line in plan_lines(plan):
+        printer.say(line)
+    if dry_run:
+        printer.say(plan.command.display())
+        return
+    run(plan, log or log_file(plan.settings.port), ServeReport(printer), strict)
+
+
+def log_file(port: int) -> Path:
+    """A new log, named by time and port."""
+    import time
+
+    from specllama.storage import log_dir
+
+    return log_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-{port}.log"

@@ -1,0 +1,212 @@
+"""llama-server over HTTP: health, props, slots, completions, metrics.
+
+Numbers that a build does not report are None, not 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from specllama.engine.errors import EngineError
+
+# Metric names, exact (llama.cpp b10289+, server-task.cpp). A name that merely
+# contains one (…_per_pos_total) is another series.
+_PREFIX = "llamacpp:spec_decode_"
+DRAFTED, ACCEPTED = _PREFIX + "num_draft_tokens_total", _PREFIX + "num_accepted_tokens_total"
+VERIFY_STEPS = _PREFIX + "num_drafts_total"
+PER_POSITION = _PREFIX + "num_accepted_tokens_per_pos_total"
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What a completion reports about itself. Milliseconds and token counts.
+
+    `drafted`/`accepted` are 0 when the server drafted nothing: it then leaves the
+    fields out (server-common.cpp), in every build since the server can speculate.
+    """
+
+    prompt_tokens: int
+    prompt_ms: float
+    tokens: int
+    ms: float
+    drafted: int
+    accepted: int
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Timings:
+        return cls(
+            prompt_tokens=int(data.get("prompt_n", 0)),
+            prompt_ms=float(data.get("prompt_ms", 0.0)),
+            tokens=int(data.get("predicted_n", 0)),
+            ms=float(data.get("predicted_ms", 0.0)),
+            drafted=int(data.get("draft_n", 0)),
+            accepted=int(data.get("draft_n_accepted", 0)),
+        )
+
+
+@dataclass(frozen=True)
+class Completion:
+    """`timings` is None when the server sent none."""
+
+    text: str
+    timings: Timings | None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Counters since the server started; None where the build has no such series."""
+
+    drafted: int | None
+    accepted: int | None
+    verify_steps: int | None
+    accepted_by_position: tuple[int, ...]
+
+
+class Client:
+    """One server. `timeout` in seconds applies to a single read of a completion."""
+
+    def __init__(self, url: str, api_key: str | None = None, timeout: float = 300.0) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # trust_env=False: a proxy set for the internet must not catch localhost.
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=False)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def healthy(self) -> bool:
+        """Whether the server answers that its model is loaded. Never raises."""
+        try:
+            return self._http.get("/health", timeout=2.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def props(self) -> dict[str, Any]:
+        """`GET /props`."""
+        data = self._get_json("/props")
+        return data if isinstance(data, dict) else {}
+
+    def slots(self) -> list[dict[str, Any]] | None:
+        """`GET /slots`; None when the server does not offer it (--no-slots, builds up to p0.3.16)."""
+        try:
+            data = self._get_json("/slots")
+        except EngineError:
+            return None
+        return [s for s in data if isinstance(s, dict)] if isinstance(data, list) else None
+
+    def complete(self, prompt: str, tokens: int, sampling: Mapping[str, Any]) -> Completion:
+        """`POST /completion`: continues `prompt` by at most `tokens` tokens, cache off."""
+        body = {**sampling, "prompt": prompt, "n_predict": tokens, "cache_prompt": False}
+        data = self._post_json("/completion", body)
+        return Completion(str(data.get("content", "")), _timings(data))
+
+    def chat(self, prompt: str, tokens: int, sampling: Mapping[str, Any]) -> Completion:
+        """`POST /v1/chat/completions` with one user message, cache off."""
+        body = {
+            **sampling,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": tokens,
+            "cache_prompt": False,
+        }
+        data = self._post_json("/v1/chat/completions", body)
+        try:
+            text = str(data["choices"][0]["message"].get("content") or "")
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise EngineError("the server's chat answer has no message") from None
+        return Completion(text, _timings(data))
+
+    def stream(self, prompt: str, tokens: int, sampling: Mapping[str, Any]) -> Iterator[Completion]:
+        """`POST /completion` piece by piece; the last one carries the timings."""
+        body = {
+            **sampling,
+            "prompt": prompt,
+            "n_predict": tokens,
+            "cache_prompt": False,
+            "stream": True,
+        }
+        try:
+            with self._http.stream("POST", "/completion", json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise EngineError(_problem("/completion", response))
+                for line in response.iter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        data = json.loads(line[6:])
+                        yield Completion(str(data.get("content", "")), _timings(data))
+        except (httpx.HTTPError, ValueError) as e:
+            raise EngineError(f"the server broke off a streamed completion ({e})") from None
+
+    def metrics(self) -> Metrics | None:
+        """`GET /metrics`; None when the server was started without --metrics."""
+        try:
+            response = self._http.get("/metrics")
+        except httpx.HTTPError as e:
+            raise EngineError(f"the server does not answer /metrics ({e})") from None
+        return parse_metrics(response.text) if response.status_code == 200 else None
+
+    def _get_json(self, path: str) -> Any:
+        return self._json(path, lambda: self._http.get(path))
+
+    def _post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        data = self._json(path, lambda: self._http.post(path, json=dict(body)))
+        return data if isinstance(data, dict) else {}
+
+    def _json(self, path: str, send: Any) -> Any:
+        try:
+            response: httpx.Response = send()
+        except httpx.HTTPError as e:
+            raise EngineError(
+                f"the server does not answer {path} ({e or type(e).__name__})"
+            ) from None
+        if response.status_code != 200:
+            raise EngineError(_problem(path, response))
+        try:
+            return response.json()
+        except ValueError:
+            raise EngineError(
+                f"the server answers {path} with something that is not JSON"
+            ) from None
+
+
+def parse_metrics(text: str) -> Metrics:
+    """Counters from the Prometheus text, by exact sample name."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    single: dict[str, int] = {}
+    by_position: dict[int, int] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == PER_POSITION and "position" in sample.labels:
+                by_position[int(sample.labels["position"])] = int(sample.value)
+            elif sample.name in (DRAFTED, ACCEPTED, VERIFY_STEPS):
+                single[sample.name] = int(sample.value)
+    positions = range(max(by_position, default=-1) + 1)
+    return Metrics(
+        drafted=single.get(DRAFTED),
+        accepted=single.get(ACCEPTED),
+        verify_steps=single.get(VERIFY_STEPS),
+        accepted_by_position=tuple(by_position.get(i, 0) for i in positions),
+    )
+
+
+def _timings(data: Mapping[str, Any]) -> Timings | None:
+    timings = data.get("timings")
+    return Timings.parse(timings) if isinstance(timings, dict) else None
+
+
+def _problem(path: str, response: httpx.Response) -> str:
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = response.text[:200]
+    return f"the server answers {path} with {response.status_code}: {message}"

@@ -1,0 +1,170 @@
+"""One running llama-server: start, wait until it answers, stop, and say why it ended.
+
+The child gets its own process group, so that a Ctrl-C at the terminal reaches only
+specllama, which then stops it in order. Only processes started here are ever killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from specllama.engine import orphans
+from specllama.engine.command import Command
+from specllama.engine.errors import EngineError
+
+STALL_S = 90.0  # no sign of progress for so long while loading = stuck
+STOP_S = 10.0  # what a server gets to end after SIGTERM
+_POLL_S = 0.1
+
+
+@dataclass
+class ServerProcess:
+    """A started server. `popen` is ours to signal; `log` is where it writes."""
+
+    popen: subprocess.Popen[bytes]
+    log: Path
+    log_start: int  # bytes the file held before this start
+    started: float  # time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative = ended by that signal (POSIX)."""
+        return self.popen.poll()
+
+    def log_text(self, last_bytes: int = 64 * 1024) -> str:
+        """The end of what this start wrote to the log."""
+        try:
+            with self.log.open("rb") as f:
+                size = f.seek(0, os.SEEK_END)
+                f.seek(max(self.log_start, size - last_bytes))
+                return f.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def stop(self, patience: float = STOP_S) -> int:
+        """Ends the server: SIGTERM to its group, SIGKILL after `patience` seconds. Reaps it."""
+        if self.popen.poll() is None:
+            _signal_group(self.popen, signal.SIGTERM)
+            try:
+                return self.popen.wait(patience)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.popen.wait()
+
+    def kill(self) -> None:
+        """Ends the server at once."""
+        if self.popen.poll() is None:
+            _signal_group(self.popen, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def start(command: Command, log: Path) -> ServerProcess:
+    """Starts the server with its output appended to `log`.
+
+    Call it from the main thread: on Linux the child is tied to the thread that
+    started it (PR_SET_PDEATHSIG). Raises EngineError when it cannot be run.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        begin = out.tell()
+        out.write(f"$ {command.display()}\n".encode())
+        out.flush()
+        try:
+            popen = _popen(command, out)
+        except OSError as e:
+            raise EngineError(f"{command.argv[0]} cannot be started ({e.strerror or e})") from None
+    orphans.adopt(popen)
+    return ServerProcess(popen, log, begin, time.monotonic())
+
+
+def _popen(command: Command, out: IO[bytes]) -> subprocess.Popen[bytes]:
+    options: dict[str, Any] = {}
+    if sys.platform == "win32":
+        options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
+    else:
+        options["start_new_session"] = True
+        options["preexec_fn"] = orphans.child_hook()
+    return subprocess.Popen(
+        command.argv,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        env=dict(command.env),
+        **options,
+    )
+
+
+def wait_ready(
+    server: ServerProcess,
+    healthy: Callable[[], bool],
+    stall_s: float = STALL_S,
+    on_tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Returns when `healthy()`; large models may take many minutes, so the limit is on
+    standing still (log, memory and processor time unchanged for `stall_s` seconds).
+
+    Raises EngineError when the process ends (explain it with `exits.explain`) or stalls.
+    """
+    progress = _Progress(server)
+    while True:
+        if server.exit_code() is not None:
+            raise EngineError("llama-server ended while it was starting")
+        if healthy():
+            return
+        if progress.stalled_for() > stall_s:
+            raise EngineError(
+                f"llama-server made no progress for {stall_s:.0f} s while starting",
+                f"Its log: {server.log}",
+            )
+        on_tick()
+        time.sleep(_POLL_S)
+
+
+class _Progress:
+    """Whether a starting server still moves."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self._seen = (0, 0.0, 0)
+        self._moved_at = time.monotonic()
+
+    def stalled_for(self) -> float:
+        """Seconds since the log, the processor time (by 1 s) or the memory (by 1 MiB) moved."""
+        now = self._sample()
+        log, cpu, rss = (a - b for a, b in zip(now, self._seen, strict=True))
+        if log != 0 or cpu > 1.0 or abs(rss) > 2**20:
+            self._seen = now
+            self._moved_at = time.monotonic()
+        return time.monotonic() - self._moved_at
+
+    def _sample(self) -> tuple[int, float, int]:
+        try:
+            p = psutil.Process(self._server.pid)
+            times = p.cpu_times()
+            size = self._server.log.stat().st_size
+            return size, times.user + times.system, p.memory_info().rss
+        except (psutil.Error, OSError):
+            return self._seen
+
+
+def _signal_group(popen: subprocess.Popen[bytes], signum: int) -> None:
+    """The signal for the child and whatever it started; its group is its own (see `start`)."""
+    try:
+        if sys.platform == "win32":
+            popen.terminate()
+        else:
+            os.killpg(popen.pid, signum)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,1 @@
+"""Target, draft and workload → one decision with its reasons."""

@@ -1,0 +1,97 @@
+"""A Plan: everything decided about one server. Printing, launching and (later)
+exporting all take the same Plan."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import dataclass, replace
+
+from specllama.engine.capabilities import Capabilities
+from specllama.engine.command import Command, build
+from specllama.engine.errors import EngineError
+from specllama.engine.locate import Engine
+from specllama.engine.settings import Settings
+from specllama.engine.user_args import UserArgs
+from specllama.errors import UsageError
+from specllama.gguf import ModelInfo
+from specllama.planning.choose import Choice
+from specllama.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole decision. `command` is exactly what is run."""
+
+    target: ModelInfo
+    workload: Workload
+    engine: Engine
+    capabilities: Capabilities
+    choice: Choice
+    settings: Settings
+    user: UserArgs
+    command: Command
+
+    def without_speculation(self, because: str) -> Plan:
+        """The same server with no speculation flags at all."""
+        settings = replace(self.settings, speculation=None)
+        return replace(
+            self,
+            choice=Choice(None, because, self.choice.rejected, ()),
+            settings=settings,
+            command=build(self.engine, self.capabilities, settings, self.user),
+        )
+
+
+def make_plan(
+    target: ModelInfo,
+    workload: Workload,
+    engine: Engine,
+    capabilities: Capabilities,
+    choice: Choice,
+    settings: Settings,
+    user: UserArgs,
+    check_port: bool = True,
+) -> Plan:
+    """Completes the settings with the choice and the user's own host, port and key.
+
+    Raises EngineError when the port is taken (not looked at without `check_port`,
+    unless a free one has to be found).
+    """
+    host = user.value("--host") or settings.host
+    port = _port(user.value("--port"), settings.port)
+    settings = replace(
+        settings,
+        speculation=choice.speculation,
+        host=host,
+        port=free_port(host, port) if check_port or port == 0 else port,
+        api_key=user.api_key or settings.api_key,
+    )
+    command = build(engine, capabilities, settings, user)
+    return Plan(target, workload, engine, capabilities, choice, settings, user, command)
+
+
+def _port(theirs: str | None, ours: int) -> int:
+    if theirs is None:
+        return ours
+    if not theirs.isdigit() or int(theirs) == 0:
+        raise UsageError(f"--port {theirs} after -- is not a port", "Use specllama's own --port N.")
+    return int(theirs)
+
+
+def free_port(host: str, port: int) -> int:
+    """`port` if it can be bound, a free one for 0. Raises EngineError when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as s:
+        if sys.platform != "win32":
+            # Without this a port in TIME_WAIT counts as taken; a listening one still does.
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((host, port))
+        except (OSError, OverflowError) as e:
+            reason = getattr(e, "strerror", None) or e
+            raise EngineError(
+                f"port {port} on {host} cannot be used ({reason})",
+                "Give another --port, or --port 0 for a free one.",
+            ) from None
+        return int(s.getsockname()[1])

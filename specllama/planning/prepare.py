@@ -1,0 +1,73 @@
+"""From what a user typed to a Plan: inspect, locate, probe, choose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specllama import workloads
+from specllama.engine.capabilities import probe
+from specllama.engine.embedded_options import API_KEY_ENV
+from specllama.engine.errors import EngineError
+from specllama.engine.locate import locate
+from specllama.engine.settings import Settings
+from specllama.engine.user_args import parse
+from specllama.errors import UsageError
+from specllama.gguf import ModelInfo, inspect
+from specllama.planning.choose import Request, choose, parse_methods
+from specllama.planning.plan import Plan, make_plan
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked of speculation; None where they left it to specllama."""
+
+    workload: str
+    draft: Path | None = None
+    method: str | None = None
+    n_max: int | None = None
+    p_min: float | None = None
+    draft_layers: str | None = None
+
+
+def prepare(
+    settings: Settings,
+    wish: Wish,
+    user_args: Sequence[str] = (),
+    llama_server: str | None = None,
+    check_port: bool = True,
+) -> Plan:
+    """The whole decision for `settings.model`. Raises SpecllamaError for bad input and
+    when no engine can be used; a draft that does not fit is a reason in the plan."""
+    workload = workloads.load(wish.workload)
+    methods = parse_methods(wish.method) if wish.method else ()
+    target = _target(settings.model)
+    draft = inspect(wish.draft) if wish.draft else None
+    engine = locate(llama_server)
+    capabilities = probe(engine)
+    if capabilities.problem:
+        raise EngineError(
+            f"{engine.label} cannot be used: {capabilities.problem}",
+            "Name another with --llama-server, or use `--llama-server embedded`.",
+        )
+    user = parse(user_args, capabilities)
+    request = Request(target, workload, draft, methods, wish.n_max, wish.p_min, wish.draft_layers)
+    choice = choose(request, capabilities)
+    settings = replace(
+        settings,
+        model=target.path,
+        api_key=settings.api_key or os.environ.get(API_KEY_ENV) or None,
+    )
+    return make_plan(target, workload, engine, capabilities, choice, settings, user, check_port)
+
+
+def _target(path: Path) -> ModelInfo:
+    target = inspect(path)
+    if target.kind != "model":
+        raise UsageError(
+            f"{path} is a {target.kind} file, which cannot be served by itself",
+            "Give the model it belongs to.",
+        )
+    return target

@@ -1,0 +1,1 @@
+"""A Plan brought to life: launched, verified, kept alive."""

@@ -1,0 +1,76 @@
+"""Start a Plan's server and see it ready; without speculation if that is what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllama.engine import process
+from specllama.engine.client import Client
+from specllama.engine.errors import EngineError
+from specllama.engine.exits import Exit, explain
+from specllama.engine.process import ServerProcess
+from specllama.planning.plan import Plan
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A server that answered. `plan` is what really runs."""
+
+    plan: Plan
+    server: ServerProcess
+    client: Client
+
+    def stop(self) -> None:
+        self.client.close()
+        self.server.stop()
+
+
+def launch(plan: Plan, log: Path, say: Say) -> Launch:
+    """Starts `plan`. When it dies while loading and speculation is the likely cause,
+    it is started once more without it, and that is said.
+
+    Raises EngineError with the explained cause when no server comes up.
+    """
+    try:
+        return _start(plan, log)
+    except LaunchFailed as failed:
+        if plan.settings.speculation is None or not failed.exit.blames_speculation:
+            raise
+        because = f"llama-server did not start with it: {failed.exit.message}"
+        say(f"{because}; starting once more without speculation")
+        return _start(plan.without_speculation(because), log)
+
+
+class LaunchFailed(EngineError):
+    """The server ended while starting."""
+
+    def __init__(self, why: Exit, log: Path) -> None:
+        super().__init__(f"llama-server did not start: {why.message}", _hint(why, log))
+        self.exit = why
+
+
+def _hint(why: Exit, log: Path) -> str:
+    return f"{why.hint} Log: {log}".strip()
+
+
+def _start(plan: Plan, log: Path) -> Launch:
+    server = process.start(plan.command, log)
+    client = Client(plan.settings.url, plan.settings.api_key)
+    try:
+        process.wait_ready(server, client.healthy)
+    except EngineError:
+        code = server.exit_code()
+        client.close()
+        server.stop()
+        if code is None:
+            raise  # it stood still
+        raise LaunchFailed(explain(code, server.log_text()), log) from None
+    except BaseException:
+        client.close()
+        server.stop()
+        raise
+    return Launch(plan, server, client)

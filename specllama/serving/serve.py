@@ -1,0 +1,99 @@
+"""serve: launch, verify, report, and keep the server alive until told to stop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from specllama.engine.errors import EngineError
+from specllama.engine.exits import Exit, explain
+from specllama.errors import StrictError
+from specllama.planning.plan import Plan
+from specllama.serving.launch import Launch, launch
+from specllama.serving.stop import Stopped, stop_on_signals
+from specllama.serving.verify import Engagement, verify
+
+MAX_QUICK_CRASHES = 3  # in a row; then it is no accident
+QUICK_S = 60.0  # a server that lived longer is counted afresh
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a user is told when the server can be used."""
+
+    launch: Launch
+    engagement: Engagement
+
+
+class Report(Protocol):
+    """Where events go."""
+
+    def say(self, text: str) -> None:
+        """One line about something that happened."""
+
+    def ready(self, ready: Ready) -> None:
+        """The server answers and has been checked. Called again after a restart."""
+
+
+def serve(plan: Plan, log: Path, report: Report, strict: bool = False) -> None:
+    """Runs until the user stops it (returns), or raises the error that ended it.
+
+    Raises StrictError when speculation is off and `strict`; EngineError when the
+    server does not start or keeps crashing.
+    """
+    if strict and plan.settings.speculation is None:
+        raise StrictError(f"speculation OFF because {plan.choice.because}")
+    with stop_on_signals():
+        try:
+            _serve(plan, log, report, strict)
+        except Stopped:
+            return
+
+
+def _serve(plan: Plan, log: Path, report: Report, strict: bool) -> None:
+    quick = 0
+    while True:
+        running = launch(plan, log, report.say)
+        try:
+            engagement = check(running)
+            if strict and not engagement.engaged:
+                raise StrictError(f"speculation OFF because {engagement.reason}")
+            if running.server.exit_code() is None:
+                report.ready(Ready(running, engagement))
+            why = _wait_for_exit(running)
+        finally:
+            running.stop()
+        lived = time.monotonic() - running.server.started
+        quick = quick + 1 if lived < QUICK_S else 1
+        plan = _after_crash(running.plan, why, quick, log, report)
+
+
+def check(running: Launch) -> Engagement:
+    """The engagement of a running server; a probe that fails is a reason, not an error."""
+    try:
+        return verify(running.client, running.plan, running.server.log_text())
+    except EngineError as e:
+        return Engagement(False, f"it could not be verified: {e.message}")
+
+
+def _wait_for_exit(running: Launch) -> Exit:
+    while (code := running.server.exit_code()) is None:
+        time.sleep(_POLL_S)
+    return explain(code, running.server.log_text())
+
+
+def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: Report) -> Plan:
+    """The plan to go on with. Raises EngineError after too many crashes in a row."""
+    if quick >= MAX_QUICK_CRASHES:
+        raise EngineError(
+            f"llama-server ended {quick} times in a row: {why.message}",
+            f"{why.hint} Log: {log}".strip(),
+        )
+    if plan.settings.speculation is not None and why.blames_speculation and quick > 1:
+        report.say(f"llama-server ended again: {why.message}; restarting it without speculation")
+        return plan.without_speculation(f"llama-server crashed with it: {why.message}")
+    report.say(f"llama-server ended: {why.message}; restarting it")
+    return plan

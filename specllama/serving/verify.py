@@ -1,0 +1,104 @@
+"""Is speculation really on? Believes `/slots` and counters, never the start-up log.
+
+A server whose speculation failed to start logs one line and serves on without it
+(llama.cpp b9113…b11434, server-context.cpp), so every launch ends with this check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from specllama.engine.client import Client, Metrics, Timings
+from specllama.engine.errors import EngineError
+from specllama.engine.exits import explain
+from specllama.planning.plan import Plan
+
+PROBE_PROMPTS = 2
+PROBE_TOKENS = 48
+
+
+@dataclass(frozen=True)
+class Engagement:
+    """What the probe saw. `engaged`: the server drafted tokens. Counts over all probe
+    requests; `ms` is decoding time; `verify_steps` is None where the build has no counter."""
+
+    engaged: bool
+    reason: str
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    ms: float = 0.0
+    verify_steps: int | None = None
+
+    @property
+    def alpha(self) -> float | None:
+        """Acceptance rate α = accepted / drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Mean accepted length τ = 1 + accepted / verify steps."""
+        return 1 + self.accepted / self.verify_steps if self.verify_steps else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.tokens / self.ms * 1000 if self.ms else None
+
+
+def verify(client: Client, plan: Plan, log_text: str) -> Engagement:
+    """Sends the first prompts of the workload and judges what the server reports.
+
+    Raises EngineError when the server cannot be asked.
+    """
+    before = client.metrics()
+    timings = [_ask(client, plan, prompt) for prompt in plan.workload.prompts[:PROBE_PROMPTS]]
+    seen = _add(timings, _steps(before, client.metrics()))
+    if plan.settings.speculation is None and not plan.user.value("--spec-type"):
+        return replace(seen, engaged=False, reason=plan.choice.because)
+    if seen.drafted:
+        return replace(seen, engaged=True, reason=plan.choice.because)
+    slots = client.slots()
+    if slots and not slots[0].get("speculative", True):
+        cause = explain(0, log_text)
+        detail = f" ({cause.message})" if cause.kind != "ended" else ""
+        return replace(seen, engaged=False, reason=f"llama-server started without it{detail}")
+    return replace(seen, engaged=False, reason=_idle_reason(plan))
+
+
+def _idle_reason(plan: Plan) -> str:
+    spec = plan.settings.speculation
+    nothing = f"nothing was drafted in {PROBE_PROMPTS} probe requests"
+    if spec is not None and spec.ngram is not None and not spec.uses_draft:
+        return f"{nothing}: no run of {spec.ngram.n} tokens came back to be copied"
+    if spec is not None and spec.p_min > 0:
+        return f"{nothing}: no drafted token reached p_min {spec.p_min:g}"
+    return nothing
+
+
+def _ask(client: Client, plan: Plan, prompt: str) -> Timings:
+    """One probe request, as a client of this model would send it."""
+    send = client.chat if plan.target.has_chat_template else client.complete
+    timings = send(prompt, PROBE_TOKENS, plan.workload.sampling).timings
+    if timings is None:
+        raise EngineError("the server's answers carry no timings")
+    return timings
+
+
+def _add(timings: list[Timings], steps: int | None) -> Engagement:
+    return Engagement(
+        engaged=False,
+        reason="",
+        drafted=sum(t.drafted for t in timings),
+        accepted=sum(t.accepted for t in timings),
+        tokens=sum(t.tokens for t in timings),
+        ms=sum(t.ms for t in timings),
+        verify_steps=steps,
+    )
+
+
+def _steps(before: Metrics | None, after: Metrics | None) -> int | None:
+    if before is None or after is None:
+        return None
+    if before.verify_steps is None or after.verify_steps is None:
+        return None
+    return after.verify_steps - before.verify_steps
