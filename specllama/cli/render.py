@@ -73,6 +73,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         length = f", K={spec.n_max}" if spec.uses_draft else ""
         yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.because}"
     for r in plan.choice.rejected:
+        if spec is None and r.detail in plan.choice.because:
+            continue  # said above
         yield f"not used {r.what}: {r.detail} ({r.rule})"
     for warning in plan.choice.warnings:
         yield f"note     {warning}"

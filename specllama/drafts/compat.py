@@ -66,8 +66,8 @@ def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
     """llama.cpp's vocabulary rule, with the failing part named."""
     a, b = target.vocabulary, draft.vocabulary
     if a is None or b is None:
-        which = target if a is None else draft
-        return Verdict(False, "vocabulary missing", f"{which.path.name} has no tokenizer")
+        missing = target if a is None else draft
+        return Verdict(False, "vocabulary missing", f"{missing.path.name} has no tokenizer")
     if a.type != b.type:
         return Verdict(False, "vocabulary type", f"target {a.type}, draft {b.type}")
     for which, adds, ids in (

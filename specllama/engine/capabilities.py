@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -103,8 +103,8 @@ class Capabilities:
 
     @property
     def label(self) -> str:
-        name = f"b{self.build}" if self.build else "unknown build"
-        return name if self.flavour == MAINLINE else f"{self.flavour} {name}"
+        name = f"b{self.build}" if self.build else "a build without a number"
+        return name if self.flavour == MAINLINE else f"{self.flavour}, {name}"
 
     def find(self, name: str) -> Option | None:
         """The usable option with this spelling; None when absent or removed."""
@@ -149,14 +149,14 @@ def probe(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:
     """
     cached = _read_cache(engine)
     if cached is not None:
-        return cached
+        return describe(*cached)
     version_text, problem = _ask(engine, "--version", timeout)
     help_text = ""
     if not problem:
         help_text, problem = _ask(engine, "--help", timeout)
     caps = describe(version_text, help_text, problem)
     if not caps.problem:
-        _write_cache(engine, caps)
+        _write_cache(engine, version_text, help_text)
     return caps
 
 
@@ -232,26 +232,18 @@ def _cache_file(engine: Engine) -> Path:
     return cache_dir() / "capabilities" / f"{digest}.json"
 
 
-def _read_cache(engine: Engine) -> Capabilities | None:
+def _read_cache(engine: Engine) -> tuple[str, str] | None:
+    """What the engine printed for --version and --help the last time."""
     try:
         data = json.loads(_cache_file(engine).read_text(encoding="utf-8"))
-        options = tuple(
-            Option(tuple(o["names"]), o["hint"], o["default"], o["removed"])
-            for o in data["options"]
-        )
-        return Capabilities(
-            build=data["build"],
-            commit=data["commit"],
-            flavour=data["flavour"],
-            options=options,
-            spec_types=tuple(data["spec_types"]),
-        )
+        return str(data["version"]), str(data["help"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # missing or written by another version: ask again
+        return None  # missing or damaged: ask again
 
 
-def _write_cache(engine: Engine, caps: Capabilities) -> None:
+def _write_cache(engine: Engine, version_text: str, help_text: str) -> None:
     try:
-        write_atomically(_cache_file(engine), json.dumps(asdict(caps)))
+        data = {"version": version_text, "help": help_text}
+        write_atomically(_cache_file(engine), json.dumps(data))
     except OSError:
         pass  # a read-only home costs half a second per start, nothing else

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 _HELP_COLUMN = 40
 _REMOVED = "the argument has been removed"
-_NAME = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9-]*")
+_NAME = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9.-]*")
 # A name list: "-c,    --ctx-size" / "--a, --b, --no-b"
 _NAMES = re.compile(
-    r"\s*(--?[A-Za-z0-9][A-Za-z0-9-]*(?:, *--?[A-Za-z0-9][A-Za-z0-9-]*)*)(.*)", re.S
+    r"\s*(--?[A-Za-z0-9][A-Za-z0-9.-]*(?:, *--?[A-Za-z0-9][A-Za-z0-9.-]*)*)(.*)", re.S
 )
 _DEFAULT = re.compile(r"default: *([^\s,;)]+)")
 _ENV = re.compile(r"\(env: (\w+)\)")
@@ -25,12 +25,16 @@ _VERSION = re.compile(r"version: (?:(\d+) \(([\w.-]+)\)|\S+ \(build (\d+), commi
 
 @dataclass(frozen=True)
 class Option:
-    """One option: every spelling, the value hint ("" for a switch), the printed default."""
+    """One option: every spelling, the value hint ("" for a switch), the printed default.
+
+    One that was taken away is `removed`; `advice` is what the help says to use instead.
+    """
 
     names: tuple[str, ...]
     hint: str
     default: str | None
-    removed: bool
+    removed: bool = False
+    advice: str = ""
 
     @property
     def arity(self) -> int:
@@ -97,9 +101,11 @@ def _option(head: str, help_text: str) -> Option | None:
         return None
     names = tuple(_NAME.findall(m[1]))
     default = _DEFAULT.search(help_text)
+    removed = help_text.strip().lower().startswith(_REMOVED)
     return Option(
         names=names,
         hint=" ".join(m[2].split()),
         default=default[1].strip("'\"") if default else None,
-        removed=help_text.lstrip().lower().startswith(_REMOVED),
+        removed=removed,
+        advice=_ENV.sub("", help_text.strip()[len(_REMOVED) :]).strip(" .") if removed else "",
     )

@@ -99,8 +99,10 @@ def _lookup(name: str, caps: Capabilities) -> Option:
     option = caps.find(name)
     if option:
         return option
-    if any(name in o.names for o in caps.options):
-        raise UsageError(f"{name} was removed from llama-server before {caps.label}")
+    for removed in caps.options:
+        if name in removed.names:
+            advice = removed.advice[:1].upper() + removed.advice[1:]
+            raise UsageError(f"{name} was removed from llama-server", advice)
     if not name.startswith("-"):
         raise UsageError(f"{name!r} after -- is not an option of llama-server")
     if "=" in name:
@@ -110,7 +112,7 @@ def _lookup(name: str, caps: Capabilities) -> Option:
     known = [n for o in caps.options if not o.removed for n in o.names]
     near = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
-        f"this llama-server ({caps.label}) has no option {name}",
+        f"this llama-server has no option {name} ({caps.label})",
         f"Did you mean {near[0]}?" if near else "See `llama-server --help`.",
     )
 

@@ -78,6 +78,8 @@ TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {
     35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17),
     40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
 }
 
 _MAX_DIMS = 8  # llama.cpp allows 4 (GGML_MAX_DIMS); more means a corrupt table

@@ -67,7 +67,7 @@ def _target(path: Path) -> ModelInfo:
     target = inspect(path)
     if target.kind != "model":
         raise UsageError(
-            f"{path} is a {target.kind} file, which cannot be served by itself",
+            f"{path} is of the kind {target.kind}, which cannot be served by itself",
             "Give the model it belongs to.",
         )
     return target

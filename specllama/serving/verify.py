@@ -69,7 +69,11 @@ def _idle_reason(plan: Plan) -> str:
     spec = plan.settings.speculation
     nothing = f"nothing was drafted in {PROBE_PROMPTS} probe requests"
     if spec is not None and spec.ngram is not None and not spec.uses_draft:
-        return f"{nothing}: no run of {spec.ngram.n} tokens came back to be copied"
+        n = spec.ngram.mod_match if "ngram-mod" in spec.methods else spec.ngram.n
+        return (
+            f"{nothing}: no run of {n} tokens came back to be copied; "
+            f"{','.join(spec.methods)} stays loaded for text that does repeat"
+        )
     if spec is not None and spec.p_min > 0:
         return f"{nothing}: no drafted token reached p_min {spec.p_min:g}"
     return nothing

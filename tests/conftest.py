@@ -1,0 +1,62 @@
+"""Shared fixtures. Real servers run on the tiny models of tests/models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import MODELS
+
+NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches, logs and config of this test run only; no engine named from outside."""
+    base = tmp_path_factory.getbasetemp() / "home"
+    for name in ("CACHE", "STATE", "CONFIG", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(base / name.lower()))
+    for name in list(os.environ):
+        if name.startswith(("LLAMA_ARG_", "SPECLLAMA_")) and name != NATIVE_ENV:
+            monkeypatch.delenv(name)
+
+
+def _native() -> Path:
+    value = os.environ.get(NATIVE_ENV)
+    if value and Path(value).is_file():
+        return Path(value)
+    message = f"{NATIVE_ENV} must name a llama-server (.ci/build-llama-server makes one)"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """A llama-server built from llama.cpp's source."""
+    return _native()
+
+
+@pytest.fixture(scope="session")
+def vocab_dir() -> Path:
+    """llama.cpp's real vocabulary files, kept beside the native server."""
+    return _native().parent.parent / "vocab"
+
+
+@pytest.fixture(params=["embedded", "native"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """A value for --llama-server: each test runs with both engines."""
+    return "embedded" if request.param == "embedded" else str(_native())
+
+
+@pytest.fixture
+def model_copy(tmp_path: Path) -> Iterator[Path]:
+    """The target alone in a folder whose name has a space and is not ASCII."""
+    folder = tmp_path / "modèles à moi"
+    folder.mkdir()
+    path = folder / "target.gguf"
+    path.write_bytes((MODELS / "target.gguf").read_bytes())
+    yield path

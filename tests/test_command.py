@@ -1,0 +1,210 @@
+"""Settings → argv, for every build in the data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama.engine import embedded
+from specllama.engine.capabilities import Capabilities, probe
+from specllama.engine.command import Command, build, check_methods, unsupported
+from specllama.engine.locate import Engine, locate
+from specllama.engine.settings import NgramSizes, Settings, Speculation
+from specllama.engine.user_args import UserArgs, parse
+from specllama.errors import UsageError
+from specllama.workloads import METHODS
+from tests import help_render
+
+ENGINE = Engine(("llama-server",), Path("llama-server"), False, "test")
+BASE = Settings(Path("m.gguf"), "127.0.0.1", 8080, context=4096)
+SPEC = Speculation(("draft-simple",), Path("d.gguf"), n_max=5, n_min=1, p_min=0.5, draft_layers="99")
+NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(8, 32))
+
+
+def argv(caps: Capabilities, spec: Speculation | None, user: UserArgs | None = None) -> list[str]:
+    command = build(ENGINE, caps, replace(BASE, speculation=spec), user or UserArgs())
+    return list(command.argv[1:])
+
+
+COMMON = "-np 1 -c 4096 --host 127.0.0.1 --port 8080 --metrics"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("p0.3.9", "-md d.gguf -ngld 99 --draft-max 5 --draft-min 1 --draft-p-min 0.5"),
+        ("p0.3.19", "-md d.gguf -ngld 99 --draft-max 5 --draft-min 1 --draft-p-min 0.5"),
+        ("p0.3.22", "-md d.gguf -ngld 99 --spec-draft-n-max 5 --spec-draft-n-min 1 --spec-draft-p-min 0.5"),
+        ("b9113", "--spec-type draft -md d.gguf -ngld 99 --spec-draft-n-max 5 --spec-draft-n-min 1 --spec-draft-p-min 0.5"),
+        ("b9464", "--spec-type draft-simple -md d.gguf -ngld 99 --spec-draft-n-max 5 --spec-draft-n-min 1 --spec-draft-p-min 0.5"),
+        ("b11434", "--spec-type draft-simple -md d.gguf -ngld 99 --spec-draft-n-max 5 --spec-draft-n-min 1 --spec-draft-p-min 0.5"),
+    ],
+)  # fmt: skip
+def test_a_draft_model_in_every_era(name: str, expected: str) -> None:
+    got = argv(help_render.capabilities(name), SPEC)
+    assert " ".join(got).startswith(f"-m m.gguf {expected} -np 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("p0.3.19", "--spec-type ngram-simple --draft-max 32 --spec-ngram-size-n 8 --spec-ngram-size-m 32"),
+        ("b9113", "--spec-type ngram-simple --spec-ngram-simple-size-n 8 --spec-ngram-simple-size-m 32"),
+        ("b11434", "--spec-type ngram-simple --spec-ngram-simple-size-n 8 --spec-ngram-simple-size-m 32"),
+    ],
+)  # fmt: skip
+def test_ngram_sizes_in_every_era(name: str, expected: str) -> None:
+    got = argv(help_render.capabilities(name), NGRAM)
+    assert " ".join(got).startswith(f"-m m.gguf {expected} -np 1")
+
+
+def test_several_types_are_one_comma_list() -> None:
+    spec = replace(SPEC, methods=("draft-mtp", "ngram-mod"), draft=None, ngram=NgramSizes(12, 48))
+    got = argv(help_render.capabilities("b11434"), spec)
+    assert got.count("--spec-type") == 1
+    assert got[got.index("--spec-type") + 1] == "draft-mtp,ngram-mod"
+    assert got[got.index("--spec-ngram-mod-n-match") + 1] == "16"
+
+
+def test_min_hits_only_where_it_acts() -> None:
+    sizes = NgramSizes(8, 32, min_hits=2)
+    caps = help_render.capabilities("b11434")
+    k4v = argv(caps, Speculation(("ngram-map-k4v",), ngram=sizes))
+    assert k4v[k4v.index("--spec-ngram-map-k4v-min-hits") + 1] == "2"
+    assert not any("min-hits" in a for a in argv(caps, Speculation(("ngram-map-k",), ngram=sizes)))
+
+
+def test_the_baseline_has_no_speculation_flag_at_all() -> None:
+    for name in help_render.MAINLINE:
+        got = argv(help_render.capabilities(name), None)
+        assert " ".join(got).startswith("-m m.gguf -np 1")
+        assert not any("spec" in a or "draft" in a for a in got), name
+
+
+@pytest.mark.parametrize("name", help_render.MAINLINE)
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_is_emitted_that_the_build_does_not_list(name: str, method: str) -> None:
+    caps = help_render.capabilities(name)
+    if unsupported(caps, method):
+        assert method != "draft-simple"  # every build since the server speculates takes -md
+        return
+    got = argv(caps, replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32)))
+    at = 0
+    while at < len(got):
+        option = caps.find(got[at])
+        assert option is not None, got[at]
+        at += 1 + option.arity
+    if "--spec-type" in got:
+        assert got[got.index("--spec-type") + 1] in caps.spec_types
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_embedded_engine_takes_everything_emitted(method: str) -> None:
+    caps = probe(locate("embedded"))
+    spec = replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32))
+    assert embedded.parse(argv(caps, spec))
+
+
+def test_unsupported_says_which_build_is_needed() -> None:
+    assert "≥ b9180" in unsupported(help_render.capabilities("b9113"), "draft-mtp")
+    assert "≥ b9611" in unsupported(help_render.capabilities("b9464"), "draft-eagle3")
+    assert "≥ b10173" in unsupported(help_render.capabilities("b9611"), "draft-dspark")
+    broken = replace(help_render.capabilities("b10878"), build=10745)
+    assert "b10741–b10748" in unsupported(broken, "draft-mtp")
+
+
+def test_methods_that_do_not_go_together() -> None:
+    new = help_render.capabilities("b11434")
+    assert check_methods(new, ["draft-mtp", "ngram-mod"]) == ""
+    assert "one draft context" in check_methods(new, ["draft-mtp", "draft-simple"])
+    assert "one n-gram type" in check_methods(
+        help_render.capabilities("p0.3.22"), ["ngram-simple", "ngram-mod"]
+    )
+
+
+def test_ik_llama_dialect() -> None:
+    caps = help_render.capabilities("ik_llama")
+    spec = replace(SPEC, methods=("draft-simple", "ngram-simple"), ngram=NgramSizes(8, 32))
+    got = argv(caps, spec)
+    assert [got[i + 1] for i, a in enumerate(got) if a == "--spec-type"] == [
+        "ngram-simple:ngram_size_n=8,ngram_size_m=32",
+        "draft:n_max=5,n_min=1,p_min=0.5",
+    ]
+    assert got[got.index("-md") + 1] == "d.gguf"
+    assert not any(a.startswith(("--spec-draft", "--draft")) for a in got)
+    assert "no counterpart" in unsupported(caps, "draft-eagle3")
+
+
+def test_kv_is_unified_where_one_slot_became_four() -> None:
+    assert "-kvu" in argv(help_render.capabilities("p0.3.16"), None)
+    assert "-kvu" not in argv(help_render.capabilities("b11434"), None)
+
+
+# ---- the user's own arguments -----------------------------------------------
+
+NEW = help_render.capabilities("b11434")
+
+
+def merged(*words: str) -> Command:
+    return build(ENGINE, NEW, replace(BASE, speculation=SPEC), parse(words, NEW))
+
+
+def test_theirs_win_and_the_change_is_said() -> None:
+    command = merged("--ctx-size", "8192", "--spec-draft-n-max", "9", "-fa", "on")
+    assert command.argv.count("-c") == 0
+    assert command.argv[-6:] == ("--ctx-size", "8192", "--spec-draft-n-max", "9", "-fa", "on")
+    assert "-c 4096 → --ctx-size 8192" in command.changes
+    assert "--spec-draft-n-max 5 → --spec-draft-n-max 9" in command.changes
+    assert len(command.changes) == 2
+
+
+def test_their_spec_type_replaces_ours_since_a_second_one_would_add() -> None:
+    command = merged("--spec-type", "ngram-mod")
+    assert [a for a in command.argv if a == "--spec-type"] == ["--spec-type"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-np", "4"], "--parallel N"),
+        (["--parallel", "4"], "--parallel N"),
+        (["-m", "x.gguf"], "first argument"),
+        (["-hf", "a/b"], "first argument"),
+        (["--draft-max", "4"], "removed"),
+        (["--spec-draft-nmax", "4"], "--spec-draft-n-max"),
+        (["--port=80"], "--port 80"),
+        (["-c"], "needs a value"),
+        (["stray"], "not an option"),
+    ],
+)
+def test_arguments_that_are_refused(words: list[str], says: str) -> None:
+    with pytest.raises(UsageError) as e:
+        parse(words, NEW)
+    assert says in f"{e.value.message} {e.value.hint}"
+    assert e.value.exit_code == 2
+
+
+def test_secrets_leave_argv() -> None:
+    command = merged("--api-key", "s3cret", "-c", "8192")
+    assert "s3cret" not in " ".join(command.argv)
+    assert "s3cret" not in command.display()
+    assert "s3cret" not in repr(command)
+    assert command.env["LLAMA_API_KEY"] == "s3cret"
+
+
+def test_inherited_variables_that_would_interfere_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped = [
+        "LLAMA_ARG_DRAFT_MAX",
+        "LLAMA_ARG_HFD_REPO",
+        "LLAMA_ARG_MODEL_DRAFT",
+        "LLAMA_ARG_N_PARALLEL",
+        "LLAMA_ARG_SPEC_TYPE",
+    ]
+    for name in [*dropped, "LLAMA_ARG_THREADS"]:
+        monkeypatch.setenv(name, "1")
+    command = merged()
+    assert command.dropped == tuple(dropped)
+    assert not set(dropped) & set(command.env)
+    assert command.env["LLAMA_ARG_THREADS"] == "1"

@@ -1,0 +1,98 @@
+"""llama.cpp's vocabulary rule, at its borders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama.drafts.compat import draft_model_verdict, head_verdict, vocabulary_verdict
+from specllama.gguf import ModelInfo, inspect
+from tests.support import MODELS, write_gguf
+
+
+def model(tmp: Path, name: str, tokens: list[str], **fields: bool | int) -> ModelInfo:
+    keys = {f"tokenizer.ggml.{k}": v for k, v in fields.items()}
+    return inspect(write_gguf(tmp / f"{name}.gguf", tokens, fields=keys))
+
+
+def words(n: int) -> list[str]:
+    return [f"t{i}" for i in range(n)]
+
+
+def test_same_vocabulary_fits() -> None:
+    target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
+    assert draft_model_verdict(target, draft).ok
+
+
+def test_other_vocabulary_names_the_first_differing_token() -> None:
+    target, other = inspect(MODELS / "target.gguf"), inspect(MODELS / "other-vocab.gguf")
+    verdict = draft_model_verdict(target, other)
+    assert (verdict.ok, verdict.rule) == (False, "token text")
+    assert target.vocabulary is not None
+    assert other.vocabulary is not None
+    a, b = target.vocabulary.tokens, other.vocabulary.tokens
+    first = next(i for i in range(5, 4096) if a[i] != b[i])
+    assert verdict.token_id == first
+    assert repr(a[first].decode()) in verdict.detail
+    assert repr(b[first].decode()) in verdict.detail
+
+
+@pytest.mark.parametrize(("difference", "ok"), [(0, True), (128, True), (129, False)])
+def test_up_to_128_tokens_may_differ(tmp_path: Path, difference: int, ok: bool) -> None:
+    a = model(tmp_path, "a", words(200))
+    b = model(tmp_path, "b", words(200 + difference))
+    assert vocabulary_verdict(a, b).ok is ok
+    assert vocabulary_verdict(b, a).ok is ok
+
+
+@pytest.mark.parametrize(("token", "ok"), [(0, True), (4, True), (5, False), (19, False)])
+def test_text_is_compared_from_token_5(tmp_path: Path, token: int, ok: bool) -> None:
+    changed = words(20)
+    changed[token] = "other"
+    a, b = model(tmp_path, "a", words(20)), model(tmp_path, "b", changed)
+    verdict = vocabulary_verdict(a, b)
+    assert verdict.ok is ok
+    assert verdict.token_id == (None if ok else token)
+
+
+def test_text_ends_at_a_nul_as_in_strcmp(tmp_path: Path) -> None:
+    changed = words(20)
+    changed[7] = "t7\0x"
+    assert vocabulary_verdict(model(tmp_path, "a", words(20)), model(tmp_path, "b", changed)).ok
+
+
+def test_bos_matters_only_when_it_is_added(tmp_path: Path) -> None:
+    off = {"add_bos_token": False, "add_eos_token": False}
+    a = model(tmp_path, "a", words(20), bos_token_id=1, **off)
+    b = model(tmp_path, "b", words(20), bos_token_id=2, **off)
+    assert vocabulary_verdict(a, b).ok
+    c = model(tmp_path, "c", words(20), bos_token_id=1, add_bos_token=True)
+    d = model(tmp_path, "d", words(20), bos_token_id=2, add_bos_token=True)
+    assert vocabulary_verdict(c, d).rule == "bos id"
+    assert vocabulary_verdict(a, c).rule == "add_bos"
+
+
+def test_eos_likewise(tmp_path: Path) -> None:
+    a = model(tmp_path, "a", words(20), eos_token_id=1, add_eos_token=True)
+    b = model(tmp_path, "b", words(20), eos_token_id=2, add_eos_token=True)
+    c = model(tmp_path, "c", words(20))
+    assert vocabulary_verdict(a, b).rule == "eos id"
+    assert vocabulary_verdict(a, c).rule == "add_eos"
+
+
+def test_vocabulary_types_must_match() -> None:
+    target = inspect(MODELS / "target.gguf")
+    assert target.vocabulary is not None
+    spm = replace(target, vocabulary=replace(target.vocabulary, type="SPM"))
+    assert vocabulary_verdict(target, spm).rule == "vocabulary type"
+    assert vocabulary_verdict(target, replace(target, vocabulary=None)).rule == "vocabulary missing"
+
+
+def test_heads_need_the_architecture_and_the_width() -> None:
+    trunk, head = inspect(MODELS / "mtp-trunk.gguf"), inspect(MODELS / "mtp-head.gguf")
+    assert head_verdict(trunk, head).ok
+    assert head_verdict(inspect(MODELS / "target.gguf"), head).rule == "architecture"
+    assert head_verdict(replace(trunk, embedding_length=64), head).rule == "width"
+    assert draft_model_verdict(trunk, head).rule == "kind"

@@ -1,0 +1,118 @@
+"""ModelInfo: kinds, heads and tokenizer facts of real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specllama.gguf import GgufError, inspect
+from specllama.gguf.header import read_header
+from specllama.gguf.model import model_info
+from tests.support import MODELS, write_gguf
+
+TOKENS = ["<s>", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "arch", "layers", "head"),
+    [
+        ("target", "model", "llama", 4, False),
+        ("draft", "model", "llama", 1, False),
+        ("other-vocab", "model", "llama", 1, False),
+        ("mtp", "model", "mimo2", 3, True),
+        ("mtp-trunk", "model", "mimo2", 3, False),
+        ("mtp-head", "mtp-head", "mimo2", 3, True),
+    ],
+)
+def test_kinds_of_the_tiny_models(name: str, kind: str, arch: str, layers: int, head: bool) -> None:
+    info = inspect(MODELS / f"{name}.gguf")
+    assert (info.kind, info.architecture, info.layers) == (kind, arch, layers)
+    assert info.has_mtp_head is head
+    assert info.vocabulary is not None
+    assert info.vocabulary.n_tokens == 4096
+
+
+def test_parameters_are_counted_from_tensors() -> None:
+    assert inspect(MODELS / "target.gguf").parameters == 3_803_392
+    assert inspect(MODELS / "draft.gguf").parameters == 504_096
+
+
+@pytest.mark.parametrize(
+    ("vocab", "type_", "n", "add_bos", "bos"),
+    [
+        # llama.cpp's own files and its defaults for them (llama-vocab.cpp)
+        ("llama-spm", "SPM", 32000, True, 1),
+        ("phi-3", "SPM", 32064, True, 1),
+        ("llama-bpe", "BPE", 128256, True, 128000),
+        ("gpt-2", "BPE", 50257, False, 50256),
+        ("qwen2", "BPE", 151936, False, 151643),
+        ("bert-bge", "WPM", 30522, True, 101),
+        ("gemma-4", "BPE", 262144, True, 2),
+    ],
+)
+def test_tokenizer_facts_of_real_vocabularies(
+    vocab_dir: Path, vocab: str, type_: str, n: int, add_bos: bool, bos: int
+) -> None:
+    v = model_info(read_header(vocab_dir / f"ggml-vocab-{vocab}.gguf")).vocabulary
+    assert v is not None
+    assert (v.type, v.n_tokens, v.add_bos, v.bos_id) == (type_, n, add_bos, bos)
+    assert len(v.tokens) == n
+
+
+def test_special_ids_out_of_range_fall_back(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", TOKENS, fields={"tokenizer.ggml.bos_token_id": 99})
+    v = inspect(path).vocabulary
+    assert v is not None
+    assert v.bos_id == 11
+
+
+def test_key_and_tensors_are_both_needed_for_a_head(tmp_path: Path) -> None:
+    key = {"llama.nextn_predict_layers": 1}
+    head = "blk.0.nextn.eh_proj.weight"
+    only_key = inspect(write_gguf(tmp_path / "a.gguf", TOKENS, fields=key))
+    only_tensor = inspect(write_gguf(tmp_path / "b.gguf", TOKENS, tensors=["x", head]))
+    assert not only_key.has_mtp_head
+    assert not only_tensor.has_mtp_head
+    assert only_key.mtp_heads == 1
+
+
+def test_router_count_is_not_a_head(tmp_path: Path) -> None:
+    fields = {"granite.nextn_predict_layers": 1, "granite.router_layer": 1}
+    assert inspect(write_gguf(tmp_path / "m.gguf", TOKENS, "granite", fields)).mtp_heads == 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "fields", "tensors", "kind"),
+    [
+        ("eagle3", {}, ["fc.weight"], "eagle3"),
+        ("dflash", {}, ["fc.weight"], "dflash"),
+        ("dflash", {}, ["markov_w1.weight"], "dspark"),
+        ("gemma4-assistant", {}, ["a"], "gemma4-assistant"),
+        ("clip", {}, ["v.blk.0"], "mmproj"),
+        ("llama", {"general.type": "adapter"}, ["a"], "adapter"),
+        ("llama", {}, [], "vocab-only"),
+    ],
+)
+def test_other_kinds(
+    tmp_path: Path, arch: str, fields: dict[str, str], tensors: list[str], kind: str
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", TOKENS, arch, fields, tensors)
+    assert inspect(path).kind == kind
+
+
+def test_truncated_file_says_how_much_is_missing(tmp_path: Path) -> None:
+    raw = (MODELS / "draft.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(raw[:-1000])
+    with pytest.raises(GgufError, match="truncated, 1,000 bytes"):
+        inspect(tmp_path / "m.gguf")
+
+
+def test_any_shard_leads_to_the_first(tmp_path: Path) -> None:
+    first = write_gguf(tmp_path / "m-00001-of-00002.gguf", TOKENS)
+    second = tmp_path / "m-00002-of-00002.gguf"
+    second.write_bytes(first.read_bytes())
+    assert inspect(second).path == first
+    first.unlink()
+    with pytest.raises(GgufError, match="first part is missing"):
+        inspect(second)
