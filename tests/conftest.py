@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,10 +52,10 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def model_copy(tmp_path: Path) -> Iterator[Path]:
+def model_copy(tmp_path: Path) -> Path:
     """The target alone in a folder whose name has a space and is not ASCII."""
     folder = tmp_path / "modèles à moi"
     folder.mkdir()
     path = folder / "target.gguf"
     path.write_bytes((MODELS / "target.gguf").read_bytes())
-    yield path
+    return path

@@ -16,9 +16,7 @@ from specllama.engine.capabilities import Capabilities, describe
 
 _DATA = Path(__file__).parent / "data" / "llama-server-options.json"
 _FILLER = "some words about what this option is good for and which values it takes, wrapped at 70"
-MAINLINE = (
-    "p0.3.9 p0.3.16 p0.3.19 p0.3.22 b9113 b9246 b9464 b9611 b10289 b10878 b11434"
-).split()
+MAINLINE = ("p0.3.9 p0.3.16 p0.3.19 p0.3.22 b9113 b9246 b9464 b9611 b10289 b10878 b11434").split()
 
 
 @cache
@@ -50,8 +48,12 @@ def render(build: str) -> str:
         lines += _option(list(names), hint, removed, default, env)
     if build == "ik_llama":  # its data lists the speculative options only
         lines += _option(["-m", "--model"], "FNAME", False, None, None)
-        for names, hint in ((["-c", "--ctx-size"], "N"), (["--host"], "HOST"), (["--port"], "PORT")):
-            lines += _option(names, hint, False, None, None)
+        for more, hint in (
+            (["-c", "--ctx-size"], "N"),
+            (["--host"], "HOST"),
+            (["--port"], "PORT"),
+        ):
+            lines += _option(more, hint, False, None, None)
     return "\n".join(lines) + "\n"
 
 

@@ -21,7 +21,9 @@ SHARED_OPTIONS = Path(__file__).parent / "data" / "llama-server-options.json"
 ONE_THREAD = ("--", "-t", "1", "-c", "1024")
 
 
-def specllama(*args: str | Path, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
+def specllama(
+    *args: str | Path, timeout: float = 60, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "specllama", *map(str, args)],

@@ -185,7 +185,7 @@ def test_any_text_is_survived(text: str) -> None:
         assert option.names
 
 
-@given(st.lists(st.sampled_from(list("-abc ,[]()\n") + ["--", "  ", "\n--x, ", " " * 40])))
+@given(st.lists(st.sampled_from([*"-abc ,[]()\n", "--", "  ", "\n--x, ", " " * 40])))
 def test_text_like_a_help_is_survived(parts: list[str]) -> None:
     for option in parse_options("".join(parts)):
         assert all(n.startswith("-") for n in option.names)

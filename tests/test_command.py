@@ -19,7 +19,9 @@ from tests import help_render
 
 ENGINE = Engine(("llama-server",), Path("llama-server"), False, "test")
 BASE = Settings(Path("m.gguf"), "127.0.0.1", 8080, context=4096)
-SPEC = Speculation(("draft-simple",), Path("d.gguf"), n_max=5, n_min=1, p_min=0.5, draft_layers="99")
+SPEC = Speculation(
+    ("draft-simple",), Path("d.gguf"), n_max=5, n_min=1, p_min=0.5, draft_layers="99"
+)
 NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(8, 32))
 
 
@@ -194,7 +196,9 @@ def test_secrets_leave_argv() -> None:
     assert command.env["LLAMA_API_KEY"] == "s3cret"
 
 
-def test_inherited_variables_that_would_interfere_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inherited_variables_that_would_interfere_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     dropped = [
         "LLAMA_ARG_DRAFT_MAX",
         "LLAMA_ARG_HFD_REPO",

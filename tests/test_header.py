@@ -101,8 +101,8 @@ def test_array_longer_than_the_file_is_an_error_not_an_allocation(tmp_path: Path
 
 
 def test_of_a_repeated_key_the_first_counts(tmp_path: Path) -> None:
-    entry = lambda v: struct.pack("<Q", 1) + b"k" + struct.pack("<II", 4, v)  # noqa: E731
-    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + entry(1) + entry(2))
+    entries = [struct.pack("<Q", 1) + b"k" + struct.pack("<II", 4, v) for v in (1, 2)]
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + b"".join(entries))
     assert read_header(tmp_path / "m.gguf").fields["k"] == 1
 
 

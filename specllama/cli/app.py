@@ -18,7 +18,6 @@ app = typer.Typer(
     name="specllama",
     help="Serve GGUF models faster with llama.cpp's speculative decoding, and see that it works.",
     epilog="Arguments after -- go to llama-server and win over specllama's own.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -51,14 +50,16 @@ def run(argv: Sequence[str]) -> int:
     demo.register(app)
     ours, theirs = split(argv)
     try:
-        app(args=ours, obj=theirs, prog_name="specllama")
-    except SystemExit as e:
-        return e.code if isinstance(e.code, int) else 0 if e.code is None else 1
+        code = app(
+            args=ours or ["--help"], obj=theirs, prog_name="specllama", standalone_mode=False
+        )
+    except SystemExit as e:  # completion ends that way
+        return e.code if isinstance(e.code, int) else 0
     except Exception as e:
         if "--debug" in ours:
             raise
         return _say_error(e)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -78,10 +79,21 @@ def no_passthrough(theirs: Sequence[str], command: str) -> None:
 
 def _say_error(e: Exception) -> int:
     if isinstance(e, SpecllamaError):
-        print(f"error: {e.message}", file=sys.stderr)
-        if e.hint:
-            print(f"  {e.hint}", file=sys.stderr)
-        return e.exit_code
-    print(f"error: unexpected {type(e).__name__}: {e}", file=sys.stderr)
-    print("  This is a fault in specllama; `specllama --debug …` shows where.", file=sys.stderr)
-    return 1
+        return _print_error(e.message, e.hint, e.exit_code)
+    # typer's own (its exception classes moved between versions, so by what they offer)
+    if hasattr(e, "format_message"):
+        context = getattr(e, "ctx", None)
+        command = context.command_path if context else "specllama"
+        return _print_error(e.format_message(), f"See `{command} --help`.", 2)
+    return _print_error(
+        f"unexpected {type(e).__name__}: {e}",
+        "This is a fault in specllama; `specllama --debug …` shows where.",
+        1,
+    )
+
+
+def _print_error(message: str, hint: str, exit_code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)
+    return exit_code

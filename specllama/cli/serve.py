@@ -15,7 +15,8 @@ def register(app: typer.Typer) -> None:
 def serve(
     ctx: typer.Context,
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="The GGUF file to serve (any part of a split one).")
+        Path,
+        typer.Argument(metavar="MODEL", help="The GGUF file to serve (any part of a split one)."),
     ],
     workload: Annotated[
         str, typer.Option("--workload", "-w", help="code, chat, text, edit or creative.")

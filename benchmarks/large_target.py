@@ -1,0 +1,118 @@
+"""Builds a large target that says what the tiny one says.
+
+    python benchmarks/large_target.py OUT.gguf [--layers 30] [--ff 8192] [--like tests/models/target.gguf]
+
+The tiny target's layers stay as they are; added layers end in zero matrices, so the
+residual stream passes through them unchanged, and added FFN columns meet zero rows of
+ffn_down. Acceptance is the tiny pair's, the cost of a pass that of a model of 100 to
+300 million parameters (memory-bound on a CPU). Llama architecture, Q5_1 matrices.
+Nothing built here is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+_KIND = gguf.GGMLQuantizationType.Q5_1
+_BLOCK, _BYTES = gguf.GGML_QUANT_SIZES[_KIND]
+_TINY = Path(__file__).parent.parent / "tests" / "models" / "target.gguf"
+# Keys that GGUFWriter writes itself, or that change here.
+_OWN = {"general.architecture", "llama.block_count", "llama.feed_forward_length"}
+
+
+def build(out: Path, layers: int, ff: int, like: Path = _TINY) -> int:
+    """Writes `out` and returns its parameter count. `ff` must be a multiple of 32."""
+    reader = gguf.GGUFReader(like)
+    tensors = {t.name: t for t in reader.tensors}
+    old_layers = int(reader.fields["llama.block_count"].contents())
+    old_ff = int(reader.fields["llama.feed_forward_length"].contents())
+    if layers < old_layers or ff < old_ff or ff % _BLOCK:
+        raise SystemExit(
+            f"need --layers ≥ {old_layers} and --ff ≥ {old_ff}, a multiple of {_BLOCK}"
+        )
+    writer = gguf.GGUFWriter(out, "llama")
+    _copy_keys(reader, writer)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(ff)
+    rng = np.random.default_rng(0)
+    total = 0
+
+    def add(name: str, data: np.ndarray[Any, Any]) -> None:
+        nonlocal total
+        if data.dtype == np.float32:
+            writer.add_tensor(name, data)
+            total += data.size
+        else:
+            writer.add_tensor(name, data, raw_dtype=_KIND)
+            total += data.size // _BYTES * _BLOCK
+
+    for name, t in tensors.items():
+        data = np.array(t.data)
+        if name.endswith(("ffn_gate.weight", "ffn_up.weight")):
+            data = np.concatenate((data, _random(rng, ff - old_ff, int(t.shape[0]))))
+        elif name.endswith("ffn_down.weight"):
+            data = np.concatenate((data, _zeros(data.shape[0], ff - old_ff)), axis=1)
+        add(name, data)
+    last = old_layers - 1
+    added = {
+        name.removeprefix(f"blk.{last}."): np.array(t.data)
+        for name, t in tensors.items()
+        if name.startswith(f"blk.{last}.")
+    }
+    width = int(tensors[f"blk.{last}.attn_output.weight"].shape[0])
+    added["attn_output.weight"] = np.zeros_like(added["attn_output.weight"])
+    for part in ("gate", "up"):
+        added[f"ffn_{part}.weight"] = _random(rng, ff, width)
+    added["ffn_down.weight"] = _zeros(width, ff)
+    for i in range(old_layers, layers):
+        for name, data in added.items():
+            add(f"blk.{i}.{name}", data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return total
+
+
+def _random(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray[Any, Any]:
+    values = rng.standard_normal((rows, columns), dtype=np.float32) * 0.02
+    packed: np.ndarray[Any, Any] = gguf.quantize(values, _KIND)
+    return packed
+
+
+def _zeros(rows: int, columns: int) -> np.ndarray[Any, Any]:
+    """Zero matrix in Q5_1: scale and minimum 0, so every element is exactly 0."""
+    return np.zeros((rows, columns // _BLOCK * _BYTES), dtype=np.uint8)
+
+
+def _copy_keys(reader: Any, writer: Any) -> None:
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key in _OWN:
+            continue
+        kind = field.types[0]
+        sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, field.contents(), kind, sub)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    ap = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ap.add_argument("out", type=Path)
+    ap.add_argument("--layers", type=int, default=30)
+    ap.add_argument("--ff", type=int, default=8192)
+    ap.add_argument("--like", type=Path, default=_TINY)
+    args = ap.parse_args(argv)
+    total = build(args.out, args.layers, args.ff, args.like)
+    size = args.out.stat().st_size / 2**20
+    print(f"{args.out}: {total / 1e6:.0f} M parameters, {size:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+complete --command specllama --no-files --arguments "(env _SPECLLAMA_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) specllama)" --condition "env _SPECLLAMA_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) specllama"

@@ -1,0 +1,75 @@
+"""A scripted llama-server, for what the real one cannot be made to do on demand.
+
+It answers --version and --help like b11434 and then acts on its model argument's
+neighbour file `fake.json`: {"crash_with_spec": text, "crash_after": s, "code": n,
+"draft_n": n, "stall": true}. Everything else of the protocol is the real shape.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests import help_render
+from tests.support import script
+
+_BODY = """
+import http.server, json, os, sys, threading, time
+HELP = {help!r}
+CONFIG = json.load(open({config!r}))
+if "--version" in sys.argv:
+    print("version: 0.6.0-dev (build 11434, commit 0c1e57098)", file=sys.stderr); sys.exit(0)
+if "--help" in sys.argv:
+    print(HELP); sys.exit(0)
+starts = open({starts!r}, "a"); starts.write(json.dumps(sys.argv[1:]) + "\\n"); starts.close()
+speculates = "--spec-type" in sys.argv
+if "crash" in CONFIG or (speculates and "crash_with_spec" in CONFIG):
+    print(CONFIG.get("crash") or CONFIG["crash_with_spec"], flush=True)
+    code = CONFIG.get("code", 1)
+    os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+if CONFIG.get("stall"):
+    time.sleep(600)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args): pass
+    def answer(self, data):
+        body = json.dumps(data).encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body)))
+        self.end_headers(); self.wfile.write(body)
+    def do_GET(self):
+        if self.path == "/slots": self.answer([{{"speculative": CONFIG.get("slots", speculates)}}])
+        elif self.path == "/health": self.answer({{"status": "ok"}})
+        else: self.send_error(404)
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        timings = {{"predicted_n": 48, "predicted_ms": 480.0, "prompt_n": 5, "prompt_ms": 9.0}}
+        if speculates and CONFIG.get("draft_n"):
+            timings["draft_n"] = CONFIG["draft_n"]; timings["draft_n_accepted"] = CONFIG["draft_n"] // 2
+        self.answer({{"content": "x", "choices": [{{"message": {{"content": "x"}}}}], "timings": timings}})
+port = int(sys.argv[sys.argv.index("--port") + 1])
+server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+if "crash_after" in CONFIG:
+    def die():
+        time.sleep(CONFIG["crash_after"]); os.kill(os.getpid(), 11)
+    threading.Thread(target=die, daemon=True).start()
+server.serve_forever()
+"""
+
+
+class Fake:
+    """One scripted server. `path` goes to --llama-server; `starts` are the argvs it saw."""
+
+    def __init__(self, tmp: Path, **config: Any) -> None:
+        self._starts = tmp / "starts"
+        config_file = tmp / "fake.json"
+        config_file.write_text(json.dumps(config))
+        body = _BODY.format(
+            help=help_render.render("b11434"), config=str(config_file), starts=str(self._starts)
+        )
+        self.path = script(tmp / "llama-server", body)
+
+    @property
+    def starts(self) -> list[list[str]]:
+        if not self._starts.exists():
+            return []
+        return [json.loads(line) for line in self._starts.read_text().splitlines()]

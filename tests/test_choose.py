@@ -1,0 +1,164 @@
+"""Which method is chosen, and the named reason of each that is not."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama import workloads
+from specllama.errors import UsageError
+from specllama.gguf import inspect
+from specllama.planning.choose import Choice, Request, choose, parse_methods
+from tests import help_render
+from tests.support import MODELS
+
+CAPS = help_render.capabilities("b11434")
+CODE = workloads.load("code")
+
+
+def folder(tmp: Path, *names: str) -> Path:
+    for name in names:
+        shutil.copy(MODELS / f"{name}.gguf", tmp)
+    return tmp
+
+
+def request(tmp: Path, target: str = "target", **wishes: object) -> Request:
+    return replace(Request(inspect(tmp / f"{target}.gguf"), CODE), **wishes)  # type: ignore[arg-type]
+
+
+def rules(choice: Choice) -> dict[str, str]:
+    return {r.what: r.rule for r in choice.rejected}
+
+
+def test_the_head_in_the_target_comes_first(tmp_path: Path) -> None:
+    folder(tmp_path, "mtp", "mtp-head", "draft")
+    spec = choose(request(tmp_path, "mtp"), CAPS).speculation
+    assert spec is not None
+    assert (spec.methods, spec.draft) == (("draft-mtp",), None)
+
+
+def test_then_a_head_beside_it(tmp_path: Path) -> None:
+    folder(tmp_path, "mtp-trunk", "mtp-head")
+    choice = choose(request(tmp_path, "mtp-trunk"), CAPS)
+    assert choice.speculation is not None
+    assert choice.speculation.draft == tmp_path / "mtp-head.gguf"
+    assert rules(choice)["mtp-trunk.gguf"] == "MTP tensors"
+
+
+def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
+    folder(tmp_path, "target", "draft", "other-vocab", "mtp-head")
+    (tmp_path / "broken.gguf").write_bytes(b"<html>")
+    choice = choose(request(tmp_path), CAPS)
+    assert choice.speculation is not None
+    assert choice.speculation.draft == tmp_path / "draft.gguf"
+    assert rules(choice) == {
+        "other-vocab.gguf": "token text",
+        "mtp-head.gguf": "architecture",
+        "broken.gguf": "unreadable",
+        "draft-mtp": "no head",
+    }
+    assert "over a tenth" in choice.warnings[0]
+
+
+def test_a_draft_as_large_as_half_the_target_is_not_taken(tmp_path: Path) -> None:
+    folder(tmp_path, "draft")
+    shutil.copy(tmp_path / "draft.gguf", tmp_path / "target.gguf")
+    choice = choose(request(tmp_path), CAPS)
+    assert rules(choice)["draft.gguf"] == "size"
+
+
+def test_then_the_n_gram_method_of_the_workload(tmp_path: Path) -> None:
+    folder(tmp_path, "target")
+    choice = choose(request(tmp_path), CAPS)
+    assert choice.speculation is not None
+    assert choice.speculation.methods == ("ngram-simple",)
+    assert choice.speculation.ngram is not None
+    assert (choice.speculation.ngram.n, choice.speculation.ngram.m) == (12, 48)
+
+
+def test_creative_work_has_no_n_gram_method(tmp_path: Path) -> None:
+    folder(tmp_path, "target")
+    choice = choose(request(tmp_path, workload=workloads.load("creative")), CAPS)
+    assert choice.speculation is None
+    assert "nothing drafts" in choice.because
+
+
+def test_a_build_too_old_for_the_head_says_which_is_needed(tmp_path: Path) -> None:
+    folder(tmp_path, "mtp")
+    choice = choose(request(tmp_path, "mtp"), help_render.capabilities("b9464"))
+    assert choice.speculation is not None
+    assert choice.speculation.methods == ("ngram-simple",)
+    assert "≥ b10218" in next(r.detail for r in choice.rejected if r.rule == "MTP graph")
+
+
+def test_a_named_draft_that_does_not_fit_is_off_with_the_rule(tmp_path: Path) -> None:
+    folder(tmp_path, "target", "draft", "other-vocab")
+    draft = inspect(tmp_path / "other-vocab.gguf")
+    choice = choose(request(tmp_path, draft=draft), CAPS)
+    assert choice.speculation is None
+    assert "token 258" in choice.because
+    assert "(token text)" in choice.because
+
+
+def test_named_methods(tmp_path: Path) -> None:
+    folder(tmp_path, "target", "draft")
+    both = choose(request(tmp_path, methods=("draft-simple", "ngram-simple")), CAPS).speculation
+    assert both is not None
+    assert both.methods == ("draft-simple", "ngram-simple")
+    assert both.draft == tmp_path / "draft.gguf"
+    assert both.ngram == CODE.ngram
+    off = choose(request(tmp_path, methods=("none",)), CAPS)
+    assert (off.speculation, off.because) == (None, "you asked for --method none")
+    missing = choose(request(tmp_path, methods=("draft-mtp",)), CAPS)
+    assert missing.speculation is None
+    assert "no MTP head" in missing.because
+    too_old = choose(request(tmp_path, methods=("draft-mtp",)), help_render.capabilities("b9113"))
+    assert "≥ b9180" in too_old.because
+    no_file = choose(request(tmp_path, methods=("draft-eagle3",)), CAPS)
+    assert "--draft FILE" in no_file.because
+
+
+def test_requests_that_contradict_themselves(tmp_path: Path) -> None:
+    folder(tmp_path, "target", "draft")
+    link = tmp_path / "link.gguf"
+    link.symlink_to(tmp_path / "target.gguf")
+    with pytest.raises(UsageError, match="target itself"):
+        choose(request(tmp_path, draft=replace(inspect(link), path=link)), CAPS)
+    draft = inspect(tmp_path / "draft.gguf")
+    with pytest.raises(UsageError, match="does not go with"):
+        choose(request(tmp_path, draft=draft, methods=("ngram-simple",)), CAPS)
+
+
+def test_draft_length_is_capped_at_several_trained_heads(tmp_path: Path) -> None:
+    folder(tmp_path, "mtp")
+    r = request(tmp_path, "mtp", n_max=8)
+    one = choose(r, CAPS).speculation
+    three = choose(replace(r, target=replace(r.target, mtp_heads=3)), CAPS).speculation
+    assert one is not None
+    assert three is not None
+    assert (one.n_max, three.n_max) == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "methods"),
+    [
+        ("mtp", ("draft-mtp",)),
+        ("draft,ngram-mod", ("draft-simple", "ngram-mod")),
+        ("draft-mtp, draft-mtp", ("draft-mtp",)),
+        ("off", ("none",)),
+    ],
+)
+def test_method_names(text: str, methods: tuple[str, ...]) -> None:
+    assert parse_methods(text) == methods
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("draft-self", "n-gram types"), ("medusa", "no method called"), ("none,mtp", "no other")],
+)
+def test_method_names_that_are_not(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_methods(text)

@@ -1,0 +1,157 @@
+"""The command line: errors, start-up, completions."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer import completion
+
+from specllama import __version__
+from specllama.cli.app import split
+from tests.support import MODELS, script, specllama, write_gguf
+
+TARGET = MODELS / "target.gguf"
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("missing", None, "no such file"),
+        ("empty", b"", "the file is empty (0 bytes)"),
+        ("page", b"<!doctype html><title>x", "web page saved as .gguf"),
+        ("cut", (MODELS / "target.gguf").read_bytes()[:2_000_000], "truncated"),
+        (
+            "cut in the header",
+            (MODELS / "target.gguf").read_bytes()[:5000],
+            "ends inside its header",
+        ),
+        ("old", b"GGUF" + struct.pack("<I", 1) + bytes(64), "version 1"),
+    ],
+)
+def test_bad_model_files(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
+    path = tmp_path / f"{name}.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    for args in ((path,), (TARGET, "--draft", path)):
+        done = specllama("serve", *args, "--port", "0", "--llama-server", "embedded")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+        assert says in done.stderr
+        assert str(path) in done.stderr
+        assert len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([MODELS], "is a folder"),
+        ([TARGET, "--draft", TARGET], "target itself"),
+        ([TARGET, "--workload", "nope"], "Workloads: chat, code"),
+        ([TARGET, "--method", "draft-self"], "ngram-simple"),
+        ([MODELS / "mtp-head.gguf"], "cannot be served by itself"),
+        ([TARGET, "--llama-server", "/nope/llama-server"], "does not exist"),
+        ([TARGET, "--", "--parallel", "2"], "--parallel N"),
+        ([TARGET, "--bogus"], "--bogus"),
+        ([], "MODEL"),
+        ([TARGET, "--port", "70000"], "65535"),
+    ],
+)
+def test_bad_requests_exit_2(args: list[str | Path], says: str) -> None:
+    done = specllama("serve", *args)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+    assert done.stderr.startswith("error: ")
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [("pass", "lists no options"), ("import sys; sys.exit(7)", "exit code 7")],
+)
+def test_an_engine_that_is_none(tmp_path: Path, body: str, says: str) -> None:
+    done = specllama("serve", TARGET, "--llama-server", script(tmp_path / "llama-server", body))
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "embedded" in done.stderr
+
+
+def test_an_architecture_nobody_knows(tmp_path: Path, engine: str) -> None:
+    path = write_gguf(tmp_path / "m.gguf", [f"t{i}" for i in range(40)], "frobnicator")
+    done = specllama("serve", path, "--port", "0", "--llama-server", engine)
+    assert done.returncode == 1
+    assert "'frobnicator'" in done.stderr
+
+
+def test_version_and_help() -> None:
+    assert specllama("--version").stdout == f"specllama {__version__}\n"
+    done = specllama("--help")
+    assert done.returncode == 0
+    assert "serve" in done.stdout
+    assert "demo" in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "specllama", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "typer" in imported
+    heavy = {"httpx", "gguf", "numpy", "xllamacpp", "huggingface_hub", "psutil", "pynvml"}
+    assert not heavy & imported
+
+
+def test_arguments_are_parted_at_the_first_dashes() -> None:
+    assert split(["serve", "m", "--", "-c", "1", "--", "x"]) == (
+        ["serve", "m"],
+        ("-c", "1", "--", "x"),
+    )
+    assert split(["demo"]) == (["demo"], ())
+
+
+def test_demo_takes_nothing_for_the_server() -> None:
+    done = specllama("demo", "--", "-c", "1")
+    assert done.returncode == 2
+    assert "no arguments after --" in done.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = specllama("--debug", "serve", tmp_path / "nope.gguf")
+    assert "Traceback" in done.stderr
+    assert done.returncode != 0
+
+
+def test_no_colour_codes_in_pipes(tmp_path: Path) -> None:
+    done = specllama("serve", TARGET, "--dry-run", "--llama-server", "embedded", FORCE_COLOR="")
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "file"),
+    [("bash", "specllama.bash"), ("zsh", "_specllama"), ("fish", "specllama.fish")],
+)
+def test_completions_are_what_the_cli_generates(shell: str, file: str) -> None:
+    generate = completion.get_completion_script  # type: ignore[attr-defined]
+    expected = generate(prog_name="specllama", complete_var="_SPECLLAMA_COMPLETE", shell=shell)
+    assert (ROOT / "completions" / file).read_text().strip() == expected.strip()
+
+
+def test_completion_completes() -> None:
+    env = {
+        **os.environ,
+        "_SPECLLAMA_COMPLETE": "complete_bash",
+        "COMP_WORDS": "specllama se",
+        "COMP_CWORD": "1",
+    }
+    argv = [sys.executable, "-c", "from specllama.cli import main; main()"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.split() == ["serve"]

@@ -1,0 +1,121 @@
+"""Servers that die, stall or do not draft: scripted, since real ones will not on demand."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from specllama.engine import process
+from specllama.engine.command import Command
+from specllama.engine.errors import EngineError
+from tests.fake_server import Fake
+from tests.support import MODELS, Serve, gone, script, specllama
+
+TARGET = MODELS / "target.gguf"
+
+
+def test_a_crash_with_speculation_starts_once_more_without(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, crash_with_spec="cudaMalloc failed: out of memory")
+    with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
+        assert s.info["speculation"] == "off"
+        assert "did not start with it: it ran out of memory" in s.info["reason"]
+        assert "starting once more without speculation" in s.err
+        first, second = fake.starts
+        assert "--spec-type" in first
+        assert not any("spec" in a or a == "-md" for a in second)
+
+
+def test_a_signal_while_loading_counts_as_well(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, crash_with_spec="", code=-11)
+    with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
+        assert "it crashed (SIGSEGV)" in s.info["reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "starts"),
+    [
+        ("unknown model architecture: 'foo9'", "'foo9'", 1),
+        ("error: invalid argument: --metrics", "--metrics", 1),
+        ("cudaMalloc failed: out of memory", "out of memory", 2),
+    ],
+)
+def test_a_server_that_does_not_start_is_explained(
+    tmp_path: Path, text: str, says: str, starts: int
+) -> None:
+    fake = Fake(tmp_path, crash=text)
+    done = specllama("serve", TARGET, "--port", "0", "--llama-server", fake.path)
+    assert done.returncode == 1
+    assert f"llama-server did not start: {''}" in done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(fake.starts) == starts
+
+
+def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, crash_after=0.5, draft_n=8)
+    with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
+        assert s.info["speculation"] == "on"
+        assert s.popen.wait(60) == 1
+        assert "ended 3 times in a row: it crashed (SIGSEGV)" in s.err
+        assert "ended again: it crashed (SIGSEGV); restarting it without speculation" in s.err
+    assert ["--spec-type" in argv for argv in fake.starts] == [True, True, False]
+
+
+def test_nothing_drafted_is_off_even_if_slots_say_on(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, slots=True)
+    with Serve(
+        tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
+    ) as s:
+        assert s.info["speculation"] == "off"
+        assert "nothing was drafted in 2 probe requests" in s.info["reason"]
+        assert s.info["tokens_per_second"] == 100
+
+
+def test_slots_that_say_off_are_believed(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, slots=False)
+    with Serve(
+        tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
+    ) as s:
+        assert "llama-server started without it" in s.info["reason"]
+
+
+def test_builds_without_counters_leave_them_out(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, draft_n=10)
+    with Serve(
+        tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
+    ) as s:
+        assert (s.info["speculation"], s.info["alpha"]) == ("on", 0.5)
+        assert s.info["tokens_per_step"] is None
+
+
+def test_standing_still_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
+    fake = script(tmp_path / "llama-server", "import time; time.sleep(600)")
+    server = process.start(Command((str(fake),), {}, (), ()), tmp_path / "log")
+    with pytest.raises(EngineError, match="no progress for 1 s"):
+        process.wait_ready(server, lambda: False, stall_s=1)
+    server.stop()
+    assert gone(server.pid)
+
+
+def test_a_slow_start_that_progresses_is_waited_for(tmp_path: Path) -> None:
+    body = "import time\nfor i in range(8): print(i, flush=True); time.sleep(0.4)\ntime.sleep(600)"
+    server = process.start(
+        Command((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
+    )
+    begin = time.monotonic()
+    try:
+        process.wait_ready(server, lambda: time.monotonic() - begin > 3, stall_s=1)
+    finally:
+        server.stop()
+
+
+def test_a_server_deaf_to_sigterm_is_killed(tmp_path: Path) -> None:
+    body = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
+    server = process.start(
+        Command((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
+    )
+    while "on" not in server.log_text().splitlines():
+        time.sleep(0.05)
+    assert server.stop(patience=0.5) == -9

@@ -1,0 +1,28 @@
+"""The builder of large targets: more parameters, the same words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from benchmarks import large_target
+from specllama.gguf import inspect
+from tests.support import MODELS, Serve
+
+
+def test_the_large_target_says_what_the_tiny_one_says(tmp_path: Path) -> None:
+    tiny, large = MODELS / "target.gguf", tmp_path / "large.gguf"
+    total = large_target.build(large, layers=6, ff=1024)
+    assert inspect(large).parameters == total > 1.8 * inspect(tiny).parameters
+    assert inspect(large).layers == 6
+    texts = []
+    for model in (tiny, large):
+        folder = tmp_path / model.stem
+        folder.mkdir()
+        args = (model, "--draft", MODELS / "draft.gguf", "--llama-server", "embedded")
+        with Serve(folder, *args) as s:
+            assert s.info["speculation"] == "on"
+            body = {"prompt": "import os\n\ndef main(", "n_predict": 48, "temperature": 0}
+            texts.append(httpx.post(f"{s.url}/completion", json=body).json()["content"])
+    assert texts[0] == texts[1]

@@ -1,0 +1,86 @@
+"""Which engine is used, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specllama import config
+from specllama.engine import locate as module
+from specllama.engine.errors import EngineError
+from specllama.engine.locate import locate
+from specllama.errors import UsageError
+from tests.support import script
+
+
+@pytest.fixture(autouse=True)
+def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(
+        module, "_usual_places", lambda: iter([tmp_path / "usual" / "llama-server"])
+    )
+
+
+def server(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return script(folder / "llama-server", "")
+
+
+def test_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert locate().embedded
+    assert "no llama-server on PATH" in locate().why
+    usual = server(tmp_path / "usual")
+    assert (locate().identity, locate().why) == (usual, "found in a usual place")
+    path = server(tmp_path / "bin")
+    assert (locate().identity, locate().why) == (path, "found on PATH")
+    in_config = server(tmp_path / "conf")
+    config.path().parent.mkdir(parents=True)
+    config.path().write_text(f'llama_server = "{in_config.as_posix()}"\n')
+    assert locate().identity == in_config
+    assert "config.toml" in locate().why
+    by_env = server(tmp_path / "env")
+    monkeypatch.setenv("SPECLLAMA_LLAMA_SERVER", str(by_env))
+    assert (locate().identity, locate().why) == (by_env, "named by SPECLLAMA_LLAMA_SERVER")
+    explicit = server(tmp_path / "explicit")
+    assert locate(str(explicit)).why == "named by --llama-server"
+    assert locate(str(explicit.parent)).identity == explicit
+    assert locate("embedded").embedded
+
+
+def test_named_ones_must_be_there_and_runnable(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        locate(str(tmp_path / "nope"))
+    plain = tmp_path / "plain"
+    plain.touch()
+    with pytest.raises(UsageError, match="not executable") as e:
+        locate(str(plain))
+    assert "chmod +x" in e.value.hint
+
+
+def test_nothing_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_embedded_file", lambda: None)
+    with pytest.raises(EngineError, match="no llama-server found"):
+        locate()
+    with pytest.raises(EngineError, match="xllamacpp is not installed"):
+        locate("embedded")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("llama_srver = 'x'", "unknown setting 'llama_srver'"), ("llama_server = 3", "must be a string"), ("[", "not valid TOML")],
+)  # fmt: skip
+def test_mistakes_in_the_config_are_named(text: str, says: str) -> None:
+    config.path().parent.mkdir(parents=True)
+    config.path().write_text(text)
+    with pytest.raises(UsageError, match=says):
+        locate()
+
+
+def test_usual_places_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    places = list(module._usual_places())
+    assert len(places) > 5
+    assert all(p.is_absolute() and p.name.startswith("llama-server") for p in places)

@@ -1,0 +1,258 @@
+"""`specllama serve` as a user runs it, on real models, with both engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support import MODELS, ONE_THREAD, Serve, gone, specllama
+
+TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
+
+
+def test_a_draft_model_is_verified_to_speculate(engine: str, tmp_path: Path) -> None:
+    from openai import OpenAI
+
+    args = (TARGET, "--workload", "code", "--draft", DRAFT, "--llama-server", engine)
+    with Serve(tmp_path, *args) as s:
+        assert s.info["speculation"] == "on"
+        assert s.info["methods"] == ["draft-simple"]
+        assert 0 < s.info["alpha"] < 1
+        assert s.info["alpha"] == s.info["accepted"] / s.info["drafted"]
+        assert s.info["tokens_per_step"] > 1
+        assert "speculation ON: α=" in s.err
+        slots = httpx.get(f"{s.url}/slots").json()
+        assert len(slots) == 1
+        assert slots[0]["speculative"] is True
+        client = OpenAI(base_url=s.info["openai_base_url"], api_key="none")
+        answer = client.chat.completions.create(
+            model="any",
+            messages=[{"role": "user", "content": "def add(a, b):"}],
+            max_tokens=24,
+            extra_body={"ignore_eos": True},
+        )
+        assert answer.choices[0].message.content
+        child = s.info["server_pid"]
+        assert s.stop() == 0
+        assert gone(child)
+        assert Path(s.info["log"]).read_text().startswith("$ ")
+
+
+def test_first_position_acceptance_on_code(tmp_path: Path) -> None:
+    """The tiny pair drafts for real: 0.4 to 0.9 at the first position, less further on."""
+    from specllama.engine.client import Client
+
+    held_out = (
+        'class Shelf:\n    """A shelf of books."""\n\n    def __init__(self, path, mode="r"):\n'
+    )
+    args = (TARGET, "--draft", DRAFT, "--n-max", "3", "--llama-server", "embedded")
+    with Serve(tmp_path, *args) as s, Client(s.url) as client:
+        before = client.metrics()
+        client.complete(held_out, 200, {"temperature": 0.0})
+        after = client.metrics()
+        assert before is not None
+        assert after is not None
+        assert after.verify_steps is not None
+        assert before.verify_steps is not None
+        steps = after.verify_steps - before.verify_steps
+        by_position = [
+            (a - b) / steps
+            for a, b in zip(after.accepted_by_position, before.accepted_by_position, strict=True)
+        ]
+        assert 0.4 < by_position[0] < 0.9
+        assert by_position == sorted(by_position, reverse=True)
+
+
+def test_the_same_text_with_and_without_speculation(engine: str, tmp_path: Path) -> None:
+    """Greedy decoding may differ by rounding in rare ties; these prompts have none."""
+    texts = []
+    for name, method in (("on", "draft-simple"), ("off", "none")):
+        (tmp_path / name).mkdir()
+        with Serve(tmp_path / name, TARGET, "--method", method, "--llama-server", engine) as s:
+            assert s.info["speculation"] == name
+            body = {"prompt": "import os\n\ndef main(", "n_predict": 40, "temperature": 0}
+            texts.append(httpx.post(f"{s.url}/completion", json=body).json()["content"])
+    assert texts[0] == texts[1]
+
+
+def test_the_head_in_the_target_is_used(engine: str, tmp_path: Path) -> None:
+    with Serve(tmp_path, MODELS / "mtp.gguf", "--llama-server", engine) as s:
+        assert (s.info["methods"], s.info["draft"]) == (["draft-mtp"], None)
+        assert s.info["speculation"] == "on"
+        assert s.info["accepted"] > 0
+
+
+def test_a_head_in_its_own_file_is_used(engine: str, tmp_path: Path) -> None:
+    with Serve(tmp_path, MODELS / "mtp-trunk.gguf", "--llama-server", engine) as s:
+        assert s.info["methods"] == ["draft-mtp"]
+        assert s.info["draft"].endswith("mtp-head.gguf")
+        assert s.info["speculation"] == "on"
+
+
+def test_n_gram_drafts_when_text_repeats(tmp_path: Path) -> None:
+    args = (TARGET, "--method", "ngram-simple", "--workload", "edit", "--llama-server", "embedded")
+    with Serve(tmp_path, *args) as s:
+        assert s.info["speculation"] in ("on", "off")
+        if s.info["speculation"] == "off":
+            assert "came back to be copied" in s.info["reason"]
+        line = "value = self.path.join(name, other)\n"
+        body = {"prompt": line * 12, "n_predict": 60, "temperature": 0}
+        assert httpx.post(f"{s.url}/completion", json=body).json()["timings"]["draft_n"] > 0
+
+
+def test_a_draft_with_another_vocabulary_serves_and_says_why(engine: str, tmp_path: Path) -> None:
+    args = (TARGET, "--draft", MODELS / "other-vocab.gguf", "--llama-server", engine)
+    with Serve(tmp_path, *args) as s:
+        assert s.info["speculation"] == "off"
+        assert "token 258" in s.info["reason"]
+        assert s.info["rejected"][0]["rule"] == "token text"
+        assert "speculation OFF because" in s.err
+        assert httpx.get(f"{s.url}/health").status_code == 200
+        assert s.stop() == 0
+
+
+def test_the_server_agrees_about_that_vocabulary(engine: str, tmp_path: Path) -> None:
+    """Forced past our check, the real server loads, logs one line and does not speculate."""
+    other = str(MODELS / "other-vocab.gguf")
+    forced = ("--", "--spec-type", "draft-simple", "-md", other)
+    with Serve(tmp_path, TARGET, "--method", "none", "--llama-server", engine, *forced) as s:
+        assert s.info["speculation"] == "off"
+        assert "vocabulary does not match" in s.info["reason"]
+
+
+def test_strict_exits_3_and_leaves_nothing(engine: str) -> None:
+    args = ("serve", TARGET, "--draft", MODELS / "other-vocab.gguf", "--llama-server", engine)
+    done = specllama(*args, "--strict", "--port", "0", *ONE_THREAD)
+    assert done.returncode == 3
+    assert "speculation OFF because" in done.stderr
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_strict_after_the_probe_exits_3(tmp_path: Path) -> None:
+    forced = ("--spec-type", "draft-simple", "-md", MODELS / "other-vocab.gguf")
+    args = ("serve", TARGET, "--method", "ngram-mod", "--llama-server", "embedded", "--strict")
+    done = specllama(*args, "--port", "0", *ONE_THREAD, *forced)
+    assert done.returncode == 3
+    assert "vocabulary does not match" in done.stderr
+
+
+def test_ctrl_c_ends_with_0(engine: str, tmp_path: Path) -> None:
+    with Serve(tmp_path, TARGET, "--llama-server", engine) as s:
+        child = s.info["server_pid"]
+        assert s.stop(signal.SIGINT) == 0
+        assert gone(child)
+        assert "Traceback" not in s.err
+
+
+def test_a_killed_server_comes_back(engine: str, tmp_path: Path) -> None:
+    with Serve(tmp_path, TARGET, "--draft", DRAFT, "--llama-server", engine) as s:
+        os.kill(s.info["server_pid"], signal.SIGKILL)
+        s.wait_for(lambda: "serving again" in s.err, "restart")
+        assert "llama-server ended: it was killed (SIGKILL); restarting it" in s.err
+        assert s.err.count("speculation ON") == 2
+        assert httpx.get(f"{s.url}/health").status_code == 200
+        assert s.stop() == 0
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="PR_SET_PDEATHSIG is Linux only")
+def test_no_server_is_left_when_specllama_is_killed(engine: str, tmp_path: Path) -> None:
+    with Serve(tmp_path, TARGET, "--llama-server", engine) as s:
+        child = s.info["server_pid"]
+        os.kill(s.popen.pid, signal.SIGKILL)
+        s.popen.wait()
+        assert gone(child)
+
+
+def test_a_stop_while_loading_leaves_nothing(tmp_path: Path) -> None:
+    argv_seen = tmp_path / "out"
+    s = Serve(tmp_path, TARGET, "--llama-server", "embedded")
+    until = time.monotonic() + 30
+    while not psutil.Process(s.popen.pid).children():
+        assert time.monotonic() < until
+        assert s.popen.poll() is None
+        time.sleep(0.01)
+    children = [c.pid for c in psutil.Process(s.popen.pid).children()]
+    assert s.stop() == 0
+    assert all(gone(c) for c in children)
+    assert argv_seen.read_text() == ""
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = specllama("serve", TARGET, "--port", str(port), "--llama-server", "embedded")
+    assert done.returncode == 1
+    assert f"port {port} on 127.0.0.1 cannot be used" in done.stderr
+    assert "--port 0" in done.stderr
+
+
+def test_paths_with_spaces_and_other_letters(engine: str, tmp_path: Path, model_copy: Path) -> None:
+    draft = model_copy.with_name("Entwurf ü.gguf")
+    draft.write_bytes(DRAFT.read_bytes())
+    with Serve(tmp_path, model_copy, "--llama-server", engine) as s:
+        assert s.info["draft"] == str(draft)
+        assert s.info["speculation"] == "on"
+
+
+def test_a_key_is_needed_and_never_shown(engine: str, tmp_path: Path) -> None:
+    key = "k-3f9a-secret"
+    args = (TARGET, "--draft", DRAFT, "--llama-server", engine)
+    with Serve(tmp_path, *args, SPECLLAMA_API_KEY=key) as s:
+        assert s.info["speculation"] == "on"
+        assert httpx.get(f"{s.url}/slots").status_code == 401
+        good = httpx.get(f"{s.url}/slots", headers={"Authorization": f"Bearer {key}"})
+        assert good.status_code == 200
+        shown = json.dumps(s.info) + s.err + Path(s.info["log"]).read_text()
+        for p in [psutil.Process(s.popen.pid), *psutil.Process(s.popen.pid).children()]:
+            shown += " ".join(p.cmdline())
+        assert key not in shown
+
+
+def test_dry_run_prints_a_command_that_runs(engine: str, tmp_path: Path) -> None:
+    args = ("serve", TARGET, "--draft", DRAFT, "--llama-server", engine, "--dry-run")
+    text = specllama(*args, *ONE_THREAD)
+    assert text.returncode == 0
+    data = json.loads(specllama(*args, "--json", *ONE_THREAD).stdout)
+    import shlex
+
+    assert shlex.split(text.stdout.splitlines()[-1]) == data["command"]
+    assert data["command"].count("--spec-type") == 1
+    assert "-np" in data["command"]
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([*data["command"], "--port", "0"], stdout=log, stderr=log)
+        time.sleep(1)
+        assert server.poll() is None, (tmp_path / "log").read_text()
+        server.terminate()
+        server.wait(20)
+
+
+def test_more_slots_when_asked(tmp_path: Path) -> None:
+    with Serve(tmp_path, TARGET, "--parallel", "2", "--llama-server", "embedded") as s:
+        assert len(httpx.get(f"{s.url}/slots").json()) == 2
+        assert "2 slots share the context" in s.err
+
+
+def test_demo_shows_real_drafting() -> None:
+    done = specllama("demo", "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["alpha"] > 0
+    assert data["drafted"] > data["accepted"] > 0
+    assert data["completion"]
+    assert gone(data["server_pid"])
+    human = specllama("demo")
+    assert human.returncode == 0
+    assert "speculation ON: α=" in human.stdout
+    assert "\x1b[" not in human.stdout

@@ -1,0 +1,56 @@
+"""The shipped profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specllama import workloads
+from specllama.errors import UsageError
+
+
+def test_the_profiles_that_are_promised() -> None:
+    assert workloads.names() == ["chat", "code", "creative", "edit", "text"]
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_each_profile_is_complete(name: str) -> None:
+    w = workloads.load(name)
+    assert w.title
+    assert w.methods
+    assert 0 <= w.sampling["temperature"] <= 2
+    assert w.n_max >= 1
+    assert len(w.prompts) >= 10
+    assert len(set(w.prompts)) == len(w.prompts)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("code", (12, 48)), ("text", (8, 32))])
+def test_n_gram_sizes(name: str, sizes: tuple[int, int]) -> None:
+    ngram = workloads.load(name).ngram
+    assert (ngram.n, ngram.m) == sizes
+
+
+@pytest.mark.parametrize("name", ["nope", "../code", "", "prompts"])
+def test_a_workload_that_is_not_there(name: str) -> None:
+    with pytest.raises(UsageError, match="no workload called") as e:
+        workloads.load(name)
+    assert "code" in e.value.hint
+
+
+def test_a_broken_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "x.txt").write_text("one\n=====\ntwo\n")
+    good = 'title="x"\nmethods=["ngram-simple"]\n[sampling]\n[ngram]\nn=1\nm=2\n[draft]\nn_max=1\np_min=0\n'
+    (tmp_path / "x.toml").write_text(good)
+    assert workloads.load("x").prompts == ("one", "two")
+    for broken in (
+        good.replace("ngram-simple", "draft-self"),
+        good.replace("n_max=1", ""),
+        "typo = 1\n" + good,
+        "not toml",
+    ):
+        (tmp_path / "x.toml").write_text(broken)
+        with pytest.raises(UsageError, match=r"x\.toml"):
+            workloads.load("x")
