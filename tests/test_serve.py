@@ -47,29 +47,49 @@ def test_a_draft_model_is_verified_to_speculate(engine: str, tmp_path: Path) -> 
         assert Path(s.info["log"]).read_text().startswith("$ ")
 
 
-def test_first_position_acceptance_on_code(tmp_path: Path) -> None:
-    """The tiny pair drafts for real: 0.4 to 0.9 at the first position, less further on."""
+# Text of our own, in the manner of the training text.
+CODE = [
+    'class Shelf:\n    """A shelf of books."""\n\n    def __init__(self, path, mode="r"):\n',
+    "import os\nimport sys\n\ndef main(argv=None):\n    if argv is None:\n",
+    "    def close(self):\n        if self._file is not None:\n",
+    "def parse(text, sep=None):\n    result = []\n    for line in text.splitlines():\n",
+    "        try:\n            value = self._cache[key]\n        except KeyError:\n",
+    "    @property\n    def name(self):\n        return self._name\n\n    def read(self, size=-1):\n",
+]
+PROSE = [
+    "The museum stands on a hill above the river. In the summer it is",
+    "Whoever wants to keep bees must first learn to be patient, because",
+    "After the rain had stopped, the children went back to the garden and",
+    "The price of bread rose again in the autumn, and many people thought",
+    "A good kitchen knife lasts for many years when it is washed by hand and",
+    "On the second day we walked along the coast until we reached a village",
+]
+
+
+def first_position_acceptance(url: str, prompts: list[str]) -> list[float]:
+    """Share of verify steps in which the first i drafted tokens were accepted."""
     from specllama.engine.client import Client
 
-    held_out = (
-        'class Shelf:\n    """A shelf of books."""\n\n    def __init__(self, path, mode="r"):\n'
-    )
-    args = (TARGET, "--draft", DRAFT, "--n-max", "3", "--llama-server", "embedded")
-    with Serve(tmp_path, *args) as s, Client(s.url) as client:
+    with Client(url) as client:
         before = client.metrics()
-        client.complete(held_out, 200, {"temperature": 0.0})
+        for prompt in prompts:
+            client.complete(prompt, 64, {"temperature": 0.0, "ignore_eos": True})
         after = client.metrics()
-        assert before is not None
-        assert after is not None
-        assert after.verify_steps is not None
-        assert before.verify_steps is not None
-        steps = after.verify_steps - before.verify_steps
-        by_position = [
-            (a - b) / steps
-            for a, b in zip(after.accepted_by_position, before.accepted_by_position, strict=True)
-        ]
-        assert 0.4 < by_position[0] < 0.9
-        assert by_position == sorted(by_position, reverse=True)
+    assert before is not None
+    assert after is not None
+    steps = (after.verify_steps or 0) - (before.verify_steps or 0)
+    pairs = zip(after.accepted_by_position, before.accepted_by_position, strict=True)
+    return [(a - b) / steps for a, b in pairs]
+
+
+def test_the_pair_drafts_better_on_code_than_on_prose(tmp_path: Path) -> None:
+    args = (TARGET, "--draft", DRAFT, "--n-max", "3", "--llama-server", "embedded")
+    with Serve(tmp_path, *args) as s:
+        code = first_position_acceptance(s.url, CODE)
+        prose = first_position_acceptance(s.url, PROSE)
+    assert 0.4 < code[0] < 0.9
+    assert code == sorted(code, reverse=True)
+    assert code[0] - prose[0] > 0.05
 
 
 def test_the_same_text_with_and_without_speculation(engine: str, tmp_path: Path) -> None:
@@ -98,15 +118,22 @@ def test_a_head_in_its_own_file_is_used(engine: str, tmp_path: Path) -> None:
         assert s.info["speculation"] == "on"
 
 
-def test_n_gram_drafts_when_text_repeats(tmp_path: Path) -> None:
-    args = (TARGET, "--method", "ngram-simple", "--workload", "edit", "--llama-server", "embedded")
+def test_n_gram_drafts_when_text_repeats(engine: str, tmp_path: Path) -> None:
+    """A tiny greedy model soon repeats itself, so short n-grams find something to copy."""
+    args = (TARGET, "--method", "ngram-simple", "--llama-server", engine)
+    sizes = ("--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "8")
+    with Serve(tmp_path, *args, "--", *sizes) as s:
+        assert "--spec-ngram-simple-size-n 8 → --spec-ngram-simple-size-n 4" in s.err
+        body = {"prompt": CODE[0], "n_predict": 300, "temperature": 0, "ignore_eos": True}
+        timings = httpx.post(f"{s.url}/completion", json=body).json()["timings"]
+        assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
+
+
+def test_n_gram_that_finds_nothing_says_so(tmp_path: Path) -> None:
+    args = (TARGET, "--method", "ngram-mod", "--workload", "chat", "--llama-server", "embedded")
     with Serve(tmp_path, *args) as s:
-        assert s.info["speculation"] in ("on", "off")
-        if s.info["speculation"] == "off":
-            assert "came back to be copied" in s.info["reason"]
-        line = "value = self.path.join(name, other)\n"
-        body = {"prompt": line * 12, "n_predict": 60, "temperature": 0}
-        assert httpx.post(f"{s.url}/completion", json=body).json()["timings"]["draft_n"] > 0
+        assert s.info["speculation"] == "off"
+        assert "no run of 16 tokens came back to be copied" in s.info["reason"]
 
 
 def test_a_draft_with_another_vocabulary_serves_and_says_why(engine: str, tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ class ServeReport:
         self._out.say(text, style="yellow")
 
     def ready(self, ready: Ready) -> None:
-        if self._restarts == 0 and self._out.as_json:
-            self._out.json(ready_data(ready))
         for line, style in ready_lines(ready):
             self._out.say(line, style)
         if self._restarts:
             self._out.say("serving again")
+        elif self._out.as_json:
+            self._out.json(ready_data(ready))  # last: who reads it has everything
         self._restarts += 1
 
 

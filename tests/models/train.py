@@ -2,9 +2,9 @@
 
     pip install torch tokenizers
     python tests/models/train.py tokenizer  WORK
-    python tests/models/train.py target     WORK --minutes 8
-    python tests/models/train.py draft      WORK --minutes 4     # learns from the target's logits
-    python tests/models/train.py mtp        WORK --minutes 8
+    python tests/models/train.py target     WORK --minutes 14
+    python tests/models/train.py draft      WORK --minutes 8      # learns from the target's logits
+    python tests/models/train.py mtp        WORK --minutes 16
     python tests/models/train.py agree      WORK                 # argmax agreement, code and prose
 
 Text: the source of Python's standard library and its prose (docstrings and the
