@@ -34,10 +34,10 @@ def demo(
 
     no_passthrough(ctx.obj or (), "demo")
     printer = Printer(as_json)
-    settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0)
+    settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0, context=1024)
     wish = Wish("code", draft=demo_model("draft.gguf"))
     # The tiny pair needs one thread; more only wait for each other.
-    plan = prepare(settings, wish, ("-t", "1", "-c", "1024"), llama_server)
+    plan = prepare(settings, wish, ("-t", "1"), llama_server)
     for line in plan_lines(plan):
         printer.say(line)
     printer.say(f"command  {plan.command.display()}")
@@ -55,12 +55,19 @@ def demo(
         ready = ready_data(Ready(running, engagement))
         printer.json({**ready, "prompt": _PROMPT, "completion": completion.text})
     printer.say(engagement_line(engagement), "green" if engagement.engaged else "yellow")
-    printer.say(f"prompt   {_PROMPT!r}")
-    printer.say(f"answer   {completion.text!r}")
+    printer.say(_block("prompt", _PROMPT))
+    printer.say(_block("answer", completion.text))
     if t := completion.timings:
         printer.say(
             f"drafted  {t.drafted} tokens for this answer of {t.tokens}, {t.accepted} accepted; "
             "the server is stopped"
         )
+    printer.say("note     this pair shows that drafting works; a target this small is faster alone")
     if not engagement.engaged:
         raise StrictError("the demo did not speculate", f"Log: {running.server.log}")
+
+
+def _block(label: str, text: str) -> str:
+    """Text of several lines behind a label, indented under its first line."""
+    lines = text.strip("\n").splitlines() or [""]
+    return "\n".join(f"{label if i == 0 else '':9}{line}" for i, line in enumerate(lines))
