@@ -48,8 +48,9 @@ def load() -> Config:
 def read_toml(file: Path) -> dict[str, Any]:
     """Parses a TOML file. Raises UsageError with the file and line of a mistake."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        data: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise UsageError(f"{file}: not valid TOML ({e})") from None
     except OSError as e:
         raise UsageError(f"{file}: cannot be read ({e.strerror})") from None
+    return data

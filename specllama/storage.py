@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
+
+_KEPT_LOGS = 20
 
 
 def cache_dir() -> Path:
@@ -19,6 +22,15 @@ def log_dir() -> Path:
     from platformdirs import user_log_path
 
     return user_log_path("specllama", appauthor=False)
+
+
+def new_log(port: int) -> Path:
+    """A path for a new server log, named by time and port; the oldest logs are removed."""
+    folder = log_dir()
+    logs = sorted(folder.glob("*.log"), key=lambda p: p.name, reverse=True)
+    for old in logs[_KEPT_LOGS - 1 :]:
+        old.unlink(missing_ok=True)
+    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{port}.log"
 
 
 def write_atomically(path: Path, text: str) -> None:

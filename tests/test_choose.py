@@ -63,11 +63,17 @@ def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
     assert "over a tenth" in choice.warnings[0]
 
 
-def test_a_draft_as_large_as_half_the_target_is_not_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("share", "rule"), [(0.4, None), (0.6, "size"), (1.0, "size")])
+def test_a_draft_over_half_the_target_is_not_taken(
+    tmp_path: Path, share: float, rule: str | None
+) -> None:
     folder(tmp_path, "draft")
-    shutil.copy(tmp_path / "draft.gguf", tmp_path / "target.gguf")
+    raw = (tmp_path / "draft.gguf").read_bytes()
+    (tmp_path / "target.gguf").write_bytes(raw + bytes(int(len(raw) * (1 / share - 1))))
     choice = choose(request(tmp_path), CAPS)
-    assert rules(choice)["draft.gguf"] == "size"
+    assert rules(choice).get("draft.gguf") == rule
+    assert choice.speculation is not None
+    assert (choice.speculation.draft is None) is (rule is not None)
 
 
 def test_then_the_n_gram_method_of_the_workload(tmp_path: Path) -> None:

@@ -283,3 +283,25 @@ def test_demo_shows_real_drafting() -> None:
     assert human.returncode == 0
     assert "speculation ON: α=" in human.stdout
     assert "\x1b[" not in human.stdout
+
+
+def test_a_streamed_completion_is_the_whole_one(tmp_path: Path) -> None:
+    from specllama.engine.client import Client
+
+    with Serve(tmp_path, TARGET, "--llama-server", "embedded") as s, Client(s.url) as client:
+        sampling = {"temperature": 0.0, "ignore_eos": True}
+        whole = client.complete(CODE[1], 40, sampling)
+        pieces = list(client.stream(CODE[1], 40, sampling))
+        assert len(pieces) > 5
+        assert "".join(p.text for p in pieces) == whole.text
+        assert pieces[-1].timings is not None
+        assert pieces[-1].timings.tokens == 40
+
+
+def test_their_own_values_are_what_is_reported(tmp_path: Path) -> None:
+    theirs = ("--", "--spec-draft-n-max", "2")
+    with Serve(tmp_path, TARGET, "--llama-server", "embedded", *theirs) as s:
+        assert s.info["n_max"] == 2
+        assert "--spec-draft-n-max 3 → --spec-draft-n-max 2" in s.info["changed_by_you"]
+    with Serve(tmp_path, TARGET, "--llama-server", "embedded", "--", "--spec-type", "none") as s:
+        assert (s.info["speculation"], s.info["reason"]) == ("off", "you gave --spec-type none")

@@ -22,8 +22,7 @@ def demo(
 ) -> None:
     """Serve the packaged tiny model and its draft, send a completion, say what happened, stop."""
     from specllama.cli.app import no_passthrough
-    from specllama.cli.render import Printer, engagement_line, plan_lines, ready_data
-    from specllama.cli.serve import log_file
+    from specllama.cli.render import Printer, ServeReport, engagement_line, plan_lines, ready_data
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError
     from specllama.planning.prepare import Wish, prepare
@@ -31,6 +30,7 @@ def demo(
     from specllama.serving.launch import launch
     from specllama.serving.serve import Ready, check
     from specllama.serving.stop import Stopped, stop_on_signals
+    from specllama.storage import new_log
 
     no_passthrough(ctx.obj or (), "demo")
     printer = Printer(as_json)
@@ -43,7 +43,7 @@ def demo(
     printer.say(f"command  {plan.command.display()}")
     with stop_on_signals():
         try:
-            running = launch(plan, log_file(plan.settings.port), printer.say)
+            running = launch(plan, new_log(plan.settings.port), ServeReport(printer))
             try:
                 engagement = check(running)
                 completion = running.client.complete(_PROMPT, 64, {"temperature": 0.0})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from specllama.planning.plan import Plan
@@ -30,7 +30,7 @@ class Printer:
         print(json.dumps(data), flush=True)
 
     @contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
+    def busy(self, text: str) -> Iterator[None]:
         """A spinner on a terminal, nothing elsewhere."""
         if not self._console.is_terminal:
             yield
@@ -48,6 +48,9 @@ class ServeReport:
 
     def say(self, text: str) -> None:
         self._out.say(text, style="yellow")
+
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        return self._out.busy(text)
 
     def ready(self, ready: Ready) -> None:
         for line, style in ready_lines(ready):

@@ -69,13 +69,14 @@ def serve(
     from specllama.engine.settings import Settings
     from specllama.planning.prepare import Wish, prepare
     from specllama.serving.serve import serve as run
+    from specllama.storage import new_log
 
     settings = Settings(
         model=model, host=host, port=port, context=context, parallel=parallel, api_key=api_key
     )
     wish = Wish(workload, draft, method, n_max, p_min, draft_layers)
     printer = Printer(as_json)
-    with printer.waiting("reading the model and the engine …"):
+    with printer.busy("reading the model and the engine …"):
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
     if parallel > 1:
         printer.say(
@@ -89,13 +90,4 @@ def serve(
     if dry_run:
         printer.say(plan.command.display())
         return
-    run(plan, log or log_file(plan.settings.port), ServeReport(printer), strict)
-
-
-def log_file(port: int) -> Path:
-    """A new log, named by time and port."""
-    import time
-
-    from specllama.storage import log_dir
-
-    return log_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-{port}.log"
+    run(plan, log or new_log(plan.settings.port), ServeReport(printer), strict)

@@ -12,23 +12,36 @@ _LATER_SHARD = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """A file that was passed over, and why."""
+class PassedOver:
+    """A file that cannot be a draft whatever the rules say, and why."""
 
     path: Path
+    rule: str
     reason: str
 
 
-def beside(target: Path) -> tuple[list[ModelInfo], list[Unreadable]]:
-    """The other GGUF models in the target's folder, smallest first, and those that
-    could not be read. Later shards of split models are left out."""
+@dataclass(frozen=True)
+class Neighbours:
+    """The GGUF models in a target's folder, smallest first, and what was passed over."""
+
+    models: tuple[ModelInfo, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
+
+
+def beside(target: ModelInfo) -> Neighbours:
+    """The other models in the target's folder. The header of a file as large as the
+    target is not even read. Later shards of split models are left out."""
     found: list[ModelInfo] = []
-    unreadable: list[Unreadable] = []
-    for path in sorted(target.parent.glob("*.gguf")):
-        if _LATER_SHARD.search(path.name) or path.samefile(target):
+    passed: list[PassedOver] = []
+    for path in sorted(target.path.parent.glob("*.gguf")):
+        if _LATER_SHARD.search(path.name) or not path.is_file() or path.samefile(target.path):
+            continue
+        if path.stat().st_size >= target.file_bytes:
+            passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
             continue
         try:
             found.append(inspect(path))
         except GgufError as e:
-            unreadable.append(Unreadable(path, e.message))
-    return sorted(found, key=lambda m: (m.file_bytes, m.path.name)), unreadable
+            passed.append(PassedOver(path, "unreadable", e.message))
+    models = sorted(found, key=lambda m: (m.file_bytes, m.path.name))
+    return Neighbours(tuple(models), tuple(passed))

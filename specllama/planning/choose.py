@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from specllama.drafts import compat
-from specllama.drafts.discover import beside
+from specllama.drafts.discover import Neighbours, beside
 from specllama.engine.capabilities import MTP_ARCHITECTURES, Answer, Capabilities
 from specllama.engine.command import check_methods
 from specllama.engine.settings import Speculation
@@ -106,10 +106,11 @@ def choose(request: Request, caps: Capabilities) -> Choice:
         return Choice(None, "you asked for --method none")
     if request.draft is not None or request.methods:
         return _as_asked(request, caps)
+    around = beside(request.target)
     rejected: list[Rejected] = []
     for method in request.workload.methods:
         try:
-            choice = _one(method, request, caps, rejected)
+            choice = _one(method, request, caps, around, rejected)
         except _No as no:
             rejected.append(no.rejected)
             continue
@@ -142,8 +143,10 @@ def _as_asked(r: Request, caps: Capabilities) -> Choice:
         return _off(",".join(methods), "engine", reason)
     rejected: list[Rejected] = []
     drafting = [m for m in methods if m.startswith("draft-")]
+    looks_around = drafting and r.draft is None
+    around = beside(r.target) if looks_around else Neighbours()
     try:
-        choice = _one((drafting or list(methods))[0], r, caps, rejected)
+        choice = _one((drafting or list(methods))[0], r, caps, around, rejected)
     except _No as no:
         why = no.rejected
         return Choice(None, f"{why.what}: {why.detail} ({why.rule})", (*rejected, why))
@@ -161,8 +164,11 @@ def _off(what: str, rule: str, detail: str) -> Choice:
     return Choice(None, f"{detail} ({rule})", (Rejected(what, rule, detail),))
 
 
-def _one(method: str, r: Request, caps: Capabilities, rejected: list[Rejected]) -> Choice:
-    """The choice of one method. Raises _No with the rule that forbids it."""
+def _one(
+    method: str, r: Request, caps: Capabilities, around: Neighbours, rejected: list[Rejected]
+) -> Choice:
+    """The choice of one method. Raises _No with the rule that forbids it; files that
+    were tried on the way are added to `rejected`."""
     if reason := check_methods(caps, [method]):
         raise _No(method, "engine", reason)
     if method.startswith("ngram-"):
@@ -171,9 +177,9 @@ def _one(method: str, r: Request, caps: Capabilities, rejected: list[Rejected]) 
             spec, f"no draft fits; the {r.workload.name} workload repeats itself ({method})"
         )
     if method == "draft-mtp":
-        return _mtp(r, caps, rejected)
+        return _mtp(r, caps, around, rejected)
     if method == "draft-simple":
-        return _draft_model(r, rejected)
+        return _draft_model(r, around, rejected)
     if r.draft is None:
         raise _No(method, "no file", f"{method} needs its file: --draft FILE")
     if _METHOD_OF_KIND.get(r.draft.kind) != method:
@@ -181,7 +187,7 @@ def _one(method: str, r: Request, caps: Capabilities, rejected: list[Rejected]) 
     return Choice(_speculation(r, method, r.draft), "")
 
 
-def _mtp(r: Request, caps: Capabilities, rejected: list[Rejected]) -> Choice:
+def _mtp(r: Request, caps: Capabilities, around: Neighbours, rejected: list[Rejected]) -> Choice:
     t = r.target
     if r.draft is None:
         if t.has_mtp_head:
@@ -192,7 +198,7 @@ def _mtp(r: Request, caps: Capabilities, rejected: list[Rejected]) -> Choice:
             rejected.append(Rejected(t.path.name, "MTP tensors", detail))
         elif t.mtp_tensors:
             rejected.append(Rejected(t.path.name, "MTP key", "MTP tensors, but no key for them"))
-    heads = [r.draft] if r.draft else [m for m in beside(t.path)[0] if _is_head(m)]
+    heads = [r.draft] if r.draft else [m for m in around.models if _is_head(m)]
     for head in heads:
         if not _is_head(head):
             raise _No(head.path.name, "kind", f"a {head.kind} file is no MTP head")
@@ -220,7 +226,7 @@ def _check_graph(t: ModelInfo, caps: Capabilities) -> None:
     raise _No(t.path.name, "MTP graph", detail)
 
 
-def _draft_model(r: Request, rejected: list[Rejected]) -> Choice:
+def _draft_model(r: Request, around: Neighbours, rejected: list[Rejected]) -> Choice:
     if r.draft is not None:
         verdict = compat.draft_model_verdict(r.target, r.draft)
         if not verdict.ok:
@@ -228,9 +234,8 @@ def _draft_model(r: Request, rejected: list[Rejected]) -> Choice:
         return Choice(
             _speculation(r, "draft-simple", r.draft), "", warnings=_size(r.target, r.draft)
         )
-    models, unreadable = beside(r.target.path)
-    rejected += [Rejected(u.path.name, "unreadable", u.reason) for u in unreadable]
-    for model in models:
+    rejected += [Rejected(p.path.name, p.rule, p.reason) for p in around.passed_over]
+    for model in around.models:
         if model.kind != "model":
             continue  # heads are judged by draft-mtp; projectors and the like never draft
         share = model.file_bytes / r.target.file_bytes

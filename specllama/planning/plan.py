@@ -11,7 +11,7 @@ from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import Command, build
 from specllama.engine.errors import EngineError
 from specllama.engine.locate import Engine
-from specllama.engine.settings import Settings
+from specllama.engine.settings import Settings, Speculation
 from specllama.engine.user_args import UserArgs
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
@@ -60,15 +60,23 @@ def make_plan(
     """
     host = user.value("--host") or settings.host
     port = _port(user.value("--port"), settings.port)
-    settings = replace(
+    if check_port or port == 0:
+        port = free_port(host, port)
+    ours = replace(
         settings,
         speculation=choice.speculation,
-        host=host,
-        port=free_port(host, port) if check_port or port == 0 else port,
+        port=settings.port or port,
         api_key=user.api_key or settings.api_key,
     )
-    command = build(engine, capabilities, settings, user)
-    return Plan(target, workload, engine, capabilities, choice, settings, user, command)
+    command = build(engine, capabilities, ours, user)
+    real = replace(ours, host=host, port=port, speculation=_their_length(ours.speculation, user))
+    return Plan(target, workload, engine, capabilities, choice, real, user, command)
+
+
+def _their_length(spec: Speculation | None, user: UserArgs) -> Speculation | None:
+    """The draft length that really runs when the user set llama-server's own option."""
+    theirs = user.value("--spec-draft-n-max") or user.value("--draft-max")
+    return replace(spec, n_max=int(theirs)) if spec and theirs and theirs.isdigit() else spec
 
 
 def _port(theirs: str | None, ours: int) -> int:

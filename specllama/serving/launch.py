@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from specllama.engine import process
 from specllama.engine.client import Client
@@ -13,7 +14,15 @@ from specllama.engine.exits import Exit, explain
 from specllama.engine.process import ServerProcess
 from specllama.planning.plan import Plan
 
-Say = Callable[[str], None]
+
+class Progress(Protocol):
+    """What a user sees while something takes long."""
+
+    def say(self, text: str) -> None:
+        """One line about something that happened."""
+
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        """Shown for as long as the block runs."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +38,20 @@ class Launch:
         self.server.stop()
 
 
-def launch(plan: Plan, log: Path, say: Say) -> Launch:
+def launch(plan: Plan, log: Path, report: Progress) -> Launch:
     """Starts `plan`. When it dies while loading and speculation is the likely cause,
     it is started once more without it, and that is said.
 
     Raises EngineError with the explained cause when no server comes up.
     """
     try:
-        return _start(plan, log)
+        return _start(plan, log, report)
     except LaunchFailed as failed:
         if plan.settings.speculation is None or not failed.exit.blames_speculation:
             raise
         because = f"llama-server did not start with it: {failed.exit.message}"
-        say(f"{because}; starting once more without speculation")
-        return _start(plan.without_speculation(because), log)
+        report.say(f"{because}; starting once more without speculation")
+        return _start(plan.without_speculation(because), log, report)
 
 
 class LaunchFailed(EngineError):
@@ -57,11 +66,12 @@ def _hint(why: Exit, log: Path) -> str:
     return f"{why.hint} Log: {log}".strip()
 
 
-def _start(plan: Plan, log: Path) -> Launch:
-    server = process.start(plan.command, log)
+def _start(plan: Plan, log: Path, report: Progress) -> Launch:
+    server = process.start(plan.command, log)  # before busy(): its spinner is a thread, this forks
     client = Client(plan.settings.url, plan.settings.api_key)
     try:
-        process.wait_ready(server, client.healthy)
+        with report.busy("loading the model …"):
+            process.wait_ready(server, client.healthy)
     except EngineError:
         code = server.exit_code()
         client.close()

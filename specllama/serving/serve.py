@@ -11,7 +11,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import Exit, explain
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
-from specllama.serving.launch import Launch, launch
+from specllama.serving.launch import Launch, Progress, launch
 from specllama.serving.stop import Stopped, stop_on_signals
 from specllama.serving.verify import Engagement, verify
 
@@ -28,11 +28,8 @@ class Ready:
     engagement: Engagement
 
 
-class Report(Protocol):
+class Report(Progress, Protocol):
     """Where events go."""
-
-    def say(self, text: str) -> None:
-        """One line about something that happened."""
 
     def ready(self, ready: Ready) -> None:
         """The server answers and has been checked. Called again after a restart."""
@@ -56,9 +53,10 @@ def serve(plan: Plan, log: Path, report: Report, strict: bool = False) -> None:
 def _serve(plan: Plan, log: Path, report: Report, strict: bool) -> None:
     quick = 0
     while True:
-        running = launch(plan, log, report.say)
+        running = launch(plan, log, report)
         try:
-            engagement = check(running)
+            with report.busy("checking that it drafts …"):
+                engagement = check(running)
             if strict and not engagement.engaged:
                 raise StrictError(f"speculation OFF because {engagement.reason}")
             if running.server.exit_code() is None:

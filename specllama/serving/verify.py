@@ -57,6 +57,8 @@ def verify(client: Client, plan: Plan, log_text: str) -> Engagement:
         return replace(seen, engaged=False, reason=plan.choice.because)
     if seen.drafted:
         return replace(seen, engaged=True, reason=plan.choice.because)
+    if plan.user.value("--spec-type") == "none":
+        return replace(seen, engaged=False, reason="you gave --spec-type none")
     slots = client.slots()
     if slots and not slots[0].get("speculative", True):
         cause = explain(0, log_text)
