@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.exits import explain
+from specllama.engine import process
+from specllama.engine.command import Command
+from specllama.engine.exits import Exit, explain
+from specllama.engine.locate import locate
+from tests.support import MODELS
 
 
 @pytest.mark.parametrize(
@@ -43,3 +51,34 @@ def test_details_are_in_the_message() -> None:
 @given(st.integers(-64, 255), st.text())
 def test_any_log_is_explained(code: int, log: str) -> None:
     assert explain(code, log).message
+
+
+def run(engine: str, log: Path, *args: str | Path) -> Exit:
+    """The real server with arguments that end it, explained."""
+    argv = (*locate(engine).argv, *map(str, args), "--host", "127.0.0.1", "-t", "1", "-c", "512")
+    server = process.start(Command(argv, dict(os.environ), (), ()), log)
+    try:
+        code = server.popen.wait(60)
+    finally:
+        server.stop()
+    return explain(code, server.log_text())
+
+
+def test_real_servers_are_understood(engine: str, tmp_path: Path) -> None:
+    target, trunk = MODELS / "target.gguf", MODELS / "mtp-trunk.gguf"
+    log = tmp_path / "log"
+    assert run(engine, log, "-m", target, "--frobnicate").kind == "argument"
+    missing = run(engine, log, "-m", tmp_path / "none.gguf", "--port", "0")
+    assert missing.kind in ("model", "code")
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(target.read_bytes()[:2_000_000])
+    assert run(engine, log, "-m", cut, "--port", "0").kind == "model"
+    headless = run(engine, log, "-m", trunk, "--spec-type", "draft-mtp", "--port", "0")
+    assert headless.blames_speculation
+    no_draft = ("-md", tmp_path / "none.gguf", "--spec-type", "draft-simple")
+    assert run(engine, log, "-m", target, *no_draft, "--port", "0").blames_speculation
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = run(engine, log, "-m", target, "--port", str(taken.getsockname()[1]))
+    assert busy.kind == "port"
