@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.gguf import GgufError, LazyArray, read_header
-from specllama.gguf.header import TENSOR_TYPES, parse_header
+from specllama.gguf.header import parse_header
+from specllama.gguf.source import BytesSource
+from specllama.gguf.types import TENSOR_TYPES
 from tests.support import MODELS, write_gguf
 
 
@@ -124,7 +126,7 @@ def test_damaged_bytes_never_raise_anything_else(data: st.DataObject) -> None:
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at] = data.draw(st.integers(0, 255))
     try:
-        header = parse_header(Path("m.gguf"), bytes(raw))
+        header = parse_header(BytesSource(bytes(raw)))
         _ = header.missing_bytes
         for value in header.fields.values():
             if isinstance(value, LazyArray) and value.kind == 8:
@@ -135,11 +137,11 @@ def test_damaged_bytes_never_raise_anything_else(data: st.DataObject) -> None:
 
 def test_every_truncation_is_noticed() -> None:
     raw = _small()
-    whole = parse_header(Path("m.gguf"), raw)
+    whole = parse_header(BytesSource(raw))
     assert whole.missing_bytes == 0
     for size in range(len(raw) - 1):
         try:
-            cut = parse_header(Path("m.gguf"), raw[:size])
+            cut = parse_header(BytesSource(raw[:size]))
         except GgufError:
             continue
         assert cut.missing_bytes > 0, size

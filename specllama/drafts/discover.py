@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllama.gguf import GgufError, ModelInfo, inspect
-
-_LATER_SHARD = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+from specllama.gguf import GgufError, ModelInfo, inspect, is_later_shard
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ def beside(target: ModelInfo) -> Neighbours:
     found: list[ModelInfo] = []
     passed: list[PassedOver] = []
     for path in sorted(target.path.parent.glob("*.gguf")):
-        if _LATER_SHARD.search(path.name) or not path.is_file() or path.samefile(target.path):
+        if is_later_shard(path) or not path.is_file() or path.samefile(target.path):
             continue
         if path.stat().st_size >= target.file_bytes:
             passed.append(PassedOver(path, "size", "it is as large as the target or larger"))

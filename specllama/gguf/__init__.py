@@ -1,7 +1,11 @@
 """What a model file says: a header reader and the facts drawn from it."""
 
-from specllama.gguf.header import GgufError, Header, LazyArray, Tensor, read_header
-from specllama.gguf.model import ModelInfo, Vocabulary, inspect
+from specllama.gguf.errors import GgufError
+from specllama.gguf.files import inspect, is_later_shard
+from specllama.gguf.header import Header, Tensor, read_header
+from specllama.gguf.model import ModelInfo, model_info
+from specllama.gguf.values import LazyArray
+from specllama.gguf.vocabulary import Vocabulary
 
 __all__ = [
     "GgufError",
@@ -11,5 +15,7 @@ __all__ = [
     "Tensor",
     "Vocabulary",
     "inspect",
+    "is_later_shard",
+    "model_info",
     "read_header",
 ]

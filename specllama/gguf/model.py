@@ -1,201 +1,234 @@
-"""ModelInfo: what a GGUF file is, as far as choosing and launching needs it.
+"""ModelInfo: what a GGUF file is.
 
 Layers are counted without the MTP head: `block_count` includes it (llama.cpp,
-llama-hparams.h, `n_layer()`).
+llama-hparams.h, `n_layer()`). Every absent field is tolerated.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
-from specllama.gguf.header import GgufError, Header, LazyArray, Scalar, read_header
-
-# Pre-tokenizers that make add_bos default to true for BPE vocabularies
-# (llama.cpp b11434, llama-vocab.cpp; an explicit key overrides).
-_BOS_BY_PRE = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
-)
-# tokenizer.ggml.model → (vocabulary type, default add_bos, add_eos, bos id, eos id):
-# llama.cpp b11434, llama-vocab.cpp. -1 = no such token.
-_TYPES: dict[str, tuple[str, bool, bool, int, int]] = {
-    "llama": ("SPM", True, False, 1, 2),
-    "gpt2": ("BPE", False, False, 11, 11),
-    "hybriddna": ("BPE", False, False, 11, 11),
-    "whitespace": ("BPE", False, False, 11, 11),
-    "gemma4": ("BPE", True, False, 2, 1),
-    "bert": ("WPM", True, False, 101, -1),
-    "t5": ("UGM", False, True, -1, 1),
-    "rwkv": ("RWKV", False, False, -1, -1),
-    "plamo2": ("PLAMO2", False, False, 1, 2),
-}
-_SIDECARS = {"eagle3": "eagle3", "dflash": "dflash", "gemma4-assistant": "gemma4-assistant"}
+from specllama.gguf import architectures
+from specllama.gguf.header import Header, Tensor
+from specllama.gguf.vocabulary import Vocabulary, read_vocabulary
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """The tokenizer facts that decide whether two models can share tokens.
+class Names:
+    """What the file calls itself. Hints for ranking, never for deciding."""
 
-    `type` is llama.cpp's (SPM, BPE, …), drawn from `tokenizer.ggml.model`. `add_bos`/`add_eos` are effective: the key, else llama.cpp's default.
-    """
+    name: str
+    basename: str
+    size_label: str
+    finetune: str
+    base_models: tuple[str, ...]
 
-    type: str
-    pre: str
-    n_tokens: int
-    add_bos: bool
-    bos_id: int
-    add_eos: bool
-    eos_id: int
-    tokens_ref: LazyArray
 
-    @cached_property
-    def tokens(self) -> list[bytes]:
-        """Every token's text, in id order. Read on first use."""
-        return self.tokens_ref.strings()
+@dataclass(frozen=True)
+class Sidecar:
+    """What a drafter of its own architecture says of its target (eagle3, dflash, …)."""
+
+    target_layers: tuple[int, ...]
+    target_hidden_size: int
+    block_size: int
+    has_confidence_head: bool
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One model file. `kind` is one of model, mtp-head, eagle3, dflash, dspark,
-    gemma4-assistant, mmproj, adapter, vocab-only. Sizes in bytes."""
+    """One model, all its parts together. Sizes in bytes, counts of tensors' elements.
+
+    `kind` is one of model, mtp-head, eagle3, dflash, dspark, gemma4-assistant, mmproj,
+    adapter, embedding, vocab-only, unknown. `heads`/`kv_heads` have one entry per block.
+    `active_bytes` is what one token reads: experts by the share used, no MTP head.
+    """
 
     path: Path
+    shards: tuple[Path, ...]
     kind: str
     architecture: str
-    name: str
+    names: Names
     file_bytes: int
+    tensor_bytes: int
+    active_bytes: int
     parameters: int
+    tensors: int
+    quantization: str
     layers: int
-    embedding_length: int
-    context_length: int | None
     mtp_heads: int
     mtp_tensors: bool
+    mtp_bits: float
+    embedding_length: int
+    embedding_length_out: int
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    key_length: int
+    value_length: int
+    mla_rank: int
+    sliding_window: int
+    memory: str
+    experts: int
+    experts_used: int
+    context_length: int | None
+    sidecar: Sidecar
     vocabulary: Vocabulary | None
-    has_chat_template: bool
+    template_hash: str
+    missing_bytes: int = 0
 
     @property
     def has_mtp_head(self) -> bool:
         """A head that can draft: both the key and its tensors (names are not believed)."""
         return self.mtp_heads > 0 and self.mtp_tensors
 
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self.template_hash)
 
-def inspect(path: Path) -> ModelInfo:
-    """Reads `path` and says what it is. Raises GgufError when it cannot be a usable GGUF."""
-    header = read_header(_first_shard(path))
-    missing = header.missing_bytes
-    if missing:
-        raise GgufError(
-            f"{header.path}: truncated, {missing:,} bytes of tensor data are missing",
-            "The download is incomplete; resume it or download the file again.",
-        )
-    return model_info(header)
+    @property
+    def bits_per_weight(self) -> float:
+        return self.tensor_bytes * 8 / self.parameters if self.parameters else 0.0
 
 
-def model_info(header: Header) -> ModelInfo:
-    """Draws ModelInfo from a header. Every absent field is tolerated but the architecture."""
-    arch = _text(header, "general.architecture")
-    if not arch:
-        raise GgufError(
-            f"{header.path}: no general.architecture, so this is not a llama.cpp model",
-            "If it is part of a split model, give the part ending in -00001-of-….gguf.",
-        )
-    names = {t.name for t in header.tensors}
-    blocks = _number(header, f"{arch}.block_count")
-    heads = _number(header, f"{arch}.nextn_predict_layers")
-    if f"{arch}.router_layer" in header.fields:
-        heads = 0  # granite-switch keeps its router in the nextn count (llama.cpp b11434)
-    mtp_tensors = any(
-        f"blk.{i}.nextn.eh_proj.weight" in names for i in range(max(0, blocks - heads), blocks)
-    )
+def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
+    """Draws ModelInfo from the headers of all parts of a model, the first part first."""
+    h = headers[0]
+    tensors = [t for header in headers for t in header.tensors]
+    arch = h.text("general.architecture")
+    names = {t.name for t in tensors}
+    blocks = h.number(f"{arch}.block_count")
+    nextn = h.number(f"{arch}.nextn_predict_layers")
+    if f"{arch}.router_layer" in h.fields:
+        nextn = 0  # granite-switch keeps its router in the nextn count (llama.cpp b11434)
+    head_tensors = any(n.endswith(".nextn.eh_proj.weight") for n in names)
+    layers = max(0, blocks - nextn)
+    heads = _per_block(h, f"{arch}.attention.head_count", blocks)
+    width = h.number(f"{arch}.embedding_length")
+    head_size = width // max(1, max(heads, default=1))
+    experts = h.number(f"{arch}.expert_count")
+    used = h.number(f"{arch}.expert_used_count")
+    template = h.text("tokenizer.chat_template")
     return ModelInfo(
-        path=header.path,
-        kind=_kind(header, arch, names, heads, mtp_tensors),
+        path=paths[0],
+        shards=tuple(paths),
+        kind=_kind(h, arch, names, nextn, head_tensors),
         architecture=arch,
-        name=_text(header, "general.name") or header.path.stem,
-        file_bytes=header.file_size,
-        parameters=sum(t.elements for t in header.tensors),
-        layers=max(0, blocks - heads),
-        embedding_length=_number(header, f"{arch}.embedding_length"),
-        context_length=_number(header, f"{arch}.context_length") or None,
-        mtp_heads=heads,
-        mtp_tensors=mtp_tensors,
-        vocabulary=_vocabulary(header),
-        has_chat_template="tokenizer.chat_template" in header.fields,
+        names=_names(h),
+        file_bytes=sum(header.file_size for header in headers),
+        tensor_bytes=sum(t.nbytes or 0 for t in tensors),
+        active_bytes=_active_bytes(tensors, layers, experts, used),
+        parameters=sum(t.elements for t in tensors),
+        tensors=len(tensors),
+        quantization=_main_type(tensors),
+        layers=layers,
+        mtp_heads=nextn,
+        mtp_tensors=head_tensors,
+        mtp_bits=_bits([t for t in tensors if _block(t.name) >= layers]) if nextn else 0.0,
+        embedding_length=width,
+        embedding_length_out=h.number(f"{arch}.embedding_length_out"),
+        heads=heads,
+        kv_heads=_per_block(h, f"{arch}.attention.head_count_kv", blocks) or heads,
+        key_length=h.number(f"{arch}.attention.key_length") or head_size,
+        value_length=h.number(f"{arch}.attention.value_length") or head_size,
+        mla_rank=h.number(f"{arch}.attention.kv_lora_rank"),
+        sliding_window=h.number(f"{arch}.attention.sliding_window"),
+        memory=architectures.memory(arch),
+        experts=experts,
+        experts_used=used,
+        context_length=h.number(f"{arch}.context_length") or None,
+        sidecar=_sidecar(h, arch),
+        vocabulary=read_vocabulary(h),
+        template_hash=hashlib.sha256(template.encode()).hexdigest() if template else "",
+        missing_bytes=max(header.missing_bytes for header in headers),
     )
 
 
-def _kind(h: Header, arch: str, names: set[str], heads: int, mtp_tensors: bool) -> str:
-    declared = _text(h, "general.type")
-    if declared == "mmproj" or arch == "clip":
+def _kind(h: Header, arch: str, names: set[str], nextn: int, head_tensors: bool) -> str:
+    declared = h.text("general.type")
+    if declared in ("mmproj", "adapter"):
+        return declared
+    if arch == "clip":
         return "mmproj"
-    if declared == "adapter":
-        return "adapter"
-    if arch in _SIDECARS:
-        return "dspark" if arch == "dflash" and "markov_w1.weight" in names else _SIDECARS[arch]
+    if not arch:
+        return "unknown"
+    if arch in architectures.SIDECARS:
+        return "dspark" if arch == "dflash" and "markov_w1.weight" in names else arch
     if not names:
         return "vocab-only"
-    if heads and mtp_tensors and "blk.0.attn_norm.weight" not in names:
+    if nextn and head_tensors and "blk.0.attn_norm.weight" not in names:
         return "mtp-head"  # llama.cpp's own test for a head-only file (qwen35.cpp, mimo2.cpp)
+    # pooling_type: 0 = none, 1… = mean, cls, last, rank (llama.h)
+    if arch in architectures.EMBEDDING or h.number(f"{arch}.pooling_type"):
+        return "embedding"
     return "model"
 
 
-def _vocabulary(h: Header) -> Vocabulary | None:
-    tokens = h.fields.get("tokenizer.ggml.tokens")
-    model = _text(h, "tokenizer.ggml.model")
-    if not isinstance(tokens, LazyArray) or tokens.kind != 8 or not model:
-        return None
-    pre = _text(h, "tokenizer.ggml.pre")
-    kind, add_bos, add_eos, bos, eos = _TYPES.get(model, (model, False, False, -1, -1))
-    if kind == "BPE" and model != "gemma4":
-        add_bos = pre in _BOS_BY_PRE
-    forced = model == "gemma4"  # llama.cpp sets add_bos for it whatever the key says
-    return Vocabulary(
-        type=kind,
-        pre=pre,
-        n_tokens=tokens.count,
-        add_bos=add_bos if forced else _flag(h, "tokenizer.ggml.add_bos_token", add_bos),
-        bos_id=_special(h, "bos", bos, tokens.count),
-        add_eos=_flag(h, "tokenizer.ggml.add_eos_token", add_eos),
-        eos_id=_special(h, "eos", eos, tokens.count),
-        tokens_ref=tokens,
+def _names(h: Header) -> Names:
+    count = min(h.number("general.base_model.count"), 8)
+    bases = (
+        h.text(f"general.base_model.{i}.repo_url") or h.text(f"general.base_model.{i}.name")
+        for i in range(count)
+    )
+    return Names(
+        name=h.text("general.name"),
+        basename=h.text("general.basename"),
+        size_label=h.text("general.size_label"),
+        finetune=h.text("general.finetune"),
+        base_models=tuple(b for b in bases if b),
     )
 
 
-def _special(h: Header, which: str, default: int, count: int) -> int:
-    """A special id; one out of range falls back to the default, as in llama-vocab.cpp."""
-    value = h.fields.get(f"tokenizer.ggml.{which}_token_id")
-    return value if isinstance(value, int) and 0 <= value < count else default
+def _sidecar(h: Header, arch: str) -> Sidecar:
+    layers = h.numbers(f"{arch}.target_layers")
+    return Sidecar(
+        target_layers=layers,
+        target_hidden_size=h.number(f"{arch}.target_hidden_size"),
+        block_size=h.number(f"{arch}.block_size"),
+        has_confidence_head=h.fields.get(f"{arch}.has_confidence_head") is True,
+    )
 
 
-def _text(h: Header, key: str) -> str:
-    value = h.fields.get(key)
-    return value if isinstance(value, str) else ""
+def _per_block(h: Header, key: str, blocks: int) -> tuple[int, ...]:
+    """A count per block: an array, or one number for all. () when absent or absurd."""
+    numbers = h.numbers(key)
+    if numbers or blocks > 10_000:
+        return numbers[:10_000]
+    one = h.number(key)
+    return (one,) * blocks if one else ()
 
 
-def _flag(h: Header, key: str, default: bool) -> bool:
-    value = h.fields.get(key)
-    return value if isinstance(value, bool) else default
+def _active_bytes(tensors: Sequence[Tensor], layers: int, experts: int, used: int) -> int:
+    """Bytes read for one token. The token table is read by row, unless it is also the
+    output matrix; of the experts, `used` in `experts`; MTP blocks are not run."""
+    tied = not any(t.name == "output.weight" for t in tensors)
+    total = 0.0
+    for t in tensors:
+        size = float(t.nbytes or 0)
+        if _block(t.name) >= layers or (t.name == "token_embd.weight" and not tied):
+            continue
+        if "_exps." in t.name and experts:
+            size *= min(1.0, used / experts)
+        total += size
+    return int(total)
 
 
-def _number(h: Header, key: str) -> int:
-    """A count; of a per-layer array, the largest entry; 0 when absent."""
-    value: Scalar | LazyArray | None = h.fields.get(key)
-    if isinstance(value, LazyArray):
-        numbers = [int(n) for n in value.numbers()] if value.kind not in (8, 9) else []
-        return max(numbers, default=0)
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else 0
+def _block(name: str) -> int:
+    """The block a tensor belongs to, -1 for none."""
+    m = re.match(r"blk\.(\d{1,9})\.", name)
+    return int(m[1]) if m else -1
 
 
-def _first_shard(path: Path) -> Path:
-    """The first part of a split model, which alone carries the metadata."""
-    match = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", path.name)
-    if not match or match[2] == "00001":
-        return path
-    first = path.with_name(f"{match[1]}-00001-of-{match[3]}.gguf")
-    if not first.is_file():
-        raise GgufError(
-            f"{path}: part of a split model whose first part is missing", f"Expected {first}"
-        )
-    return first
+def _bits(tensors: Sequence[Tensor]) -> float:
+    elements = sum(t.elements for t in tensors)
+    return sum(t.nbytes or 0 for t in tensors) * 8 / elements if elements else 0.0
+
+
+def _main_type(tensors: Sequence[Tensor]) -> str:
+    """The tensor type that holds the most bytes."""
+    by_type: dict[str, int] = {}
+    for t in tensors:
+        by_type[t.kind] = by_type.get(t.kind, 0) + (t.nbytes or 0)
+    return max(by_type, key=lambda k: by_type[k]) if by_type else ""

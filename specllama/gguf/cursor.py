@@ -1,0 +1,148 @@
+"""Reads forward through a GGUF header, a window at a time, never past its end."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from specllama.gguf.errors import GgufError
+from specllama.gguf.source import Source
+from specllama.gguf.values import ARRAY, STRING, STRUCTS, U32, U64, LazyArray, Scalar
+
+_WINDOW = 2**20  # bytes read at a time
+_MAX_NESTING = 4
+_MAX_STRING = 64 * 2**20  # far above any chat template; keeps a damaged length from being allocated
+
+
+class Cursor:
+    """Reads forward through a source, one window at a time; every step is checked
+    against the source's end."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.size, self.at = source, source.size, 0
+        self.window, self.window_at = b"", 0
+
+    def check(self, n: int, what: str) -> None:
+        """Raises GgufError unless `n` more bytes are there."""
+        if n > self.size - self.at:
+            raise GgufError(
+                f"{self.source.name}: the file ends inside its header ({what[:80]} needs "
+                f"{n} bytes, {self.size - self.at} are left)",
+                "The download is incomplete or the file is damaged; download it again.",
+            )
+
+    def take(self, n: int, what: str) -> bytes:
+        """The next `n` bytes."""
+        self.check(n, what)
+        start = self.at - self.window_at
+        if start + n > len(self.window):
+            self.refill(max(n, _WINDOW))
+            start = 0
+            if len(self.window) < n:
+                raise GgufError(f"{self.source.name}: the file was cut while it was read")
+        self.at += n
+        return self.window[start : start + n]
+
+    def refill(self, n: int = 0) -> None:
+        """Makes the window begin at the cursor."""
+        self.window, self.window_at = self.source.read(self.at, n or _WINDOW), self.at
+
+    def u32(self, what: str) -> int:
+        return int(U32.unpack(self.take(4, what))[0])
+
+    def u64(self, what: str) -> int:
+        return int(U64.unpack(self.take(8, what))[0])
+
+    def string(self, what: str) -> str:
+        size = self.u64(what)
+        if size > _MAX_STRING:
+            raise GgufError(
+                f"{self.source.name}: {what[:80]} claims to be {size} bytes long; "
+                "the file is damaged"
+            )
+        return self.take(size, what).decode("utf-8", "replace")
+
+    def value(self, kind: int, what: str) -> Scalar | LazyArray:
+        if kind in STRUCTS:
+            s = STRUCTS[kind]
+            (out,) = s.unpack(self.take(s.size, what))
+            return out  # type: ignore[no-any-return]
+        if kind == STRING:
+            return self.string(what)
+        if kind == ARRAY:
+            return self.array(what)
+        raise GgufError(
+            f"{self.source.name}: {what[:80]} has value type {kind}, which GGUF 3 does not define",
+            "The file is damaged or newer than this version of specllama.",
+        )
+
+    def array(self, what: str, depth: int = 0) -> LazyArray:
+        kind, count = self.u32(what), self.u64(what)
+        start = self.at
+        if kind in STRUCTS:
+            size = count * STRUCTS[kind].size
+            self.check(size, what)
+            self.at += size
+        elif kind == STRING:
+            _skip_strings(self, count, what)
+        elif kind == ARRAY:
+            if depth >= _MAX_NESTING:
+                raise GgufError(f"{self.source.name}: {what[:80]} nests arrays too deeply")
+            self.check(count * 12, what)
+            for _ in range(count):
+                self.array(what, depth + 1)
+        else:
+            self.value(kind, what)  # raises: unknown type
+        return LazyArray(kind, count, start, self.at, self.source)
+
+
+# Models of one family carry the same token and merge tables, millions of strings in
+# all. The last few tables are kept, so that finding the end of one seen before is a
+# comparison of bytes instead of a walk through its strings.
+_seen_tables: OrderedDict[tuple[int, bytes], bytes] = OrderedDict()
+_SEEN_MOST = 8
+_SEEN_FROM = 10_000  # strings; below it the walk is as fast
+_SEEN_UP_TO = 16 * 2**20  # bytes
+
+
+def _skip_strings(c: Cursor, count: int, what: str) -> None:
+    """Moves the cursor past `count` strings."""
+    c.check(count * 8, what)
+    start = c.at
+    if count < _SEEN_FROM:
+        _walk(c, count, what)
+        return
+    c.refill()
+    key = (count, c.window[:512])
+    table = _seen_tables.get(key)
+    if table is not None and c.source.read(start, len(table)) == table:
+        c.at = start + len(table)
+        c.refill()
+        return
+    _walk(c, count, what)
+    if c.at - start <= _SEEN_UP_TO:
+        _seen_tables[key] = c.source.read(start, c.at - start)
+        if len(_seen_tables) > _SEEN_MOST:
+            _seen_tables.popitem(last=False)
+
+
+def _walk(c: Cursor, count: int, what: str) -> None:
+    """Adds up the lengths of `count` strings, window by window."""
+    unpack = U64.unpack_from
+    left = count
+    while left:
+        window, last = c.window, len(c.window) - 8
+        at = c.at - c.window_at
+        while left and at <= last:
+            at += 8 + unpack(window, at)[0]
+            left -= 1
+        if c.window_at + at > c.size:
+            c.check(c.window_at + at - c.at, what)
+        moved = c.window_at + at
+        if moved == c.at and left:  # not even one length in the window
+            c.check(8, what)
+        c.at = moved
+        if left:
+            c.refill()
+            if len(c.window) < 8:
+                c.check(8, what)
+                raise GgufError(f"{c.source.name}: the file was cut while it was read")

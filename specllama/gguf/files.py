@@ -1,0 +1,56 @@
+"""From a path to a ModelInfo: all parts of a split model, complete or an error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from specllama.gguf.errors import GgufError
+from specllama.gguf.header import read_header
+from specllama.gguf.model import ModelInfo, model_info
+
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def inspect(path: Path) -> ModelInfo:
+    """Reads `path` (any part of a split model) and says what it is.
+
+    Raises GgufError when it is not a readable GGUF, is truncated, or parts are missing.
+    """
+    parts = shards(path)
+    headers = [read_header(p) for p in parts]
+    for header in headers:
+        if header.missing_bytes:
+            raise GgufError(
+                f"{header.name}: truncated, {header.missing_bytes:,} bytes of tensor data are missing",
+                "The download is incomplete; resume it or download the file again.",
+            )
+    return model_info(headers, parts)
+
+
+def shards(path: Path) -> tuple[Path, ...]:
+    """All parts of the model that `path` belongs to, in order. Raises GgufError naming
+    the ones that are missing."""
+    match = _SHARD.fullmatch(path.name)
+    if not match:
+        return (path,)
+    total = int(match[3])
+    if not 1 <= int(match[2]) <= total <= 1000:
+        return (path,)
+    parts = tuple(
+        path.with_name(f"{match[1]}-{i:05}-of-{match[3]}.gguf") for i in range(1, total + 1)
+    )
+    if missing := [p.name for p in parts if not p.is_file()]:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise GgufError(
+            f"{path}: {len(missing)} of the {total} parts of this model are missing: "
+            f"{', '.join(missing[:3])}{more}",
+            "Download them into the same folder.",
+        )
+    return parts
+
+
+def is_later_shard(path: Path) -> bool:
+    """A part of a split model other than the first."""
+    match = _SHARD.fullmatch(path.name)
+    return match is not None and match[2] != "00001"
