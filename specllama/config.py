@@ -1,6 +1,7 @@
 """The user's config file: `config.toml` in the platform's config folder.
 
 llama_server = "/path/to/llama-server"   # or "embedded"
+model_dirs = ["/data/models"]            # searched for drafts, with all below them
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ else:  # pragma: no cover
 @dataclass(frozen=True)
 class Config:
     llama_server: str | None = None
+    model_dirs: tuple[str, ...] = ()
 
 
 def path() -> Path:
@@ -36,13 +38,18 @@ def load() -> Config:
     if not file.is_file():
         return Config()
     data = read_toml(file)
-    unknown = sorted(set(data) - {"llama_server"})
+    unknown = sorted(set(data) - {"llama_server", "model_dirs"})
     if unknown:
-        raise UsageError(f"{file}: unknown setting {unknown[0]!r}", "Known: llama_server")
+        raise UsageError(
+            f"{file}: unknown setting {unknown[0]!r}", "Known: llama_server, model_dirs"
+        )
     value = data.get("llama_server")
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{file}: llama_server must be a string, not {value!r}")
-    return Config(llama_server=value)
+    dirs = data.get("model_dirs", [])
+    if not isinstance(dirs, list) or not all(isinstance(d, str) for d in dirs):
+        raise UsageError(f"{file}: model_dirs must be a list of folders, not {dirs!r}")
+    return Config(llama_server=value, model_dirs=tuple(dirs))
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.drafts.compat import draft_model_verdict, head_verdict, vocabulary_verdict
+from specllama.drafts.compat import verdict, vocabulary_verdict
 from specllama.gguf import ModelInfo, inspect
 from tests.support import MODELS, write_gguf
 
@@ -23,20 +23,20 @@ def words(n: int) -> list[str]:
 
 def test_same_vocabulary_fits() -> None:
     target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
-    assert draft_model_verdict(target, draft).ok
+    assert verdict(target, draft).ok
 
 
 def test_other_vocabulary_names_the_first_differing_token() -> None:
     target, other = inspect(MODELS / "target.gguf"), inspect(MODELS / "other-vocab.gguf")
-    verdict = draft_model_verdict(target, other)
-    assert (verdict.ok, verdict.rule) == (False, "token text")
+    found = verdict(target, other)
+    assert (found.ok, found.rule) == (False, "token text")
     assert target.vocabulary is not None
     assert other.vocabulary is not None
     a, b = target.vocabulary.tokens, other.vocabulary.tokens
     first = next(i for i in range(5, 4096) if a[i] != b[i])
-    assert verdict.token_id == first
-    assert repr(a[first].decode()) in verdict.detail
-    assert repr(b[first].decode()) in verdict.detail
+    assert found.token_id == first
+    assert repr(a[first].decode()) in found.detail
+    assert repr(b[first].decode()) in found.detail
 
 
 @pytest.mark.parametrize(("difference", "ok"), [(0, True), (128, True), (129, False)])
@@ -52,9 +52,9 @@ def test_text_is_compared_from_token_5(tmp_path: Path, token: int, ok: bool) -> 
     changed = words(20)
     changed[token] = "other"
     a, b = model(tmp_path, "a", words(20)), model(tmp_path, "b", changed)
-    verdict = vocabulary_verdict(a, b)
-    assert verdict.ok is ok
-    assert verdict.token_id == (None if ok else token)
+    found = vocabulary_verdict(a, b)
+    assert found.ok is ok
+    assert found.token_id == (None if ok else token)
 
 
 def test_text_ends_at_a_nul_as_in_strcmp(tmp_path: Path) -> None:
@@ -92,7 +92,6 @@ def test_vocabulary_types_must_match() -> None:
 
 def test_heads_need_the_architecture_and_the_width() -> None:
     trunk, head = inspect(MODELS / "mtp-trunk.gguf"), inspect(MODELS / "mtp-head.gguf")
-    assert head_verdict(trunk, head).ok
-    assert head_verdict(inspect(MODELS / "target.gguf"), head).rule == "architecture"
-    assert head_verdict(replace(trunk, embedding_length=64), head).rule == "width"
-    assert draft_model_verdict(trunk, head).rule == "kind"
+    assert verdict(trunk, head).ok
+    assert verdict(inspect(MODELS / "target.gguf"), head).rule == "architecture"
+    assert verdict(replace(trunk, embedding_length=64), head).rule == "width"

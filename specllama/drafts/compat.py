@@ -1,19 +1,36 @@
-"""Can this file draft for that target? llama.cpp's own rule, run before loading.
+"""Can this file draft for that target? llama.cpp's own rules, run before loading.
 
-`vocabulary_verdict` is `common_speculative_are_compatible` (llama.cpp,
-common/speculative.cpp, b9113…b11434): the server itself only logs one line and
-serves on without speculation. For sidecars llama.cpp checks nothing or aborts;
-`head_verdict` adds what it lacks.
+For draft-simple: `common_speculative_are_compatible` (llama.cpp, common/speculative.cpp,
+b9113…b11434); the server itself only logs one line and serves on without speculation.
+For sidecars llama.cpp checks little or ends in an assertion, so ours is stricter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specllama.engine.capabilities import (
+    HOOKED_ARCHITECTURES,
+    MTP_ARCHITECTURES,
+    Answer,
+    Capabilities,
+)
+from specllama.engine.command import unsupported
 from specllama.gguf import ModelInfo, Vocabulary
 
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 FIRST_CHECKED_ID = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
+
+# What a draft file of each kind is used with.
+METHOD_OF_KIND: Mapping[str, str] = {
+    "model": "draft-simple",
+    "mtp-head": "draft-mtp",
+    "gemma4-assistant": "draft-mtp",
+    "eagle3": "draft-eagle3",
+    "dflash": "draft-dflash",
+    "dspark": "draft-dspark",
+}
 
 
 @dataclass(frozen=True)
@@ -29,37 +46,131 @@ class Verdict:
 OK = Verdict(True)
 
 
-def draft_model_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
-    """Whether `draft` can be used with draft-simple."""
-    if draft.kind != "model":
-        return Verdict(
-            False, "kind", f"{draft.path.name} is a {draft.kind} file, not a whole model"
+def _no(rule: str, detail: str) -> Verdict:
+    return Verdict(False, rule, detail)
+
+
+def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = None) -> Verdict:
+    """Whether `draft`, used as its kind is, can draft for `target`; with `caps`, on that build."""
+    method = METHOD_OF_KIND.get(draft.kind)
+    if method is None:
+        return _no("kind", f"a file of the kind {draft.kind} cannot draft")
+    if caps is not None and (reason := unsupported(caps, method)):
+        return _no("engine", reason)
+    if not draft.tensors:
+        return _no("tensors", "the file holds no tensors")
+    rules: Mapping[str, Callable[[ModelInfo, ModelInfo], Verdict]] = {
+        "model": vocabulary_verdict,
+        "mtp-head": _mtp_head,
+        "gemma4-assistant": _gemma4_assistant,
+        "eagle3": _eagle3,
+        "dflash": _dflash,
+        "dspark": _dflash,
+    }
+    found = rules[draft.kind](target, draft)
+    if found.ok and method == "draft-mtp":
+        return graph_verdict(target, caps)
+    return found
+
+
+def own_head_verdict(target: ModelInfo, caps: Capabilities | None = None) -> Verdict:
+    """Whether the target's own MTP head can draft: key and tensors, graph, build."""
+    if not target.mtp_heads and not target.mtp_tensors:
+        return _no("no head", "no MTP head in the target")
+    if not target.mtp_tensors:
+        return _no(
+            "MTP tensors",
+            "its key promises an MTP head, but the head's tensors are not in the file",
         )
-    return vocabulary_verdict(target, draft)
+    if not target.mtp_heads:
+        return _no("MTP key", "it holds MTP tensors, but no key that says so")
+    if caps is not None and (reason := unsupported(caps, "draft-mtp")):
+        return _no("engine", reason)
+    return graph_verdict(target, caps)
 
 
-def head_verdict(target: ModelInfo, head: ModelInfo) -> Verdict:
-    """Whether `head` (a head-only MTP file) can be used with draft-mtp.
+def graph_verdict(target: ModelInfo, caps: Capabilities | None) -> Verdict:
+    """Whether llama.cpp (this build of it) runs an MTP head for the target's architecture."""
+    arch = target.architecture
+    first = MTP_ARCHITECTURES.get(arch)
+    if caps is not None and caps.mtp_graph(arch) is not Answer.NO:
+        return OK
+    if first is None:
+        return _no("MTP graph", f"llama.cpp has no MTP graph for {arch}")
+    if caps is None:
+        return OK
+    return _no("MTP graph", f"{caps.label} cannot run {arch}'s MTP head; it needs build ≥ b{first}")
 
-    The width is a hard assert in llama.cpp (speculative.cpp, n_embd_out); the
-    architecture decides the graph; the vocabulary is not checked there at all.
-    """
-    if head.kind == "mtp-head" and head.architecture != target.architecture:
-        return Verdict(
-            False,
+
+def _mtp_head(target: ModelInfo, head: ModelInfo) -> Verdict:
+    """The architecture decides the graph; the width is a hard assertion (n_embd_out)."""
+    if head.architecture != target.architecture:
+        return _no(
             "architecture",
             f"the head is for {head.architecture}, the target is {target.architecture}",
         )
-    if head.kind == "gemma4-assistant" and target.architecture != "gemma4":
-        return Verdict(False, "architecture", "a gemma4-assistant drafts for gemma4 targets only")
-    if head.kind == "mtp-head" and head.embedding_length != target.embedding_length:
-        return Verdict(
-            False,
-            "width",
-            f"the head's hidden size is {head.embedding_length}, "
-            f"the target's {target.embedding_length}",
+    if head.embedding_length != target.embedding_length:
+        return _width(head.embedding_length, target)
+    return _same_vocabulary(target, head)
+
+
+def _gemma4_assistant(target: ModelInfo, head: ModelInfo) -> Verdict:
+    if target.architecture != "gemma4":
+        return _no(
+            "architecture",
+            f"a gemma4-assistant drafts for gemma4 targets only, this one is {target.architecture}",
         )
-    return vocabulary_verdict(target, head)
+    if head.embedding_length_out != target.embedding_length:
+        return _width(head.embedding_length_out, target)
+    return _same_vocabulary(target, head)
+
+
+def _eagle3(target: ModelInfo, draft: ModelInfo) -> Verdict:
+    if len(draft.sidecar.target_layers) != 3:
+        return _no(
+            "target layers",
+            f"EAGLE-3 needs exactly 3 target layers, the file names {len(draft.sidecar.target_layers)}",
+        )
+    if draft.sidecar.target_hidden_size != target.embedding_length:
+        return _width(draft.sidecar.target_hidden_size, target)
+    return _reads_layers(target, draft)
+
+
+def _dflash(target: ModelInfo, draft: ModelInfo) -> Verdict:
+    if not draft.sidecar.target_layers:
+        return _no("target layers", "the file names no target layers")
+    if draft.embedding_length != target.embedding_length:
+        return _width(draft.embedding_length, target)
+    return _reads_layers(target, draft)
+
+
+def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Verdict:
+    """What every drafter needs that reads inputs of the target's layers."""
+    outside = [i for i in draft.sidecar.target_layers if not 0 <= i <= target.layers]
+    if outside:
+        return _no(
+            "target layers",
+            f"it reads layer {outside[0]} of the target, which has {target.layers}",
+        )
+    if target.architecture not in HOOKED_ARCHITECTURES:
+        return _no(
+            "architecture", f"llama.cpp does not expose {target.architecture}'s layers to drafters"
+        )
+    if draft.vocabulary is None:
+        return OK  # EAGLE-3 files may leave the tokenizer to the target
+    return _same_vocabulary(target, draft)
+
+
+def _width(got: int, target: ModelInfo) -> Verdict:
+    return _no("width", f"it expects hidden size {got}, the target's is {target.embedding_length}")
+
+
+def _same_vocabulary(target: ModelInfo, draft: ModelInfo) -> Verdict:
+    """For drafters trained with one target: the same number of tokens with the same texts."""
+    a, b = target.vocabulary, draft.vocabulary
+    if a is not None and b is not None and a.n_tokens != b.n_tokens:
+        return _no("vocabulary size", f"target {a.n_tokens} tokens, draft {b.n_tokens}")
+    return vocabulary_verdict(target, draft)
 
 
 def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
@@ -67,34 +178,31 @@ def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
     a, b = target.vocabulary, draft.vocabulary
     if a is None or b is None:
         missing = target if a is None else draft
-        return Verdict(False, "vocabulary missing", f"{missing.path.name} has no tokenizer")
+        return _no("vocabulary missing", f"{missing.path.name} has no tokenizer")
     if a.type != b.type:
-        return Verdict(False, "vocabulary type", f"target {a.type}, draft {b.type}")
+        return _no("vocabulary type", f"target {a.type}, draft {b.type}")
     for which, adds, ids in (
         ("bos", (a.add_bos, b.add_bos), (a.bos_id, b.bos_id)),
         ("eos", (a.add_eos, b.add_eos), (a.eos_id, b.eos_id)),
     ):
         if adds[0] != adds[1]:
-            return Verdict(False, f"add_{which}", f"target {adds[0]}, draft {adds[1]}")
+            return _no(f"add_{which}", f"target {_yes(adds[0])}, draft {_yes(adds[1])}")
         if adds[0] and ids[0] != ids[1]:
-            return Verdict(False, f"{which} id", f"target {ids[0]}, draft {ids[1]}")
+            return _no(f"{which} id", f"target {ids[0]}, draft {ids[1]}")
     if abs(a.n_tokens - b.n_tokens) > MAX_SIZE_DIFFERENCE:
-        return Verdict(
-            False,
+        return _no(
             "vocabulary size",
             f"target {a.n_tokens} tokens, draft {b.n_tokens}; "
             f"at most {MAX_SIZE_DIFFERENCE} may differ",
         )
-    return _tokens_verdict(a, b)
+    return OK if a.fingerprint == b.fingerprint else _tokens_verdict(a, b)
 
 
 def _tokens_verdict(a: Vocabulary, b: Vocabulary) -> Verdict:
     shared = min(a.n_tokens, b.n_tokens)
-    ours, theirs = a.tokens[:shared], b.tokens[:shared]
-    if ours == theirs:
-        return OK
+    ours, theirs = a.tokens, b.tokens
     for i in range(FIRST_CHECKED_ID, shared):
-        if _c_string(ours[i]) != _c_string(theirs[i]):
+        if ours[i] != theirs[i] and _c_string(ours[i]) != _c_string(theirs[i]):
             return Verdict(
                 False,
                 "token text",
@@ -111,3 +219,7 @@ def _c_string(token: bytes) -> bytes:
 
 def _show(token: bytes) -> str:
     return repr(token.decode("utf-8", "replace"))
+
+
+def _yes(value: bool) -> str:
+    return "adds it" if value else "does not"

@@ -1,11 +1,19 @@
-"""Files that may draft for a target, by where they lie."""
+"""Where draft files may lie: beside the target, in caches, in folders the user names."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllama.gguf import GgufError, ModelInfo, inspect, is_later_shard
+from specllama import config
+from specllama.gguf import GgufError, ModelInfo, is_later_shard
+from specllama.gguf.cache import InspectCache
+
+_MOST_FILES = 20_000  # a folder tree with more is not a model folder
+_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -18,27 +26,110 @@ class PassedOver:
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """The GGUF models in a target's folder, smallest first, and what was passed over."""
+class Found:
+    """The models found, smallest first, and the files that were passed over."""
 
     models: tuple[ModelInfo, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
 
 
-def beside(target: ModelInfo) -> Neighbours:
-    """The other models in the target's folder. The header of a file as large as the
-    target is not even read. Later shards of split models are left out."""
-    found: list[ModelInfo] = []
+def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool = True) -> Found:
+    """The other models in the target's neighbourhood, in `folders` (recursive), and with
+    `everywhere` in the caches of Hugging Face, llama.cpp and LM Studio and in the
+    config's `model_dirs`. The header of a file as large as the target is not even read."""
+    cache = InspectCache()
+    models: list[ModelInfo] = []
     passed: list[PassedOver] = []
-    for path in sorted(target.path.parent.glob("*.gguf")):
-        if is_later_shard(path) or not path.is_file() or path.samefile(target.path):
+    seen = {_identity(p) for p in target.shards}
+    for path in _files(target, folders, everywhere):
+        identity = _identity(path)
+        if identity in seen or is_later_shard(path):
             continue
-        if path.stat().st_size >= target.file_bytes:
-            passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
-            continue
+        seen.add(identity)
         try:
-            found.append(inspect(path))
+            if path.stat().st_size >= target.file_bytes:
+                passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
+                continue
+            models.append(cache.inspect(path))
         except GgufError as e:
             passed.append(PassedOver(path, "unreadable", e.message))
-    models = sorted(found, key=lambda m: (m.file_bytes, m.path.name))
-    return Neighbours(tuple(models), tuple(passed))
+        except OSError as e:
+            passed.append(PassedOver(path, "unreadable", f"{path}: {e.strerror or e}"))
+    cache.save()
+    return Found(tuple(sorted(models, key=lambda m: (m.file_bytes, m.path.name))), tuple(passed))
+
+
+def _files(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Iterator[Path]:
+    """Candidates, nearest first. A file may come up more than once."""
+    here = target.path.absolute().parent
+    for near in (here, here / "MTP", here / "mtp", here.parent, here.parent / "MTP"):
+        yield from _in_folder(near)
+    for folder in folders:
+        yield from _in_tree(folder)
+    if everywhere:
+        ours = [Path(d).expanduser() for d in config.load().model_dirs]
+        for folder in (*ours, *cache_folders()):
+            yield from _in_tree(folder)
+
+
+def cache_folders() -> Iterator[Path]:
+    """The model folders of other programs, whether they exist or not."""
+    home, env = Path.home(), os.environ
+    hf_home = Path(env.get("HF_HOME") or home / ".cache" / "huggingface")
+    yield Path(env.get("HF_HUB_CACHE") or hf_home / "hub")
+    if env.get("LLAMA_CACHE"):
+        yield Path(env["LLAMA_CACHE"])
+    elif sys.platform == "darwin":
+        yield home / "Library" / "Caches" / "llama.cpp"
+    elif sys.platform == "win32":
+        yield Path(env.get("LOCALAPPDATA") or home / "AppData" / "Local") / "llama.cpp"
+    else:
+        yield Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "llama.cpp"
+    yield home / ".lmstudio" / "models"
+    yield home / ".cache" / "lm-studio" / "models"
+
+
+def _in_folder(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(p for p in folder.iterdir() if _is_gguf(p))
+    except OSError:
+        return
+
+
+def _in_tree(root: Path) -> Iterator[Path]:
+    """GGUF files below `root`. Links are followed; one that leads back is entered once.
+    Hugging Face's blobs have no suffix, so its files come up by their snapshot names."""
+    entered: set[tuple[int, int]] = set()
+    count = 0
+    for folder, below, names in os.walk(root, followlinks=True):
+        try:
+            stat = os.stat(folder)
+        except OSError:
+            below.clear()
+            continue
+        key = (stat.st_dev, stat.st_ino)
+        if (stat.st_ino and key in entered) or len(Path(folder).relative_to(root).parts) > _DEPTH:
+            below.clear()
+            continue
+        entered.add(key)
+        below.sort()
+        for name in sorted(names):
+            path = Path(folder) / name
+            if _is_gguf(path):
+                count += 1
+                if count > _MOST_FILES:
+                    return
+                yield path
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf" and path.is_file()
+
+
+def _identity(path: Path) -> tuple[int, int] | str:
+    """The same for two names of one file (links, hard links)."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return str(path)
+    return (stat.st_dev, stat.st_ino) if stat.st_ino else str(path.resolve())

@@ -77,6 +77,14 @@ MTP_ARCHITECTURES: Mapping[str, int] = {
     "qwen4exp": 11334,
 }
 
+# Architectures that expose the layer inputs EAGLE-3, DFlash and DSpark read (llama.cpp
+# b11434, src/models/*.cpp, t_layer_inp). Another target ends in an assertion.
+HOOKED_ARCHITECTURES = frozenset(
+    "llama qwen3 qwen3moe qwen35 qwen35moe qwen3next qwen4exp gemma4 gpt-oss minimax-01 minimax-m2 "
+    "mimo2 nemotron_h nemotron_h_moe deepseek4 lfm2 lfm2moe bailingmoe3 muse-glimmer hunyuan_vl "
+    "nanbeige".split()
+)
+
 # First build whose --spec-type takes the value; for "needs build ≥ bN".
 SPEC_TYPE_SINCE: Mapping[str, int] = {
     "draft-simple": 9180,

@@ -44,7 +44,8 @@ class ModelInfo:
 
     `kind` is one of model, mtp-head, eagle3, dflash, dspark, gemma4-assistant, mmproj,
     adapter, embedding, vocab-only, unknown. `heads`/`kv_heads` have one entry per block.
-    `active_bytes` is what one token reads: experts by the share used, no MTP head.
+    `active_bytes` is what one token reads: experts by the share used, no MTP head
+    (`mtp_bytes`), the output matrix (`output_bytes`) included.
     """
 
     path: Path
@@ -62,6 +63,8 @@ class ModelInfo:
     mtp_heads: int
     mtp_tensors: bool
     mtp_bits: float
+    mtp_bytes: int
+    output_bytes: int
     embedding_length: int
     embedding_length_out: int
     heads: tuple[int, ...]
@@ -105,6 +108,8 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         nextn = 0  # granite-switch keeps its router in the nextn count (llama.cpp b11434)
     head_tensors = any(n.endswith(".nextn.eh_proj.weight") for n in names)
     layers = max(0, blocks - nextn)
+    head = [t for t in tensors if _block(t.name) >= layers]
+    output = "output.weight" if "output.weight" in names else "token_embd.weight"
     heads = _per_block(h, f"{arch}.attention.head_count", blocks)
     width = h.number(f"{arch}.embedding_length")
     head_size = width // max(1, max(heads, default=1))
@@ -126,7 +131,9 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         layers=layers,
         mtp_heads=nextn,
         mtp_tensors=head_tensors,
-        mtp_bits=_bits([t for t in tensors if _block(t.name) >= layers]) if nextn else 0.0,
+        mtp_bits=_bits(head) if nextn else 0.0,
+        mtp_bytes=sum(t.nbytes or 0 for t in head),
+        output_bytes=sum(t.nbytes or 0 for t in tensors if t.name == output),
         embedding_length=width,
         embedding_length_out=h.number(f"{arch}.embedding_length_out"),
         heads=heads,

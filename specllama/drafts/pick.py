@@ -1,0 +1,110 @@
+"""Everything that could draft for a target: what fits, ranked, and the rule that dropped
+each of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllama.drafts import compat
+from specllama.drafts.compat import METHOD_OF_KIND
+from specllama.drafts.discover import Found, discover
+from specllama.drafts.rank import Prediction, predict
+from specllama.drafts.warnings import warnings
+from specllama.engine.capabilities import Capabilities
+from specllama.gguf import ModelInfo
+from specllama.workloads import Workload
+
+_HALF = 0.5  # a whole model over half the target cannot pay
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Something that could have drafted and does not."""
+
+    what: str
+    rule: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method with the file it uses; `draft` None = the target's own MTP head."""
+
+    method: str
+    draft: ModelInfo | None
+    prediction: Prediction
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Candidates, best first, and the rejected with their rules."""
+
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def pick(
+    target: ModelInfo,
+    workload: Workload,
+    caps: Capabilities | None = None,
+    folders: Iterable[Path] = (),
+    everywhere: bool = True,
+) -> Picked:
+    """Looks for drafts and judges them; with `caps`, for that build of llama.cpp."""
+    return judge(target, workload, caps, discover(target, folders, everywhere))
+
+
+def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found) -> Picked:
+    """The verdict on each model of `found` and on the target's own head. Candidates in the
+    workload's order of methods, within a method by predicted speed-up."""
+    candidates: list[Candidate] = []
+    rejected = [Rejected(p.path.name, p.rule, p.reason) for p in found.passed_over]
+    own = compat.own_head_verdict(target, caps)
+    if own.ok:
+        candidates.append(_candidate(target, "draft-mtp", None, workload.name))
+    elif own.rule != "no head":
+        rejected.append(Rejected(target.path.name, own.rule, own.detail))
+    for model in found.models:
+        method = METHOD_OF_KIND.get(model.kind)
+        if method is None:
+            rejected.append(Rejected(model.path.name, "kind", f"{model.kind}: never drafts"))
+            continue
+        if own.ok and method == "draft-mtp":
+            # A sidecar would replace the head in the target (llama.cpp, server-context.cpp)
+            detail = "the target carries its own MTP head, which is used"
+            rejected.append(Rejected(model.path.name, "own head", detail))
+            continue
+        verdict = _verdict(target, model, caps)
+        if verdict.ok:
+            candidates.append(_candidate(target, method, model, workload.name))
+        else:
+            rejected.append(Rejected(model.path.name, verdict.rule, verdict.detail))
+
+    def rank(c: Candidate) -> tuple[bool, int, float]:
+        order = workload.methods
+        place = order.index(c.method) if c.method in order else len(order)
+        return c.prediction.high < 1, place, -c.prediction.speedup
+
+    candidates.sort(key=rank)
+    return Picked(tuple(candidates), tuple(rejected))
+
+
+def _verdict(target: ModelInfo, model: ModelInfo, caps: Capabilities | None) -> compat.Verdict:
+    share = model.active_bytes / max(1, target.active_bytes)
+    if model.kind == "model" and share > _HALF:
+        detail = f"it reads {share:.0%} of the target's bytes per token; it cannot pay"
+        return compat.Verdict(False, "size", detail)
+    return compat.verdict(target, model, caps)
+
+
+def _candidate(target: ModelInfo, method: str, draft: ModelInfo | None, workload: str) -> Candidate:
+    heads = (draft if draft is not None else target).mtp_heads if method == "draft-mtp" else 0
+    most_k = heads if heads > 1 else 8
+    prediction = predict(target, method, draft, workload, most_k)
+    said = list(warnings(target, method, draft))
+    if prediction.high < 1:
+        said.append("not expected to pay even at the best acceptance reported")
+    return Candidate(method, draft, prediction, tuple(said))

@@ -1,0 +1,98 @@
+"""What a draft may bring, before anything is measured: a range, never a promise.
+
+speed-up(K) = τ(K) / (draft cost of K tokens + verify cost of K+1), in units of one
+plain step of the target; decoding is bound by memory, so costs are shares of bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specllama.drafts.families import Prior, prior
+from specllama.gguf import ModelInfo
+
+_MOST_K = 8
+# Verifying one more token on a dense model costs little more than its arithmetic.
+_DENSE_PER_TOKEN = 0.03
+_KV_CONTEXT = 8192  # tokens, for the memory column
+_KV_BYTES = 2  # f16
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """At the best K for the prior α. `low`/`high`: speed-ups at the ends of its range."""
+
+    prior: Prior
+    k: int
+    tau: float
+    speedup: float
+    low: float
+    high: float
+    memory: int  # bytes beyond the target alone
+
+
+def tau(p: float, k: int) -> float:
+    """Tokens per verify step with constant conditional acceptance p and draft length k:
+    (1 − p^(k+1)) / (1 − p) (Leviathan et al. 2023, eq. 1)."""
+    return float(k + 1) if p >= 1 else (1 - p ** (k + 1)) / (1 - p)
+
+
+def predict(
+    target: ModelInfo, method: str, draft: ModelInfo | None, workload: str, most_k: int = _MOST_K
+) -> Prediction:
+    """The prediction for a draft method; `draft` None = the target's own head."""
+    expected = prior(method, workload)
+    step = draft_cost(target, method, draft)
+    once = method in ("draft-dflash", "draft-dspark")  # a whole block in one pass
+
+    def speedup(p: float, k: int) -> float:
+        return tau(p, k) / ((step if once else step * k) + verify_cost(target, k))
+
+    # α is an average over positions; as a conditional acceptance it is a little low,
+    # which errs on the safe side.
+    k = max(range(1, max(1, most_k) + 1), key=lambda k: speedup(expected.alpha, k))
+    return Prediction(
+        prior=expected,
+        k=k,
+        tau=tau(expected.alpha, k),
+        speedup=speedup(expected.alpha, k),
+        low=speedup(expected.low, k),
+        high=speedup(expected.high, k),
+        memory=extra_memory(target, draft),
+    )
+
+
+def draft_cost(target: ModelInfo, method: str, draft: ModelInfo | None) -> float:
+    """One drafting pass, as a share of the target's."""
+    whole = max(1, target.active_bytes)
+    if method == "draft-mtp":
+        head = draft if draft is not None else target
+        # the head's block(s) and one pass through the output matrix
+        return (head.mtp_bytes / max(1, head.mtp_heads) + target.output_bytes) / whole
+    assert draft is not None
+    return draft.active_bytes / whole
+
+
+def verify_cost(target: ModelInfo, k: int) -> float:
+    """A pass over k+1 tokens, as a share of a plain step. With experts, more tokens wake
+    more of them: of E experts, k+1 tokens that use u each read 1 − (1 − u/E)^(k+1)."""
+    if not target.experts or not target.experts_used:
+        return 1 + _DENSE_PER_TOKEN * k
+    u = min(1.0, target.experts_used / target.experts)
+    growth = (1 - (1 - u) ** (k + 1)) / u
+    expert_share = 0.8  # of the active bytes; attention and shared parts are the rest
+    return 1 + expert_share * (growth - 1) + _DENSE_PER_TOKEN * k
+
+
+def extra_memory(target: ModelInfo, draft: ModelInfo | None) -> int:
+    """Bytes beside the target: the draft's weights and its f16 cache for 8,192 tokens."""
+    if draft is None:
+        return target.mtp_bytes + _kv(target, max(1, target.mtp_heads))
+    layers = draft.layers if draft.kind == "model" else max(1, draft.mtp_heads)
+    return draft.tensor_bytes + _kv(draft, layers)
+
+
+def _kv(m: ModelInfo, layers: int) -> int:
+    heads = max(m.kv_heads, default=0)
+    tokens = min(_KV_CONTEXT, m.context_length or _KV_CONTEXT)
+    return layers * heads * (m.key_length + m.value_length) * _KV_BYTES * tokens

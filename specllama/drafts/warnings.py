@@ -1,0 +1,48 @@
+"""What a fitting draft may still suffer from: said, never a reason to refuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from specllama.gguf import ModelInfo
+from specllama.gguf.architectures import ROLLBACK
+
+_LARGE_SHARE = 0.1  # of the target's bytes; larger drafts seldom pay
+_FEW_BITS = 4.0  # heads below it were seen to draft nothing (GSQ issue 11: 0 of 3595)
+_INSTRUCT = re.compile(r"(?:^|[-_. ])(instruct|it|chat|thinking|rl|sft|dpo)(?:$|[-_. ])", re.I)
+
+
+def warnings(target: ModelInfo, method: str, draft: ModelInfo | None) -> Iterator[str]:
+    """One line each. `draft` None = the target's own head, or an n-gram method."""
+    if method == "draft-simple" and draft is not None:
+        share = draft.active_bytes / max(1, target.active_bytes)
+        if share > _LARGE_SHARE:
+            yield f"the draft reads {share:.0%} of the target's bytes per token; over 10% seldom pays"
+        if _instruct(target) != _instruct(draft) and _named(target) and _named(draft):
+            yield "one is instruct-tuned and the other is not: expect a lower α"
+        elif target.template_hash and draft.template_hash != target.template_hash:
+            yield "their chat templates differ: expect a lower α"
+    head = draft if draft is not None else target
+    if method == "draft-mtp" and 0 < head.mtp_bits < _FEW_BITS:
+        yield f"the head is quantised to {head.mtp_bits:.1f} bits: it may draft badly or not at all"
+    if target.memory != "attention":
+        if target.architecture not in ROLLBACK or method in ("draft-simple",) or _is_ngram(method):
+            yield (
+                f"{target.architecture} keeps {target.memory} state, which is copied and replayed "
+                "at each rejection: often a loss"
+            )
+        else:
+            yield f"{target.architecture} keeps recurrent state: memory grows with K"
+
+
+def _is_ngram(method: str) -> bool:
+    return method.startswith("ngram-")
+
+
+def _named(m: ModelInfo) -> str:
+    return " ".join((m.names.name, m.names.finetune, m.path.stem)).strip()
+
+
+def _instruct(m: ModelInfo) -> bool:
+    return bool(_INSTRUCT.search(_named(m)))

@@ -1,0 +1,101 @@
+"""What was read from model files before, kept on disk: key = path, size and time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from specllama import __version__
+from specllama.gguf.files import inspect, shards
+from specllama.gguf.model import ModelInfo, Names, Sidecar
+from specllama.gguf.source import FileSource
+from specllama.gguf.values import LazyArray
+from specllama.gguf.vocabulary import Vocabulary
+from specllama.storage import cache_dir, write_atomically
+
+_VERSION = f"{__version__}/1"  # change when ModelInfo does
+_MOST = 5000  # models kept
+
+
+class InspectCache:
+    """`inspect` with a memory. Files that cannot be read are asked again each time."""
+
+    def __init__(self) -> None:
+        self._file = cache_dir() / "models.json"
+        self._changed = False
+        self._known: dict[str, dict[str, Any]] = {}
+        try:
+            data = json.loads(self._file.read_text(encoding="utf-8"))
+            if data["version"] == _VERSION:
+                self._known = data["models"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # none yet, or of another version
+
+    def inspect(self, path: Path) -> ModelInfo:
+        """As `files.inspect`; raises GgufError likewise."""
+        parts = shards(path)
+        key = str(parts[0].absolute())
+        stamp = _stamp(parts)
+        known = self._known.get(key)
+        if known is not None and stamp is not None and known.get("stamp") == stamp:
+            try:
+                return _restore(known["info"], parts)
+            except (KeyError, TypeError, ValueError, OSError):
+                pass  # damaged: read again
+        info = inspect(path)
+        if stamp is not None:
+            self._known[key] = {"stamp": stamp, "info": _dump(info)}
+            self._changed = True
+        return info
+
+    def save(self) -> None:
+        """Writes what was learnt. A cache that cannot be written costs time, nothing else."""
+        if not self._changed:
+            return
+        newest = dict(list(self._known.items())[-_MOST:])
+        try:
+            write_atomically(self._file, json.dumps({"version": _VERSION, "models": newest}))
+        except OSError:
+            pass
+
+
+def _stamp(parts: tuple[Path, ...]) -> list[list[int]] | None:
+    try:
+        return [[s.st_size, s.st_mtime_ns] for s in (p.stat() for p in parts)]
+    except OSError:
+        return None
+
+
+def _dump(value: Any) -> Any:
+    """A dataclass as JSON; of a lazy array, where it lies."""
+    if isinstance(value, LazyArray):
+        return [value.kind, value.count, value.start, value.end]
+    if is_dataclass(value):
+        return {f.name: _dump(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [_dump(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _restore(data: dict[str, Any], parts: tuple[Path, ...]) -> ModelInfo:
+    v = data["vocabulary"]
+    table = None
+    if v:
+        kind, count, start, end = v["table"]
+        table = LazyArray(kind, count, start, end, FileSource(parts[0]))
+    return ModelInfo(
+        **{
+            **data,
+            "path": parts[0],
+            "shards": parts,
+            "names": Names(**{**data["names"], "base_models": tuple(data["names"]["base_models"])}),
+            "heads": tuple(data["heads"]),
+            "kv_heads": tuple(data["kv_heads"]),
+            "sidecar": Sidecar(
+                **{**data["sidecar"], "target_layers": tuple(data["sidecar"]["target_layers"])}
+            ),
+            "vocabulary": Vocabulary(**{**v, "table": table}) if v else None,
+        }
+    )
