@@ -44,10 +44,10 @@ def _options(
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line. Returns the exit code."""
-    from specllama.cli import demo, serve
+    from specllama.cli import demo, inspect, pick_draft, serve
 
-    serve.register(app)
-    demo.register(app)
+    for command in (serve, pick_draft, inspect, demo):
+        command.register(app)
     ours, theirs = split(argv)
     try:
         code = app(

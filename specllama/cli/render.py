@@ -25,6 +25,12 @@ class Printer:
         """One line."""
         self._console.print(text, style=style, markup=False)
 
+    def table(self, table: Any) -> None:
+        """A rich table; in a pipe as wide as its content, so that no path is cut."""
+        if not self._console.is_terminal:
+            self._console.width = 400
+        self._console.print(table)
+
     def json(self, data: dict[str, Any]) -> None:
         """One JSON object on stdout, on one line, flushed."""
         print(json.dumps(data), flush=True)

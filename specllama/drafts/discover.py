@@ -32,6 +32,10 @@ class Found:
     models: tuple[ModelInfo, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
 
+    def and_also(self, other: Found) -> Found:
+        """Both together; what was found here first wins a tie."""
+        return Found(self.models + other.models, self.passed_over + other.passed_over)
+
 
 def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool = True) -> Found:
     """The other models in the target's neighbourhood, in `folders` (recursive), and with

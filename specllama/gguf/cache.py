@@ -46,7 +46,7 @@ class InspectCache:
                 pass  # damaged: read again
         info = inspect(path)
         if stamp is not None:
-            self._known[key] = {"stamp": stamp, "info": _dump(info)}
+            self._known[key] = {"stamp": stamp, "info": as_json(info)}
             self._changed = True
         return info
 
@@ -68,14 +68,14 @@ def _stamp(parts: tuple[Path, ...]) -> list[list[int]] | None:
         return None
 
 
-def _dump(value: Any) -> Any:
-    """A dataclass as JSON; of a lazy array, where it lies."""
+def as_json(value: Any) -> Any:
+    """A dataclass as JSON values; of a lazy array, where it lies in the file."""
     if isinstance(value, LazyArray):
         return [value.kind, value.count, value.start, value.end]
     if is_dataclass(value):
-        return {f.name: _dump(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: as_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
-        return [_dump(v) for v in value]
+        return [as_json(v) for v in value]
     return str(value) if isinstance(value, Path) else value
 
 

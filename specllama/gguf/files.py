@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from specllama.gguf.errors import GgufError
-from specllama.gguf.header import read_header
+from specllama.gguf.header import Header, read_header
 from specllama.gguf.model import ModelInfo, model_info
 
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -17,15 +17,20 @@ def inspect(path: Path) -> ModelInfo:
 
     Raises GgufError when it is not a readable GGUF, is truncated, or parts are missing.
     """
-    parts = shards(path)
-    headers = [read_header(p) for p in parts]
+    headers = read_headers(path)
+    return model_info(headers, shards(path))
+
+
+def read_headers(path: Path) -> list[Header]:
+    """The headers of all parts of the model. Raises as `inspect` does."""
+    headers = [read_header(p) for p in shards(path)]
     for header in headers:
         if header.missing_bytes:
             raise GgufError(
                 f"{header.name}: truncated, {header.missing_bytes:,} bytes of tensor data are missing",
                 "The download is incomplete; resume it or download the file again.",
             )
-    return model_info(headers, parts)
+    return headers
 
 
 def shards(path: Path) -> tuple[Path, ...]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama import workloads
-from specllama.engine.capabilities import probe
+from specllama.engine.capabilities import Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
-from specllama.engine.locate import locate
+from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import Settings
 from specllama.engine.user_args import parse
 from specllama.errors import UsageError
@@ -43,15 +43,9 @@ def prepare(
     when no engine can be used; a draft that does not fit is a reason in the plan."""
     workload = workloads.load(wish.workload)
     methods = parse_methods(wish.method) if wish.method else ()
-    target = _target(settings.model)
+    target = target_info(settings.model)
     draft = inspect(wish.draft) if wish.draft else None
-    engine = locate(llama_server)
-    capabilities = probe(engine)
-    if capabilities.problem:
-        raise EngineError(
-            f"{engine.label} cannot be used: {capabilities.problem}",
-            "Name another with --llama-server, or use `--llama-server embedded`.",
-        )
+    engine, capabilities = usable_engine(llama_server)
     user = parse(user_args, capabilities)
     request = Request(target, workload, draft, methods, wish.n_max, wish.p_min, wish.draft_layers)
     choice = choose(request, capabilities)
@@ -63,7 +57,20 @@ def prepare(
     return make_plan(target, workload, engine, capabilities, choice, settings, user, check_port)
 
 
-def _target(path: Path) -> ModelInfo:
+def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
+    """The engine to use and what it can do. Raises EngineError when it cannot be used."""
+    engine = locate(llama_server)
+    capabilities = probe(engine)
+    if capabilities.problem:
+        raise EngineError(
+            f"{engine.label} cannot be used: {capabilities.problem}",
+            "Name another with --llama-server, or use `--llama-server embedded`.",
+        )
+    return engine, capabilities
+
+
+def target_info(path: Path) -> ModelInfo:
+    """The model to serve. Raises GgufError or UsageError when it cannot be one."""
     target = inspect(path)
     if target.kind != "model":
         raise UsageError(

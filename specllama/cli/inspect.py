@@ -1,0 +1,144 @@
+"""`specllama inspect FILE`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from specllama.gguf import ModelInfo
+
+
+def register(app: typer.Typer) -> None:
+    app.command("inspect")(inspect)
+
+
+def inspect(
+    ctx: typer.Context,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A GGUF file, or OWNER/REPO:FILE on the Hub.")
+    ],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a GGUF file is, whether it can be served, and what can draft for it."""
+    from specllama.cli.app import no_passthrough
+    from specllama.cli.render import Printer
+    from specllama.drafts.hub import open_model
+    from specllama.gguf.cache import as_json as model_json
+    from specllama.gguf.oddities import oddities
+
+    no_passthrough(ctx.obj or (), "inspect")
+    printer = Printer()
+    with printer.busy(f"reading {file} …"):
+        info, headers = open_model(file)
+    rows = [t for h in headers for t in h.tensors] if tensors else []
+    if as_json:
+        data = {**model_json(info), "odd": list(oddities(info)), "drafts": list(drafts(info))}
+        if info.vocabulary:
+            data["vocabulary"].pop("table")
+        if tensors:
+            data["tensor_table"] = [
+                {"name": t.name, "shape": t.shape, "type": t.kind, "bytes": t.nbytes} for t in rows
+            ]
+        printer.json(data)
+        return
+    for line in lines(info):
+        printer.say(line)
+    for t in rows:
+        shape = " × ".join(map(str, t.shape))
+        printer.say(f"{t.name:48} {t.kind:8} {shape:>20} {t.nbytes or 0:>14,}")
+
+
+def lines(m: ModelInfo) -> Iterator[str]:
+    """One screen about the file."""
+    from specllama.cli.render import count, mib
+    from specllama.gguf.oddities import oddities
+
+    parts = f" in {len(m.shards)} parts" if len(m.shards) > 1 else ""
+    yield f"file     {m.path} ({mib(m.file_bytes)}{parts})"
+    yield f"kind     {m.kind}, architecture {m.architecture or 'unknown'}"
+    if m.names.name:
+        base = f", based on {m.names.base_models[0]}" if m.names.base_models else ""
+        yield f"name     {m.names.name}{base}"
+    if m.tensors:
+        yield (
+            f"weights  {count(m.parameters)} parameters, {m.quantization} mostly, "
+            f"{m.bits_per_weight:.2f} bits each, {m.tensors} tensors; "
+            f"{mib(m.active_bytes)} read per token"
+        )
+    if m.layers:
+        yield f"shape    {_shape(m)}"
+    if v := m.vocabulary:
+        pre = f"/{v.pre}" if v.pre else ""
+        yield (
+            f"tokens   {v.type}{pre}, {v.n_tokens}; bos {v.bos_id}{_added(v.add_bos)}, "
+            f"eos {v.eos_id}{_added(v.add_eos)}"
+        )
+    yield f"serve    {serve_line(m)}"
+    for line in drafts(m):
+        yield f"drafts   {line}"
+    for odd in oddities(m):
+        yield f"odd      {odd}"
+
+
+def _shape(m: ModelInfo) -> str:
+    heads, kv = max(m.heads, default=0), max(m.kv_heads, default=0)
+    out = f"{m.layers} layers, hidden size {m.embedding_length}"
+    if heads:
+        out += f", {heads} heads ({kv} KV) of {m.key_length}"
+    if m.experts:
+        out += f", {m.experts_used} of {m.experts} experts"
+    if m.mla_rank:
+        out += f", MLA rank {m.mla_rank}"
+    if m.sliding_window:
+        out += f", sliding window {m.sliding_window}"
+    if m.memory != "attention":
+        out += f", {m.memory}"
+    return out + (f"; trained context {m.context_length}" if m.context_length else "")
+
+
+def _added(added: bool) -> str:
+    return " (added)" if added else ""
+
+
+def serve_line(m: ModelInfo) -> str:
+    """Whether the file can be served."""
+    if m.kind == "model":
+        return "yes"
+    if m.kind == "embedding":
+        return "for embeddings only: there is nothing to speculate"
+    return f"no: a file of the kind {m.kind} belongs to a model"
+
+
+def drafts(m: ModelInfo) -> Iterator[str]:
+    """What could draft for it, or for what it drafts."""
+    from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict
+    from specllama.drafts.families import family_of
+    from specllama.engine.capabilities import HOOKED_ARCHITECTURES
+
+    if m.kind != "model":
+        if m.kind in METHOD_OF_KIND:
+            yield f"it drafts for a model itself, with {METHOD_OF_KIND[m.kind]}"
+        return
+    own = own_head_verdict(m)
+    if own.ok:
+        heads = f"{m.mtp_heads} heads" if m.mtp_heads > 1 else "its head"
+        yield f"itself with draft-mtp ({heads}, {m.mtp_bits:.1f} bits per weight)"
+    elif own.rule == "MTP graph":
+        yield f"not its own head: {own.detail}"
+    if m.vocabulary:
+        n = m.vocabulary.n_tokens
+        yield f"a smaller model with the same {n} tokens (at most 128 more or fewer), with draft-simple"
+    if m.architecture in HOOKED_ARCHITECTURES:
+        yield f"EAGLE-3, DFlash and DSpark drafters trained for hidden size {m.embedding_length}"
+    if family := family_of(m):
+        known = [f"{s.name}{f' ({s.repo})' if s.repo else ''}" for s in family.suggestions]
+        if known:
+            yield f"known for {family.name}: {'; '.join(known)}"
+        if family.note:
+            yield f"{family.name}: {family.note}"
+    yield "its own text, with the n-gram methods"

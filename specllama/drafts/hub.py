@@ -1,0 +1,204 @@
+"""Models on the Hugging Face Hub: read their headers from afar, search, download.
+
+`HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` are honoured by huggingface_hub. Only the
+header of a remote file is fetched, in ranges of 1 MiB, each once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specllama.drafts.discover import Found, PassedOver
+from specllama.drafts.families import Suggestion, family_of
+from specllama.errors import SpecllamaError, UsageError
+from specllama.gguf import Header, ModelInfo, model_info
+from specllama.gguf.files import is_later_shard, read_headers, shards
+from specllama.gguf.header import parse_header
+
+_BLOCK = 2**20
+_REMOTE = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)", re.I)
+_REPOS_PER_SEARCH = 4
+_FILES_PER_REPO = 2
+
+
+class HubError(SpecllamaError):
+    """The Hub cannot be asked, or says no."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on the Hub. `size` in bytes."""
+
+    repo: str
+    name: str
+    size: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.repo}:{self.name}"
+
+
+class RemoteSource:
+    """A Hub file as a source of header bytes (gguf/source.py)."""
+
+    def __init__(self, repo: str, file: str) -> None:
+        from huggingface_hub import HfFileSystem
+
+        self.name = f"{repo}:{file}"
+        with _explained(self.name):
+            opened = HfFileSystem().open(
+                f"{repo}/{file}", "rb", block_size=_BLOCK, cache_type="none"
+            )
+            self._file: Any = opened
+            self.size = int(self._file.size)
+        self._blocks: dict[int, bytes] = {}
+
+    def read(self, at: int, n: int) -> bytes:
+        n = max(0, min(n, self.size - at))
+        if n == 0:
+            return b""
+        first, last = at // _BLOCK, (at + n - 1) // _BLOCK
+        missing = [b for b in range(first, last + 1) if b not in self._blocks]
+        if missing:
+            self._fetch(missing[0], missing[-1])
+        joined = b"".join(self._blocks[b] for b in range(first, last + 1))
+        return joined[at - first * _BLOCK : at - first * _BLOCK + n]
+
+    def _fetch(self, first: int, last: int) -> None:
+        with _explained(self.name):
+            self._file.seek(first * _BLOCK)
+            data = self._file.read(min((last + 1) * _BLOCK, self.size) - first * _BLOCK)
+        for b in range(first, last + 1):
+            self._blocks[b] = data[(b - first) * _BLOCK : (b - first + 1) * _BLOCK]
+
+
+def open_model(text: str) -> tuple[ModelInfo, list[Header]]:
+    """The model named by a path or by OWNER/REPO:FILE, with the headers of all its parts.
+    Raises GgufError or HubError."""
+    remote = _REMOTE.fullmatch(text)
+    if remote and not Path(text).exists():
+        return read_remote(remote[1], remote[2])
+    headers = read_headers(Path(text))
+    return model_info(headers, shards(Path(text))), headers
+
+
+def read_remote(repo: str, file: str) -> tuple[ModelInfo, list[Header]]:
+    """The header of one Hub file. Of a split model only the part that is named."""
+    header = parse_header(RemoteSource(repo, file))
+    return model_info([header], [Path(f"{repo}:{file}")]), [header]
+
+
+def search(target: ModelInfo) -> Found:
+    """Drafts for `target` on the Hub: what is known for its family, and what declares
+    itself made from its base model. Headers only. Paths are OWNER/REPO:FILE."""
+    models: list[ModelInfo] = []
+    passed: list[PassedOver] = []
+    for file in candidates(target):
+        path = Path(file.label)
+        if file.size >= target.file_bytes:
+            passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
+            continue
+        try:
+            info, _ = read_remote(file.repo, file.name)
+            models.append(replace(info, file_bytes=file.size))
+        except SpecllamaError as e:
+            passed.append(PassedOver(path, "unreadable", e.message))
+    return Found(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(passed))
+
+
+def candidates(target: ModelInfo) -> list[RemoteFile]:
+    """GGUF files worth reading the header of, the smaller ones of each repository."""
+    repos: list[str] = []
+    family = family_of(target)
+    for suggestion in family.suggestions if family else ():
+        repos += [suggestion.repo] if suggestion.repo else _named(suggestion)
+    for base in target.names.base_models:
+        repo = "/".join(base.rstrip("/").split("/")[-2:])
+        repos += _list(filter=["gguf", f"base_model:{repo}"])
+    out: list[RemoteFile] = []
+    for repo in dict.fromkeys(repos):
+        try:
+            out += files(repo)[:_FILES_PER_REPO]
+        except HubError:
+            if len(dict.fromkeys(repos)) == 1:
+                raise
+    return out
+
+
+def files(repo: str) -> list[RemoteFile]:
+    """The GGUF files of a repository: 8-bit ones first (a draft's quality shows in α),
+    then by size."""
+    from huggingface_hub import HfApi
+
+    with _explained(repo):
+        info = HfApi().model_info(repo, files_metadata=True)
+    found = [
+        RemoteFile(repo, s.rfilename, int(s.size or 0))
+        for s in info.siblings or []
+        if s.rfilename.lower().endswith(".gguf") and not is_later_shard(Path(s.rfilename))
+    ]
+    return sorted(found, key=lambda f: ("q8_0" not in f.name.lower(), f.size, f.name))
+
+
+def download(label: str) -> Path:
+    """Fetches OWNER/REPO:FILE into the Hub's cache with a progress bar; an interrupted
+    download goes on where it stopped. The size is checked."""
+    from huggingface_hub import hf_hub_download
+
+    remote = _REMOTE.fullmatch(label)
+    if not remote:
+        raise UsageError(f"{label} is not OWNER/REPO:FILE.gguf")
+    with _explained(label):
+        return Path(hf_hub_download(remote[1], remote[2]))
+
+
+def _named(suggestion: Suggestion) -> list[str]:
+    return _list(search=f"{suggestion.name} GGUF", filter=["gguf"])
+
+
+def _list(**query: Any) -> list[str]:
+    from huggingface_hub import HfApi
+
+    with _explained("the search"):
+        found = HfApi().list_models(sort="downloads", limit=_REPOS_PER_SEARCH, **query)
+        return [m.id for m in found]
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turns the library's errors into one line each."""
+    import httpx
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise HubError(
+            f"{what}: the Hub is switched off (HF_HUB_OFFLINE is set)",
+            "Unset it, or leave out --hub.",
+        ) from None
+    except errors.GatedRepoError:
+        raise HubError(
+            f"{what}: access has to be asked for on the model's page",
+            "Accept its terms there, then set HF_TOKEN.",
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise HubError(f"{what}: no such repository on the Hub, or it is private") from None
+    except (errors.EntryNotFoundError, FileNotFoundError):
+        raise HubError(f"{what}: no such file in that repository") from None
+    except errors.HfHubHTTPError as e:
+        status = e.response.status_code if e.response is not None else "?"
+        if status == 429:
+            raise HubError(
+                f"{what}: the Hub limits your requests (429)",
+                "Wait a few minutes, or set HF_TOKEN.",
+            ) from None
+        raise HubError(f"{what}: the Hub answers {status}") from None
+    except (httpx.HTTPError, OSError) as e:
+        reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
+        raise HubError(f"{what}: the Hub cannot be reached ({reason})") from None
