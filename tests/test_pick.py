@@ -1,0 +1,324 @@
+"""Verdicts on a folder that plays real families, and the real server's word on them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specllama import workloads
+from specllama.drafts.discover import discover
+from specllama.drafts.pick import judge
+from specllama.engine.client import Client
+from specllama.gguf import GgufError, inspect
+from specllama.planning.plan import free_port
+from tests import help_render, zoo
+from tests.support import MODELS, specllama
+
+CAPS = help_render.capabilities("b11434")
+CODE = workloads.load("code")
+
+# name → (display name, vocabulary, width); targets are wide, drafts narrow
+LOADABLE = {
+    "Llama-3.1-70B-Instruct": (zoo.LLAMA31, 128),
+    "Llama-3.0-70B-Instruct": (zoo.LLAMA30, 128),
+    "Llama-3.2-1B-Instruct": (zoo.LLAMA31, 32),
+    "Meta-Llama-3-8B-Instruct": (zoo.LLAMA30, 32),
+    "Qwen2.5-32B-Instruct": (zoo.QWEN25_LARGE, 128),
+    "Qwen2.5-0.5B-Instruct": (zoo.QWEN25, 32),
+    "Qwen2.5-odd": (zoo.QWEN25_ONE_MORE, 32),
+    "DeepSeek-R1-Distill-Qwen-32B": (zoo.R1_QWEN_LARGE, 128),
+    "DeepSeek-R1-Distill-Qwen-1.5B": (zoo.R1_QWEN, 32),
+    "Qwen3-32B": (zoo.QWEN3, 128),
+    "Qwen3-0.6B": (zoo.QWEN3, 32),
+    "gemma-2-27b-it": (zoo.GEMMA2, 128),
+    "gemma-2-2b-it": (zoo.GEMMA2, 32),
+    "gemma-2-2b-it-other-uploader": (zoo.GEMMA2_OTHER, 32),
+    "gemma-3-27b-it": (zoo.GEMMA3_LARGE, 128),
+    "gemma-3-1b-it": (zoo.GEMMA3, 32),
+    "Llama-2-7B": (zoo.LLAMA2, 32),
+}
+
+# (target, draft) → None when it fits, else the rule and, for token texts, the first id
+DRAFT_SIMPLE: dict[tuple[str, str], str | tuple[str, int] | None] = {
+    ("Llama-3.1-70B-Instruct", "Llama-3.2-1B-Instruct"): None,
+    ("Llama-3.1-70B-Instruct", "Meta-Llama-3-8B-Instruct"): ("token text", 128004),
+    ("Llama-3.0-70B-Instruct", "Meta-Llama-3-8B-Instruct"): None,
+    ("Llama-3.0-70B-Instruct", "Llama-3.2-1B-Instruct"): "bos id or text",
+    ("Qwen2.5-32B-Instruct", "Qwen2.5-0.5B-Instruct"): None,  # exactly 128 apart
+    ("Qwen3-32B", "Qwen2.5-odd"): "vocabulary size",  # 129 apart
+    ("Qwen2.5-32B-Instruct", "Qwen2.5-odd"): None,
+    ("Qwen2.5-32B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B"): "add_bos",
+    ("Qwen2.5-32B-Instruct", "Qwen3-0.6B"): ("token text", 151665),
+    ("DeepSeek-R1-Distill-Qwen-32B", "DeepSeek-R1-Distill-Qwen-1.5B"): None,
+    ("DeepSeek-R1-Distill-Qwen-32B", "Qwen2.5-0.5B-Instruct"): "add_bos",
+    ("Qwen3-32B", "Qwen3-0.6B"): None,
+    ("Qwen3-32B", "Qwen2.5-0.5B-Instruct"): ("token text", 151665),
+    ("gemma-2-27b-it", "gemma-2-2b-it"): None,
+    ("gemma-2-27b-it", "gemma-2-2b-it-other-uploader"): ("token text", 139),
+    ("gemma-3-27b-it", "gemma-3-1b-it"): None,  # 64 apart
+    ("gemma-2-27b-it", "gemma-3-1b-it"): "vocabulary size",
+    ("gemma-2-27b-it", "Llama-2-7B"): "bos id",
+    ("Qwen3-32B", "Llama-2-7B"): "vocabulary type",
+}
+DRAFT_SIMPLE["Llama-3.0-70B-Instruct", "Llama-3.2-1B-Instruct"] = ("token text", 128004)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("zoo")
+    for name, (vocab, width) in LOADABLE.items():
+        zoo.llama(root / f"{name}.gguf", name, vocab, width)
+    yield root
+    shutil.rmtree(root)
+
+
+def verdicts(target: Path) -> dict[str, tuple[str, str] | None]:
+    """file stem → None when it fits, else (rule, detail)."""
+    info = inspect(target)
+    picked = judge(info, CODE, CAPS, discover(info, everywhere=False))
+    out: dict[str, tuple[str, str] | None] = {
+        r.what.removesuffix(".gguf"): (r.rule, r.detail) for r in picked.rejected
+    }
+    out |= {c.draft.path.stem: None for c in picked.candidates if c.draft is not None}
+    return out
+
+
+@pytest.mark.parametrize("target", sorted({t for t, _ in DRAFT_SIMPLE}))
+def test_verdicts_on_draft_models(folder: Path, target: str) -> None:
+    found = verdicts(folder / f"{target}.gguf")
+    for (t, draft), expected in DRAFT_SIMPLE.items():
+        if t != target:
+            continue
+        got = found[draft]
+        if isinstance(expected, tuple):
+            assert got is not None, draft
+            assert got[0] == expected[0], draft
+            assert got[1].startswith(f"token {expected[1]} "), draft
+        else:
+            assert (got and got[0]) == expected, draft
+
+
+def speculative(native: Path, target: Path, draft: Path, log: Path) -> bool:
+    """What the real server makes of the pair."""
+    port = free_port("127.0.0.1", 0)
+    argv = [native, "-m", target, "-md", draft, "--spec-type", "draft-simple"]
+    argv += ["-c", "128", "-np", "1", "-t", "1", "--port", str(port), "--no-warmup", "--slots"]
+    with log.open("wb") as out, subprocess.Popen(list(map(str, argv)), stdout=out, stderr=out) as p:
+        try:
+            with Client(f"http://127.0.0.1:{port}") as client:
+                until = time.monotonic() + 60
+                while not client.healthy():
+                    assert p.poll() is None, log.read_text()
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+                slots = client.slots()
+                assert slots
+                return bool(slots[0]["speculative"])
+        finally:
+            p.terminate()
+
+
+@pytest.mark.parametrize(("target", "draft"), sorted(DRAFT_SIMPLE))
+def test_the_real_server_agrees(
+    native: Path, folder: Path, tmp_path: Path, target: str, draft: str
+) -> None:
+    ok = DRAFT_SIMPLE[target, draft] is None
+    pair = (folder / f"{target}.gguf", folder / f"{draft}.gguf")
+    assert speculative(native, *pair, tmp_path / "log") is ok
+
+
+# ---- sidecars: judged from their headers -------------------------------------
+
+
+@pytest.fixture
+def qwen3(tmp_path: Path) -> Path:
+    """A Qwen3 target of hidden size 256 with drafters of every kind beside it."""
+    target = zoo.llama(tmp_path / "Qwen3-8B.gguf", "Qwen3 8B", zoo.QWEN3, 256, "qwen3")
+    good = {"target_layers": [0, 1, 1], "target_hidden_size": 256}
+    for name, arch, d, fields, tensors in (
+        ("eagle3", "eagle3", 64, good, ["fc.weight"]),
+        ("eagle3-two", "eagle3", 64, {**good, "target_layers": [0, 1]}, ["fc.weight"]),
+        ("eagle3-wide", "eagle3", 64, {**good, "target_hidden_size": 512}, ["fc.weight"]),
+        ("eagle3-deep", "eagle3", 64, {**good, "target_layers": [0, 1, 9]}, ["fc.weight"]),
+        ("eagle3-empty", "eagle3", 64, good, []),
+        ("dflash", "dflash", 256, {"target_layers": [0, 1], "block_size": 16}, ["fc.weight"]),
+        ("dflash-wide", "dflash", 64, {"target_layers": [0, 1], "block_size": 16}, ["fc.weight"]),
+        ("dspark", "dflash", 256, {"target_layers": [0, 1], "block_size": 7}, ["markov_w1.weight"]),
+        ("mmproj", "clip", 64, {}, ["v.weight"]),
+    ):
+        zoo.sidecar(tmp_path / f"{name}.gguf", arch, d, fields, tensors)
+    return target
+
+
+def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
+    found = verdicts(qwen3)
+    assert {k: v and v[0] for k, v in found.items()} == {
+        "eagle3": None,
+        "eagle3-two": "target layers",
+        "eagle3-wide": "width",
+        "eagle3-deep": "target layers",
+        "eagle3-empty": "tensors",
+        "dflash": None,
+        "dflash-wide": "width",
+        "dspark": None,
+        "mmproj": "kind",
+    }
+
+
+def test_older_builds_say_which_is_needed(qwen3: Path) -> None:
+    info = inspect(qwen3)
+    picked = judge(info, CODE, help_render.capabilities("b9464"), discover(info, everywhere=False))
+    details = {r.what: r.detail for r in picked.rejected}
+    assert "≥ b9611" in details["eagle3.gguf"]
+    assert "≥ b9837" in details["dflash.gguf"]
+    assert "≥ b10173" in details["dspark.gguf"]
+    assert picked.candidates == ()
+
+
+def test_an_architecture_without_hooks_takes_no_drafter(qwen3: Path) -> None:
+    other = zoo.llama(qwen3.with_name("Phi-9B.gguf"), "Phi", zoo.QWEN3, 256, "phi3")
+    rejected = verdicts(other)["eagle3"]
+    assert rejected is not None
+    assert rejected[0] == "architecture"
+
+
+def test_drafters_come_before_models_and_blocks_before_heads(qwen3: Path) -> None:
+    zoo.llama(qwen3.with_name("Qwen3-0.6B.gguf"), "Qwen3 0.6B", zoo.QWEN3, 32, "qwen3")
+    info = inspect(qwen3)
+    picked = judge(info, CODE, CAPS, discover(info, everywhere=False))
+    methods = [c.method for c in picked.candidates if c.prediction.high >= 1]
+    order = [m for m in CODE.methods if m in methods]
+    assert methods == order
+    assert {"draft-eagle3", "draft-simple"} <= set(methods)
+
+
+def test_mtp_in_its_three_layouts(tmp_path: Path) -> None:
+    for name, trunk, head in (("whole", True, True), ("trunk", True, False), ("head", False, True)):
+        zoo.with_head(
+            tmp_path / f"{name}.gguf", f"Qwen3.6 {name}", zoo.QWEN35, "qwen35", trunk, head
+        )
+    assert inspect(tmp_path / "head.gguf").kind == "mtp-head"
+    whole = inspect(tmp_path / "whole.gguf")
+    picked = judge(whole, CODE, CAPS, discover(whole, everywhere=False))
+    assert (picked.candidates[0].method, picked.candidates[0].draft) == ("draft-mtp", None)
+    assert {r.what: r.rule for r in picked.rejected}["head.gguf"] == "own head"
+    trunk_info = inspect(tmp_path / "trunk.gguf")
+    picked = judge(trunk_info, CODE, CAPS, discover(trunk_info, everywhere=False))
+    assert {r.rule for r in picked.rejected} >= {"MTP tensors"}
+    assert picked.candidates[0].draft is not None
+    assert picked.candidates[0].draft.path.name == "head.gguf"
+
+
+def test_qwen35_drafts_for_qwen35moe_with_a_warning(tmp_path: Path) -> None:
+    """Vocabulary decides, not the architecture's name; hybrids are warned about."""
+    target = zoo.llama(tmp_path / "35B-A3B.gguf", "Qwen3.6 35B A3B", zoo.QWEN35, 128, "qwen35moe")
+    zoo.llama(tmp_path / "0.8B.gguf", "Qwen3.5 0.8B", zoo.QWEN35, 16, "qwen35")
+    info = inspect(target)
+    picked = judge(info, CODE, CAPS, discover(info, everywhere=False))
+    assert picked.candidates[0].method == "draft-simple"
+    assert any("hybrid state" in w for w in picked.candidates[0].warnings)
+
+
+def test_gemma4_takes_its_assistant_with_draft_mtp_only(tmp_path: Path) -> None:
+    target = zoo.llama(tmp_path / "gemma-4-31b.gguf", "Gemma 4 31B", zoo.GEMMA4, 128, "gemma4")
+    (tmp_path / "MTP").mkdir()
+    for name, out in (("right", 128), ("narrow", 64)):
+        path = tmp_path / "MTP" / f"{name}.gguf"
+        fields = {"gemma4-assistant.embedding_length_out": out, **zoo.GEMMA4.fields()}
+        zoo.write(path, "gemma4-assistant", fields, {"nextn.pre_projection.weight": (8, 8)})
+    found = verdicts(target)
+    assert found["right"] is None
+    assert found["narrow"] is not None
+    assert found["narrow"][0] == "width"
+    other = zoo.llama(tmp_path / "gemma-3.gguf", "Gemma 3", zoo.GEMMA3, 128, "gemma3")
+    rejected = verdicts(other)["right"]
+    assert rejected is not None
+    assert rejected[0] == "architecture"
+
+
+def test_a_split_model_with_a_part_missing_is_named(tmp_path: Path) -> None:
+    first = zoo.llama(tmp_path / "m-00001-of-00003.gguf", "m", zoo.LLAMA2, 32)
+    zoo.write(tmp_path / "m-00003-of-00003.gguf", "llama", {}, {"x": (8,)})
+    with pytest.raises(GgufError, match="m-00002-of-00003"):
+        inspect(first)
+
+
+# ---- the commands -------------------------------------------------------------
+
+
+def test_pick_draft_prints_a_table_and_the_line_to_run() -> None:
+    done = specllama("pick-draft", MODELS / "target.gguf", "--llama-server", "embedded")
+    assert done.returncode == 0
+    assert "draft-simple  draft.gguf" in done.stdout
+    assert "token 258" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("run      specllama serve ")
+    assert last.endswith(f"--draft {MODELS / 'draft.gguf'}")
+    data = json.loads(
+        specllama(
+            "pick-draft", MODELS / "target.gguf", "--json", "--llama-server", "embedded"
+        ).stdout
+    )
+    assert data["candidates"][0]["draft"] == str(MODELS / "draft.gguf")
+    assert data["candidates"][0]["speedup_low"] < data["candidates"][0]["speedup_high"]
+
+
+def test_with_nothing_found_it_says_what_to_get(tmp_path: Path) -> None:
+    target = zoo.llama(tmp_path / "a.gguf", "Qwen2.5 Coder 32B", zoo.QWEN25_LARGE, 64)
+    done = specllama("pick-draft", target, "--llama-server", "embedded")
+    assert done.returncode == 1
+    assert "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF" in done.stdout
+    assert "--method ngram-simple" in done.stdout
+
+
+def test_dir_is_searched_with_all_below_it(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "loop").symlink_to(tmp_path, target_is_directory=True)
+    shutil.copy(MODELS / "draft.gguf", deep / "found.gguf")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    target = shutil.copy(MODELS / "target.gguf", alone)
+    args = ("pick-draft", target, "--dir", tmp_path / "a", "--json", "--llama-server", "embedded")
+    data = json.loads(specllama(*args).stdout)
+    assert [c["draft"] for c in data["candidates"]] == [str(deep / "found.gguf")]
+    missing = specllama("pick-draft", target, "--dir", tmp_path / "nope")
+    assert missing.returncode == 2
+    assert "no such folder" in missing.stderr
+
+
+@pytest.mark.parametrize("name", ["target", "draft", "mtp", "mtp-head", "other-vocab"])
+def test_inspect_says_what_a_file_is(name: str) -> None:
+    path = MODELS / f"{name}.gguf"
+    info = inspect(path)
+    human = specllama("inspect", path)
+    assert human.returncode == 0
+    assert f"kind     {info.kind}, architecture {info.architecture}" in human.stdout
+    assert "BPE/gpt-2, 4096; bos 0, eos 0" in human.stdout
+    data = json.loads(specllama("inspect", path, "--json", "--tensors").stdout)
+    assert data["kind"] == info.kind
+    assert data["vocabulary"]["n_tokens"] == 4096
+    assert len(data["tensor_table"]) == info.tensors
+
+
+def test_inspect_on_llama_cpp_vocabularies(vocab_dir: Path) -> None:
+    """The right kind, size and special ids, as gguf-py reads them."""
+    import gguf
+
+    small = [p for p in sorted(vocab_dir.glob("*.gguf")) if p.stat().st_size < 2 * 2**20]
+    assert len(small) >= 5
+    for path in small:
+        data = json.loads(specllama("inspect", path, "--json").stdout)
+        reference = gguf.GGUFReader(path)
+        assert data["kind"] == "vocab-only"
+        assert data["vocabulary"]["n_tokens"] == len(reference.fields["tokenizer.ggml.tokens"].data)
+        for key in ("bos", "eos"):
+            field = reference.fields.get(f"tokenizer.ggml.{key}_token_id")
+            if field is not None:
+                assert data["vocabulary"][f"{key}_id"] == field.contents()
