@@ -140,8 +140,8 @@ def test_the_real_server_agrees(
 def qwen3(tmp_path: Path) -> Path:
     """A Qwen3 target of hidden size 256 with drafters of every kind beside it."""
     target = zoo.llama(tmp_path / "Qwen3-8B.gguf", "Qwen3 8B", zoo.QWEN3, 256, "qwen3")
-    good = {"target_layers": [0, 1, 1], "target_hidden_size": 256}
-    for name, arch, d, fields, tensors in (
+    good: dict[str, zoo.Value] = {"target_layers": [0, 1, 1], "target_hidden_size": 256}
+    sidecars: list[tuple[str, str, int, dict[str, zoo.Value], list[str]]] = [
         ("eagle3", "eagle3", 64, good, ["fc.weight"]),
         ("eagle3-two", "eagle3", 64, {**good, "target_layers": [0, 1]}, ["fc.weight"]),
         ("eagle3-wide", "eagle3", 64, {**good, "target_hidden_size": 512}, ["fc.weight"]),
@@ -151,7 +151,8 @@ def qwen3(tmp_path: Path) -> Path:
         ("dflash-wide", "dflash", 64, {"target_layers": [0, 1], "block_size": 16}, ["fc.weight"]),
         ("dspark", "dflash", 256, {"target_layers": [0, 1], "block_size": 7}, ["markov_w1.weight"]),
         ("mmproj", "clip", 64, {}, ["v.weight"]),
-    ):
+    ]
+    for name, arch, d, fields, tensors in sidecars:
         zoo.sidecar(tmp_path / f"{name}.gguf", arch, d, fields, tensors)
     return target
 

@@ -37,6 +37,14 @@ def pick_draft(
     download: Annotated[
         bool, typer.Option("--download", help="With --hub: fetch the best one if it is not here.")
     ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Compare plain drafts with the target, in process."),
+    ] = False,
+    text: Annotated[
+        Path | None, typer.Option("--text", help="With --measure: compare on this text.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for --measure.")] = None,
     show_all: Annotated[bool, typer.Option("--all", help="List every rejected file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -56,6 +64,8 @@ def pick_draft(
     no_passthrough(ctx.obj or (), "pick-draft")
     if download and not hub:
         raise UsageError("--download goes with --hub")
+    if text is not None and not measure:
+        raise UsageError("--text goes with --measure")
     printer = Printer()
     for folder in folders or []:
         if not folder.is_dir():
@@ -69,6 +79,11 @@ def pick_draft(
         with printer.busy("asking the Hub …"):
             found = found.and_also(remote.search(info))
     picked = judge(info, profile, caps, found)
+    if measure:
+        from specllama.drafts.measured import measured
+
+        with printer.busy("comparing target and drafts …"):
+            picked = measured(info, picked, profile, text, threads)
     best = picked.candidates[0].draft if picked.candidates else None
     here = str(best.path) if best is not None else None
     if best is not None and download and not best.path.exists():
@@ -87,11 +102,13 @@ def _print(printer: Printer, target: ModelInfo, picked: Picked, show_all: bool) 
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("method", "file", "size", "memory", "α prior", "τ at K", "predicted"):
+        for name in ("method", "file", "size", "memory", "α", "τ at K", "speed-up"):
             table.add_column(name, justify="left" if name in ("method", "file") else "right")
         for c in picked.candidates:
             table.add_row(*_row(target, c))
         printer.table(table)
+    for source in dict.fromkeys(c.measured.source for c in picked.candidates if c.measured):
+        printer.say(f"note     α and τ marked * are measured on {source}, at temperature 0")
     for c in picked.candidates:
         for warning in c.warnings:
             printer.say(f"note     {_file(target, c)}: {warning}")
@@ -107,15 +124,12 @@ def _row(target: ModelInfo, c: Candidate) -> tuple[str, ...]:
 
     p = c.prediction
     size = mib(c.draft.file_bytes) if c.draft else "in the model"
-    return (
-        c.method,
-        _file(target, c),
-        size,
-        f"+{mib(p.memory)}",
-        f"{p.prior.alpha:.2f}",
-        f"{p.tau:.2f} at {p.k}",
-        f"{p.low:.2f}x to {p.high:.2f}x",
-    )
+    cells = (c.method, _file(target, c), size, f"+{mib(p.memory)}")
+    if m := c.measured:
+        tau = f"{m.tau:.2f} ({m.tau_low:.2f} to {m.tau_high:.2f}) at {m.k}"
+        return (*cells, f"{m.alpha:.2f}*", f"{tau}*", f"about {m.speedup:.2f}x")
+    tau = f"{p.tau:.2f} at {p.k}"
+    return (*cells, f"{p.prior.alpha:.2f}", tau, f"{p.low:.2f}x to {p.high:.2f}x")
 
 
 def _file(target: ModelInfo, c: Candidate) -> str:
@@ -173,10 +187,27 @@ def _data(target: ModelInfo, picked: Picked, workload: str, draft: str | None) -
                 "speedup_low": c.prediction.low,
                 "speedup": c.prediction.speedup,
                 "speedup_high": c.prediction.high,
+                "measured": _measured_data(c),
                 "warnings": list(c.warnings),
             }
             for c in picked.candidates
         ],
         "rejected": [{"what": r.what, "rule": r.rule, "detail": r.detail} for r in picked.rejected],
         "advice": [] if picked.candidates else _advice(target),
+    }
+
+
+def _measured_data(c: Candidate) -> dict[str, Any] | None:
+    m = c.measured
+    if m is None:
+        return None
+    return {
+        "source": m.source,
+        "k": m.k,
+        "alpha": m.alpha,
+        "tau": m.tau,
+        "tau_interval": [m.tau_low, m.tau_high],
+        "acceptance_by_position": list(m.by_position),
+        "tau_by_temperature": {str(t): v for t, v in m.tau_hot.items()},
+        "speedup": m.speedup,
     }

@@ -31,10 +31,15 @@ class Found:
 
     models: tuple[ModelInfo, ...] = ()
     passed_over: tuple[PassedOver, ...] = ()
+    outside: frozenset[Path] = frozenset()  # links that lead out of the folder searched
 
     def and_also(self, other: Found) -> Found:
         """Both together; what was found here first wins a tie."""
-        return Found(self.models + other.models, self.passed_over + other.passed_over)
+        return Found(
+            self.models + other.models,
+            self.passed_over + other.passed_over,
+            self.outside | other.outside,
+        )
 
 
 def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool = True) -> Found:
@@ -45,7 +50,8 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
     models: list[ModelInfo] = []
     passed: list[PassedOver] = []
     seen = {_identity(p) for p in target.shards}
-    for path in _files(target, folders, everywhere):
+    outside: set[Path] = set()
+    for path, root in _files(target, folders, everywhere):
         identity = _identity(path)
         if identity in seen or is_later_shard(path):
             continue
@@ -55,25 +61,30 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
                 passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
                 continue
             models.append(cache.inspect(path))
+            if root is not None and not path.resolve().is_relative_to(root.resolve()):
+                outside.add(path)
         except GgufError as e:
             passed.append(PassedOver(path, "unreadable", e.message))
         except OSError as e:
             passed.append(PassedOver(path, "unreadable", f"{path}: {e.strerror or e}"))
     cache.save()
-    return Found(tuple(sorted(models, key=lambda m: (m.file_bytes, m.path.name))), tuple(passed))
+    models.sort(key=lambda m: (m.file_bytes, m.path.name))
+    return Found(tuple(models), tuple(passed), frozenset(outside))
 
 
-def _files(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Iterator[Path]:
-    """Candidates, nearest first. A file may come up more than once."""
+def _files(
+    target: ModelInfo, folders: Iterable[Path], everywhere: bool
+) -> Iterator[tuple[Path, Path | None]]:
+    """(file, the tree it was found in), nearest first. A file may come up more than once."""
     here = target.path.absolute().parent
     for near in (here, here / "MTP", here / "mtp", here.parent, here.parent / "MTP"):
-        yield from _in_folder(near)
-    for folder in folders:
-        yield from _in_tree(folder)
+        yield from ((path, None) for path in _in_folder(near))
+    trees = list(folders)
     if everywhere:
-        ours = [Path(d).expanduser() for d in config.load().model_dirs]
-        for folder in (*ours, *cache_folders()):
-            yield from _in_tree(folder)
+        trees += [Path(d).expanduser() for d in config.load().model_dirs]
+        trees += cache_folders()
+    for tree in trees:
+        yield from ((path, tree) for path in _in_tree(tree))
 
 
 def cache_folders() -> Iterator[Path]:

@@ -3,8 +3,8 @@ each of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama.drafts import compat
@@ -29,6 +29,22 @@ class Rejected:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Agreement with the target, by replay over its answers (temperature 0). `tau` at `k`
+    with its 95 % interval; `tau_hot`: temperature → τ at that k."""
+
+    k: int
+    alpha: float
+    tau: float
+    tau_low: float
+    tau_high: float
+    by_position: tuple[float, ...]
+    tau_hot: Mapping[float, float]
+    speedup: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A method with the file it uses; `draft` None = the target's own MTP head."""
 
@@ -36,6 +52,7 @@ class Candidate:
     draft: ModelInfo | None
     prediction: Prediction
     warnings: tuple[str, ...]
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,11 @@ def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, foun
             continue
         verdict = _verdict(target, model, caps)
         if verdict.ok:
-            candidates.append(_candidate(target, method, model, workload.name))
+            c = _candidate(target, method, model, workload.name)
+            if model.path in found.outside:
+                said = f"a link that leads out of the folder searched, to {model.path.resolve()}"
+                c = replace(c, warnings=(*c.warnings, said))
+            candidates.append(c)
         else:
             rejected.append(Rejected(model.path.name, verdict.rule, verdict.detail))
 

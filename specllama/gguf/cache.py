@@ -28,7 +28,7 @@ class InspectCache:
         self._known: dict[str, dict[str, Any]] = {}
         try:
             data = json.loads(self._file.read_text(encoding="utf-8"))
-            if data["version"] == _VERSION:
+            if data["version"] == _VERSION and isinstance(data["models"], dict):
                 self._known = data["models"]
         except (OSError, ValueError, KeyError, TypeError):
             pass  # none yet, or of another version
@@ -39,7 +39,7 @@ class InspectCache:
         key = str(parts[0].absolute())
         stamp = _stamp(parts)
         known = self._known.get(key)
-        if known is not None and stamp is not None and known.get("stamp") == stamp:
+        if isinstance(known, dict) and stamp is not None and known.get("stamp") == stamp:
             try:
                 return _restore(known["info"], parts)
             except (KeyError, TypeError, ValueError, OSError):

@@ -99,7 +99,7 @@ class Cursor:
 # all. The last few tables are kept, so that finding the end of one seen before is a
 # comparison of bytes instead of a walk through its strings.
 _seen_tables: OrderedDict[tuple[int, bytes], bytes] = OrderedDict()
-_SEEN_MOST = 8
+_SEEN_TOTAL = 96 * 2**20  # bytes
 _SEEN_FROM = 10_000  # strings; below it the walk is as fast
 _SEEN_UP_TO = 16 * 2**20  # bytes
 
@@ -114,6 +114,8 @@ def _skip_strings(c: Cursor, count: int, what: str) -> None:
     c.refill()
     key = (count, c.window[:512])
     table = _seen_tables.get(key)
+    if table is not None:
+        _seen_tables.move_to_end(key)
     if table is not None and c.source.read(start, len(table)) == table:
         c.at = start + len(table)
         c.refill()
@@ -121,7 +123,7 @@ def _skip_strings(c: Cursor, count: int, what: str) -> None:
     _walk(c, count, what)
     if c.at - start <= _SEEN_UP_TO:
         _seen_tables[key] = c.source.read(start, c.at - start)
-        if len(_seen_tables) > _SEEN_MOST:
+        while sum(map(len, _seen_tables.values())) > _SEEN_TOTAL:
             _seen_tables.popitem(last=False)
 
 

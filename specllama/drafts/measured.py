@@ -1,0 +1,72 @@
+"""Measured agreement in place of the prior: `pick-draft --measure`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from specllama.drafts.agreement import TEMPERATURES, Agreement, measure, measure_text
+from specllama.drafts.pick import Candidate, Measured, Picked
+from specllama.drafts.rank import draft_cost, verify_cost
+from specllama.drafts.replay import expected_tau, interval, replay
+from specllama.errors import UsageError
+from specllama.gguf import ModelInfo
+from specllama.workloads import Workload
+
+_MOST_K = 8
+
+
+def measured(
+    target: ModelInfo, picked: Picked, workload: Workload, text: Path | None, threads: int | None
+) -> Picked:
+    """The candidates with their plain drafts measured, the best first. Drafts that are
+    not on this machine keep their prior. Raises MeasureError, or UsageError for the text."""
+    drafts = [
+        c.draft.path
+        for c in picked.candidates
+        if c.method == "draft-simple" and c.draft is not None and c.draft.path.exists()
+    ]
+    if text is not None:
+        try:
+            content = text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as e:
+            raise UsageError(f"--text {text}: cannot be read ({e})") from None
+        _, found = measure_text(target.path, drafts, content, threads)
+        source = text.name
+    else:
+        _, found = measure(target.path, drafts, workload.prompts, threads)
+        source = f"the target's own answers to the prompts of {workload.name}"
+    candidates = [
+        replace(c, measured=_best(target, c, found[c.draft.path], source))
+        if c.draft is not None and c.draft.path in found
+        else c
+        for c in picked.candidates
+    ]
+    # Within plain drafts the measured order; the others stay where the workload has them.
+    plain = sorted((c for c in candidates if c.measured), key=_speed, reverse=True)
+    ordered = [plain.pop(0) if c.measured else c for c in candidates]
+    return replace(picked, candidates=tuple(ordered))
+
+
+def _speed(c: Candidate) -> float:
+    return c.measured.speedup if c.measured else 0.0
+
+
+def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) -> Measured:
+    """At the K with the highest speed-up by measured τ and predicted costs."""
+    step = draft_cost(target, c.method, c.draft)
+    runs = [replay(agreement.agrees, k) for k in range(1, _MOST_K + 1)]
+    speeds = [r.tau / (step * r.k + verify_cost(target, r.k)) for r in runs]
+    speed, best = max(zip(speeds, runs, strict=True), key=lambda pair: pair[0])
+    low, high = interval(agreement.agrees, best.k)
+    return Measured(
+        k=best.k,
+        alpha=best.alpha,
+        tau=best.tau,
+        tau_low=low,
+        tau_high=high,
+        by_position=best.by_position,
+        tau_hot={t: expected_tau(agreement.probability[t], best.k) for t in TEMPERATURES},
+        speedup=speed,
+        source=source,
+    )

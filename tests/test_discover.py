@@ -1,0 +1,193 @@
+"""Where drafts are looked for, and what is remembered."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from specllama import config, workloads
+from specllama.drafts.discover import discover
+from specllama.drafts.pick import judge
+from specllama.gguf import GgufError, inspect
+from specllama.gguf.cache import InspectCache
+from specllama.gguf.source import FileSource
+from tests.support import MODELS
+
+DRAFT = MODELS / "draft.gguf"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "models" / "q8"
+    folder.mkdir(parents=True)
+    return Path(shutil.copy(MODELS / "target.gguf", folder))
+
+
+def found(target: Path, *folders: Path) -> list[str]:
+    return [str(m.path) for m in discover(inspect(target), folders).models]
+
+
+def put(folder: Path, name: str = "d.gguf") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy(DRAFT, folder / name))
+
+
+@pytest.mark.parametrize("place", [".", "MTP", "..", "../MTP"])
+def test_near_the_target(target: Path, place: str) -> None:
+    path = put(target.parent / place)
+    assert [Path(p).resolve() for p in found(target)] == [path.resolve()]
+
+
+def test_a_sibling_folder_is_not_near(target: Path) -> None:
+    put(target.parent.parent / "other")
+    assert found(target) == []
+
+
+def test_folders_of_other_programs_and_of_the_config(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    expected = [
+        put(home / ".cache" / "llama.cpp", "a.gguf"),
+        put(home / ".lmstudio" / "models" / "org" / "repo", "b.gguf"),
+        put(tmp_path / "mine" / "deep", "c.gguf"),
+    ]
+    config.path().parent.mkdir(parents=True)
+    config.path().write_text(f'model_dirs = ["{(tmp_path / "mine").as_posix()}"]\n')
+    assert sorted(found(target)) == sorted(map(str, expected))
+
+
+def test_the_hub_cache_is_shown_by_name_and_counted_once(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = tmp_path / "hub"
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    repo = hub / "models--org--small-GGUF"
+    blob = put(repo / "blobs", "0123abcd")
+    names = []
+    for commit in ("aaa", "bbb"):
+        (repo / "snapshots" / commit).mkdir(parents=True)
+        link = repo / "snapshots" / commit / "small-Q8_0.gguf"
+        link.symlink_to(blob)
+        names.append(str(link))
+    assert found(target) == names[:1]
+
+
+def test_links_in_circles_dead_links_and_hard_links(target: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    first = put(tree / "a")
+    (tree / "a" / "up").symlink_to(tree, target_is_directory=True)
+    (tree / "a" / "dead.gguf").symlink_to(tree / "nowhere.gguf")
+    (tree / "a" / "self.gguf").symlink_to(tree / "a" / "self.gguf")
+    (tree / "b.gguf").hardlink_to(first)
+    (tree / "sock.gguf").mkdir()
+    assert len(found(target, tree)) == 1
+
+
+def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_path: Path) -> None:
+    outside, tree = put(tmp_path / "outside"), tmp_path / "tree"
+    inside = put(tree / "sub", "inside.gguf")
+    (tree / "near.gguf").symlink_to(inside)
+    (tree / "far.gguf").symlink_to(outside)
+    result = discover(inspect(target), [tree])
+    assert [p.name for p in result.outside] == ["far.gguf"]
+    picked = judge(inspect(target), workloads.load("code"), None, result)
+    warned = {
+        c.draft.path.name for c in picked.candidates if c.draft and "leads out" in str(c.warnings)
+    }
+    assert warned == {"far.gguf"}
+
+
+def test_folders_that_are_none(target: Path, tmp_path: Path) -> None:
+    assert found(target, tmp_path / "nowhere", DRAFT) == []
+
+
+def test_names_in_any_script_and_long_paths(target: Path, tmp_path: Path) -> None:
+    names = ["模型 草稿.gguf", "مسودة.gguf", "черновик (1).GGUF"]
+    for i, name in enumerate(names):
+        put(tmp_path / "t" / str(i), name)
+    deep = tmp_path / "t"
+    while len(str(deep)) < 260:
+        deep /= "x" * 60
+    put(deep, "long.gguf")
+    assert sorted(Path(p).name for p in found(target, tmp_path / "t")) == sorted(
+        [*names, "long.gguf"]
+    )
+
+
+def test_what_cannot_be_a_draft_is_passed_over_with_a_reason(target: Path) -> None:
+    (target.parent / "page.gguf").write_bytes(b"<html>")
+    shutil.copy(target, target.parent / "twin.gguf")
+    passed = {p.path.name: p.rule for p in discover(inspect(target)).passed_over}
+    assert passed == {"page.gguf": "unreadable", "twin.gguf": "size"}
+
+
+def test_a_thousand_files_are_read_once(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tmp_path / "many"
+    tree.mkdir()
+    raw = DRAFT.read_bytes()
+    for i in range(1000):
+        (tree / f"{i}.gguf").write_bytes(raw)
+    reads = 0
+    original = FileSource.read
+
+    def counted(self: FileSource, at: int, n: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return original(self, at, n)
+
+    monkeypatch.setattr(FileSource, "read", counted)
+    assert len(found(target, tree)) == 1000
+    cold, reads = reads, 0
+    assert len(found(target, tree)) == 1000
+    assert cold >= 1000
+    assert reads < 20  # the target itself
+
+
+def test_the_cache_returns_what_was_read(tmp_path: Path) -> None:
+    for path in sorted(MODELS.glob("*.gguf")):
+        cache = InspectCache()
+        first = cache.inspect(path)
+        cache.save()
+        again = InspectCache().inspect(path)
+        assert again == first == inspect(path)
+        assert again.vocabulary is not None
+        assert first.vocabulary is not None
+        assert again.vocabulary.tokens == first.vocabulary.tokens
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = put(tmp_path)
+    cache = InspectCache()
+    assert cache.inspect(path).parameters == 504_096
+    cache.save()
+    shutil.copy(MODELS / "other-vocab.gguf", path)
+    assert InspectCache().inspect(path).embedding_length == 64
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version": 1}', '{"version": "0.1.0/1", "models": 3}']
+)
+def test_a_damaged_cache_is_ignored(text: str, tmp_path: Path) -> None:
+    path = put(tmp_path)
+    cache = InspectCache()
+    cache.inspect(path)
+    cache.save()
+    cache._file.write_text(text)
+    assert InspectCache().inspect(path).architecture == "llama"
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    path = put(tmp_path)
+    info = inspect(path)
+    assert info.vocabulary is not None
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(GgufError, match="changed while it was read"):
+        _ = info.vocabulary.tokens

@@ -1,0 +1,3 @@
+"""Put on PYTHONPATH, this stands for a machine without llama-cpp-python."""
+
+raise ImportError("not installed")
