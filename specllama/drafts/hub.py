@@ -172,33 +172,39 @@ def _list(**query: Any) -> list[str]:
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
     """Turns the library's errors into one line each."""
-    import httpx
     from huggingface_hub import errors
 
+    # The library moved between HTTP clients; its own error derives from the client's root.
+    http_error: type[Exception] = errors.HfHubHTTPError.__mro__[1]
     try:
         yield
-    except errors.OfflineModeIsEnabled:
-        raise HubError(
-            f"{what}: the Hub is switched off (HF_HUB_OFFLINE is set)",
-            "Unset it, or leave out --hub.",
-        ) from None
-    except errors.GatedRepoError:
-        raise HubError(
-            f"{what}: access has to be asked for on the model's page",
+    except (http_error, OSError, errors.EntryNotFoundError, errors.OfflineModeIsEnabled) as e:
+        message, hint = _reason(e, errors)
+        raise HubError(f"{what}: {message}", hint) from None
+
+
+def _reason(e: BaseException, errors: Any) -> tuple[str, str]:
+    """(what went wrong, what to do). The file system wraps a refusal in FileNotFoundError."""
+    while isinstance(e, FileNotFoundError) and e.__cause__ is not None:
+        e = e.__cause__
+    if isinstance(e, errors.OfflineModeIsEnabled):
+        return "the Hub is switched off (HF_HUB_OFFLINE is set)", "Unset it, or leave out --hub."
+    if isinstance(e, errors.GatedRepoError):
+        return (
+            "access has to be asked for on the model's page",
             "Accept its terms there, then set HF_TOKEN.",
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise HubError(f"{what}: no such repository on the Hub, or it is private") from None
-    except (errors.EntryNotFoundError, FileNotFoundError):
-        raise HubError(f"{what}: no such file in that repository") from None
-    except errors.HfHubHTTPError as e:
-        status = e.response.status_code if e.response is not None else "?"
+        )
+    if isinstance(e, errors.RepositoryNotFoundError):
+        return "no such repository on the Hub, or it is private", ""
+    if isinstance(e, (errors.EntryNotFoundError, FileNotFoundError)):
+        return "no such file in that repository", ""
+    if isinstance(e, errors.HfHubHTTPError):
+        status = getattr(getattr(e, "response", None), "status_code", "an error")
         if status == 429:
-            raise HubError(
-                f"{what}: the Hub limits your requests (429)",
+            return (
+                "the Hub limits your requests (429)",
                 "Wait a few minutes, or set HF_TOKEN.",
-            ) from None
-        raise HubError(f"{what}: the Hub answers {status}") from None
-    except (httpx.HTTPError, OSError) as e:
-        reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
-        raise HubError(f"{what}: the Hub cannot be reached ({reason})") from None
+            )
+        return f"the Hub answers {status}", ""
+    first = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
+    return f"the Hub cannot be reached ({first})", ""
