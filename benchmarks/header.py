@@ -2,7 +2,7 @@
 
     python benchmarks/header.py VOCAB_FOLDER [--files 200]
 
-VOCAB_FOLDER: llama.cpp's ggml-vocab-*.gguf files (`.ci/build-llama-server` keeps them in
+VOCAB_FOLDER: llama.cpp's ggml-vocab-*.gguf files (`.ci/build-llama` keeps them in
 its cache beside the binaries). Prints, per file, the time of everything `inspect` needs,
 by gguf-py's GGUFReader (scalars and token strings) and by ours, and their ratio; then the
 time of `pick-draft` over a folder of models with those vocabularies, cold and cached.

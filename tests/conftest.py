@@ -31,7 +31,7 @@ def _native() -> Path:
     value = os.environ.get(NATIVE_ENV)
     if value and Path(value).is_file():
         return Path(value)
-    message = f"{NATIVE_ENV} must name a llama-server (.ci/build-llama-server makes one)"
+    message = f"{NATIVE_ENV} must name a llama-server (.ci/build-llama makes one)"
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)

@@ -11,6 +11,8 @@ from specllama.planning.plan import Plan
 from specllama.serving.serve import Ready
 from specllama.serving.verify import Engagement
 
+_SHOWN_REJECTED = 6
+
 
 class Printer:
     """Human text on stdout, or on stderr when stdout carries JSON."""
@@ -81,10 +83,12 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         with_draft = f" with {spec.draft.name}" if spec.draft else ""
         length = f", K={spec.n_max}" if spec.uses_draft else ""
         yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.because}"
-    for r in plan.choice.rejected:
-        if spec is None and r.detail in plan.choice.because:
-            continue  # said above
+    # what is already said in the line above is not said again
+    rejected = [r for r in plan.choice.rejected if spec or r.detail not in plan.choice.because]
+    for r in rejected[:_SHOWN_REJECTED]:
         yield f"not used {r.what}: {r.detail} ({r.rule})"
+    if (more := len(rejected) - _SHOWN_REJECTED) > 0:
+        yield f"         and {more} more; see `specllama pick-draft {t.path} --all`"
     for warning in plan.choice.warnings:
         yield f"note     {warning}"
     for change in plan.command.changes:

@@ -1,0 +1,158 @@
+"""Families, priors and the predicted range."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama import workloads
+from specllama.drafts import families
+from specllama.drafts.rank import draft_cost, predict, tau, verify_cost
+from specllama.drafts.warnings import warnings
+from specllama.gguf import ModelInfo, inspect
+from specllama.workloads import METHODS
+from tests import zoo
+from tests.support import MODELS
+
+
+@pytest.fixture(scope="module")
+def target() -> ModelInfo:
+    return inspect(MODELS / "target.gguf")
+
+
+@pytest.fixture(scope="module")
+def draft() -> ModelInfo:
+    return inspect(MODELS / "draft.gguf")
+
+
+def test_tau_is_what_a_simulation_says() -> None:
+    rng = random.Random(0)
+    for p, k in ((0.3, 2), (0.6, 4), (0.9, 8)):
+        total = 0
+        for _ in range(20_000):
+            run = 0
+            while run < k and rng.random() < p:
+                run += 1
+            total += run + 1
+        assert tau(p, k) == pytest.approx(total / 20_000, rel=0.02)
+    assert tau(1.0, 5) == 6
+    assert tau(0.0, 5) == 1
+
+
+def test_a_reported_pair_is_met(target: ModelInfo, draft: ModelInfo) -> None:
+    """Llama 3.1 8B + 3.2 1B, both Q8: 32.5 → 55.5 tok/s at α 0.72 and n = 5 (llama.cpp 5877)."""
+    bytes_8b, bytes_1b = 8.5e9, 1.3e9
+    t = replace(target, active_bytes=int(bytes_8b))
+    d = replace(draft, active_bytes=int(bytes_1b))
+    cost = 5 * draft_cost(t, "draft-simple", d) + verify_cost(t, 5)
+    assert tau(0.72, 5) / cost == pytest.approx(55.5 / 32.5, rel=0.15)
+
+
+def test_a_cheaper_draft_is_predicted_faster(target: ModelInfo, draft: ModelInfo) -> None:
+    half = replace(draft, active_bytes=draft.active_bytes // 2)
+    dear = predict(target, "draft-simple", draft, "code")
+    cheap = predict(target, "draft-simple", half, "code")
+    assert cheap.speedup > dear.speedup
+    for p in (cheap, dear):
+        assert p.low < p.speedup < p.high
+        assert 1 <= p.k <= 8
+
+
+def test_experts_make_verifying_dear(target: ModelInfo, draft: ModelInfo) -> None:
+    moe = replace(target, experts=128, experts_used=8)
+    assert verify_cost(target, 4) < 1.2
+    assert verify_cost(moe, 4) > 3
+    assert verify_cost(moe, 0) == pytest.approx(1)
+    assert verify_cost(moe, 500) < 1 + 16 + 0.03 * 500  # never more than all of them
+    dense, sparse = (predict(t, "draft-simple", draft, "code") for t in (target, moe))
+    assert sparse.speedup < dense.speedup
+
+
+def test_a_head_costs_its_block_and_the_output(target: ModelInfo) -> None:
+    m = inspect(MODELS / "mtp.gguf")
+    assert draft_cost(m, "draft-mtp", None) == (m.mtp_bytes + m.output_bytes) / m.active_bytes
+    head = inspect(MODELS / "mtp-head.gguf")
+    assert draft_cost(m, "draft-mtp", head) == draft_cost(m, "draft-mtp", None)
+    assert predict(m, "draft-mtp", None, "code", most_k=1).k == 1
+
+
+def test_active_bytes_leave_out_what_a_token_does_not_read() -> None:
+    whole, trunk = inspect(MODELS / "mtp.gguf"), inspect(MODELS / "mtp-trunk.gguf")
+    assert whole.active_bytes == trunk.active_bytes  # the head is not run by a plain step
+    assert whole.tensor_bytes - whole.mtp_bytes == trunk.tensor_bytes
+    t = inspect(MODELS / "target.gguf")
+    assert t.active_bytes == t.tensor_bytes  # its token table is its output matrix
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab", "family", "suggests"),
+    [
+        ("Llama-3.3-70B-Instruct", zoo.LLAMA31, "Llama 3.1 / 3.2 / 3.3", "Llama-3.2-1B-Instruct"),
+        ("Meta-Llama-3-8B-Instruct", zoo.LLAMA30, "Llama 3.0", "another Llama 3.0"),
+        ("Qwen2.5-Coder-32B", zoo.QWEN25_LARGE, "Qwen2.5 Coder", "Qwen2.5-Coder-0.5B"),
+        ("Qwen2.5-32B", zoo.QWEN25_LARGE, "Qwen2.5", "Qwen2.5-0.5B-Instruct"),
+        (
+            "DeepSeek-R1-Distill-Qwen-32B",
+            zoo.R1_QWEN_LARGE,
+            "DeepSeek R1 Distill Qwen",
+            "Qwen-1.5B",
+        ),
+        ("Qwen3-32B", zoo.QWEN3, "Qwen3", "Qwen3-0.6B"),
+        ("Qwen3.6-35B-A3B", zoo.QWEN35, "Qwen3.5 / 3.6 / 3.8", "Qwen3.5-0.8B"),
+        ("Qwen3-Next-80B", zoo.QWEN3, "Qwen3 Next", "Qwen3-0.6B"),
+        ("gemma-3-27b-it", zoo.GEMMA3_LARGE, "Gemma 3", "gemma-3-1b-it"),
+        ("Qwen3-impostor", zoo.LLAMA2, None, None),  # the name says Qwen3, the tokens do not
+    ],
+)
+def test_families_by_name_and_token_count(
+    tmp_path: Path, name: str, vocab: zoo.Vocab, family: str | None, suggests: str | None
+) -> None:
+    found = families.family_of(inspect(zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)))
+    assert (found.name if found else None) == family
+    if found and suggests:
+        assert any(suggests in s.name for s in found.suggestions)
+
+
+def test_the_data_is_well_formed() -> None:
+    data = families._data()
+    for row in data["family"]:
+        assert row["source"] in tuple("SDILPK")
+        assert all(re.compile(p) for p in row["match"])
+        assert all(isinstance(n, int) for n in row["n_tokens"])
+        for s in row.get("sidecars", []):
+            assert s["method"] in METHODS
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+", s["repo"])
+            assert s["source"] in tuple("SDILPK")
+    for prior in data["prior"]:
+        assert prior["low"] <= prior["alpha"] <= prior["high"]
+        assert prior["source"][0] in "SDILPK"
+    drafting = [m for m in METHODS if m.startswith("draft-")]
+    for method in drafting:
+        for name in workloads.names():
+            assert 0 < families.prior(method, name).alpha < 1
+
+
+def test_warnings(target: ModelInfo, draft: ModelInfo) -> None:
+    def said(t: ModelInfo, method: str, d: ModelInfo | None) -> str:
+        return " | ".join(warnings(t, method, d))
+
+    named = replace(target.names, name="Big Instruct"), replace(draft.names, name="Small Base")
+    mixed = (replace(target, names=named[0]), replace(draft, names=named[1]))
+    assert "instruct-tuned" in said(mixed[0], "draft-simple", mixed[1])
+    other = replace(draft, template_hash="x")
+    assert "templates differ" in said(target, "draft-simple", other)
+    assert "over 10%" in said(target, "draft-simple", draft)
+    small = replace(draft, active_bytes=1)
+    assert said(target, "draft-simple", small) == ""
+    mtp = inspect(MODELS / "mtp.gguf")
+    assert said(mtp, "draft-mtp", None) == ""
+    assert "2.5 bits" in said(replace(mtp, mtp_bits=2.5), "draft-mtp", None)
+    hybrid = replace(mtp, architecture="qwen35", memory="hybrid")
+    assert "grows with K" in said(hybrid, "draft-mtp", None)
+    assert "copied and replayed" in said(hybrid, "ngram-simple", None)
+    no_rollback = replace(mtp, architecture="qwen3next", memory="hybrid")
+    assert "copied and replayed" in said(no_rollback, "draft-mtp", None)
