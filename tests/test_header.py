@@ -44,7 +44,10 @@ def test_reads_what_gguf_py_reads(path: Path) -> None:
     same_as_reference(path)
 
 
-@pytest.mark.parametrize("name", ["llama-spm", "gpt-2", "phi-3", "bert-bge"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama-spm", "gpt-2", "phi-3", "bert-bge", "baichuan", "deepseek-coder", "mpt", "llama-bpe"],
+)
 def test_reads_llama_cpp_vocabularies(vocab_dir: Path, name: str) -> None:
     same_as_reference(vocab_dir / f"ggml-vocab-{name}.gguf")
 

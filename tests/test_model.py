@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specllama.gguf import GgufError, inspect
+from specllama.gguf.types import FILE_TYPES
 from tests.support import MODELS, write_gguf
 
 TOKENS = ["<s>", "a", "b"]
@@ -56,6 +57,18 @@ def test_tokenizer_facts_of_real_vocabularies(
     assert v is not None
     assert (v.type, v.n_tokens, v.add_bos, v.bos_id) == (type_, n, add_bos, bos)
     assert len(v.tokens) == n
+
+
+def test_the_file_types_are_those_of_gguf_py() -> None:
+    import gguf
+
+    reference = {
+        t.value: t.name.replace("MOSTLY_", "").replace("ALL_", "")
+        for t in gguf.LlamaFileType
+        if t.name != "GUESSED"
+    }
+    assert {k: FILE_TYPES.get(k) for k in reference} == reference
+    assert inspect(MODELS / "target.gguf").file_type == "Q5_1"
 
 
 def test_special_ids_out_of_range_fall_back(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,24 +95,36 @@ def read_remote(repo: str, file: str) -> tuple[ModelInfo, list[Header]]:
 
 def search(target: ModelInfo) -> Found:
     """Drafts for `target` on the Hub: what is known for its family, and what declares
-    itself made from its base model. Headers only. Paths are OWNER/REPO:FILE."""
+    itself made from its base model. Headers only. Paths are OWNER/REPO:FILE.
+    Raises HubError when not one repository could be looked into."""
     models: list[ModelInfo] = []
     passed: list[PassedOver] = []
-    for file in candidates(target):
-        path = Path(file.label)
-        if file.size >= target.file_bytes:
-            passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
-            continue
+    repos = _repositories(target)
+    failures: list[HubError] = []
+    for repo in repos:
         try:
-            info, _ = read_remote(file.repo, file.name)
-            models.append(replace(info, file_bytes=file.size))
-        except SpecllamaError as e:
-            passed.append(PassedOver(path, "unreadable", e.message))
+            found = files(repo)[:_FILES_PER_REPO]
+        except HubError as e:
+            failures.append(e)
+            passed.append(PassedOver(Path(repo), "unreadable", e.message))
+            continue
+        for file in found:
+            path = Path(file.label)
+            if file.size >= target.file_bytes:
+                passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
+                continue
+            try:
+                info, _ = read_remote(file.repo, file.name)
+                models.append(info)
+            except SpecllamaError as e:
+                passed.append(PassedOver(path, "unreadable", e.message))
+    if repos and len(failures) == len(repos):
+        raise failures[0]
     return Found(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(passed))
 
 
-def candidates(target: ModelInfo) -> list[RemoteFile]:
-    """GGUF files worth reading the header of, the smaller ones of each repository."""
+def _repositories(target: ModelInfo) -> list[str]:
+    """Repositories worth looking into, each once."""
     repos: list[str] = []
     family = family_of(target)
     for suggestion in family.suggestions if family else ():
@@ -120,14 +132,7 @@ def candidates(target: ModelInfo) -> list[RemoteFile]:
     for base in target.names.base_models:
         repo = "/".join(base.rstrip("/").split("/")[-2:])
         repos += _list(filter=["gguf", f"base_model:{repo}"])
-    out: list[RemoteFile] = []
-    for repo in dict.fromkeys(repos):
-        try:
-            out += files(repo)[:_FILES_PER_REPO]
-        except HubError:
-            if len(dict.fromkeys(repos)) == 1:
-                raise
-    return out
+    return list(dict.fromkeys(repos))
 
 
 def files(repo: str) -> list[RemoteFile]:

@@ -15,7 +15,7 @@ from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
 from specllama.storage import cache_dir, write_atomically
 
-_VERSION = f"{__version__}/1"  # change when ModelInfo does
+_VERSION = f"{__version__}/2"  # change when ModelInfo does
 _MOST = 5000  # models kept
 
 
@@ -93,6 +93,7 @@ def _restore(data: dict[str, Any], parts: tuple[Path, ...]) -> ModelInfo:
             "names": Names(**{**data["names"], "base_models": tuple(data["names"]["base_models"])}),
             "heads": tuple(data["heads"]),
             "kv_heads": tuple(data["kv_heads"]),
+            "window_pattern": tuple(data["window_pattern"]),
             "sidecar": Sidecar(
                 **{**data["sidecar"], "target_layers": tuple(data["sidecar"]["target_layers"])}
             ),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from specllama.gguf import architectures
 from specllama.gguf.header import Header, Tensor
+from specllama.gguf.types import FILE_TYPES
 from specllama.gguf.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -42,6 +43,7 @@ class Sidecar:
 class ModelInfo:
     """One model, all its parts together. Sizes in bytes, counts of tensors' elements.
 
+    `quantization`: the tensor type with the most bytes; `file_type`: the file's own word.
     `kind` is one of model, mtp-head, eagle3, dflash, dspark, gemma4-assistant, mmproj,
     adapter, embedding, vocab-only, unknown. `heads`/`kv_heads` have one entry per block.
     `active_bytes` is what one token reads: experts by the share used, no MTP head
@@ -59,6 +61,7 @@ class ModelInfo:
     parameters: int
     tensors: int
     quantization: str
+    file_type: str
     layers: int
     mtp_heads: int
     mtp_tensors: bool
@@ -73,6 +76,7 @@ class ModelInfo:
     value_length: int
     mla_rank: int
     sliding_window: int
+    window_pattern: tuple[int, ...]
     memory: str
     experts: int
     experts_used: int
@@ -128,6 +132,7 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         parameters=sum(t.elements for t in tensors),
         tensors=len(tensors),
         quantization=_main_type(tensors),
+        file_type=_file_type(h),
         layers=layers,
         mtp_heads=nextn,
         mtp_tensors=head_tensors,
@@ -142,6 +147,7 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         value_length=h.number(f"{arch}.attention.value_length") or head_size,
         mla_rank=h.number(f"{arch}.attention.kv_lora_rank"),
         sliding_window=h.number(f"{arch}.attention.sliding_window"),
+        window_pattern=_pattern(h, f"{arch}.attention.sliding_window_pattern"),
         memory=architectures.memory(arch),
         experts=experts,
         experts_used=used,
@@ -193,9 +199,22 @@ def _sidecar(h: Header, arch: str) -> Sidecar:
     return Sidecar(
         target_layers=layers,
         target_hidden_size=h.number(f"{arch}.target_hidden_size"),
-        block_size=h.number(f"{arch}.block_size"),
+        # dflash: 16 when absent (llama.cpp b11434, llama-hparams.h)
+        block_size=h.number(f"{arch}.block_size") or (16 if arch == "dflash" else 0),
         has_confidence_head=h.fields.get(f"{arch}.has_confidence_head") is True,
     )
+
+
+def _file_type(h: Header) -> str:
+    """What the file calls its quantisation; "" when it does not say."""
+    value = h.fields.get("general.file_type")
+    name = FILE_TYPES.get(value, "") if isinstance(value, int) else ""
+    return "" if name == "." else name
+
+
+def _pattern(h: Header, key: str) -> tuple[int, ...]:
+    """Per block whether it is a sliding-window one, or (n,): every n-th is not."""
+    return h.numbers(key) or ((h.number(key),) if h.number(key) else ())
 
 
 def _per_block(h: Header, key: str, blocks: int) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ _TYPES: dict[str, tuple[str, bool, bool, int, int]] = {
 class Vocabulary:
     """The tokenizer of one file. `type` is llama.cpp's (SPM, BPE, …), drawn from
     `tokenizer.ggml.model`. `add_bos`/`add_eos` are effective: the key, else llama.cpp's
-    default. `fingerprint`: SHA-256 of the token table; equal means equal tokens."""
+    default. Ids are -1 where there is no such token. `fingerprint`: SHA-256 of the token table; equal means equal tokens."""
 
     type: str
     pre: str
@@ -42,6 +42,8 @@ class Vocabulary:
     bos_id: int
     add_eos: bool
     eos_id: int
+    eot_id: int
+    pad_id: int
     fingerprint: str
     table: LazyArray = field(repr=False, compare=False)
 
@@ -70,6 +72,8 @@ def read_vocabulary(h: Header) -> Vocabulary | None:
         bos_id=_special(h, "bos", bos, tokens.count),
         add_eos=_flag(h, "tokenizer.ggml.add_eos_token", add_eos),
         eos_id=_special(h, "eos", eos, tokens.count),
+        eot_id=_special(h, "eot", -1, tokens.count),
+        pad_id=_special(h, "padding", -1, tokens.count),
         fingerprint=hashlib.sha256(tokens.raw()).hexdigest(),
         table=tokens,
     )
