@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.drafts.compat import verdict, vocabulary_verdict
+from specllama.drafts.compat import longest_draft, verdict, vocabulary_verdict
 from specllama.gguf import ModelInfo, inspect
 from tests.support import MODELS, write_gguf
 
@@ -88,6 +88,18 @@ def test_vocabulary_types_must_match() -> None:
     spm = replace(target, vocabulary=replace(target.vocabulary, type="SPM"))
     assert vocabulary_verdict(target, spm).rule == "vocabulary type"
     assert vocabulary_verdict(target, replace(target, vocabulary=None)).rule == "vocabulary missing"
+
+
+def test_the_longest_draft_is_what_was_trained() -> None:
+    m = inspect(MODELS / "mtp.gguf")
+    assert longest_draft("draft-mtp", m) is None  # one head drafts on and on
+    assert longest_draft("draft-mtp", replace(m, mtp_heads=3)) == 3
+    assert longest_draft("draft-simple", m) is None
+    dflash = replace(m, kind="dflash", sidecar=replace(m.sidecar, block_size=8))
+    assert longest_draft("draft-dflash", dflash) == 7
+    assert longest_draft("draft-dflash", m) == 15  # 16 when the file does not say
+    anchored = replace(dflash.sidecar, sample_from_anchor=True)
+    assert longest_draft("draft-dspark", replace(dflash, kind="dspark", sidecar=anchored)) == 8
 
 
 def test_heads_need_the_architecture_and_the_width() -> None:

@@ -150,6 +150,7 @@ def qwen3(tmp_path: Path) -> Path:
         ("dflash", "dflash", 256, {"target_layers": [0, 1], "block_size": 16}, ["fc.weight"]),
         ("dflash-wide", "dflash", 64, {"target_layers": [0, 1], "block_size": 16}, ["fc.weight"]),
         ("dspark", "dflash", 256, {"target_layers": [0, 1], "block_size": 7}, ["markov_w1.weight"]),
+        ("dspark-blockless", "dflash", 256, {"target_layers": [0, 1]}, ["markov_w1.weight"]),
         ("mmproj", "clip", 64, {}, ["v.weight"]),
     ]
     for name, arch, d, fields, tensors in sidecars:
@@ -168,6 +169,7 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
         "dflash": None,
         "dflash-wide": "width",
         "dspark": None,
+        "dspark-blockless": "block size",
         "mmproj": "kind",
     }
 

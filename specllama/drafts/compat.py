@@ -22,6 +22,8 @@ from specllama.gguf import ModelInfo, Vocabulary
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 FIRST_CHECKED_ID = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
 
+_DFLASH_BLOCK = 16  # when the file does not say (speculative.cpp, b11434)
+
 # What a draft file of each kind is used with.
 METHOD_OF_KIND: Mapping[str, str] = {
     "model": "draft-simple",
@@ -71,6 +73,18 @@ def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = Non
     if found.ok and method == "draft-mtp":
         return graph_verdict(target, caps)
     return found
+
+
+def longest_draft(method: str, drafter: ModelInfo) -> int | None:
+    """The draft length that the drafter (the target, for its own head) was trained for;
+    llama.cpp clamps to it (speculative.cpp, b11434). None = no limit."""
+    if method == "draft-mtp" and drafter.mtp_heads > 1:
+        return drafter.mtp_heads
+    if method in ("draft-dflash", "draft-dspark"):
+        block = drafter.sidecar.block_size or _DFLASH_BLOCK
+        anchored = drafter.kind == "dspark" and drafter.sidecar.sample_from_anchor
+        return block if anchored else block - 1
+    return None
 
 
 def own_head_verdict(target: ModelInfo, caps: Capabilities | None = None) -> Verdict:
@@ -141,6 +155,8 @@ def _dflash(target: ModelInfo, draft: ModelInfo) -> Verdict:
         return _no("target layers", "the file names no target layers")
     if draft.embedding_length != target.embedding_length:
         return _width(draft.embedding_length, target)
+    if draft.kind == "dspark" and not draft.sidecar.block_size:
+        return _no("block size", "a DSpark file must say its block size")  # an assertion there
     return _reads_layers(target, draft)
 
 

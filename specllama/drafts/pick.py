@@ -16,6 +16,7 @@ from specllama.engine.capabilities import Capabilities
 from specllama.gguf import ModelInfo
 from specllama.workloads import Workload
 
+_MOST_K = 8
 _HALF = 0.5  # a whole model over half the target cannot pay
 
 
@@ -122,8 +123,8 @@ def _verdict(target: ModelInfo, model: ModelInfo, caps: Capabilities | None) -> 
 
 
 def _candidate(target: ModelInfo, method: str, draft: ModelInfo | None, workload: str) -> Candidate:
-    heads = (draft if draft is not None else target).mtp_heads if method == "draft-mtp" else 0
-    most_k = heads if heads > 1 else 8
+    drafter = draft if draft is not None else target
+    most_k = min(_MOST_K, compat.longest_draft(method, drafter) or _MOST_K)
     prediction = predict(target, method, draft, workload, most_k)
     said = list(warnings(target, method, draft))
     if prediction.high < 1:

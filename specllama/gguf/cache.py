@@ -15,7 +15,7 @@ from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
 from specllama.storage import cache_dir, write_atomically
 
-_VERSION = f"{__version__}/2"  # change when ModelInfo does
+_VERSION = f"{__version__}/3"  # change when ModelInfo does
 _MOST = 5000  # models kept
 
 

@@ -36,6 +36,7 @@ class Sidecar:
     target_layers: tuple[int, ...]
     target_hidden_size: int
     block_size: int
+    sample_from_anchor: bool
     has_confidence_head: bool
 
 
@@ -199,8 +200,8 @@ def _sidecar(h: Header, arch: str) -> Sidecar:
     return Sidecar(
         target_layers=layers,
         target_hidden_size=h.number(f"{arch}.target_hidden_size"),
-        # dflash: 16 when absent (llama.cpp b11434, llama-hparams.h)
-        block_size=h.number(f"{arch}.block_size") or (16 if arch == "dflash" else 0),
+        block_size=h.number(f"{arch}.block_size"),
+        sample_from_anchor=h.fields.get(f"{arch}.sample_from_anchor") is True,
         has_confidence_head=h.fields.get(f"{arch}.has_confidence_head") is True,
     )
 

@@ -186,12 +186,8 @@ def _speculation(
     r: Request, methods: tuple[str, ...], draft: ModelInfo | None = None
 ) -> Speculation:
     n_max = r.n_max if r.n_max is not None else r.workload.n_max
-    heads = (draft or r.target).mtp_heads if "draft-mtp" in methods else 0
-    if heads > 1:  # llama.cpp clamps to the trained heads (speculative.cpp, b11434)
-        n_max = min(n_max, heads)
-    if draft is not None and draft.sidecar.block_size:
-        # … and to the block: DFlash ≤ block − 1, DSpark ≤ block
-        n_max = min(n_max, draft.sidecar.block_size - (draft.kind == "dflash"))
+    for method in methods:
+        n_max = min(n_max, compat.longest_draft(method, draft or r.target) or n_max)
     return Speculation(
         methods=methods,
         draft=draft.path if draft else None,
