@@ -305,3 +305,10 @@ def test_their_own_values_are_what_is_reported(tmp_path: Path) -> None:
         assert "--spec-draft-n-max 3 → --spec-draft-n-max 2" in s.info["changed_by_you"]
     with Serve(tmp_path, TARGET, "--llama-server", "embedded", "--", "--spec-type", "none") as s:
         assert (s.info["speculation"], s.info["reason"]) == ("off", "you gave --spec-type none")
+
+
+def test_strict_accepts_speculation_by_their_own_arguments(tmp_path: Path) -> None:
+    theirs = ("--", "--spec-type", "draft-simple", "-md", DRAFT)
+    args = (TARGET, "--method", "none", "--strict", "--llama-server", "embedded")
+    with Serve(tmp_path, *args, *theirs) as s:
+        assert s.info["speculation"] == "on"

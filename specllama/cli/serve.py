@@ -78,10 +78,6 @@ def serve(
     printer = Printer(as_json)
     with printer.busy("reading the model and the engine …"):
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
-    if parallel > 1:
-        printer.say(
-            f"note     {parallel} slots share the context, and each gains less than one would"
-        )
     if dry_run and as_json:
         printer.json(plan_data(plan))
         return

@@ -46,14 +46,8 @@ class Fact:
 # Facts that the help text does not show. Builds as llama.cpp numbers them.
 FACTS: Mapping[str, Fact] = {
     "eagle3_drafts": Fact(9611, None, "PR 18039; b9601 lists draft-eagle3 but it is a stub"),
-    "mtp_loads": Fact(9180, None, "PR 22673"),
     "mtp_cannot_start": Fact(10741, 10748, "issue 28196: no MTP model starts"),
-    "slots_see_wrong_rows": Fact(9180, 11292, "PR 29019: α falls with more than one slot"),
-    "spec_types_accumulate": Fact(
-        9246, None, "arg.cpp: a later --spec-type adds to an earlier one"
-    ),
-    "draft_needs_spec_type": Fact(9464, None, "PR 23988: -md alone no longer speculates"),
-    "spec_metrics": Fact(10289, None, "server-task.cpp: spec_decode_* counters"),
+    "slots_read_wrong_rows": Fact(9180, 11292, "PR 29019: α falls with more than one slot"),
 }
 
 # Architectures whose MTP graph runs, and the first build seen to have it

@@ -32,6 +32,11 @@ class Plan:
     user: UserArgs
     command: Command
 
+    @property
+    def speculates(self) -> bool:
+        """Whether speculation is asked for, by us or by the user's own --spec-type."""
+        return self.settings.speculation is not None or bool(self.user.value("--spec-type"))
+
     def without_speculation(self, because: str) -> Plan:
         """The same server with no speculation flags at all."""
         settings = replace(self.settings, speculation=None)

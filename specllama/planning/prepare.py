@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama import workloads
-from specllama.engine.capabilities import Capabilities, probe
+from specllama.engine.capabilities import Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.locate import Engine, locate
@@ -16,7 +16,7 @@ from specllama.engine.settings import Settings
 from specllama.engine.user_args import parse
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo, inspect
-from specllama.planning.choose import Request, choose, parse_methods
+from specllama.planning.choose import Choice, Request, choose, parse_methods
 from specllama.planning.plan import Plan, make_plan
 
 
@@ -49,12 +49,24 @@ def prepare(
     user = parse(user_args, capabilities)
     request = Request(target, workload, draft, methods, wish.n_max, wish.p_min, wish.draft_layers)
     choice = choose(request, capabilities)
+    notes = tuple(_slot_notes(settings.parallel, choice, capabilities))
+    choice = replace(choice, warnings=choice.warnings + notes)
     settings = replace(
         settings,
         model=target.path,
         api_key=settings.api_key or os.environ.get(API_KEY_ENV) or None,
     )
     return make_plan(target, workload, engine, capabilities, choice, settings, user, check_port)
+
+
+def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]:
+    """What more than one slot costs."""
+    if slots == 1:
+        return
+    yield f"{slots} slots share the context, and each gains less than one alone would"
+    spec = choice.speculation
+    if spec and spec.uses_draft and caps.fact("slots_read_wrong_rows") is Answer.YES:
+        yield f"{caps.label} drafts worse with more than one slot; b11311 and later do not"
 
 
 def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:

@@ -41,7 +41,7 @@ def serve(plan: Plan, log: Path, report: Report, strict: bool = False) -> None:
     Raises StrictError when speculation is off and `strict`; EngineError when the
     server does not start or keeps crashing.
     """
-    if strict and plan.settings.speculation is None:
+    if strict and not plan.speculates:
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     with stop_on_signals():
         try:

@@ -53,7 +53,7 @@ def verify(client: Client, plan: Plan, log_text: str) -> Engagement:
     before = client.metrics()
     timings = [_ask(client, plan, prompt) for prompt in plan.workload.prompts[:PROBE_PROMPTS]]
     seen = _add(timings, _steps(before, client.metrics()))
-    if plan.settings.speculation is None and not plan.user.value("--spec-type"):
+    if not plan.speculates:
         return replace(seen, engaged=False, reason=plan.choice.because)
     if seen.drafted:
         return replace(seen, engaged=True, reason=plan.choice.because)
