@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,17 @@ def native() -> Path:
 def vocab_dir() -> Path:
     """llama.cpp's real vocabulary files, kept beside the native server."""
     return _native().parent.parent / "vocab"
+
+
+@pytest.fixture(scope="session")
+def llama_cpp() -> Any:
+    """The module of the extra llama-cpp-python, which must be there in CI."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        message = "the extra llama-cpp-python is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return importlib.import_module("llama_cpp")
 
 
 @pytest.fixture(params=["embedded", "native"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -17,16 +15,6 @@ from tests.support import MODELS, Serve, specllama
 from tests.test_serve import CODE
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
-
-
-@pytest.fixture(scope="module")
-def llama_cpp() -> None:
-    """The extra must be there in CI."""
-    if importlib.util.find_spec("llama_cpp") is None:
-        message = "the extra llama-cpp-python is not installed"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
 
 
 def test_a_hand_worked_replay() -> None:

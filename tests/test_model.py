@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,36 @@ def test_tokenizer_facts_of_real_vocabularies(
     assert v is not None
     assert (v.type, v.n_tokens, v.add_bos, v.bos_id) == (type_, n, add_bos, bos)
     assert len(v.tokens) == n
+
+
+def test_llama_cpp_itself_reads_the_same_facts(vocab_dir: Path, llama_cpp: Any) -> None:
+    """Type, size, special ids and effective add_bos/add_eos of all its vocabulary files."""
+    types = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
+    params = llama_cpp.llama_model_default_params()
+    params.vocab_only = True
+    quiet = llama_cpp.llama_log_callback(lambda _level, _text, _data: None)
+    llama_cpp.llama_log_set(quiet, None)
+    compared = 0
+    for path in sorted([*vocab_dir.glob("*.gguf"), *MODELS.glob("*.gguf")]):
+        model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        if not model:  # llama.cpp no longer loads some of its oldest files
+            continue
+        vocab = llama_cpp.llama_model_get_vocab(model)
+        theirs = (
+            types[llama_cpp.llama_vocab_type(vocab)],
+            llama_cpp.llama_vocab_n_tokens(vocab),
+            llama_cpp.llama_vocab_get_add_bos(vocab),
+            llama_cpp.llama_vocab_get_add_eos(vocab),
+            llama_cpp.llama_vocab_bos(vocab),
+            llama_cpp.llama_vocab_eos(vocab),
+        )
+        llama_cpp.llama_model_free(model)
+        v = inspect(path).vocabulary
+        assert v is not None
+        ours = (v.type, v.n_tokens, v.add_bos, v.add_eos, v.bos_id, v.eos_id)
+        assert ours == theirs, path.name
+        compared += 1
+    assert compared >= 20
 
 
 def test_the_file_types_are_those_of_gguf_py() -> None:
