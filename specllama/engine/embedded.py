@@ -85,12 +85,17 @@ def serve(pairs: Sequence[tuple[EmbeddedOption, str]]) -> int:
         print(f"error: {e}", file=sys.stderr)
         return 1
     stop = threading.Event()
+
+    def on_signal(_signum: int, _frame: FrameType | None) -> None:
+        _on_signals(signal.SIG_DFL)  # a second one ends it at once, as in llama-server
+        stop.set()
+
     try:
         server: Any = xllamacpp.Server(params)
     except RuntimeError as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
-    _on_signals(lambda _signum, _frame: stop.set())
+    _on_signals(on_signal)
     while not stop.wait(0.5):  # a bare wait() cannot be interrupted on Windows
         pass
     del server  # stops the loop, joins the threads
@@ -98,16 +103,8 @@ def serve(pairs: Sequence[tuple[EmbeddedOption, str]]) -> int:
 
 
 def _on_signals(handler: Any) -> None:
-    def second(_signum: int, _frame: FrameType | None) -> None:
-        sys.exit(1)
-
-    def first(signum: int, frame: FrameType | None) -> None:
-        for s in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(s, second)
-        handler(signum, frame)
-
     for s in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(s, handler if handler is signal.SIG_DFL else first)
+        signal.signal(s, handler)
 
 
 def version_text() -> str:

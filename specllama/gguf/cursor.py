@@ -132,19 +132,15 @@ def _walk(c: Cursor, count: int, what: str) -> None:
     unpack = U64.unpack_from
     left = count
     while left:
-        window, last = c.window, len(c.window) - 8
-        at = c.at - c.window_at
+        window, at = c.window, c.at - c.window_at
+        last = len(window) - 8
         while left and at <= last:
             at += 8 + unpack(window, at)[0]
             left -= 1
-        if c.window_at + at > c.size:
-            c.check(c.window_at + at - c.at, what)
-        moved = c.window_at + at
-        if moved == c.at and left:  # not even one length in the window
-            c.check(8, what)
-        c.at = moved
+        c.check(c.window_at + at - c.at, what)
+        c.at = c.window_at + at
         if left:
+            c.check(8, what)
             c.refill()
             if len(c.window) < 8:
-                c.check(8, what)
                 raise GgufError(f"{c.source.name}: the file was cut while it was read")
