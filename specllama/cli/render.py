@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specllama.planning.plan import Plan
-from specllama.serving.serve import Ready
-from specllama.serving.verify import Engagement
+if TYPE_CHECKING:  # render is imported by commands that start no server
+    from specllama.planning.plan import Plan
+    from specllama.serving.serve import Ready
+    from specllama.serving.verify import Engagement
 
 _SHOWN_REJECTED = 6
 
