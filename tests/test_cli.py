@@ -154,3 +154,12 @@ def test_completion_completes() -> None:
     argv = [sys.executable, "-c", "from specllama.cli import main; main()"]
     done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
     assert done.stdout.split() == ["serve"]
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    argv = [sys.executable, "-m", "specllama", "inspect", str(TARGET), "--tensors"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+        assert p.stdout is not None
+        assert p.stderr is not None
+        p.stdout.close()
+        assert p.stderr.read() == ""

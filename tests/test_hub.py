@@ -75,6 +75,7 @@ def test_a_known_draft_is_judged_from_afar_and_fetched(hub: Hub, coder: Path) ->
     fetched = Path(json.loads(done.stdout)["draft"])
     original = hub.root / "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/coder-q8_0.gguf"
     assert fetched.read_bytes() == original.read_bytes()
+    assert done.stderr == ""  # no progress bar in a pipe
 
 
 def test_a_download_that_breaks_off_is_resumed(hub: Hub, coder: Path) -> None:

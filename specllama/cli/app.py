@@ -5,6 +5,7 @@ Heavy imports stay inside the commands: `specllama --help` must start at once.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -53,6 +54,9 @@ def run(argv: Sequence[str]) -> int:
         code = app(
             args=ours or ["--help"], obj=theirs, prog_name="specllama", standalone_mode=False
         )
+    except BrokenPipeError:  # `specllama … | head`: who read us has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except SystemExit as e:  # completion ends that way
         return e.code if isinstance(e.code, int) else 0
     except Exception as e:

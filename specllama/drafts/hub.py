@@ -7,6 +7,7 @@ header of a remote file is fetched, in ranges of 1 MiB, each once.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,15 +152,21 @@ def files(repo: str) -> list[RemoteFile]:
 
 
 def download(label: str) -> Path:
-    """Fetches OWNER/REPO:FILE into the Hub's cache with a progress bar; an interrupted
-    download goes on where it stopped. The size is checked."""
+    """Fetches OWNER/REPO:FILE into the Hub's cache, with a progress bar on a terminal; an
+    interrupted download goes on where it stopped. What arrived is checked to be whole."""
+    import huggingface_hub.utils as hub_utils
     from huggingface_hub import hf_hub_download
 
     remote = _REMOTE.fullmatch(label)
     if not remote:
         raise UsageError(f"{label} is not OWNER/REPO:FILE.gguf")
+    if not sys.stderr.isatty():
+        # exported under no fixed name; without it the bar only is drawn as plain lines
+        getattr(hub_utils, "disable_progress_bars", lambda: None)()
     with _explained(label):
-        return Path(hf_hub_download(remote[1], remote[2]))
+        path = Path(hf_hub_download(remote[1], remote[2]))
+    read_headers(path)
+    return path
 
 
 def _named(suggestion: Suggestion) -> list[str]:
