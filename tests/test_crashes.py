@@ -54,7 +54,7 @@ def test_a_server_that_does_not_start_is_explained(
 
 
 def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> None:
-    fake = Fake(tmp_path, crash_after=0.5, draft_n=8)
+    fake = Fake(tmp_path, crash_after=1.5, draft_n=8)
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert s.info["speculation"] == "on"
         assert s.popen.wait(60) == 1
@@ -100,13 +100,13 @@ def test_standing_still_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_a_slow_start_that_progresses_is_waited_for(tmp_path: Path) -> None:
-    body = "import time\nfor i in range(8): print(i, flush=True); time.sleep(0.4)\ntime.sleep(600)"
+    body = "import time\nfor i in range(12): print(i, flush=True); time.sleep(0.4)\ntime.sleep(600)"
     server = process.start(
         Command((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
     )
     begin = time.monotonic()
     try:
-        process.wait_ready(server, lambda: time.monotonic() - begin > 3, stall_s=1)
+        process.wait_ready(server, lambda: time.monotonic() - begin > 4, stall_s=2)
     finally:
         server.stop()
 

@@ -201,7 +201,6 @@ def test_no_server_is_left_when_specllama_is_killed(engine: str, tmp_path: Path)
 
 
 def test_a_stop_while_loading_leaves_nothing(tmp_path: Path) -> None:
-    argv_seen = tmp_path / "out"
     s = Serve(tmp_path, TARGET, "--llama-server", "embedded")
     until = time.monotonic() + 30
     while not psutil.Process(s.popen.pid).children():
@@ -211,7 +210,6 @@ def test_a_stop_while_loading_leaves_nothing(tmp_path: Path) -> None:
     children = [c.pid for c in psutil.Process(s.popen.pid).children()]
     assert s.stop() == 0
     assert all(gone(c) for c in children)
-    assert argv_seen.read_text() == ""
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def verify(client: Client, plan: Plan, log_text: str) -> Engagement:
     slots = client.slots()
     if slots and not slots[0].get("speculative", True):
         cause = explain(0, log_text)
-        detail = f" ({cause.message})" if cause.kind != "ended" else ""
+        # the log is full of harmless complaints: only what can stop speculation counts
+        detail = f" ({cause.message})" if cause.blames_speculation else ""
         return replace(seen, engaged=False, reason=f"llama-server started without it{detail}")
     return replace(seen, engaged=False, reason=_idle_reason(plan))
 
@@ -72,8 +73,9 @@ def _idle_reason(plan: Plan) -> str:
     nothing = f"nothing was drafted in {PROBE_PROMPTS} probe requests"
     if spec is not None and spec.ngram is not None and not spec.uses_draft:
         n = spec.ngram.mod_match if "ngram-mod" in spec.methods else spec.ngram.n
+        run = "nothing" if spec.methods == ("ngram-cache",) else f"no run of {n} tokens"
         return (
-            f"{nothing}: no run of {n} tokens came back to be copied; "
+            f"{nothing}: {run} came back to be copied; "
             f"{','.join(spec.methods)} stays loaded for text that does repeat"
         )
     if spec is not None and spec.p_min > 0:
