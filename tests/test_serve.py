@@ -102,7 +102,7 @@ def test_the_same_text_with_and_without_speculation(engine: str, tmp_path: Path)
             assert s.info["speculation"] == name
             body = {"prompt": "import os\n\ndef main(", "n_predict": 40, "temperature": 0}
             texts.append(httpx.post(f"{s.url}/completion", json=body).json()["content"])
-    assert len(os.path.commonprefix(texts)) >= 40
+    assert texts[0][:40] == texts[1][:40]
 
 
 def test_the_head_in_the_target_is_used(engine: str, tmp_path: Path) -> None:
