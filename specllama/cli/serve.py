@@ -25,7 +25,11 @@ def serve(
         Path | None, typer.Option(help="File that drafts: a small model or an MTP head.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="TYPE[,TYPE]: how to draft; none = do not.")
+        str | None,
+        typer.Option(
+            help="TYPE[,TYPE]: mtp, draft, eagle3, dflash, dspark, ngram-simple, ngram-map-k, "
+            "ngram-map-k4v, ngram-mod, ngram-cache; none = plain decoding."
+        ),
     ] = None,
     n_max: Annotated[
         int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
@@ -64,7 +68,7 @@ def serve(
         bool, typer.Option("--json", help="Print one JSON object when ready.")
     ] = False,
 ) -> None:
-    """Serve MODEL with the fastest method that fits, and check that it drafts."""
+    """Serve MODEL with a draft that fits it, and check that it really drafts."""
     from specllama.cli.render import Printer, ServeReport, plan_data, plan_lines
     from specllama.engine.settings import Settings
     from specllama.planning.prepare import Wish, prepare
