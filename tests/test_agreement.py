@@ -119,3 +119,23 @@ def test_without_the_extra_it_says_how_to_get_it() -> None:
     done = specllama(*args, PYTHONPATH=blocker)
     assert done.returncode == 1
     assert "pip install 'specllama[llama-cpp-python]'" in done.stderr
+
+
+def test_nothing_to_measure_is_said(tmp_path: Path) -> None:
+    alone = tmp_path / "alone" / "t.gguf"
+    alone.parent.mkdir()
+    alone.write_bytes(TARGET.read_bytes())
+    done = specllama("pick-draft", alone, "--measure", "--llama-server", "embedded")
+    assert done.returncode == 1
+    assert "nothing to measure" in done.stderr
+
+
+@pytest.mark.usefixtures("llama_cpp")
+def test_a_token_the_target_does_not_have_has_no_chance() -> None:
+    import numpy as np
+
+    from specllama.drafts.agreement import _probability
+
+    row = np.zeros(4, dtype=np.float32)
+    assert _probability(row, 3, 1.0) == pytest.approx(0.25)
+    assert _probability(row, 4, 1.0) == 0.0

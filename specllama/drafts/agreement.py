@@ -105,8 +105,12 @@ def compare(
 
 
 def _probability(row: Any, token: int, temperature: float) -> float:
-    """Softmax at a temperature, of one token."""
+    """Softmax at a temperature, of one token. The draft's vocabulary may be the longer
+    one (by up to 128 tokens): what the target does not have, it never accepts."""
     import numpy as np
+
+    if token >= len(row):
+        return 0.0
 
     scaled = (row - row.max()) / temperature
     return float(math.exp(scaled[token]) / np.exp(scaled).sum())

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from specllama.drafts.agreement import TEMPERATURES, Agreement, measure, measure_text
+from specllama.drafts.agreement import (
+    TEMPERATURES,
+    Agreement,
+    MeasureError,
+    measure,
+    measure_text,
+)
 from specllama.drafts.pick import Candidate, Measured, Picked
 from specllama.drafts.rank import draft_cost, verify_cost
 from specllama.drafts.replay import expected_tau, interval, replay
@@ -26,6 +32,11 @@ def measured(
         for c in picked.candidates
         if c.method == "draft-simple" and c.draft is not None and c.draft.path.exists()
     ]
+    if not drafts:
+        raise MeasureError(
+            "there is nothing to measure: no plain draft model on this machine fits",
+            "Heads are measured by a running server; leave out --measure to see what fits.",
+        )
     if text is not None:
         try:
             content = text.read_text(encoding="utf-8")
