@@ -108,6 +108,19 @@ def test_drafts_declare_their_base_model(hub: Hub, tmp_path: Path) -> None:
     assert [c["draft"] for c in data["candidates"]] == ["someone/tiny-draft-GGUF:tiny.Q5_1.gguf"]
 
 
+def test_a_split_model_is_read_and_fetched_whole(hub: Hub) -> None:
+    from specllama.gguf import inspect
+
+    path = repo(hub, "org/split")
+    zoo.llama(path / "m-00001-of-00002.gguf", "M", zoo.LLAMA2, 32)
+    zoo.write(path / "m-00002-of-00002.gguf", "llama", {}, {"blk.1.attn_norm.weight": (32,)})
+    whole = inspect(path / "m-00001-of-00002.gguf")
+    data = json.loads(specllama("inspect", "org/split:m-00002-of-00002.gguf", "--json").stdout)
+    assert data["tensors"] == whole.tensors
+    assert data["file_bytes"] == whole.file_bytes
+    assert len(data["shards"]) == 2
+
+
 def with_fields(source: Path, to: Path, fields: dict[str, zoo.Value]) -> Path:
     """A copy with more keys: put behind the existing ones, tensor data moved accordingly."""
     from specllama.gguf import read_header

@@ -137,7 +137,7 @@ def drafts(m: ModelInfo) -> Iterator[str]:
     if m.architecture in HOOKED_ARCHITECTURES:
         yield f"EAGLE-3, DFlash and DSpark drafters trained for hidden size {m.embedding_length}"
     if family := family_of(m):
-        known = [f"{s.name}{f' ({s.repo})' if s.repo else ''}" for s in family.suggestions]
+        known = [f"{s.name}{s.where} with {s.method}" for s in family.suggestions]
         if known:
             yield f"known for {family.name}: {'; '.join(known)}"
         if family.note:

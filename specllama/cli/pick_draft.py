@@ -159,9 +159,8 @@ def _advice(target: ModelInfo) -> list[str]:
         out.append("get      a much smaller model of the same family, from the same uploader")
     else:
         for s in family.suggestions:
-            where = f" ({s.repo})" if s.repo else ""
             out.append(
-                f"get      {s.name}{where}: {s.method}, for {family.name} [source {s.source}]"
+                f"get      {s.name}{s.where}: {s.method}, for {family.name} [source {s.source}]"
             )
         if family.note:
             out.append(f"note     {family.note}")

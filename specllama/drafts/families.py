@@ -14,12 +14,21 @@ from specllama.gguf import ModelInfo
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Something to download for a family. `repo` "" when only a name is known."""
+    """Something to download for a family. `repo` "" when only a name is known; one
+    that does not call itself GGUF has to be converted first."""
 
     method: str
     name: str
     repo: str
     source: str
+
+    @property
+    def where(self) -> str:
+        """The repository, as a remark behind the name."""
+        if not self.repo:
+            return ""
+        convert = "" if "gguf" in self.repo.lower() else ", to be converted to GGUF"
+        return f" ({self.repo}{convert})"
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ def family_of(target: ModelInfo) -> Family | None:
 
 def _family(row: dict[str, Any]) -> Family:
     out = [
-        Suggestion(s["method"], f"for {s['for']}", s["repo"], s["source"])
+        Suggestion(s["method"], f"the drafter for {s['for']}", s["repo"], s["source"])
         for s in row.get("sidecars", [])
     ]
     if draft := row.get("draft"):

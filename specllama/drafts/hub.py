@@ -18,7 +18,7 @@ from specllama.drafts.discover import Found, PassedOver
 from specllama.drafts.families import Suggestion, family_of
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import Header, ModelInfo, model_info
-from specllama.gguf.files import is_later_shard, read_headers, shards
+from specllama.gguf.files import is_later_shard, read_headers, shard_names, shards
 from specllama.gguf.header import parse_header
 
 _BLOCK = 2**20
@@ -89,9 +89,10 @@ def open_model(text: str) -> tuple[ModelInfo, list[Header]]:
 
 
 def read_remote(repo: str, file: str) -> tuple[ModelInfo, list[Header]]:
-    """The header of one Hub file. Of a split model only the part that is named."""
-    header = parse_header(RemoteSource(repo, file))
-    return model_info([header], [Path(f"{repo}:{file}")]), [header]
+    """The model a Hub file is (a part of), from the headers of all its parts."""
+    names = shard_names(file)
+    headers = [parse_header(RemoteSource(repo, name)) for name in names]
+    return model_info(headers, [Path(f"{repo}:{name}") for name in names]), headers
 
 
 def search(target: ModelInfo) -> Found:
@@ -152,7 +153,7 @@ def files(repo: str) -> list[RemoteFile]:
 
 
 def download(label: str) -> Path:
-    """Fetches OWNER/REPO:FILE into the Hub's cache, with a progress bar on a terminal; an
+    """Fetches OWNER/REPO:FILE (all parts of a split model) into the Hub's cache, with a progress bar on a terminal; an
     interrupted download goes on where it stopped. What arrived is checked to be whole."""
     import huggingface_hub.utils as hub_utils
     from huggingface_hub import hf_hub_download
@@ -161,12 +162,12 @@ def download(label: str) -> Path:
     if not remote:
         raise UsageError(f"{label} is not OWNER/REPO:FILE.gguf")
     if not sys.stderr.isatty():
-        # exported under no fixed name; without it the bar only is drawn as plain lines
+        # typed as not exported
         getattr(hub_utils, "disable_progress_bars", lambda: None)()
     with _explained(label):
-        path = Path(hf_hub_download(remote[1], remote[2]))
-    read_headers(path)
-    return path
+        paths = [Path(hf_hub_download(remote[1], name)) for name in shard_names(remote[2])]
+    read_headers(paths[0])
+    return paths[0]
 
 
 def _named(suggestion: Suggestion) -> list[str]:

@@ -33,22 +33,23 @@ def read_headers(path: Path) -> list[Header]:
     return headers
 
 
+def shard_names(name: str) -> tuple[str, ...]:
+    """The file names of all parts of the model that `name` is (a part of), in order."""
+    match = _SHARD.fullmatch(name)
+    if not match or not 1 <= int(match[2]) <= int(match[3]) <= 1000:
+        return (name,)
+    return tuple(f"{match[1]}-{i:05}-of-{match[3]}.gguf" for i in range(1, int(match[3]) + 1))
+
+
 def shards(path: Path) -> tuple[Path, ...]:
     """All parts of the model that `path` belongs to, in order. Raises GgufError naming
     the ones that are missing."""
-    match = _SHARD.fullmatch(path.name)
-    if not match:
-        return (path,)
-    total = int(match[3])
-    if not 1 <= int(match[2]) <= total <= 1000:
-        return (path,)
-    parts = tuple(
-        path.with_name(f"{match[1]}-{i:05}-of-{match[3]}.gguf") for i in range(1, total + 1)
-    )
-    if missing := [p.name for p in parts if not p.is_file()]:
+    parts = tuple(path.with_name(name) for name in shard_names(path.name))
+    missing = [p.name for p in parts if not p.is_file()]
+    if len(parts) > 1 and missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise GgufError(
-            f"{path}: {len(missing)} of the {total} parts of this model are missing: "
+            f"{path}: {len(missing)} of the {len(parts)} parts of this model are missing: "
             f"{', '.join(missing[:3])}{more}",
             "Download them into the same folder.",
         )
