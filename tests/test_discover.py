@@ -123,7 +123,7 @@ def test_names_in_any_script_and_long_paths(target: Path, tmp_path: Path) -> Non
 def test_what_cannot_be_a_draft_is_passed_over_with_a_reason(target: Path) -> None:
     (target.parent / "page.gguf").write_bytes(b"<html>")
     shutil.copy(target, target.parent / "twin.gguf")
-    passed = {p.path.name: p.rule for p in discover(inspect(target)).passed_over}
+    passed = {r.what: r.rule for r in discover(inspect(target)).rejected}
     assert passed == {"page.gguf": "unreadable", "twin.gguf": "size"}
 
 

@@ -14,30 +14,32 @@ from specllama.gguf.cache import InspectCache
 
 _MOST_FILES = 20_000  # a folder tree with more is not a model folder
 _DEPTH = 8
+TOO_LARGE = ("size", "it is as large as the target or larger")  # rule, detail
 
 
 @dataclass(frozen=True)
-class PassedOver:
-    """A file that cannot be a draft whatever the rules say, and why."""
+class Rejected:
+    """Something that could have drafted and does not: the rule and what it found."""
 
-    path: Path
+    what: str
     rule: str
-    reason: str
+    detail: str
 
 
 @dataclass(frozen=True)
 class Found:
-    """The models found, smallest first, and the files that were passed over."""
+    """The models found, smallest first, and the files that cannot be drafts whatever the
+    rules say."""
 
     models: tuple[ModelInfo, ...] = ()
-    passed_over: tuple[PassedOver, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
     outside: frozenset[Path] = frozenset()  # links that lead out of the folder searched
 
     def and_also(self, other: Found) -> Found:
         """Both together; what was found here first wins a tie."""
         return Found(
             self.models + other.models,
-            self.passed_over + other.passed_over,
+            self.rejected + other.rejected,
             self.outside | other.outside,
         )
 
@@ -48,7 +50,7 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
     config's `model_dirs`. The header of a file as large as the target is not even read."""
     cache = InspectCache()
     models: list[ModelInfo] = []
-    passed: list[PassedOver] = []
+    rejected: list[Rejected] = []
     seen = {_identity(p) for p in target.shards}
     outside: set[Path] = set()
     for path, root in _files(target, folders, everywhere):
@@ -58,18 +60,18 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
         seen.add(identity)
         try:
             if path.stat().st_size >= target.file_bytes:
-                passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
+                rejected.append(Rejected(path.name, *TOO_LARGE))
                 continue
             models.append(cache.inspect(path))
             if root is not None and not path.resolve().is_relative_to(root.resolve()):
                 outside.add(path)
         except GgufError as e:
-            passed.append(PassedOver(path, "unreadable", e.message))
+            rejected.append(Rejected(path.name, "unreadable", e.message))
         except OSError as e:
-            passed.append(PassedOver(path, "unreadable", f"{path}: {e.strerror or e}"))
+            rejected.append(Rejected(path.name, "unreadable", f"{path}: {e.strerror or e}"))
     cache.save()
     models.sort(key=lambda m: (m.file_bytes, m.path.name))
-    return Found(tuple(models), tuple(passed), frozenset(outside))
+    return Found(tuple(models), tuple(rejected), frozenset(outside))
 
 
 def _files(

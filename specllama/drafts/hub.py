@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.drafts.discover import Found, PassedOver
+from specllama.drafts.discover import TOO_LARGE, Found, Rejected
 from specllama.drafts.families import Suggestion, family_of
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import Header, ModelInfo, model_info
@@ -100,7 +100,7 @@ def search(target: ModelInfo) -> Found:
     itself made from its base model. Headers only. Paths are OWNER/REPO:FILE.
     Raises HubError when not one repository could be looked into."""
     models: list[ModelInfo] = []
-    passed: list[PassedOver] = []
+    rejected: list[Rejected] = []
     repos = _repositories(target)
     failures: list[HubError] = []
     for repo in repos:
@@ -108,21 +108,20 @@ def search(target: ModelInfo) -> Found:
             found = files(repo)[:_FILES_PER_REPO]
         except HubError as e:
             failures.append(e)
-            passed.append(PassedOver(Path(repo), "unreadable", e.message))
+            rejected.append(Rejected(repo, "unreadable", e.message))
             continue
         for file in found:
-            path = Path(file.label)
             if file.size >= target.file_bytes:
-                passed.append(PassedOver(path, "size", "it is as large as the target or larger"))
+                rejected.append(Rejected(file.label, *TOO_LARGE))
                 continue
             try:
                 info, _ = read_remote(file.repo, file.name)
                 models.append(info)
             except SpecllamaError as e:
-                passed.append(PassedOver(path, "unreadable", e.message))
+                rejected.append(Rejected(file.label, "unreadable", e.message))
     if repos and len(failures) == len(repos):
         raise failures[0]
-    return Found(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(passed))
+    return Found(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(rejected))
 
 
 def _repositories(target: ModelInfo) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specllama.drafts import compat
 from specllama.drafts.compat import METHOD_OF_KIND
-from specllama.drafts.discover import Found, discover
+from specllama.drafts.discover import Found, Rejected, discover
 from specllama.drafts.rank import Prediction, predict
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
@@ -18,15 +18,6 @@ from specllama.workloads import Workload
 
 _MOST_K = 8
 _HALF = 0.5  # a whole model over half the target cannot pay
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """Something that could have drafted and does not."""
-
-    what: str
-    rule: str
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, foun
     """The verdict on each model of `found` and on the target's own head. Candidates in the
     workload's order of methods, within a method by predicted speed-up."""
     candidates: list[Candidate] = []
-    rejected = [Rejected(p.path.name, p.rule, p.reason) for p in found.passed_over]
+    rejected = list(found.rejected)
     own = compat.own_head_verdict(target, caps)
     if own.ok:
         candidates.append(_candidate(target, "draft-mtp", None, workload.name))

@@ -12,8 +12,12 @@ from specllama.drafts.families import Prior, prior
 from specllama.gguf import ModelInfo
 
 _MOST_K = 8
-# Verifying one more token on a dense model costs little more than its arithmetic.
+# Assumptions, not readings; `pick-draft` shows ranges, and a measurement replaces them.
+# Verifying one more token on a dense model costs little more than its arithmetic
+# (tests/test_rank.py holds it against a reported pair).
 _DENSE_PER_TOKEN = 0.03
+# Of a MoE model's active bytes the part that is experts; the rest is attention and shared.
+_EXPERT_SHARE = 0.8
 _KV_CONTEXT = 8192  # tokens, for the memory column
 _KV_BYTES = 2  # f16
 
@@ -80,8 +84,7 @@ def verify_cost(target: ModelInfo, k: int) -> float:
         return 1 + _DENSE_PER_TOKEN * k
     u = min(1.0, target.experts_used / target.experts)
     growth = (1 - (1 - u) ** (k + 1)) / u
-    expert_share = 0.8  # of the active bytes; attention and shared parts are the rest
-    return 1 + expert_share * (growth - 1) + _DENSE_PER_TOKEN * k
+    return 1 + _EXPERT_SHARE * (growth - 1) + _DENSE_PER_TOKEN * k
 
 
 def extra_memory(target: ModelInfo, draft: ModelInfo | None) -> int:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from specllama.drafts import compat
 from specllama.drafts.compat import METHOD_OF_KIND
-from specllama.drafts.pick import Candidate, Rejected, pick
+from specllama.drafts.discover import Rejected
+from specllama.drafts.pick import Candidate, pick
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import check_methods
