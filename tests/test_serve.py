@@ -270,6 +270,16 @@ def test_more_slots_when_asked(tmp_path: Path) -> None:
         assert "2 slots share the context" in s.err
 
 
+def test_demo_can_be_looked_at_before_it_runs() -> None:
+    done = specllama("demo", "--dry-run")
+    assert done.returncode == 0
+    assert "command  " in done.stdout
+    assert "speculation" not in done.stdout
+    data = json.loads(specllama("demo", "--dry-run", "--json").stdout)
+    assert data["methods"] == ["draft-simple"]
+    assert "server_pid" not in data
+
+
 def test_demo_shows_real_drafting() -> None:
     done = specllama("demo", "--json")
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from specllama.cli.options import DryRun, LlamaServer
+
 _PROMPT = 'def read_lines(path):\n    """Return the lines of a file.'
 
 
@@ -15,14 +17,20 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     ctx: typer.Context,
-    llama_server: Annotated[
-        str, typer.Option("--llama-server", help="The binary to run, or `embedded`.")
-    ] = "embedded",
+    llama_server: LlamaServer = "embedded",
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Serve the packaged tiny model and its draft, send a completion, say what happened, stop."""
     from specllama.cli.app import no_passthrough
-    from specllama.cli.render import Printer, ServeReport, engagement_line, plan_lines, ready_data
+    from specllama.cli.render import (
+        Printer,
+        ServeReport,
+        engagement_line,
+        plan_data,
+        plan_lines,
+        ready_data,
+    )
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError
     from specllama.planning.prepare import Wish, prepare
@@ -38,9 +46,14 @@ def demo(
     wish = Wish("code", draft=demo_model("draft.gguf"))
     # The tiny pair needs one thread; more only wait for each other.
     plan = prepare(settings, wish, ("-t", "1"), llama_server)
+    if dry_run and as_json:
+        printer.json(plan_data(plan))
+        return
     for line in plan_lines(plan):
         printer.say(line)
     printer.say(f"command  {plan.command.display()}")
+    if dry_run:
+        return
     with stop_on_signals():
         try:
             running = launch(plan, new_log(plan.settings.port), ServeReport(printer))

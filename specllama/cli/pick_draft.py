@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli.options import LlamaServer, Workload
+
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.drafts.pick import Candidate, Picked
@@ -25,12 +27,8 @@ def pick_draft(
     folders: Annotated[
         list[Path] | None, typer.Option("--dir", help="A folder to search, with all below it.")
     ] = None,
-    workload: Annotated[
-        str, typer.Option("--workload", "-w", help="code, chat, text, edit or creative.")
-    ] = "chat",
-    llama_server: Annotated[
-        str | None, typer.Option("--llama-server", help="Judge for this build.")
-    ] = None,
+    workload: Workload = "chat",
+    llama_server: LlamaServer = None,
     hub: Annotated[
         bool, typer.Option("--hub", help="Look on the Hugging Face Hub as well (headers only).")
     ] = False,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from specllama.cli.options import DryRun, LlamaServer, Workload
+
 
 def register(app: typer.Typer) -> None:
     app.command("serve", epilog="Arguments after -- go to llama-server and win.")(serve)
@@ -18,9 +20,7 @@ def serve(
         Path,
         typer.Argument(metavar="MODEL", help="The GGUF file to serve (any part of a split one)."),
     ],
-    workload: Annotated[
-        str, typer.Option("--workload", "-w", help="code, chat, text, edit or creative.")
-    ] = "chat",
+    workload: Workload = "chat",
     draft: Annotated[
         Path | None, typer.Option(help="File that drafts: a small model or an MTP head.")
     ] = None,
@@ -54,16 +54,12 @@ def serve(
             help="Key clients must send. Better in the variable: arguments show in `ps`.",
         ),
     ] = None,
-    llama_server: Annotated[
-        str | None, typer.Option("--llama-server", help="The binary to run, or `embedded`.")
-    ] = None,
+    llama_server: LlamaServer = None,
     log: Annotated[Path | None, typer.Option(help="File for the server's log.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="End with exit code 3 when speculation is off.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the decision and the command; start nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when ready.")
     ] = False,

@@ -1,0 +1,17 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Workload = Annotated[
+    str, typer.Option("--workload", "-w", help="code, chat, text, edit or creative.")
+]
+LlamaServer = Annotated[
+    str | None, typer.Option("--llama-server", help="The binary to run, or `embedded`.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the decision and the command; start nothing.")
+]
