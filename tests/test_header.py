@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -15,21 +17,22 @@ from specllama.gguf import GgufError, LazyArray, read_header
 from specllama.gguf.header import parse_header
 from specllama.gguf.source import BytesSource
 from specllama.gguf.types import TENSOR_TYPES
-from tests.support import MODELS, write_gguf
+from tests.support import MODELS, specllama, write_gguf
 
 
-def same_as_reference(path: Path) -> None:
+def same_as_reference(path: Path) -> Any:
+    """Compares every field and tensor with gguf-py's reading, and returns that."""
     ours, reference = read_header(path), gguf.GGUFReader(path)
     keys = [k for k in reference.fields if not k.startswith("GGUF.")]
     assert set(ours.fields) == set(keys)
     for key in keys:
-        value, theirs = ours.fields[key], reference.fields[key].contents()
-        if isinstance(value, LazyArray):
-            if value.kind == 8:
-                assert [s.decode("utf-8", "replace") for s in value.strings()] == theirs, key
-            else:
-                assert value.numbers() == pytest.approx(theirs), key
+        value, field = ours.fields[key], reference.fields[key]
+        if isinstance(value, LazyArray) and value.kind == 8:
+            assert value.strings() == [bytes(field.parts[i]) for i in field.data], key
+        elif isinstance(value, LazyArray):
+            assert value.numbers() == pytest.approx([field.parts[i][0] for i in field.data]), key
         else:
+            theirs = field.contents()
             assert value == (pytest.approx(theirs) if isinstance(theirs, float) else theirs), key
     assert [t.name for t in ours.tensors] == [t.name for t in reference.tensors]
     for a, b in zip(ours.tensors, reference.tensors, strict=True):
@@ -37,6 +40,7 @@ def same_as_reference(path: Path) -> None:
         assert a.nbytes == b.n_bytes
         assert a.kind == b.tensor_type.name
         assert ours.data_offset + a.offset == b.data_offset
+    return reference
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.gguf")), ids=lambda p: p.name)
@@ -44,12 +48,29 @@ def test_reads_what_gguf_py_reads(path: Path) -> None:
     same_as_reference(path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["llama-spm", "gpt-2", "phi-3", "bert-bge", "baichuan", "deepseek-coder", "mpt", "llama-bpe"],
-)
-def test_reads_llama_cpp_vocabularies(vocab_dir: Path, name: str) -> None:
-    same_as_reference(vocab_dir / f"ggml-vocab-{name}.gguf")
+VOCABULARIES = (
+    "aquila baichuan bert-bge command-r deepseek-coder deepseek-llm falcon gemma-4 gpt-2 gpt-neox "
+    "llama-bpe llama-spm mpt nomic-bert-moe phi-3 qwen2 qwen35 refact starcoder"
+).split()
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_llama_cpp_vocabularies(vocab_dir: Path, name: str) -> None:
+    """Field by field, and what `inspect` says of the file, as gguf-py reads them."""
+    path = vocab_dir / f"ggml-vocab-{name}.gguf"
+    reference = same_as_reference(path)
+    data = json.loads(specllama("inspect", path, "--json").stdout)
+    assert data["kind"] == "vocab-only"
+    assert data["vocabulary"]["n_tokens"] == len(reference.fields["tokenizer.ggml.tokens"].data)
+    for key in ("bos", "eos"):
+        field = reference.fields.get(f"tokenizer.ggml.{key}_token_id")
+        if field is not None:
+            assert data["vocabulary"][f"{key}_id"] == field.contents()
+
+
+def test_no_vocabulary_file_is_left_out(vocab_dir: Path) -> None:
+    there = {p.stem.removeprefix("ggml-vocab-") for p in vocab_dir.glob("*.gguf")}
+    assert there == set(VOCABULARIES)
 
 
 def test_tensor_types_are_those_of_gguf_py() -> None:

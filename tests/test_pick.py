@@ -308,20 +308,3 @@ def test_inspect_says_what_a_file_is(name: str) -> None:
     assert data["kind"] == info.kind
     assert data["vocabulary"]["n_tokens"] == 4096
     assert len(data["tensor_table"]) == info.tensors
-
-
-def test_inspect_on_llama_cpp_vocabularies(vocab_dir: Path) -> None:
-    """The right kind, size and special ids, as gguf-py reads them."""
-    import gguf
-
-    small = [p for p in sorted(vocab_dir.glob("*.gguf")) if p.stat().st_size < 2 * 2**20]
-    assert len(small) >= 5
-    for path in small:
-        data = json.loads(specllama("inspect", path, "--json").stdout)
-        reference = gguf.GGUFReader(path)
-        assert data["kind"] == "vocab-only"
-        assert data["vocabulary"]["n_tokens"] == len(reference.fields["tokenizer.ggml.tokens"].data)
-        for key in ("bos", "eos"):
-            field = reference.fields.get(f"tokenizer.ggml.{key}_token_id")
-            if field is not None:
-                assert data["vocabulary"][f"{key}_id"] == field.contents()
