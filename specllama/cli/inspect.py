@@ -65,7 +65,9 @@ def lines(m: ModelInfo) -> Iterator[str]:
         base = f", based on {m.names.base_models[0]}" if m.names.base_models else ""
         yield f"name     {m.names.name}{base}"
     if m.tensors:
-        called = f"{m.file_type} ({m.quantization} mostly)" if m.file_type else m.quantization
+        called = m.quantization
+        if m.file_type and m.file_type != m.quantization:
+            called = f"{m.file_type} ({m.quantization} mostly)"
         yield (
             f"weights  {count(m.parameters)} parameters, {called}, "
             f"{m.bits_per_weight:.2f} bits each, {m.tensors} tensors; "

@@ -100,7 +100,8 @@ def _print(printer: Printer, target: ModelInfo, picked: Picked, show_all: bool) 
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("method", "file", "size", "memory", "α", "τ at K", "speed-up"):
+        alpha = "α (* measured)" if any(c.measured for c in picked.candidates) else "α prior"
+        for name in ("method", "file", "size", "memory", alpha, "τ at K", "predicted"):
             table.add_column(name, justify="left" if name in ("method", "file") else "right")
         for c in picked.candidates:
             table.add_row(*_row(target, c))
