@@ -7,18 +7,26 @@ models of architecture `llama` can be loaded by llama-server.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specllama.gguf.types import TENSOR_TYPES, nbytes
+
+_TYPE_IDS = {name: i for i, (name, _, _) in TENSOR_TYPES.items()}
 Value = bool | int | float | str | Sequence[int] | Sequence[str]
 
 
 def write(
-    path: Path, arch: str, fields: Mapping[str, Value], tensors: Mapping[str, Sequence[int]]
+    path: Path,
+    arch: str,
+    fields: Mapping[str, Value],
+    tensors: Mapping[str, Sequence[int]],
+    types: Mapping[str, str] | None = None,
 ) -> Path:
-    """A GGUF 3 file with F32 tensors of zeros. Keys without a dot in front of `arch.` as given."""
+    """A GGUF 3 file with tensors of zeros, F32 unless `types` names another type."""
     body = b"".join(
         _string(k) + _value(v) for k, v in {"general.architecture": arch, **fields}.items()
     )
@@ -26,10 +34,9 @@ def write(
     for name, shape in tensors.items():
         dims = b"".join(struct.pack("<Q", n) for n in shape)
         table += _string(name) + struct.pack("<I", len(shape)) + dims
-        table += struct.pack("<IQ", 0, offset)
-        size = 4
-        for n in shape:
-            size *= n
+        kind = _TYPE_IDS[(types or {}).get(name, "F32")]
+        table += struct.pack("<IQ", kind, offset)
+        size = nbytes(kind, math.prod(shape)) or 0
         offset += -(-size // 32) * 32
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields) + 1) + body + table
     start = -(-len(head) // 32) * 32

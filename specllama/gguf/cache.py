@@ -9,13 +9,14 @@ from typing import Any
 
 from specllama import __version__
 from specllama.gguf.files import inspect, shards
+from specllama.gguf.layout import Block, Layout
 from specllama.gguf.model import ModelInfo, Names, Sidecar
 from specllama.gguf.source import FileSource
 from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
 from specllama.storage import cache_dir, write_atomically
 
-_VERSION = f"{__version__}/3"  # change when ModelInfo does
+_VERSION = f"{__version__}/4"  # change when ModelInfo does
 _MOST = 5000  # models kept
 
 
@@ -72,6 +73,8 @@ def as_json(value: Any) -> Any:
     """A dataclass as JSON values; of a lazy array, where it lies in the file."""
     if isinstance(value, LazyArray):
         return [value.kind, value.count, value.start, value.end]
+    if isinstance(value, Block):  # many and small: by position
+        return [getattr(value, f.name) for f in fields(value)]
     if is_dataclass(value):
         return {f.name: as_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
@@ -96,6 +99,9 @@ def _restore(data: dict[str, Any], parts: tuple[Path, ...]) -> ModelInfo:
             "window_pattern": tuple(data["window_pattern"]),
             "sidecar": Sidecar(
                 **{**data["sidecar"], "target_layers": tuple(data["sidecar"]["target_layers"])}
+            ),
+            "layout": Layout(
+                **{**data["layout"], "blocks": tuple(Block(*b) for b in data["layout"]["blocks"])}
             ),
             "vocabulary": Vocabulary(**{**v, "table": table}) if v else None,
         }

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from specllama.gguf import architectures
 from specllama.gguf.header import Header, Tensor
+from specllama.gguf.layout import Layout, layout
 from specllama.gguf.types import FILE_TYPES
 from specllama.gguf.vocabulary import Vocabulary, read_vocabulary
 
@@ -83,6 +84,7 @@ class ModelInfo:
     experts_used: int
     context_length: int | None
     sidecar: Sidecar
+    layout: Layout
     vocabulary: Vocabulary | None
     template_hash: str
     missing_bytes: int = 0
@@ -154,6 +156,7 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         experts_used=used,
         context_length=h.number(f"{arch}.context_length") or None,
         sidecar=_sidecar(h, arch),
+        layout=layout(h, tensors),
         vocabulary=read_vocabulary(h),
         template_hash=hashlib.sha256(template.encode()).hexdigest() if template else "",
         missing_bytes=max(header.missing_bytes for header in headers),

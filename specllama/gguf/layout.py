@@ -1,0 +1,305 @@
+"""Layout: what each block of a model weighs and what one token leaves in it.
+
+The per-block facts of llama.cpp's hyperparameters (b11434: src/llama-hparams.cpp and
+load_arch_hparams of src/models/*.cpp) that memory sums need. For an architecture in EXACT
+they were compared with llama-fit-params; for others sizes come from the tensor table and
+are upper estimates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specllama.gguf import architectures
+from specllama.gguf.header import Header, Tensor
+
+EXACT = frozenset(
+    "llama qwen2 qwen3 qwen3moe qwen3next qwen35 qwen35moe gemma2 gemma3 gemma4 phi3 gpt-oss "
+    "glm4moe deepseek2 minimax-m2 lfm2 mamba2 falcon-h1 granitehybrid rwkv7 command-r mimo2".split()
+)
+# Architectures with sliding-window layers and no array that names them: every n-th layer is
+# a full one (load_swa_pattern); the second number, where the file gives none, is the window.
+_PERIOD: Mapping[str, tuple[int, int]] = {
+    "gemma2": (2, 4096),
+    "gemma3": (6, 0),
+    "gemma3n": (5, 0),
+    "gpt-oss": (2, 0),
+    "cohere2": (4, 0),
+    "olmo2": (4, 0),
+    "muse-glimmer": (4, 0),
+    "plamo3": (8, 0),
+}
+_NO_WINDOW = frozenset({"phi3"})  # the key is there, llama.cpp ignores it
+# Hybrids whose every n-th layer is attention, unless the file lists the recurrent ones.
+_INTERVAL: Mapping[str, int] = {
+    "qwen3next": 4,
+    "qwen35": 4,
+    "qwen35moe": 4,
+    "qwen4exp": 4,
+    "minimax-01": 8,
+}
+_KV_FROM_START = {"gemma3n": 20}
+_MOST_BLOCKS = 10_000
+
+
+@dataclass(frozen=True)
+class Block:
+    """`weights`, `experts` (the part of them that is routed experts): bytes. `k`, `v`:
+    elements that one token leaves in the KV cache, 0 = none. `window`: only a sliding
+    window of tokens is kept. `state`: f32 elements of recurrent state per sequence."""
+
+    weights: int
+    experts: int
+    k: int
+    v: int
+    window: bool
+    state: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Blocks in order, MTP blocks last. Sizes in bytes: `embedding` (read by row, stays in
+    RAM), `output` (0 = the embedding is used), `rest` (goes where the output goes). Widths
+    in elements per token: `query`, `ff` (dense), `expert_ff` (one expert), `mixer` (the
+    input of a recurrent block), `side_input` (embeddings of their own for every block).
+    `v_padded`: without flash attention every V row is as wide
+    as the widest. `problem`: where the header contradicts its tensors, "" if nowhere."""
+
+    blocks: tuple[Block, ...]
+    embedding: int
+    output: int
+    rest: int
+    vocabulary: int
+    query: int
+    ff: int
+    expert_ff: int
+    mixer: int
+    side_input: int
+    v_padded: int
+    window: int
+    exact: bool
+    problem: str
+
+
+def layout(h: Header, tensors: Sequence[Tensor]) -> Layout:
+    """The layout that header and tensors describe."""
+    arch = h.text("general.architecture")
+    count = min(h.number(f"{arch}.block_count"), _MOST_BLOCKS)
+    sizes = _sizes(tensors)
+    by_name = {t.name: t for t in tensors}
+    windows = _windows(h, arch, count)
+    keeps = _keeps(h, arch, by_name, windows)
+    recurrent = _recurrent(h, arch, count, keeps)
+    states = _state(h, arch)
+    blocks = tuple(
+        Block(
+            *sizes.get(i, (0, 0)),
+            *((0, 0) if recurrent[i] and arch != "falcon-h1" else keeps[i]),
+            window=windows[i],
+            state=states if recurrent[i] else 0,
+        )
+        for i in range(count)
+    )
+    shared = h.number(f"{arch}.attention.shared_kv_layers")
+    first_without = _KV_FROM_START.get(arch, count - shared)
+    blocks = tuple(_without_kv(b) if i >= first_without else b for i, b in enumerate(blocks))
+    table = by_name.get("token_embd.weight")
+    heads = max(_per_block(h, f"{arch}.attention.head_count", count), default=0)
+    return Layout(
+        blocks=blocks,
+        embedding=_bytes(by_name, "token_embd.weight", "per_layer_token_embd.weight"),
+        output=_bytes(by_name, "output.weight"),
+        rest=sizes.get(-1, (0, 0))[0],
+        vocabulary=table.shape[-1] if table and table.shape else 0,
+        query=heads * _head_sizes(h, arch, False)[0],
+        ff=_ff(h, by_name, arch),
+        expert_ff=h.number(f"{arch}.expert_feed_forward_length"),
+        mixer=max((_rows(by_name, t.name) for t in tensors if t.name.endswith(_MIXERS)), default=0),
+        side_input=h.number(f"{arch}.embedding_length_per_layer_input") * count,
+        v_padded=max((v for _, v in keeps), default=0),
+        window=_window_size(h, arch),
+        exact=arch in EXACT,
+        problem=_problem(h, arch, by_name, count, keeps),
+    )
+
+
+_MIXERS = (".ssm_in.weight", ".attn_qkv.weight", ".shortconv.in_proj.weight")
+_APART = ("token_embd.weight", "per_layer_token_embd.weight", "output.weight")
+
+
+def _sizes(tensors: Sequence[Tensor]) -> dict[int, tuple[int, int]]:
+    """Block → (bytes, bytes of routed experts); -1: what belongs to no block."""
+    out: dict[int, tuple[int, int]] = {}
+    for t in tensors:
+        if t.name in _APART:
+            continue
+        m = re.match(r"blk\.(\d{1,9})\.", t.name)
+        i = int(m[1]) if m else -1
+        size, experts = out.get(i, (0, 0))
+        n = t.nbytes or 0
+        out[i] = (size + n, experts + (n if "_exps." in t.name else 0))
+    return out
+
+
+def _bytes(by_name: Mapping[str, Tensor], *names: str) -> int:
+    return sum(by_name[n].nbytes or 0 for n in names if n in by_name)
+
+
+def _keeps(
+    h: Header, arch: str, by_name: Mapping[str, Tensor], windows: Sequence[bool]
+) -> list[tuple[int, int]]:
+    """(k, v) of each block by head counts and sizes: llama_hparams::n_embd_k_gqa. MLA keeps
+    one compressed row and no V (llama-kv-cache.cpp)."""
+    count = len(windows)
+    if arch in architectures.RECURRENT or arch == "gemma4-assistant":
+        return [(0, 0)] * count  # the assistant reads the target's cache
+    heads = _per_block(h, f"{arch}.attention.head_count_kv", count)
+    if not heads:
+        heads = _per_block(h, f"{arch}.attention.head_count", count)
+    sizes = {windowed: _head_sizes(h, arch, windowed) for windowed in (False, True)}
+    mla = h.number(f"{arch}.attention.key_length_mla") > 0
+    out = []
+    for i, windowed in enumerate(windows):
+        n = heads[i] if i < len(heads) else 0
+        k, v = n * sizes[windowed][0], 0 if mla else n * sizes[windowed][1]
+        if arch not in EXACT:
+            k = max(k, _rows(by_name, f"blk.{i}.attn_k.weight"))
+            v = max(v, 0 if mla else _rows(by_name, f"blk.{i}.attn_v.weight"))
+        out.append((k, v))
+    return out
+
+
+def _rows(by_name: Mapping[str, Tensor], name: str) -> int:
+    t = by_name.get(name)
+    return t.shape[-1] if t is not None and len(t.shape) > 1 else 0
+
+
+def _head_sizes(h: Header, arch: str, windowed: bool) -> tuple[int, int]:
+    """(K, V) elements of one head; sliding-window layers may have sizes of their own."""
+    heads = h.number(f"{arch}.attention.head_count")
+    default = h.number(f"{arch}.embedding_length") // heads if heads else 0
+    k = h.number(f"{arch}.attention.key_length") or default
+    v = h.number(f"{arch}.attention.value_length") or default
+    if windowed:
+        k = h.number(f"{arch}.attention.key_length_swa") or k
+        v = h.number(f"{arch}.attention.value_length_swa") or v
+    return k, v
+
+
+def _per_block(h: Header, key: str, count: int) -> tuple[int, ...]:
+    """One number per block; () when the key is absent."""
+    if numbers := h.numbers(key):
+        return numbers
+    return (h.number(key),) * count if key in h.fields else ()
+
+
+def _window_size(h: Header, arch: str) -> int:
+    if arch in _NO_WINDOW:
+        return 0
+    return h.number(f"{arch}.attention.sliding_window") or _PERIOD.get(arch, (0, 0))[1]
+
+
+def _windows(h: Header, arch: str, count: int) -> tuple[bool, ...]:
+    """Which blocks keep a sliding window only. Unknown patterns count as full: upper."""
+    if not _window_size(h, arch):
+        return (False,) * count
+    key = f"{arch}.attention.sliding_window_pattern"
+    flags = h.numbers(key)
+    if flags:
+        return tuple(bool(flags[i]) if i < len(flags) else False for i in range(count))
+    if arch in ("lfm2", "lfm2moe"):
+        return (True,) * count  # of its attention layers
+    period = h.number(key) or _PERIOD.get(arch, (0, 0))[0]
+    if arch not in _PERIOD or period < 1:
+        return (False,) * count
+    trunk = h.number(f"{arch}.block_count") - h.number(f"{arch}.nextn_predict_layers")
+    return tuple(i < trunk and i % period < period - 1 for i in range(count))
+
+
+def _recurrent(
+    h: Header, arch: str, count: int, keeps: Sequence[tuple[int, int]]
+) -> tuple[bool, ...]:
+    """Which blocks keep recurrent state (is_recr_impl)."""
+    if arch in architectures.RECURRENT:
+        return (True,) * count
+    if arch not in architectures.HYBRID:
+        return (False,) * count
+    trunk = count - h.number(f"{arch}.nextn_predict_layers")
+    if arch == "falcon-h1":
+        return (True,) * count
+    if arch in _INTERVAL:
+        listed = h.numbers(f"{arch}.attention.recurrent_layers")
+        if listed:
+            return tuple(i < len(listed) and bool(listed[i]) for i in range(count))
+        n = h.number(f"{arch}.full_attention_interval") or _INTERVAL[arch]
+        return tuple(i < trunk and (i + 1) % n != 0 for i in range(count))
+    if arch.startswith("nemotron_h"):  # a block without KV heads may be an FFN
+        ff = _per_block(h, f"{arch}.feed_forward_length", count)
+        return tuple(
+            i < trunk and keeps[i][0] == 0 and (i >= len(ff) or ff[i] == 0) for i in range(count)
+        )
+    return tuple(i < trunk and keeps[i][0] == 0 for i in range(count))
+
+
+def _state(h: Header, arch: str) -> int:
+    """Elements of state of one recurrent block and sequence: n_embd_r() + n_embd_s()."""
+    width = h.number(f"{arch}.embedding_length")
+    heads = _per_block(h, f"{arch}.attention.head_count", 1)
+    n_head = heads[0] if heads else 0
+    if size := h.number(f"{arch}.wkv.head_size"):
+        return ((h.number(f"{arch}.token_shift_count") or 2) + size) * width
+    if taps := h.number(f"{arch}.shortconv.l_cache"):
+        return width * (taps - 1)
+    conv, inner = h.number(f"{arch}.ssm.conv_kernel"), h.number(f"{arch}.ssm.inner_size")
+    state = h.number(f"{arch}.ssm.state_size")
+    if dim := h.number(f"{arch}.kda.head_dim"):
+        return (3 * ((conv or 4) - 1) * dim + dim * dim) * n_head
+    groups = h.number(f"{arch}.ssm.group_count")
+    rolling = max(0, conv - 1) * (inner + 2 * groups * state)
+    if arch == "minimax-01":
+        return rolling + h.number(f"{arch}.attention.key_length") ** 2 * n_head
+    return rolling + state * inner
+
+
+def _without_kv(b: Block) -> Block:
+    return Block(b.weights, b.experts, 0, 0, b.window, b.state)
+
+
+def _ff(h: Header, by_name: Mapping[str, Tensor], arch: str) -> int:
+    """The widest dense feed-forward; where gate and up are one tensor, as two."""
+    ff = h.number(f"{arch}.feed_forward_length")
+    dense = any(
+        n.endswith((".ffn_up.weight", ".ffn_gate.weight", ".channel_mix_key.weight"))
+        for n in by_name
+    )
+    return ff if dense else 0
+
+
+def _problem(
+    h: Header,
+    arch: str,
+    by_name: Mapping[str, Tensor],
+    count: int,
+    keeps: Sequence[tuple[int, int]],
+) -> str:
+    """The first place where header and tensors say different things."""
+    width = h.number(f"{arch}.embedding_length")
+    table = by_name.get("token_embd.weight")
+    if table is not None and width and table.shape and table.shape[0] != width:
+        return f"embedding_length is {width}, token_embd.weight is {table.shape[0]} wide"
+    there = {int(m[1]) for n in by_name if (m := re.match(r"blk\.(\d{1,9})\.", n))}
+    if there and max(there) >= count:
+        return f"block_count is {count}, but there are tensors of block {max(there)}"
+    trunk = count - h.number(f"{arch}.nextn_predict_layers")
+    missing = [i for i in range(trunk) if i not in there]
+    if there and missing and len(missing) < trunk:
+        return f"block_count is {count}, but block {missing[0]} has no tensors"
+    if arch not in EXACT:
+        return ""
+    for i, (k, _) in enumerate(keeps):
+        rows = _rows(by_name, f"blk.{i}.attn_k.weight")
+        if rows and rows != k:
+            return f"block {i} should keep {k} K elements per token, its attn_k has {rows}"
+    return ""

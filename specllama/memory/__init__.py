@@ -1,0 +1,1 @@
+"""What a plan needs on each device, what the machine has, and what can be traded."""

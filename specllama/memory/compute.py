@@ -1,0 +1,98 @@
+"""The compute buffer: the most that intermediate results of one pass take together.
+
+llama.cpp lets an allocator lay out the whole graph (ggml-alloc.c). What decides is the
+widest moment: attention, feed-forward, recurrent mixer, or the logits. Each formula is the
+sum of the tensors alive at that moment (src/llama-graph.cpp, build_ffn, build_moe_ffn,
+build_attn_mha); it was compared with llama-fit-params (benchmarks/memory.py).
+"""
+
+from __future__ import annotations
+
+from specllama.gguf import ModelInfo
+from specllama.memory.cache import window_cells
+from specllama.memory.use import Use
+
+_F32 = 4
+# Free pieces between tensors in use are too small for the logits, which then come on top.
+_FRAGMENTS = 0.25
+# In these graphs the mask is alive until the logits are.
+_MASK_UNTIL_LOGITS = frozenset("qwen35 qwen35moe qwen3next gemma4".split())
+_DELTA_NET = frozenset("qwen35 qwen35moe qwen3next qwen4exp".split())
+
+
+def compute_bytes(m: ModelInfo, use: Use) -> int:
+    """Bytes of the compute buffer of a context of `m`."""
+    layers = max(_attention(m, use), _mask(m, use) + _feed_forward(m, use))
+    # the side input of all blocks, and half of it again while it is made
+    side = 1.5 * m.layout.side_input * use.tokens * _F32
+    return int(max(layers + side, _logits(m, use)))
+
+
+def input_bytes(m: ModelInfo, use: Use) -> int:
+    """What stays in RAM when the layers run on a GPU: the embedded tokens and the masks."""
+    return _width(m, use) + _mask(m, use)
+
+
+def _width(m: ModelInfo, use: Use) -> int:
+    return m.embedding_length * use.tokens * _F32
+
+
+def _mask(m: ModelInfo, use: Use) -> int:
+    """One mask for full attention, one for sliding windows; f16 with flash attention."""
+    if not any(b.k for b in m.layout.blocks):
+        return 0
+    size = 2 if use.flash else _F32
+    cells = use.cells * use.streams
+    if m.layout.window:
+        cells += window_cells(m.layout, use) * use.streams
+    return cells * use.tokens * size
+
+
+def _attention(m: ModelInfo, use: Use) -> int:
+    """Residual, Q, K, V and the result; without flash attention the scores of all heads."""
+    q = m.layout.query * use.tokens * _F32
+    k = max((b.k for b in m.layout.blocks), default=0) * use.tokens * _F32
+    alive = _mask(m, use) + 3 * _width(m, use) + 2 * q + 2 * k
+    if m.memory == "hybrid" and m.layout.mixer:
+        alive += q  # the gate that comes with Q
+    if use.flash:
+        return alive
+    heads = max(m.heads, default=0)
+    alive += heads * use.cells * use.streams * use.tokens * _F32
+    if m.mla_rank:
+        alive += use.cells * m.mla_rank * 2  # V, turned round
+        alive += heads * (m.key_length + m.mla_rank) * use.tokens * _F32 - 2 * q
+    return alive
+
+
+def _feed_forward(m: ModelInfo, use: Use) -> int:
+    width, layout = _width(m, use), m.layout
+    dense = 3 * layout.ff * use.tokens * _F32 + 4 * width
+    experts = 0
+    if m.experts_used:
+        inner = (layout.expert_ff or layout.ff) * use.tokens * _F32
+        experts = 2 * m.experts_used * width + max(2 * m.experts_used * inner, 6 * width)
+    return max(dense, experts, _mixer(m, use))
+
+
+def _mixer(m: ModelInfo, use: Use) -> int:
+    """Recurrent blocks: their input three times over; RWKV mixes the input six ways."""
+    if m.memory == "attention":
+        return 0
+    width = _width(m, use)
+    if "rwkv" in m.architecture:
+        return 19 * width
+    residuals = 3 if m.architecture in _DELTA_NET else 1
+    state = max((b.state for b in m.layout.blocks), default=0) * _F32
+    return 3 * m.layout.mixer * use.tokens * _F32 + residuals * width + state
+
+
+def _logits(m: ModelInfo, use: Use) -> float:
+    """All logits with the last layer's result; on top of what cannot be reused."""
+    rows = use.tokens if use.outputs is None else min(use.outputs, use.tokens)
+    logits = m.layout.vocabulary * rows * _F32 + 2 * m.embedding_length * rows * _F32
+    if rows < use.tokens:
+        return logits  # they fit where the layers were
+    mask = _mask(m, use) if not use.flash or m.architecture in _MASK_UNTIL_LOGITS else 0
+    feed = _feed_forward(m, use) if m.memory == "attention" else 0
+    return logits + mask + (_FRAGMENTS * feed if feed < logits else 0)
