@@ -103,7 +103,7 @@ def _model(g: Giant) -> Tensors:
                 f"blk.{i}.nextn.{n}.weight": (g.d,) for n in ("enorm", "hnorm", "shared_head_norm")
             }
             out[f"blk.{i}.nextn.eh_proj.weight"] = (2 * g.d, g.d)
-    return out | _EXTRA.get(g.arch, lambda _: {})(g)
+    return out | (_EXTRA[g.arch](g) if g.arch in _EXTRA else {})
 
 
 def _w(**tensors: Shape) -> Tensors:
@@ -394,9 +394,10 @@ def _ssm(inner: int, state: int, groups: int, rank: int) -> dict[str, Value]:
     }
 
 
-_MROPE = {"rope.dimension_sections": (11, 11, 10, 0), "rope.dimension_count": 64}
+_MROPE: dict[str, Value] = {"rope.dimension_sections": (11, 11, 10, 0), "rope.dimension_count": 64}
 _SIX = (1, 1, 1, 1, 1, 0)  # five sliding-window layers, then a full one
 
+# fmt: off
 GIANTS: Mapping[str, Giant] = {
     "llama-3.1-8b": Giant("llama", 32, 4096, 14336, 32, 8, 128256),
     "llama-3.1-70b": Giant("llama", 80, 8192, 28672, 64, 8, 128256),
@@ -408,290 +409,92 @@ GIANTS: Mapping[str, Giant] = {
     "qwen3-32b": Giant("qwen3", 64, 5120, 25600, 64, 8, 151936),
     "qwen3-30b-a3b": Giant("qwen3moe", 48, 2048, 6144, 32, 4, 151936, more=_moe(128, 8, 768)),
     "qwen3-235b-a22b": Giant("qwen3moe", 94, 4096, 12288, 64, 4, 151936, more=_moe(128, 8, 1536)),
-    "qwen3-next-80b": Giant(
-        "qwen3next",
-        48,
-        2048,
-        5120,
-        16,
-        2,
-        151936,
-        256,
-        more=_moe(512, 10, 512, 512) | _ssm(4096, 128, 16, 32) | {"rope.dimension_count": 64},
-    ),
-    "qwen3.5-0.8b": Giant(
-        "qwen35",
-        24,
-        1024,
-        3584,
-        8,
-        2,
-        248320,
-        256,
-        tied=True,
-        more=_ssm(2048, 128, 16, 16) | _MROPE,
-    ),
-    "qwen3.5-27b": Giant(
-        "qwen35", 64, 5120, 17408, 24, 4, 248320, 256, more=_ssm(6144, 128, 16, 48) | _MROPE
-    ),
-    "qwen3.6-27b-mtp": Giant(
-        "qwen35",
-        64,
-        5120,
-        17408,
-        24,
-        4,
-        248320,
-        256,
-        nextn=1,
-        more=_ssm(6144, 128, 16, 48) | _MROPE,
-    ),
-    "qwen3.5-35b-a3b": Giant(
-        "qwen35moe",
-        40,
-        2048,
-        512,
-        16,
-        2,
-        248320,
-        256,
-        more=_moe(256, 8, 512, 512) | _ssm(4096, 128, 16, 32) | _MROPE,
-    ),
-    "qwen3.6-35b-a3b-mtp": Giant(
-        "qwen35moe",
-        40,
-        2048,
-        512,
-        16,
-        2,
-        248320,
-        256,
-        nextn=1,
-        more=_moe(256, 8, 512, 512) | _ssm(4096, 128, 16, 32) | _MROPE,
-    ),
-    "gemma-2-2b": Giant(
-        "gemma2", 26, 2304, 9216, 8, 4, 256000, 256, True, more={"attention.sliding_window": 4096}
-    ),
-    "gemma-2-27b": Giant(
-        "gemma2",
-        46,
-        4608,
-        36864,
-        32,
-        16,
-        256000,
-        tied=True,
-        more={"attention.sliding_window": 4096},
-    ),
-    "gemma-3-1b": Giant(
-        "gemma3", 26, 1152, 6912, 4, 1, 262144, 256, True, more={"attention.sliding_window": 512}
-    ),
-    "gemma-3-27b": Giant(
-        "gemma3",
-        62,
-        5376,
-        21504,
-        32,
-        16,
-        262208,
-        tied=True,
-        more={"attention.sliding_window": 1024},
-    ),
-    "gemma-4-31b": Giant(
-        "gemma4",
-        60,
-        5376,
-        21504,
-        32,
-        (16, 16, 16, 16, 16, 4) * 10,
-        262144,
-        512,
-        True,
-        more={
-            "attention.sliding_window": 1024,
-            "attention.sliding_window_pattern": _SIX * 10,
-            "attention.key_length_swa": 256,
-            "attention.value_length_swa": 256,
-            "rope.dimension_count_swa": 256,
-            "embedding_length_per_layer_input": 0,
-        },
-    ),
-    "gemma-4-e4b": Giant(
-        "gemma4",
-        42,
-        2560,
-        10240,
-        8,
-        2,
-        262144,
-        512,
-        True,
-        more={
-            "attention.sliding_window": 512,
-            "attention.sliding_window_pattern": _SIX * 7,
-            "attention.key_length_swa": 256,
-            "attention.value_length_swa": 256,
-            "rope.dimension_count_swa": 256,
-            "embedding_length_per_layer_input": 256,
-            "attention.shared_kv_layers": 18,
-        },
-    ),
-    "gemma-4-26b-a4b": Giant(
-        "gemma4",
-        30,
-        2816,
-        2112,
-        16,
-        (8, 8, 8, 8, 8, 2) * 5,
-        262144,
-        512,
-        True,
-        more=_moe(128, 8, 704)
-        | {
-            "attention.sliding_window": 1024,
-            "attention.sliding_window_pattern": _SIX * 5,
-            "attention.key_length_swa": 256,
-            "attention.value_length_swa": 256,
-            "rope.dimension_count_swa": 256,
-            "embedding_length_per_layer_input": 0,
-        },
-    ),
+    "qwen3-next-80b":
+        Giant("qwen3next", 48, 2048, 5120, 16, 2, 151936, 256, more=_moe(512, 10, 512, 512) |
+        _ssm(4096, 128, 16, 32) | {"rope.dimension_count": 64}),
+    "qwen3.5-0.8b":
+        Giant("qwen35", 24, 1024, 3584, 8, 2, 248320, 256, tied=True, more=_ssm(2048, 128, 16, 16) |
+        _MROPE),
+    "qwen3.5-27b":
+        Giant("qwen35", 64, 5120, 17408, 24, 4, 248320, 256, more=_ssm(6144, 128, 16, 48) | _MROPE),
+    "qwen3.6-27b-mtp":
+        Giant("qwen35", 64, 5120, 17408, 24, 4, 248320, 256, nextn=1, more=_ssm(6144, 128, 16, 48) |
+        _MROPE),
+    "qwen3.5-35b-a3b":
+        Giant("qwen35moe", 40, 2048, 512, 16, 2, 248320, 256, more=_moe(256, 8, 512, 512) |
+        _ssm(4096, 128, 16, 32) | _MROPE),
+    "qwen3.6-35b-a3b-mtp":
+        Giant("qwen35moe", 40, 2048, 512, 16, 2, 248320, 256, nextn=1, more=_moe(256, 8, 512, 512) |
+        _ssm(4096, 128, 16, 32) | _MROPE),
+    "gemma-2-2b":
+        Giant("gemma2", 26, 2304, 9216, 8, 4, 256000, 256, True, more={"attention.sliding_window":
+        4096}),
+    "gemma-2-27b":
+        Giant("gemma2", 46, 4608, 36864, 32, 16, 256000, tied=True,
+        more={"attention.sliding_window": 4096}),
+    "gemma-3-1b":
+        Giant("gemma3", 26, 1152, 6912, 4, 1, 262144, 256, True, more={"attention.sliding_window":
+        512}),
+    "gemma-3-27b":
+        Giant("gemma3", 62, 5376, 21504, 32, 16, 262208, tied=True,
+        more={"attention.sliding_window": 1024}),
+    "gemma-4-31b":
+        Giant("gemma4", 60, 5376, 21504, 32, (16, 16, 16, 16, 16, 4) * 10, 262144, 512, True,
+        more={"attention.sliding_window": 1024, "attention.sliding_window_pattern": _SIX * 10,
+        "attention.key_length_swa": 256, "attention.value_length_swa": 256,
+        "rope.dimension_count_swa": 256, "embedding_length_per_layer_input": 0}),
+    "gemma-4-e4b":
+        Giant("gemma4", 42, 2560, 10240, 8, 2, 262144, 512, True, more={"attention.sliding_window":
+        512, "attention.sliding_window_pattern": _SIX * 7, "attention.key_length_swa": 256,
+        "attention.value_length_swa": 256, "rope.dimension_count_swa": 256,
+        "embedding_length_per_layer_input": 256, "attention.shared_kv_layers": 18}),
+    "gemma-4-26b-a4b":
+        Giant("gemma4", 30, 2816, 2112, 16, (8, 8, 8, 8, 8, 2) * 5, 262144, 512, True,
+        more=_moe(128, 8, 704) | {"attention.sliding_window": 1024,
+        "attention.sliding_window_pattern": _SIX * 5, "attention.key_length_swa": 256,
+        "attention.value_length_swa": 256, "rope.dimension_count_swa": 256,
+        "embedding_length_per_layer_input": 0}),
     "mistral-small-24b": Giant("llama", 40, 5120, 32768, 32, 8, 131072),
     "mistral-nemo-12b": Giant("llama", 40, 5120, 14336, 32, 8, 131072),
     "phi-3-mini": Giant("phi3", 32, 3072, 8192, 32, 32, 32064, 96),
     "phi-4": Giant("phi3", 40, 5120, 17920, 40, 10, 100352),
-    "gpt-oss-20b": Giant(
-        "gpt-oss",
-        24,
-        2880,
-        2880,
-        64,
-        8,
-        201088,
-        64,
-        more=_moe(32, 4, 2880) | {"attention.sliding_window": 128},
-    ),
-    "gpt-oss-120b": Giant(
-        "gpt-oss",
-        36,
-        2880,
-        2880,
-        64,
-        8,
-        201088,
-        64,
-        more=_moe(128, 4, 2880) | {"attention.sliding_window": 128},
-    ),
-    "glm-4.5-air": Giant(
-        "glm4moe",
-        46,
-        4096,
-        10944,
-        96,
-        8,
-        151552,
-        nextn=1,
-        more=_moe(128, 8, 1408)
-        | {
-            "expert_shared_count": 1,
-            "leading_dense_block_count": 1,
-            "rope.dimension_count": 64,
-        },
-    ),
-    "deepseek-v2-lite": Giant(
-        "deepseek2",
-        27,
-        2048,
-        10944,
-        16,
-        1,
-        102400,
-        0,
-        more=_moe(64, 6, 1408)
-        | {
-            "expert_shared_count": 2,
-            "leading_dense_block_count": 1,
-            "rope.dimension_count": 64,
-            "attention.kv_lora_rank": 512,
-            "attention.key_length": 576,
-            "attention.value_length": 512,
-            "attention.key_length_mla": 192,
-            "attention.value_length_mla": 128,
-        },
-    ),
-    "deepseek-v3": Giant(
-        "deepseek2",
-        61,
-        7168,
-        18432,
-        128,
-        1,
-        129280,
-        0,
-        more=_moe(256, 8, 2048)
-        | {
-            "expert_shared_count": 1,
-            "leading_dense_block_count": 3,
-            "rope.dimension_count": 64,
-            "attention.kv_lora_rank": 512,
-            "attention.q_lora_rank": 1536,
-            "attention.key_length": 576,
-            "attention.value_length": 512,
-            "attention.key_length_mla": 192,
-            "attention.value_length_mla": 128,
-        },
-    ),
-    "minimax-m2": Giant(
-        "minimax-m2",
-        62,
-        3072,
-        1536,
-        48,
-        8,
-        200064,
-        more=_moe(256, 8, 1536) | {"rope.dimension_count": 64, "expert_gating_func": 2},
-    ),
-    "lfm2-1.2b": Giant(
-        "lfm2",
-        16,
-        2048,
-        8192,
-        32,
-        (0, 0, 8, 0, 0, 8, 0, 0, 8, 0, 8, 0, 8, 0, 8, 0),
-        65536,
-        64,
-        True,
-        more={"shortconv.l_cache": 3},
-    ),
+    "gpt-oss-20b":
+        Giant("gpt-oss", 24, 2880, 2880, 64, 8, 201088, 64, more=_moe(32, 4, 2880) |
+        {"attention.sliding_window": 128}),
+    "gpt-oss-120b":
+        Giant("gpt-oss", 36, 2880, 2880, 64, 8, 201088, 64, more=_moe(128, 4, 2880) |
+        {"attention.sliding_window": 128}),
+    "glm-4.5-air":
+        Giant("glm4moe", 46, 4096, 10944, 96, 8, 151552, nextn=1, more=_moe(128, 8, 1408) |
+        {"expert_shared_count": 1, "leading_dense_block_count": 1, "rope.dimension_count": 64}),
+    "deepseek-v2-lite":
+        Giant("deepseek2", 27, 2048, 10944, 16, 1, 102400, 0, more=_moe(64, 6, 1408) |
+        {"expert_shared_count": 2, "leading_dense_block_count": 1, "rope.dimension_count": 64,
+        "attention.kv_lora_rank": 512, "attention.key_length": 576, "attention.value_length": 512,
+        "attention.key_length_mla": 192, "attention.value_length_mla": 128}),
+    "deepseek-v3":
+        Giant("deepseek2", 61, 7168, 18432, 128, 1, 129280, 0, more=_moe(256, 8, 2048) |
+        {"expert_shared_count": 1, "leading_dense_block_count": 3, "rope.dimension_count": 64,
+        "attention.kv_lora_rank": 512, "attention.q_lora_rank": 1536, "attention.key_length": 576,
+        "attention.value_length": 512, "attention.key_length_mla": 192,
+        "attention.value_length_mla": 128}),
+    "minimax-m2":
+        Giant("minimax-m2", 62, 3072, 1536, 48, 8, 200064, more=_moe(256, 8, 1536) |
+        {"rope.dimension_count": 64, "expert_gating_func": 2}),
+    "lfm2-1.2b":
+        Giant("lfm2", 16, 2048, 8192, 32, (0, 0, 8, 0, 0, 8, 0, 0, 8, 0, 8, 0, 8, 0, 8, 0), 65536,
+        64, True, more={"shortconv.l_cache": 3}),
     "codestral-mamba-7b": Giant("mamba2", 64, 4096, 0, 0, 0, 32768, more=_ssm(8192, 128, 8, 128)),
-    "falcon-h1-7b": Giant("falcon-h1", 44, 3072, 12288, 12, 2, 130048, more=_ssm(3072, 256, 1, 24)),
-    "granite-4-tiny": Giant(
-        "granitehybrid",
-        40,
-        1536,
-        512,
-        12,
-        tuple(4 if i % 10 == 5 else 0 for i in range(40)),
-        100352,
-        tied=True,
-        more=_moe(64, 6, 512, 1024) | _ssm(3072, 128, 1, 48),
-    ),
-    "rwkv7-2.9b": Giant(
-        "rwkv7",
-        32,
-        2560,
-        10240,
-        0,
-        0,
-        65536,
-        more={
-            "wkv.head_size": 64,
-            "attention.decay_lora_rank": 96,
-            "attention.iclr_lora_rank": 96,
-            "attention.value_residual_mix_lora_rank": 64,
-            "attention.gate_lora_rank": 320,
-        },
-    ),
+    "falcon-h1-7b":
+        Giant("falcon-h1", 44, 3072, 12288, 12, 2, 130048, more=_ssm(3072, 256, 1, 24)),
+    "granite-4-tiny":
+        Giant("granitehybrid", 40, 1536, 512, 12, tuple(4 if i % 10 == 5 else 0 for i in
+        range(40)), 100352, tied=True, more=_moe(64, 6, 512, 1024) | _ssm(3072, 128, 1, 48)),
+    "rwkv7-2.9b":
+        Giant("rwkv7", 32, 2560, 10240, 0, 0, 65536, more={"wkv.head_size": 64,
+        "attention.decay_lora_rank": 96, "attention.iclr_lora_rank": 96,
+        "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 320}),
     "command-r-35b": Giant("command-r", 40, 8192, 22528, 64, 64, 256000, tied=True),
     "command-r-08-2024": Giant("command-r", 40, 8192, 24576, 64, 8, 256000, tied=True),
 }
+# fmt: on

@@ -60,8 +60,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """Blocks in order, MTP blocks last. Sizes in bytes: `embedding` (read by row, stays in
-    RAM), `output` (0 = the embedding is used), `rest` (goes where the output goes). Widths
+    """Blocks in order, MTP blocks last. Sizes in bytes: `embedding` and `side_embedding` (read
+    by row, stay in RAM), `output` (0 = the embedding is used), `rest` (goes where the output
+    goes). Widths
     in elements per token: `query`, `ff` (dense), `expert_ff` (one expert), `mixer` (the
     input of a recurrent block), `side_input` (embeddings of their own for every block).
     `v_padded`: without flash attention every V row is as wide
@@ -69,6 +70,7 @@ class Layout:
 
     blocks: tuple[Block, ...]
     embedding: int
+    side_embedding: int
     output: int
     rest: int
     vocabulary: int
@@ -109,7 +111,8 @@ def layout(h: Header, tensors: Sequence[Tensor]) -> Layout:
     heads = max(_per_block(h, f"{arch}.attention.head_count", count), default=0)
     return Layout(
         blocks=blocks,
-        embedding=_bytes(by_name, "token_embd.weight", "per_layer_token_embd.weight"),
+        embedding=_bytes(by_name, "token_embd.weight"),
+        side_embedding=_bytes(by_name, "per_layer_token_embd.weight"),
         output=_bytes(by_name, "output.weight"),
         rest=sizes.get(-1, (0, 0))[0],
         vocabulary=table.shape[-1] if table and table.shape else 0,
@@ -143,8 +146,8 @@ def _sizes(tensors: Sequence[Tensor]) -> dict[int, tuple[int, int]]:
     return out
 
 
-def _bytes(by_name: Mapping[str, Tensor], *names: str) -> int:
-    return sum(by_name[n].nbytes or 0 for n in names if n in by_name)
+def _bytes(by_name: Mapping[str, Tensor], name: str) -> int:
+    return (by_name[name].nbytes or 0) if name in by_name else 0
 
 
 def _keeps(

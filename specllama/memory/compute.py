@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from specllama.gguf import ModelInfo
 from specllama.memory.cache import window_cells
-from specllama.memory.use import Use
+from specllama.memory.use import CACHE_TYPES, Use
 
 _F32 = 4
 # Free pieces between tensors in use are too small for the logits, which then come on top.
-_FRAGMENTS = 0.25
-# In these graphs the mask is alive until the logits are.
+_FRAGMENTS = 0.28
+# In these graphs the mask's room is not free for the logits.
 _MASK_UNTIL_LOGITS = frozenset("qwen35 qwen35moe qwen3next gemma4".split())
 _DELTA_NET = frozenset("qwen35 qwen35moe qwen3next qwen4exp".split())
 
@@ -93,6 +93,15 @@ def _logits(m: ModelInfo, use: Use) -> float:
     logits = m.layout.vocabulary * rows * _F32 + 2 * m.embedding_length * rows * _F32
     if rows < use.tokens:
         return logits  # they fit where the layers were
-    mask = _mask(m, use) if not use.flash or m.architecture in _MASK_UNTIL_LOGITS else 0
+    mask = _mask_until_logits(m, use)
     feed = _feed_forward(m, use) if m.memory == "attention" else 0
     return logits + mask + (_FRAGMENTS * feed if feed < logits else 0)
+
+
+def _mask_until_logits(m: ModelInfo, use: Use) -> float:
+    """How much of the mask's room the logits cannot have: found by comparison, not derived."""
+    mask = _mask(m, use)
+    if m.architecture in _MASK_UNTIL_LOGITS:
+        quantised = CACHE_TYPES[use.cache_k][0] > 1
+        return 0.53 * mask if quantised and m.architecture in _DELTA_NET else mask
+    return 0 if use.flash else mask / 2

@@ -1,0 +1,213 @@
+"""What the machine has: GPUs as the engine lists them, what else uses them, and RAM.
+
+Every figure says where it came from. Nothing is cached: free memory changes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specllama.engine.locate import Engine
+from specllama.memory.errors import MemoryInputError
+from specllama.memory.nvml import Gpu, gpus
+from specllama.memory.place import RAM
+
+MIB = 2**20
+LIST_TIMEOUT = 20.0  # seconds; a cold CUDA start takes several
+# Room that is left free: what llama.cpp's own --fit leaves (common/arg.cpp, --fit-target).
+MARGIN = 1024 * MIB
+# Windows moves what does not fit to shared memory without a word, and a desktop's windows
+# come and go.
+_MORE_ON_WINDOWS = 512 * MIB
+_MORE_FOR_A_DESKTOP = 512 * MIB
+
+# "  CUDA0: NVIDIA GeForce RTX 3090 (24124 MiB, 23600 MiB free)" (common/arg.cpp,
+# --list-devices); names hold parentheses of their own, old builds give one number.
+_DEVICE = re.compile(
+    r"^\s*([A-Za-z][\w.-]*):\s+(.*?)\s*\((\d+)\s*MiB(?:,\s*(\d+)\s*MiB free)?\)\s*$"
+)
+_UMA = re.compile(r"ggml_vulkan: (\d+) = .*\| uma: (\d)")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, or RAM. Bytes. `shared`: its memory is the machine's RAM. `margin`: left free.
+    `source`: where the figures are from; `others`: who else uses it."""
+
+    name: str
+    label: str
+    total: int
+    free: int
+    source: str
+    shared: bool = False
+    margin: int = MARGIN
+    others: str = ""
+
+    @property
+    def usable(self) -> int:
+        return max(0, self.free - self.margin)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs in llama.cpp's order, and RAM. `note`: why GPUs may be missing."""
+
+    gpus: tuple[Device, ...]
+    ram: Device
+    note: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(g.name for g in self.gpus)
+
+    def shares(self, split: Sequence[float] = ()) -> tuple[float, ...]:
+        """How models are split over the GPUs: as asked (-ts), else by free memory."""
+        if split:
+            return tuple(split[i] if i < len(split) else 0.0 for i in range(len(self.gpus)))
+        return tuple(float(g.free) for g in self.gpus)
+
+    def device(self, name: str) -> Device | None:
+        return self.ram if name == RAM else next((g for g in self.gpus if g.name == name), None)
+
+
+def machine(engine: Engine, vram: Sequence[int] = ()) -> Machine:
+    """The machine as `engine` sees it; with `vram` (bytes each), GPUs of those sizes."""
+    if vram:
+        given = tuple(
+            Device(f"GPU{i}", "given with --vram", size, size, "--vram", margin=0)
+            for i, size in enumerate(vram)
+        )
+        return Machine(given, _ram())
+    text, problem = _list(engine)
+    devices = parse_devices(text)
+    known = gpus() if any(d.name.startswith("CUDA") for d in devices) else ()
+    devices = tuple(_with_nvml(d, known) for d in devices)
+    return Machine(tuple(_with_margin(d, known) for d in devices), _ram(), problem)
+
+
+def parse_devices(text: str) -> tuple[Device, ...]:
+    """The GPUs in the output of --list-devices. Accelerators without memory of their own
+    (BLAS) and software renderers are left out."""
+    shared = {f"Vulkan{i}" for i, uma in _UMA.findall(text) if uma == "1"}
+    metal = "has unified memory    = true" in text
+    out = []
+    for line in text.splitlines():
+        m = _DEVICE.match(line)
+        if m is None or "llvmpipe" in m[2] or m[1] == "CPU":
+            continue
+        total = int(m[3]) * MIB
+        free = min(total, int(m[4]) * MIB) if m[4] else total
+        if total == 0:
+            continue
+        is_shared = m[1] in shared or (metal and m[1].startswith(("Metal", "MTL")))
+        is_shared = is_shared or (m[1].startswith(("MTL", "Metal")) and "Apple" in m[2])
+        out.append(Device(m[1], m[2], total, free, "llama-server --list-devices", is_shared))
+    return tuple(out)
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """`--vram`: sizes by comma, as 24GiB, 24576MiB, 24G or 24 (GiB). Raises MemoryInputError."""
+    out = []
+    for word in text.split(","):
+        m = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", word, re.I)
+        if m is None or m[3].lower() == "i" or float(m[1]) <= 0:
+            raise MemoryInputError(
+                f"--vram: {word.strip()!r} is not a size",
+                "Write 24GiB or 16384MiB; several by comma.",
+            )
+        unit = {"k": 2**10, "m": MIB, "g": 2**30, "t": 2**40, "": 2**30}[m[2].lower()]
+        if not m[2] and m[3]:
+            unit = 1  # plain bytes
+        size = int(float(m[1]) * unit)
+        if not MIB <= size <= 2**50:
+            raise MemoryInputError(f"--vram: {word.strip()} is not a sensible size")
+        out.append(size)
+    if len(out) > 16:
+        raise MemoryInputError(f"--vram names {len(out)} GPUs; llama.cpp takes at most 16")
+    return tuple(out)
+
+
+def _list(engine: Engine) -> tuple[str, str]:
+    """(what --list-devices printed, why it cannot be trusted)."""
+    try:
+        done = subprocess.run(
+            [*engine.argv, "--list-devices"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIST_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"it gave no list of devices in {LIST_TIMEOUT:g} s: give --vram"
+    except OSError as e:
+        return "", f"it cannot be asked for devices ({e.strerror or e})"
+    text = (done.stderr + b"\n" + done.stdout).decode("utf-8", "replace")
+    if done.returncode != 0:
+        return "", f"--list-devices ended with exit code {done.returncode}: give --vram"
+    if "Available devices" not in text:
+        return "", "its list of devices cannot be read: give --vram"
+    return text, ""
+
+
+def _ram() -> Device:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return Device(RAM, "the machine's memory", memory.total, memory.available, "psutil", True)
+
+
+def _with_nvml(d: Device, known: Sequence[Gpu]) -> Device:
+    """Who else uses a CUDA device. CUDA and NVML may count differently: matched by name."""
+    gpu = _match(d, known)
+    if gpu is None or not gpu.users:
+        return d
+    users = ", ".join(f"{name} {size // MIB:,} MiB" for name, size in gpu.users[:3])
+    more = f" and {len(gpu.users) - 3} more" if len(gpu.users) > 3 else ""
+    return replace(d, others=f"{users}{more} (NVML)")
+
+
+def _match(d: Device, known: Sequence[Gpu]) -> Gpu | None:
+    same = [g for g in known if g.name == d.label and abs(g.total - d.total) < 1024 * MIB]
+    index = re.search(r"\d+$", d.name)
+    at = int(index[0]) if index else 0
+    if len(same) > 1:
+        return next((g for g in same if g.index == at), same[0])
+    return same[0] if same else None
+
+
+def _with_margin(d: Device, known: Sequence[Gpu]) -> Device:
+    gpu = _match(d, known)
+    more = _MORE_ON_WINDOWS if on_windows() else 0
+    if d.shared or (gpu is not None and gpu.has_display):
+        more += _MORE_FOR_A_DESKTOP
+    return replace(d, margin=min(MARGIN + more, d.total // 4))
+
+
+def on_windows(release: str | None = None) -> bool:
+    """Windows, or Linux under it (WSL)."""
+    if sys.platform == "win32":
+        return True
+    if release is None:
+        try:
+            release = Path("/proc/sys/kernel/osrelease").read_text(encoding="utf-8")
+        except OSError:
+            return False
+    return "microsoft" in release.lower()
+
+
+def overcommitted(needs: Mapping[str, int], m: Machine) -> list[tuple[Device, int]]:
+    """(device, bytes missing) of each that is asked for more than it can give. A GPU that
+    shares the machine's RAM and RAM itself are one store."""
+    out = []
+    shared = sum(n for d, n in needs.items() if (x := m.device(d)) is not None and x.shared)
+    for gpu in m.gpus:
+        if (short := needs.get(gpu.name, 0) - gpu.usable) > 0 and needs.get(gpu.name, 0):
+            out.append((gpu, short))
+    if (short := shared - m.ram.usable) > 0:
+        out.append((m.ram, short))
+    return out

@@ -1,0 +1,203 @@
+"""What a model needs on each device, line by line. Pure: no file is opened here.
+
+Source of the sums: llama.cpp b11434, named at each formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from specllama.gguf import ModelInfo
+from specllama.gguf.architectures import ROLLBACK
+from specllama.memory.cache import kv_bytes, state_bytes
+from specllama.memory.compute import compute_bytes, input_bytes
+from specllama.memory.errors import MemoryInputError
+from specllama.memory.place import RAM, place
+from specllama.memory.use import Use
+
+FORMULA, LLAMA_CPP, MEASURED = "formula", "llama.cpp", "measured"
+_NGRAM_MOD_TABLE = 4 * 1024 * 1024 * 4  # common/speculative.cpp: entries of an int32 each
+_NGRAM_MAP = 262144 * 4  # common/ngram-map.h, COMMON_NGRAM_HASH_MAP_SIZE
+# gemma4 asks for its tied output before the embedding, so the two are loaded apart
+# (src/models/gemma4.cpp).
+_TWO_COPIES = frozenset({"gemma4"})
+# Methods that keep a state for every drafted token, on the architectures that can
+# (common.h, need_n_rs_seq; llama-arch.cpp, llm_arch_supports_rs_rollback).
+KEEPS_STATES = frozenset({"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"})
+_WHOLE_BLOCK = frozenset({"draft-dflash", "draft-dspark"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """Bytes that `who` (target, draft, MTP head, …) needs for `what` on `device`.
+    `upper`: at most that much. `source`: formula, llama.cpp or measured."""
+
+    who: str
+    what: str
+    device: str
+    bytes: int
+    upper: bool = False
+    source: str = FORMULA
+
+
+@dataclass(frozen=True)
+class Places:
+    """GPUs in llama.cpp's order, and how models are split over them."""
+
+    devices: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How tokens are drafted. `model` None: by the target's own head, or n-grams.
+    `longest`: tokens of the longest draft, of any method."""
+
+    methods: tuple[str, ...]
+    model: ModelInfo | None = None
+    longest: int = 3
+    cache_k: str = "f16"
+    cache_v: str = "f16"
+    gpu_layers: int | None = None
+
+    @property
+    def method(self) -> str:
+        """The method that drafts with a model or head; "" when only n-grams do."""
+        return next((m for m in self.methods if m.startswith("draft-")), "")
+
+
+def estimate(
+    target: ModelInfo, use: Use, places: Places, drafting: Drafting | None = None
+) -> tuple[Line, ...]:
+    """Everything a server needs. Raises MemoryInputError for a file that contradicts itself."""
+    use = target_use(target, use, drafting)
+    lines = list(model_lines("target", target, use, places))
+    if drafting is None:
+        return tuple(lines)
+    method = drafting.method
+    if method == "draft-mtp" and drafting.model is None:
+        lines += context_lines("MTP head", target, draft_use(use, drafting), places, mtp=True)
+    elif drafting.model is not None:
+        head = drafting.model.kind == "mtp-head"
+        lines += model_lines("draft", drafting.model, draft_use(use, drafting), places, mtp=head)
+    if "ngram-mod" in drafting.methods:
+        lines.append(Line("n-gram", "table", RAM, _NGRAM_MOD_TABLE))
+    elif any(m.startswith("ngram-map") for m in drafting.methods):
+        lines.append(Line("n-gram", "table", RAM, _NGRAM_MAP, upper=True))
+    return tuple(lines)
+
+
+def target_use(target: ModelInfo, use: Use, drafting: Drafting | None) -> Use:
+    """The target's context as this way of drafting needs it: rows of logits for a whole
+    draft (server-context.cpp, server_output_limits), states to go back to, the MTP blocks."""
+    if drafting is None:
+        return use
+    outputs = use.outputs
+    if outputs is not None:
+        outputs = min(use.batch, use.parallel * (1 + drafting.longest))
+    back = drafting.method in KEEPS_STATES and target.architecture in ROLLBACK
+    own_head = drafting.method == "draft-mtp" and drafting.model is None
+    return replace(
+        use, outputs=outputs, rollback=drafting.longest if back else 0, mtp=use.mtp or own_head
+    )
+
+
+def draft_use(use: Use, drafting: Drafting) -> Use:
+    """The draft's context: as long as the target's in all, its own cache types, one row of
+    logits per slot (common/speculative.cpp, common_base_params_to_speculative)."""
+    per_slot = 1 + drafting.longest if drafting.method in _WHOLE_BLOCK else 1
+    return replace(
+        use,
+        context=use.total_cells,
+        cache_k=drafting.cache_k,
+        cache_v=drafting.cache_v,
+        outputs=use.outputs if use.outputs is None else use.parallel * per_slot,
+        rollback=0,
+        gpu_layers=drafting.gpu_layers if drafting.model is not None else use.gpu_layers,
+        cpu_experts=0,
+    )
+
+
+def model_lines(
+    who: str, m: ModelInfo, use: Use, places: Places, mtp: bool = False
+) -> Iterator[Line]:
+    """Weights and context of one model."""
+    if m.layout.problem:
+        raise MemoryInputError(
+            f"{m.path.name} contradicts itself: {m.layout.problem}",
+            "llama.cpp would refuse it; download it again or convert it anew.",
+        )
+    yield from _weights(who, m, use, places)
+    yield from context_lines(who, m, use, places, mtp)
+
+
+def _weights(who: str, m: ModelInfo, use: Use, places: Places) -> Iterator[Line]:
+    """From the tensor table: blocks and output go to their device, the embedding and
+    experts kept on the CPU to RAM (src/llama-model.cpp, load_tensors)."""
+    layout = m.layout
+    where = _where(m, use, places)
+    sums: dict[str, int] = {RAM: layout.embedding + layout.side_embedding}
+    for i, block in enumerate(layout.blocks):
+        if i >= m.layers and not (use.mtp or m.kind == "mtp-head"):
+            continue  # MTP blocks are loaded with draft-mtp only (b10218)
+        on_cpu = block.experts if i < use.cpu_experts else 0
+        sums[RAM] += on_cpu
+        sums[where[i]] = sums.get(where[i], 0) + block.weights - on_cpu
+    output = layout.output
+    if not output and (where[-1] != RAM or m.architecture in _TWO_COPIES):
+        output = layout.embedding  # tied: a second copy where the output is
+    sums[where[-1]] = sums.get(where[-1], 0) + output + layout.rest
+    for device, size in sums.items():
+        if size:
+            yield Line(who, "weights", device, size)
+
+
+def context_lines(
+    who: str, m: ModelInfo, use: Use, places: Places, mtp: bool = False
+) -> Iterator[Line]:
+    """KV cache, recurrent state and compute buffers of one context; with `mtp`, of the
+    context that runs the MTP blocks only."""
+    layout = m.layout
+    where = _where(m, use, places)
+    kv: dict[str, int] = {}
+    state: dict[str, int] = {}
+    chosen = range(m.layers, len(layout.blocks)) if mtp else range(m.layers)
+    for i in chosen:
+        device = where[i] if use.kv_on_gpu else RAM
+        kv[device] = kv.get(device, 0) + kv_bytes(layout, layout.blocks[i], use)
+        if not mtp:
+            state[device] = state.get(device, 0) + state_bytes(layout.blocks[i], use)
+    upper = not layout.exact
+    yield from (Line(who, "KV cache", d, n, upper) for d, n in kv.items() if n)
+    yield from (Line(who, "recurrent state", d, n, upper) for d, n in state.items() if n)
+    yield from _compute(who, m, use, where)
+
+
+def _compute(who: str, m: ModelInfo, use: Use, where: Sequence[str]) -> Iterator[Line]:
+    """One buffer per device in use; several GPUs that hold all layers work on four batches
+    at once and keep their inputs apart (llama-context.cpp, pipeline_parallel)."""
+    gpus = [d for d in dict.fromkeys(where) if d != RAM]
+    size = compute_bytes(m, use)
+    copies = 3 * input_bytes(m, use) if len(gpus) > 1 and RAM not in where else 0
+    for device in gpus:
+        yield Line(who, "compute", device, size + copies, upper=True)
+    host = size if not gpus or RAM in where[:-1] else input_bytes(m, use)
+    yield Line(who, "compute", RAM, host, upper=True)
+
+
+def _where(m: ModelInfo, use: Use, places: Places) -> list[str]:
+    return place(len(m.layout.blocks), use.gpu_layers, places.devices, places.shares)
+
+
+def per_device(lines: Sequence[Line]) -> dict[str, int]:
+    """Device → bytes of all lines there."""
+    out: dict[str, int] = {}
+    for line in lines:
+        out[line.device] = out.get(line.device, 0) + line.bytes
+    return out
+
+
+def total(lines: Sequence[Line]) -> int:
+    """Bytes of all lines."""
+    return sum(line.bytes for line in lines)
