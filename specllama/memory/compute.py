@@ -8,7 +8,11 @@ build_attn_mha); it was compared with llama-fit-params (benchmarks/memory.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from specllama.gguf import ModelInfo
+from specllama.gguf.layout import Block
 from specllama.memory.cache import window_cells
 from specllama.memory.use import CACHE_TYPES, Use
 
@@ -20,8 +24,10 @@ _MASK_UNTIL_LOGITS = frozenset("qwen35 qwen35moe qwen3next gemma4".split())
 _DELTA_NET = frozenset("qwen35 qwen35moe qwen3next qwen4exp".split())
 
 
-def compute_bytes(m: ModelInfo, use: Use) -> int:
-    """Bytes of the compute buffer of a context of `m`."""
+def compute_bytes(m: ModelInfo, use: Use, blocks: Sequence[Block] | None = None) -> int:
+    """Bytes of the compute buffer of a context of `m` that runs `blocks` (None = its own)."""
+    if blocks is not None:
+        m = replace(m, layout=replace(m.layout, blocks=tuple(blocks)))
     layers = max(_attention(m, use), _mask(m, use) + _feed_forward(m, use))
     # the side input of all blocks, and half of it again while it is made
     side = 1.5 * m.layout.side_input * use.tokens * _F32
@@ -39,13 +45,14 @@ def _width(m: ModelInfo, use: Use) -> int:
 
 def _mask(m: ModelInfo, use: Use) -> int:
     """One mask for full attention, one for sliding windows; f16 with flash attention."""
-    if not any(b.k for b in m.layout.blocks):
-        return 0
     size = 2 if use.flash else _F32
-    cells = use.cells * use.streams
-    if m.layout.window:
-        cells += window_cells(m.layout, use) * use.streams
-    return cells * use.tokens * size
+    keeping = [b for b in m.layout.blocks if b.k]
+    cells = 0
+    if any(not b.window for b in keeping):
+        cells += use.cells
+    if any(b.window for b in keeping):
+        cells += window_cells(m.layout, use)
+    return cells * use.streams * use.tokens * size
 
 
 def _attention(m: ModelInfo, use: Use) -> int:

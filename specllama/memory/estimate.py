@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from specllama.gguf import ModelInfo
 from specllama.gguf.architectures import ROLLBACK
+from specllama.gguf.layout import Block
 from specllama.memory.cache import kv_bytes, state_bytes
 from specllama.memory.compute import compute_bytes, input_bytes
 from specllama.memory.errors import MemoryInputError
@@ -171,14 +172,16 @@ def context_lines(
     upper = not layout.exact
     yield from (Line(who, "KV cache", d, n, upper) for d, n in kv.items() if n)
     yield from (Line(who, "recurrent state", d, n, upper) for d, n in state.items() if n)
-    yield from _compute(who, m, use, where)
+    yield from _compute(who, m, use, where, [layout.blocks[i] for i in chosen])
 
 
-def _compute(who: str, m: ModelInfo, use: Use, where: Sequence[str]) -> Iterator[Line]:
+def _compute(
+    who: str, m: ModelInfo, use: Use, where: Sequence[str], blocks: Sequence[Block]
+) -> Iterator[Line]:
     """One buffer per device in use; several GPUs that hold all layers work on four batches
     at once and keep their inputs apart (llama-context.cpp, pipeline_parallel)."""
     gpus = [d for d in dict.fromkeys(where) if d != RAM]
-    size = compute_bytes(m, use)
+    size = compute_bytes(m, use, blocks)
     copies = 3 * input_bytes(m, use) if len(gpus) > 1 and RAM not in where else 0
     for device in gpus:
         yield Line(who, "compute", device, size + copies, upper=True)

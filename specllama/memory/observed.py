@@ -1,0 +1,93 @@
+"""What a server really took, from its own log, and how far the sum was off.
+
+llama.cpp prints every buffer it allocates while loading (src/llama-model.cpp,
+llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp), in current builds at
+verbosity 4. The difference to our sum is kept per file and build and shown next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllama.storage import cache_dir, write_atomically
+
+MIB = 2**20
+_BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
+_PARTS = {"model": "weights", "KV": "KV cache", "RS": "recurrent state", "compute": "compute"}
+_MOST_LINES = 100_000
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Bytes by part over all models and devices, as a server's log has them."""
+
+    weights: int
+    cache: int
+    state: int
+    compute: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.state + self.compute
+
+
+def read_log(text: str) -> Observed | None:
+    """The buffers of a server that has loaded; None when the log does not tell.
+
+    A buffer that is made anew (the compute buffer of an MTP context is reserved twice)
+    is counted once: the last of two equal neighbours.
+    """
+    sums = dict.fromkeys(_PARTS.values(), 0)
+    last: tuple[str, str, str] | None = None
+    for line in text.splitlines()[:_MOST_LINES]:
+        m = _BUFFER.search(line)
+        if m is None:
+            continue
+        buffer = (m[1], m[2], m[3])
+        if m[2] in _PARTS and not (m[2] == "compute" and buffer == last):
+            sums[_PARTS[m[2]]] += int(float(m[3]) * MIB)
+        last = buffer
+    if not sums["weights"] or not sums["compute"]:
+        return None
+    return Observed(*sums.values())
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Real bytes minus ours, the last time these files were loaded by this engine."""
+
+    ours: int
+    real: int
+
+    @property
+    def share(self) -> float:
+        return (self.real - self.ours) / self.ours if self.ours else 0.0
+
+
+def remember(files: Sequence[Path], engine: Path, ours: int, real: int) -> None:
+    """Keeps the residual. A home that cannot be written costs the next estimate a line."""
+    try:
+        write_atomically(_file(files, engine), json.dumps({"ours": ours, "real": real}))
+    except OSError:
+        pass
+
+
+def recall(files: Sequence[Path], engine: Path) -> Residual | None:
+    """The residual of these files with this engine; None when never loaded here."""
+    try:
+        data = json.loads(_file(files, engine).read_text(encoding="utf-8"))
+        return Residual(int(data["ours"]), int(data["real"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _file(files: Sequence[Path], engine: Path) -> Path:
+    """Named by path, size and time of each file and of the engine: a changed one is another."""
+    key = [(str(p.absolute()), p.stat().st_size, p.stat().st_mtime_ns) for p in (*files, engine)]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
+    return cache_dir() / "memory" / f"real-{digest}.json"

@@ -1,0 +1,152 @@
+"""llama.cpp's own figures: `llama-fit-params` beside the engine, in place of the formulas.
+
+It reads the header only and prints whole MiB per device (tools/fit-params). It knows no
+draft and no --spec-*, so target and draft are asked apart and rollback copies stay ours; it
+keeps room for the logits of a whole ubatch, which a server does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specllama.engine.locate import Engine
+from specllama.gguf import ModelInfo
+from specllama.memory.estimate import LLAMA_CPP, Line
+from specllama.memory.place import RAM
+from specllama.memory.use import Use
+from specllama.storage import cache_dir, write_atomically
+
+MIB = 2**20
+TIMEOUT = 20.0  # seconds; it takes well under one, a cold CUDA start several
+_NAME = "llama-fit-params"
+_ROW = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.M)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Device → (weights, context, compute) in bytes, rounded up to a MiB."""
+
+    by_device: dict[str, tuple[int, int, int]]
+
+
+def find_oracle(engine: Engine) -> Path | None:
+    """The tool that belongs to this engine, else one on PATH; None without."""
+    if not engine.embedded:
+        beside = shutil.which(_NAME, path=str(engine.identity.parent))
+        if beside:
+            return Path(beside)
+    found = shutil.which(_NAME)
+    return Path(found) if found and not engine.embedded else None
+
+
+def ask(tool: Path, m: ModelInfo, use: Use, flags: Sequence[str] = ()) -> Figures | None:
+    """Its figures for one model without rollback copies; None when it gives none (another
+    build, an architecture it does not know). Remembered by tool, file and settings."""
+    argv = [
+        str(tool),
+        "-m",
+        str(m.path),
+        "-fitp",
+        "on",
+        "-fit",
+        "off",
+        "--no-repack",
+        *_flags(use),
+        *flags,
+    ]
+    cached = _cache_file(tool, m, argv)
+    try:
+        text = cached.read_text(encoding="utf-8")
+    except OSError:
+        text = _run(argv)
+        if text:
+            try:
+                write_atomically(cached, text)
+            except OSError:
+                pass
+    rows = parse(text)
+    return Figures(rows) if rows else None
+
+
+def parse(text: str) -> dict[str, tuple[int, int, int]]:
+    """Rows of `DEVICE model context compute` in MiB, as bytes; "Host" is RAM."""
+    out = {}
+    for name, *numbers in _ROW.findall(text):
+        a, b, c = (min(int(n), 2**30) * MIB + MIB if int(n) else 0 for n in numbers)
+        out[RAM if name == "Host" else name] = (a, b, c)
+    return out
+
+
+def corrected(who: str, lines: Sequence[Line], figures: Figures, use: Use) -> tuple[Line, ...]:
+    """`lines` with llama.cpp's figures for `who` where it knows them. A formula that agrees
+    to the MiB is kept: it is finer."""
+    return tuple(
+        _corrected(line, lines, figures.by_device[line.device], use)
+        if line.who == who and line.device in figures.by_device
+        else line
+        for line in lines
+    )
+
+
+def _corrected(line: Line, lines: Sequence[Line], known: tuple[int, int, int], use: Use) -> Line:
+    weights, context, compute = known
+    if line.what == "weights":
+        return _settled(line, weights)
+    if line.what == "compute":
+        # It keeps room for more logits than a server that limits them: an upper bound then.
+        if use.outputs is not None:
+            return replace(line, bytes=min(line.bytes, compute)) if compute else line
+        return _settled(line, compute)
+    if use.rollback:
+        return line
+    # One figure for cache and state: the other one is taken as ours.
+    both = ("KV cache", "recurrent state")
+    rest = sum(
+        x.bytes
+        for x in lines
+        if (x.who, x.device) == (line.who, line.device) and x.what in both and x.what != line.what
+    )
+    if line.what == "recurrent state" and rest:
+        agrees = 0 <= context - rest - line.bytes <= MIB
+        return replace(line, upper=False, source=LLAMA_CPP) if agrees else line
+    return _settled(line, context - rest)
+
+
+def _settled(line: Line, theirs: int) -> Line:
+    agrees = 0 <= theirs - line.bytes <= MIB
+    size = line.bytes if agrees else max(0, theirs)
+    return replace(line, bytes=size, upper=False, source=LLAMA_CPP)
+
+
+def _flags(use: Use) -> list[str]:
+    out = ["-c", str(use.context), "-np", str(use.parallel)]
+    out += ["-b", str(use.batch), "-ub", str(use.ubatch), "-fa", "on" if use.flash else "off"]
+    out += ["-ctk", use.cache_k, "-ctv", use.cache_v]
+    if use.gpu_layers is not None:
+        out += ["-ngl", str(use.gpu_layers)]
+    if use.unified:
+        out.append("-kvu")
+    return out + (["--swa-full"] if use.swa_full else [])
+
+
+def _run(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def _cache_file(tool: Path, m: ModelInfo, argv: Sequence[str]) -> Path:
+    stamps = [(p.stat().st_size, p.stat().st_mtime_ns) for p in (tool, *m.shards) if p.exists()]
+    digest = hashlib.sha256(json.dumps([argv, stamps]).encode()).hexdigest()[:24]
+    return cache_dir() / "memory" / f"{digest}.txt"
