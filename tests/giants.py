@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.zoo import Value, write
+from tests.zoo import Value, Vocab, write
 
 Shape = Sequence[int]
 Tensors = dict[str, Shape]
@@ -43,13 +43,15 @@ class Giant:
         return self.kv if isinstance(self.kv, int) else self.kv[i]
 
 
-def build(folder: Path, name: str) -> Path:
-    """Writes (once) the header of GIANTS[name] and returns its path."""
+def build(folder: Path, name: str, vocab: Vocab | None = None) -> Path:
+    """Writes (once) the header of GIANTS[name] and returns its path. With `vocab`, it has a
+    tokenizer of that many tokens."""
     path = folder / f"{name}.gguf"
     if not path.exists():
         g = GIANTS[name]
         tensors = _model(g)
-        write(path, g.arch, _fields(g, name), tensors, _types(tensors))
+        tokenizer = vocab.fields() if vocab else {"tokenizer.ggml.model": "none"}
+        write(path, g.arch, _fields(g, name) | tokenizer, tensors, _types(tensors))
     return path
 
 
@@ -57,7 +59,6 @@ def _fields(g: Giant, name: str) -> dict[str, Value]:
     a = g.arch
     out: dict[str, Value] = {
         "general.name": name,
-        "tokenizer.ggml.model": "none",
         f"{a}.vocab_size": g.vocab,
         f"{a}.block_count": g.layers + g.nextn,
         f"{a}.context_length": 131072,

@@ -83,8 +83,19 @@ def test_both_version_formats(text: str, build: int, commit: str) -> None:
     assert (version.build, version.commit) == (build, commit)
 
 
-def test_a_build_without_history_has_no_number() -> None:
+def test_options_tell_how_old_a_build_without_number_can_be() -> None:
     caps = describe("version: 1 (0c1e570)", help_render.render("b11434"))
+    assert caps.build is None
+    assert caps.at_least == 11368  # it lists --spec-draft-sampling
+    assert caps.fact("eagle3_drafts") is Answer.YES
+    assert caps.fact("mtp_cannot_start") is Answer.NO  # b10741 to b10748
+    assert caps.mtp_graph("qwen4exp") is Answer.YES
+    older = describe("version: 1 (0c1e570)", help_render.render("b10878"))
+    assert older.fact("slots_read_wrong_rows") is Answer.UNKNOWN  # b10662 or later
+
+
+def test_a_build_without_history_has_no_number() -> None:
+    caps = describe("version: 1 (0c1e570)", help_render.render("b9246"))
     assert caps.build is None
     assert caps.fact("eagle3_drafts") is Answer.UNKNOWN
     assert caps.mtp_graph("mimo2") is Answer.UNKNOWN

@@ -15,3 +15,13 @@ LlamaServer = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the decision and the command; start nothing.")
 ]
+Vram = Annotated[
+    str | None, typer.Option("--vram", help="SIZE[,SIZE]: take the GPUs to be that large.")
+]
+Prefer = Annotated[
+    str | None,
+    typer.Option(help="When memory is short: speed (shorter context) or context (no draft)."),
+]
+DraftCache = Annotated[
+    str | None, typer.Option("--draft-cache", help="Type of the draft's KV cache (f16).")
+]

@@ -90,6 +90,10 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"not used {r.what}: {r.detail} ({r.rule})"
     if (more := len(rejected) - _SHOWN_REJECTED) > 0:
         yield f"         and {more} more; see `specllama pick-draft {t.path} --all`"
+    if plan.budget is not None:
+        from specllama.cli.budget_lines import summary
+
+        yield from summary(plan.budget)
     for warning in plan.choice.warnings:
         yield f"note     {warning}"
     for change in plan.command.changes:
@@ -141,6 +145,8 @@ def ready_data(ready: Ready) -> dict[str, Any]:
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """The JSON object of a decision. Holds no secrets."""
+    from specllama.cli.budget_lines import data
+
     spec = plan.settings.speculation
     return {
         "target": str(plan.target.path),
@@ -158,6 +164,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             {"what": r.what, "rule": r.rule, "detail": r.detail} for r in plan.choice.rejected
         ],
         "warnings": list(plan.choice.warnings),
+        "memory": data(plan.budget) if plan.budget is not None else None,
         "changed_by_you": list(plan.command.changes),
         "dropped_environment": list(plan.command.dropped),
         "command": list(plan.command.argv),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specllama.cli.options import DryRun, LlamaServer, Workload
+from specllama.cli.options import DraftCache, DryRun, LlamaServer, Prefer, Vram, Workload
 
 
 def register(app: typer.Typer) -> None:
@@ -41,6 +41,7 @@ def serve(
     draft_layers: Annotated[
         str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
     ] = None,
+    draft_cache: DraftCache = None,
     context: Annotated[
         int, typer.Option("--context", "-c", min=0, help="Context in tokens; 0 = the model's own.")
     ] = 0,
@@ -54,6 +55,8 @@ def serve(
             help="Key clients must send. Better in the variable: arguments show in `ps`.",
         ),
     ] = None,
+    vram: Vram = None,
+    prefer: Prefer = None,
     llama_server: LlamaServer = None,
     log: Annotated[Path | None, typer.Option(help="File for the server's log.")] = None,
     strict: Annotated[
@@ -74,7 +77,7 @@ def serve(
     settings = Settings(
         model=model, host=host, port=port, context=context, parallel=parallel, api_key=api_key
     )
-    wish = Wish(workload, draft, method, n_max, p_min, draft_layers)
+    wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
     printer = Printer(as_json)
     with printer.busy("reading the model and the engine …"):
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)

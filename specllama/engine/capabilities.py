@@ -47,8 +47,20 @@ class Fact:
 FACTS: Mapping[str, Fact] = {
     "eagle3_drafts": Fact(9611, None, "PR 18039; b9601 lists draft-eagle3 but it is a stub"),
     "mtp_cannot_start": Fact(10741, 10748, "issue 28196: no MTP model starts"),
+    "loads_mtp_on_demand": Fact(
+        10218, None, "common.cpp, load_mtp: MTP blocks with draft-mtp only"
+    ),
+    "few_outputs": Fact(
+        9493, None, "PR 23861: room for the logits of drafts, not of a whole ubatch"
+    ),
+    "fit_counts_draft": Fact(
+        10630, None, "common/fit.cpp, extra: --fit makes room for the draft too"
+    ),
     "slots_read_wrong_rows": Fact(9180, 11292, "PR 29019: α falls with more than one slot"),
 }
+
+# Options and the first build that lists them: a build without a number is at least that new.
+_OPTION_SINCE: Mapping[str, int] = {"--spec-draft-sampling": 11368, "--kv-unified-per-slot": 10662}
 
 # Architectures whose MTP graph runs, and the first build seen to have it
 # (llama.cpp, src/models/*.cpp, LLM_GRAPH_TYPE_DECODER_MTP).
@@ -126,10 +138,17 @@ class Capabilities:
         return next((n for n in names if self.find(n)), None)
 
     def fact(self, name: str) -> Answer:
-        """A row of FACTS for this build. Unknown without a build number or for a fork."""
+        """A row of FACTS for this build. Unknown for a fork, and without a build number
+        where its options do not settle it."""
         fact = FACTS[name]
-        if self.build is None or self.flavour != MAINLINE:
+        if self.flavour != MAINLINE:
             return Answer.UNKNOWN
+        if self.build is None:
+            if self.at_least < fact.first:
+                return Answer.UNKNOWN
+            if fact.last is None:
+                return Answer.YES
+            return Answer.NO if self.at_least > fact.last else Answer.UNKNOWN
         inside = fact.first <= self.build and (fact.last is None or self.build <= fact.last)
         return Answer.YES if inside else Answer.NO
 
@@ -138,9 +157,18 @@ class Capabilities:
         first = MTP_ARCHITECTURES.get(architecture)
         if first is None:
             return Answer.NO if self.flavour == MAINLINE else Answer.UNKNOWN
-        if self.build is None or self.flavour != MAINLINE:
+        if self.flavour != MAINLINE:
             return Answer.UNKNOWN
+        if self.build is None:
+            return Answer.YES if self.at_least >= first else Answer.UNKNOWN
         return Answer.YES if self.build >= first else Answer.NO
+
+    @property
+    def at_least(self) -> int:
+        """The oldest build this can be: its number, or what its options tell; 0 = no idea."""
+        if self.build is not None:
+            return self.build
+        return max((b for name, b in _OPTION_SINCE.items() if self.find(name)), default=0)
 
 
 def probe(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:

@@ -96,7 +96,19 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     flags.append(["-c", str(s.context)])
     flags += [["--host", s.host], ["--port", str(s.port)]]
     flags += [[name] for name in ("--metrics", "--slots") if caps.find(name)]
+    if s.fit_target and caps.find("--fit-target"):
+        flags.append(["--fit-target", ",".join(map(str, _fit_target(caps, s.fit_target)))])
+    # Where 3 is "info", the sizes of buffers and each method's statistics are at 4.
+    verbosity = caps.find("-lv")
+    if verbosity is not None and verbosity.default == "3":
+        flags.append(["-lv", "4"])
     return flags
+
+
+def _fit_target(caps: Capabilities, sizes: Sequence[int]) -> Sequence[int]:
+    """One number per GPU where the build takes a list (llama.cpp PR 18679), else the largest."""
+    option = caps.find("--fit-target")
+    return sizes if option is not None and "," in option.hint else (max(sizes),)
 
 
 def _speculation(caps: Capabilities, spec: Speculation) -> list[list[str]]:
@@ -106,6 +118,8 @@ def _speculation(caps: Capabilities, spec: Speculation) -> list[list[str]]:
         flags.append(["-md", str(spec.draft)])
         if spec.draft_layers is not None:
             flags.append(["-ngld", spec.draft_layers])
+    if spec.cache_type is not None:
+        flags += [[name, spec.cache_type] for name in ("-ctkd", "-ctvd") if caps.find(name)]
     n_max = spec.n_max
     old_ngram = not caps.find("--spec-ngram-simple-size-n")
     if old_ngram and spec.ngram and caps.find("--draft-max") and spec.uses_ngram:

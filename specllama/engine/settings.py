@@ -27,7 +27,8 @@ class NgramSizes:
 
 @dataclass(frozen=True)
 class Speculation:
-    """How to draft. `methods` in mainline llama.cpp's --spec-type names; `n_max` = K."""
+    """How to draft. `methods` in mainline llama.cpp's --spec-type names; `n_max` = K.
+    `cache_type`: of the draft's KV cache, None = llama.cpp's own (f16)."""
 
     methods: tuple[str, ...]
     draft: Path | None = None
@@ -35,6 +36,7 @@ class Speculation:
     n_min: int = 0
     p_min: float = 0.0
     draft_layers: str | None = None
+    cache_type: str | None = None
     ngram: NgramSizes | None = None
 
     @property
@@ -49,6 +51,7 @@ class Speculation:
 @dataclass(frozen=True)
 class Settings:
     """One server. `context` in tokens for all slots together, 0 = the model's own.
+    `fit_target`: MiB that llama.cpp's --fit leaves free on each GPU, () = its default.
     `api_key` is what our own requests send; it never enters argv."""
 
     model: Path
@@ -57,6 +60,7 @@ class Settings:
     context: int = 0
     parallel: int = 1
     speculation: Speculation | None = None
+    fit_target: tuple[int, ...] = ()
     api_key: str | None = None
 
     @property

@@ -47,6 +47,10 @@ class UserArgs:
                 return f.words[1]
         return None
 
+    def spelled(self, *names: str) -> bool:
+        """Whether the user wrote one of these spellings of an option."""
+        return any(f.words[0] in names for f in self.flags)
+
     def replacing(self, caps: Capabilities, name: str) -> tuple[str, ...] | None:
         """The user's words for the option that `name` spells in this build."""
         option = caps.find(name)

@@ -7,8 +7,8 @@ n-gram method.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from specllama.drafts import compat
 from specllama.drafts.compat import METHOD_OF_KIND
@@ -29,6 +29,7 @@ _SHORT_NAMES = {
     "dflash": "draft-dflash",
     "dspark": "draft-dspark",
 }
+_MOST_OTHERS = 6  # drafts kept for when memory is short
 # What a method needs, in a user's words.
 _WHAT = {
     "draft-mtp": "MTP head",
@@ -53,13 +54,25 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """A way to speculate that could be taken instead. `draft`: the file it uses."""
+
+    speculation: Speculation
+    draft: ModelInfo | None
+    because: str
+
+
+@dataclass(frozen=True)
 class Choice:
-    """`speculation` is None when it is off; `because` says why it is on or off."""
+    """`speculation` is None when it is off; `because` says why it is on or off. `draft`:
+    the file it uses. `others`: what fits as well, for when memory is short, best first."""
 
     speculation: Speculation | None
     because: str
     rejected: tuple[Rejected, ...] = ()
     warnings: tuple[str, ...] = ()
+    draft: ModelInfo | None = None
+    others: tuple[Alternative, ...] = ()
 
 
 def parse_methods(text: str) -> tuple[str, ...]:
@@ -91,10 +104,14 @@ def choose(request: Request, caps: Capabilities) -> Choice:
     if request.methods and (reason := check_methods(caps, request.methods)):
         return _off(",".join(request.methods), "engine", reason)
     if request.draft is not None:
-        return _named_draft(request, request.draft, caps)
-    if request.methods:
-        return _named_methods(request, caps)
-    return _whatever_fits(request, caps)
+        choice = _named_draft(request, request.draft, caps)
+    elif request.methods:
+        choice = _named_methods(request, caps)
+    else:
+        choice = _whatever_fits(request, caps)
+    if choice.speculation is None or not choice.speculation.uses_draft:
+        return choice
+    return replace(choice, others=choice.others + tuple(_ngrams(request, caps)))
 
 
 def _check_request(r: Request) -> None:
@@ -121,7 +138,8 @@ def _named_draft(r: Request, draft: ModelInfo, caps: Capabilities) -> Choice:
         return _off(name, verdict.rule, verdict.detail)
     methods = r.methods or (method,)
     said = tuple(warnings(r.target, method, draft))
-    return Choice(_speculation(r, methods, draft), "you named the draft", warnings=said)
+    spec = _speculation(r, methods, draft)
+    return Choice(spec, "you named the draft", warnings=said, draft=draft)
 
 
 def _named_methods(r: Request, caps: Capabilities) -> Choice:
@@ -131,9 +149,12 @@ def _named_methods(r: Request, caps: Capabilities) -> Choice:
     if drafting is None:
         return Choice(_speculation(r, r.methods), because, warnings=_said(r, r.methods[0]))
     picked = pick(r.target, r.workload, caps)
-    for c in picked.candidates:
-        if c.method == drafting:
-            return Choice(_speculation(r, r.methods, c.draft), because, picked.rejected, c.warnings)
+    fitting = [c for c in picked.candidates if c.method == drafting]
+    if fitting:
+        others = tuple(_alternative(r, r.methods, c) for c in fitting[1:_MOST_OTHERS])
+        best = fitting[0]
+        spec = _speculation(r, r.methods, best.draft)
+        return Choice(spec, because, picked.rejected, best.warnings, best.draft, others)
     reason = f"no {_WHAT[drafting]} in the target, beside it or in the model folders"
     return _off(drafting, "no file", reason, picked.rejected)
 
@@ -141,25 +162,44 @@ def _named_methods(r: Request, caps: Capabilities) -> Choice:
 def _whatever_fits(r: Request, caps: Capabilities) -> Choice:
     picked = pick(r.target, r.workload, caps)
     rejected = list(picked.rejected)
+    paying: list[Candidate] = []
     for c in picked.candidates:
         if c.method in r.workload.methods and c.prediction.high >= 1:
-            return Choice(
-                _speculation(r, (c.method,), c.draft), _because(c), tuple(rejected), c.warnings
-            )
+            paying.append(c)
+            continue
         detail = (
             f"predicted {c.prediction.low:.2f}x to {c.prediction.high:.2f}x: it cannot pay"
             if c.prediction.high < 1
             else f"the {r.workload.name} workload does not use {c.method}"
         )
         rejected.append(Rejected(_file(c), "gain", detail))
+    if paying:
+        best = paying[0]
+        others = tuple(_alternative(r, (c.method,), c) for c in paying[1:_MOST_OTHERS])
+        spec = _speculation(r, (best.method,), best.draft)
+        said = best.warnings
+        return Choice(spec, _because(best), tuple(rejected), said, best.draft, others)
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if reason := check_methods(caps, [method]):
             rejected.append(Rejected(method, "engine", reason))
-            continue
-        because = f"no draft fits; the {r.workload.name} workload repeats itself"
-        return Choice(_speculation(r, (method,)), because, tuple(rejected), _said(r, method))
+    for other in _ngrams(r, caps):
+        said = _said(r, other.speculation.methods[0])
+        return Choice(other.speculation, other.because, tuple(rejected), said)
     why = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft was found"
     return Choice(None, f"nothing drafts for this target ({why})", tuple(rejected))
+
+
+def _ngrams(r: Request, caps: Capabilities) -> Iterator[Alternative]:
+    """The workload's first n-gram method that this build has."""
+    for method in (m for m in r.workload.methods if m.startswith("ngram-")):
+        if not check_methods(caps, [method]):
+            because = f"no draft fits; the {r.workload.name} workload repeats itself"
+            yield Alternative(_speculation(r, (method,)), None, because)
+            return
+
+
+def _alternative(r: Request, methods: tuple[str, ...], c: Candidate) -> Alternative:
+    return Alternative(_speculation(r, methods, c.draft), c.draft, _because(c))
 
 
 def _because(c: Candidate) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import Command, build
@@ -15,13 +16,15 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.engine.user_args import UserArgs
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
+from specllama.planning.budget import Budget, applied, next_option, plain
 from specllama.planning.choose import Choice
 from specllama.workloads import Workload
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole decision. `command` is exactly what is run."""
+    """The whole decision. `command` is exactly what is run; `budget`: its memory, None where
+    that is not known."""
 
     target: ModelInfo
     workload: Workload
@@ -31,20 +34,47 @@ class Plan:
     settings: Settings
     user: UserArgs
     command: Command
+    budget: Budget | None = None
 
     @property
     def speculates(self) -> bool:
         """Whether speculation is asked for, by us or by the user's own --spec-type."""
         return self.settings.speculation is not None or bool(self.user.value("--spec-type"))
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The model files that are loaded."""
+        draft = self.choice.draft
+        return (*self.target.shards, *(draft.shards if draft is not None else ()))
+
+    def with_less_memory(self, because: str) -> Plan | None:
+        """The same server by the next line of its budget; None when there is none."""
+        option = next_option(self.budget) if self.budget is not None else None
+        if self.budget is None or option is None:
+            return None
+        choice, settings = applied(
+            self.budget, option, self.choice, self.settings, self.capabilities
+        )
+        choice = replace(choice, because=f"{option.name}: {because}")
+        settings = replace(settings, speculation=choice.speculation)
+        at = self.budget.options.index(option)
+        return replace(
+            self,
+            choice=choice,
+            settings=settings,
+            command=build(self.engine, self.capabilities, settings, self.user),
+            budget=replace(self.budget, chosen=option, left=self.budget.options[at + 1 :]),
+        )
+
     def without_speculation(self, because: str) -> Plan:
         """The same server with no speculation flags at all."""
-        settings = replace(self.settings, speculation=None)
+        settings = replace(self.settings, speculation=None, fit_target=())
         return replace(
             self,
             choice=Choice(None, because, self.choice.rejected, ()),
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
+            budget=plain(self.budget) if self.budget is not None else None,
         )
 
 
@@ -57,6 +87,7 @@ def make_plan(
     settings: Settings,
     user: UserArgs,
     check_port: bool = True,
+    budget: Budget | None = None,
 ) -> Plan:
     """Completes the settings with the choice and the user's own host, port and key.
 
@@ -75,7 +106,7 @@ def make_plan(
     )
     command = build(engine, capabilities, ours, user)
     real = replace(ours, host=host, port=port, speculation=_their_length(ours.speculation, user))
-    return Plan(target, workload, engine, capabilities, choice, real, user, command)
+    return Plan(target, workload, engine, capabilities, choice, real, user, command, budget)
 
 
 def _their_length(spec: Speculation | None, user: UserArgs) -> Speculation | None:

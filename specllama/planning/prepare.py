@@ -13,16 +13,22 @@ from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import Settings
-from specllama.engine.user_args import parse
+from specllama.engine.user_args import UserArgs, parse
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo, inspect
+from specllama.memory.devices import machine, parse_sizes
+from specllama.memory.oracle import find_oracle
+from specllama.memory.use import CACHE_TYPES
+from specllama.planning.budget import CONTEXT, SPEED, Budget, applied, budget
 from specllama.planning.choose import Choice, Request, choose, parse_methods
+from specllama.planning.needs import context_of
 from specllama.planning.plan import Plan, make_plan
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked of speculation; None where they left it to specllama."""
+    """What the user asked of speculation; None where they left it to specllama. `vram`:
+    sizes to plan for. `prefer`: speed or context. `exact`: an unknown memory is an error."""
 
     workload: str
     draft: Path | None = None
@@ -30,6 +36,10 @@ class Wish:
     n_max: int | None = None
     p_min: float | None = None
     draft_layers: str | None = None
+    draft_cache: str | None = None
+    vram: str | None = None
+    prefer: str | None = None
+    exact: bool = False
 
 
 def prepare(
@@ -49,14 +59,65 @@ def prepare(
     user = parse(user_args, capabilities)
     request = Request(target, workload, draft, methods, wish.n_max, wish.p_min, wish.draft_layers)
     choice = choose(request, capabilities)
+    choice = _with_cache_type(choice, wish.draft_cache)
+    memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
     notes = tuple(_slot_notes(settings.parallel, choice, capabilities))
+    notes += tuple(_context_notes(target, settings, user))
     choice = replace(choice, warnings=choice.warnings + notes)
     settings = replace(
         settings,
         model=target.path,
         api_key=settings.api_key or os.environ.get(API_KEY_ENV) or None,
     )
-    return make_plan(target, workload, engine, capabilities, choice, settings, user, check_port)
+    return make_plan(
+        target, workload, engine, capabilities, choice, settings, user, check_port, memory
+    )
+
+
+def _memory(
+    target: ModelInfo,
+    choice: Choice,
+    settings: Settings,
+    wish: Wish,
+    user: UserArgs,
+    engine: Engine,
+    caps: Capabilities,
+) -> tuple[Budget | None, Choice, Settings]:
+    """The budget, and choice and settings as it allows them. A model whose header is odd is
+    served all the same, its memory unknown: llama-server will say whether it can be."""
+    vram = parse_sizes(wish.vram) if wish.vram is not None else ()
+    if wish.prefer not in (None, SPEED, CONTEXT):
+        raise UsageError(f"--prefer {wish.prefer}: it is {SPEED} or {CONTEXT}")
+    for model in (target, choice.draft):
+        if model is not None and model.layout.problem and not wish.exact:
+            said = (
+                f"memory not known: {model.path.name} contradicts itself ({model.layout.problem})"
+            )
+            return None, replace(choice, warnings=(*choice.warnings, said)), settings
+    have = machine(engine, vram)
+    tool = find_oracle(engine)
+    found = budget(target, choice, settings, user, caps, have, wish.prefer, tool)
+    choice, settings = applied(found, found.chosen, choice, settings, caps)
+    return found, choice, settings
+
+
+def _with_cache_type(choice: Choice, kind: str | None) -> Choice:
+    """The draft's cache type the user asked for, with what it costs."""
+    if kind is None or choice.speculation is None or not choice.speculation.uses_draft:
+        return choice
+    if kind not in CACHE_TYPES:
+        raise UsageError(f"no cache type called {kind!r}", f"Types: {', '.join(CACHE_TYPES)}.")
+    spec = replace(choice.speculation, cache_type=kind)
+    said = f"a {kind} draft cache: α may fall to half or to nothing (llama.cpp issue 25725)"
+    warnings = choice.warnings if kind in ("f16", "bf16", "f32") else (*choice.warnings, said)
+    return replace(choice, speculation=spec, warnings=warnings)
+
+
+def _context_notes(target: ModelInfo, settings: Settings, user: UserArgs) -> Iterator[str]:
+    """A context the model was not trained for."""
+    context, trained = context_of(target, settings, user), target.context_length
+    if trained and context // settings.parallel > trained:
+        yield f"a context of {context:,} tokens; the model was trained on {trained:,}"
 
 
 def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]:

@@ -12,6 +12,9 @@ from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import Exit, explain
 from specllama.engine.process import ServerProcess
+from specllama.memory.estimate import total
+from specllama.memory.observed import read_log, remember
+from specllama.planning.budget import explain as explain_sum
 from specllama.planning.plan import Plan
 
 
@@ -39,19 +42,48 @@ class Launch:
 
 
 def launch(plan: Plan, log: Path, report: Progress) -> Launch:
-    """Starts `plan`. When it dies while loading and speculation is the likely cause,
-    it is started once more without it, and that is said.
+    """Starts `plan`. When it dies while loading, it is started once more: out of memory, by
+    the next line of its budget; for another cause that speculation is likely to have,
+    without it. What is done is said.
 
     Raises EngineError with the explained cause when no server comes up.
     """
     try:
-        return _start(plan, log, report)
+        running = _start(plan, log, report)
     except LaunchFailed as failed:
-        if plan.settings.speculation is None or not failed.exit.blames_speculation:
+        smaller = _smaller(plan, failed.exit, report)
+        if smaller is None:
             raise
-        because = f"llama-server did not start with it: {failed.exit.message}"
-        report.say(f"{because}; starting once more without speculation")
-        return _start(plan.without_speculation(because), log, report)
+        running = _start(smaller, log, report)
+    _observe(running)
+    return running
+
+
+def _smaller(plan: Plan, why: Exit, report: Progress) -> Plan | None:
+    """What to start instead, or None when it would end the same way."""
+    because = f"llama-server did not start with it: {why.message}"
+    if why.kind == "memory":
+        if plan.budget is not None:
+            for line in explain_sum(plan.budget):
+                report.say(f"memory   {line}")
+        if (smaller := plan.with_less_memory(because)) is not None:
+            spec = smaller.settings.speculation
+            what = ",".join(spec.methods) if spec else "no speculation"
+            report.say(f"{because}; starting once more with {what}")
+            return smaller
+    if plan.settings.speculation is None or not why.blames_speculation:
+        return None
+    report.say(f"{because}; starting once more without speculation")
+    return plan.without_speculation(because)
+
+
+def _observe(running: Launch) -> None:
+    """Keeps what the server really took beside our sum, for the next estimate."""
+    plan = running.plan
+    real = read_log(running.server.log_text())
+    if plan.budget is not None and real is not None:
+        ours = total(plan.budget.lines)
+        remember(plan.files, plan.engine.identity, ours, real.total)
 
 
 class LaunchFailed(EngineError):

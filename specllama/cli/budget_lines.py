@@ -1,0 +1,149 @@
+"""A memory budget as lines, table and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from specllama.cli.render import mib
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from specllama.memory.decide import Option
+    from specllama.memory.devices import Device
+    from specllama.memory.estimate import Line
+    from specllama.planning.budget import Budget
+
+
+def summary(b: Budget) -> Iterator[str]:
+    """What `serve` says of memory: one line, and one more when the context was shortened."""
+    yield f"memory   {verdict(b.chosen)}: {'; '.join(_by_device(b))}"
+    if b.question.use.context < b.wanted:
+        with_what = "the draft" if b.question.drafting is not None else "the model"
+        yield (
+            f"context  {b.question.use.context:,} of {b.wanted:,} tokens: the longest that fits "
+            f"with {with_what}; -c N sets another"
+        )
+
+
+def verdict(option: Option) -> str:
+    """`fits`, or why not."""
+    v = option.verdict
+    return (
+        f"{v.kind} {v.detail}"
+        if v.detail and v.kind == "fits only if"
+        else (f"{v.kind}: {v.detail}" if v.detail else v.kind)
+    )
+
+
+def _by_device(b: Budget) -> Iterator[str]:
+    from specllama.memory.estimate import per_device
+
+    for name, size in per_device(b.lines).items():
+        device = b.question.machine.device(name)
+        free = f" of {mib(device.free)} free" if device is not None else ""
+        yield f"{mib(size)}{free} on {name}" if name != "RAM" else f"{mib(size)}{free} in RAM"
+
+
+def devices(b: Budget) -> Iterator[str]:
+    """One line per device: what there is, where the figure is from, who else uses it."""
+    for d in (*b.question.machine.gpus, b.question.machine.ram):
+        yield _device_line(d)
+    if b.question.machine.note:
+        yield f"note     the engine's devices are not known: {b.question.machine.note}"
+
+
+def _device_line(d: Device) -> str:
+    parts = [f"{mib(d.free)} free of {mib(d.total)} ({d.source})"]
+    if d.margin:
+        parts.append(f"{mib(d.margin)} are left free")
+    if d.shared and d.name != "RAM":
+        parts.append("shares the machine's RAM")
+    if d.others:
+        parts.append(f"used by {d.others}")
+    return f"device   {d.name}, {d.label}: {'; '.join(parts)}"
+
+
+def table(lines: tuple[Line, ...], b: Budget) -> Table:
+    """One row per line, one column per device, and the sums."""
+    from rich.table import Table
+
+    from specllama.memory.estimate import per_device
+
+    names = [d for d in (*b.question.machine.names, "RAM") if any(x.device == d for x in lines)]
+    out = Table(box=None, pad_edge=False, header_style="bold")
+    out.add_column("part")
+    for name in names:
+        out.add_column(f"{name} (MiB)", justify="right")
+    out.add_column("source")
+    for who, what in dict.fromkeys((x.who, x.what) for x in lines):
+        row = [x for x in lines if (x.who, x.what) == (who, what)]
+        cells = [_cell([x for x in row if x.device == name]) for name in names]
+        out.add_row(f"{who} {what}", *cells, ", ".join(dict.fromkeys(x.source for x in row)))
+    sums = per_device(lines)
+    out.add_row("sum", *(f"{sums[n] / 2**20:,.1f}" for n in names), "")
+    usable = [b.question.machine.device(n) for n in names]
+    out.add_row("can be used", *(f"{d.usable / 2**20:,.1f}" if d else "" for d in usable), "")
+    return out
+
+
+def _cell(lines: list[Line]) -> str:
+    if not lines:
+        return ""
+    most = "≤ " if any(x.upper for x in lines) else ""
+    return f"{most}{sum(x.bytes for x in lines) / 2**20:,.1f}"
+
+
+def data(b: Budget) -> dict[str, Any]:
+    """The JSON object of a budget. Bytes."""
+    return {
+        "verdict": b.chosen.verdict.kind,
+        "detail": b.chosen.verdict.detail,
+        "context": b.chosen.use.context,
+        "context_wanted": b.wanted,
+        "asked": option_data(b.asked),
+        "chosen": option_data(b.chosen),
+        "options": [option_data(o) for o in b.options[1:]],
+        "devices": [
+            {
+                "name": d.name,
+                "label": d.label,
+                "total_bytes": d.total,
+                "free_bytes": d.free,
+                "margin_bytes": d.margin,
+                "shared": d.shared,
+                "source": d.source,
+                "used_by": d.others,
+            }
+            for d in (*b.question.machine.gpus, b.question.machine.ram)
+        ],
+        "lines": [_line_data(x) for x in b.lines],
+    }
+
+
+def option_data(o: Option) -> dict[str, Any]:
+    """One way to run, without its lines."""
+    from specllama.memory.estimate import per_device
+
+    return {
+        "name": o.name,
+        "verdict": o.verdict.kind,
+        "detail": o.verdict.detail,
+        "context": o.use.context,
+        "flags": list(o.flags),
+        "automatic": o.automatic,
+        "warning": o.warning,
+        "bytes": per_device(o.lines),
+    }
+
+
+def _line_data(x: Line) -> dict[str, Any]:
+    return {
+        "who": x.who,
+        "what": x.what,
+        "device": x.device,
+        "bytes": x.bytes,
+        "upper": x.upper,
+        "source": x.source,
+    }

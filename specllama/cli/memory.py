@@ -1,0 +1,146 @@
+"""`specllama memory TARGET`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specllama.cli.options import DraftCache, LlamaServer, Prefer, Vram, Workload
+
+if TYPE_CHECKING:
+    from specllama.cli.render import Printer
+    from specllama.planning.budget import Budget
+    from specllama.planning.plan import Plan
+
+
+def register(app: typer.Typer) -> None:
+    app.command("memory", epilog="Arguments after -- are those of llama-server (-ngl, -ts, …).")(
+        memory
+    )
+
+
+def memory(
+    ctx: typer.Context,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The model to serve.")],
+    draft: Annotated[Path | None, typer.Option(help="The file that drafts.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How to draft, as for serve; none = plain decoding.")
+    ] = None,
+    n_max: Annotated[
+        int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
+    ] = None,
+    context: Annotated[
+        int, typer.Option("--context", "-c", help="Context in tokens; 0 = the model's own.")
+    ] = 0,
+    cache_k: Annotated[
+        str | None, typer.Option("-ctk", "--cache-type-k", help="K cache type (f16).")
+    ] = None,
+    cache_v: Annotated[
+        str | None, typer.Option("-ctv", "--cache-type-v", help="V cache type (f16).")
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots.")] = 1,
+    draft_layers: Annotated[
+        str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
+    ] = None,
+    draft_cache: DraftCache = None,
+    workload: Workload = "chat",
+    vram: Vram = None,
+    prefer: Prefer = None,
+    llama_server: LlamaServer = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what TARGET and its draft need on each device, whether that fits, and what to trade."""
+    from specllama.cli.budget_lines import data
+    from specllama.cli.render import Printer
+    from specllama.engine.settings import Settings
+    from specllama.errors import UsageError
+    from specllama.planning.prepare import Wish, prepare
+
+    if context < 0:
+        raise UsageError(f"a context of {context} tokens cannot be", "Give -c N, or 0.")
+    extra = [w for o, v in (("-ctk", cache_k), ("-ctv", cache_v)) if v for w in (o, v)]
+    settings = Settings(target, "127.0.0.1", 8080, context=context, parallel=parallel)
+    wish = Wish(
+        workload,
+        draft,
+        method,
+        n_max,
+        draft_layers=draft_layers,
+        draft_cache=draft_cache,
+        vram=vram,
+        prefer=prefer,
+        exact=True,
+    )
+    printer = Printer()
+    with printer.busy("reading the model and the engine …"):
+        plan = prepare(settings, wish, (*extra, *(ctx.obj or ())), llama_server, check_port=False)
+    assert plan.budget is not None  # `exact` makes what cannot be summed an error
+    if as_json:
+        said = {"target": str(plan.target.path), "warnings": list(plan.choice.warnings)}
+        printer.json({**said, **data(plan.budget), "last_time": _last_time(plan)})
+        return
+    _print(printer, plan, plan.budget)
+
+
+def _print(printer: Printer, plan: Plan, b: Budget) -> None:
+    from specllama.cli import budget_lines as lines
+
+    asked = b.asked
+    drafting = asked.drafting
+    with_what = ""
+    if drafting is not None:
+        file = f" with {drafting.model.path.name}" if drafting.model else ""
+        with_what = f", {','.join(drafting.methods)}{file}"
+    printer.say(f"target   {plan.target.path.name}{with_what}, {asked.use.context:,} tokens")
+    if drafting is None:
+        printer.say(f"method   none: {plan.choice.because}")
+    for line in lines.devices(b):
+        printer.say(line)
+    printer.table(lines.table(asked.lines, b))
+    ok = asked.verdict.kind == "fits"
+    printer.say(f"verdict  {lines.verdict(asked)}", "green" if ok else "yellow")
+    for line in _trade(b):
+        printer.say(line)
+    for warning in plan.choice.warnings:
+        printer.say(f"note     {warning}")
+    if (last := _last_time(plan)) is not None:
+        real, share = last["real_bytes"] / 2**20, last["share"]
+        printer.say(
+            f"measured {real:,.1f} MiB when these files were last served, {share:+.1%} "
+            "against the sum of that time"
+        )
+
+
+def _trade(b: Budget) -> list[str]:
+    """What to give up, each with the flags that do it; where all fits, what is left over."""
+    from specllama.cli import budget_lines as lines
+    from specllama.memory.decide import longest_context
+
+    out = []
+    if b.question.use.context < b.wanted:
+        out.append(f"context  {b.question.use.context:,} of {b.wanted:,} tokens is what fits")
+    for o in b.options[1:]:
+        mark = "take" if o is b.chosen else "or  "
+        flags = f"  [{' '.join(o.flags)}]" if o.flags else ""
+        warning = f" ({o.warning})" if o.warning else ""
+        out.append(f"{mark}     {o.name}: {lines.verdict(o)}{warning}{flags}")
+    drafting = b.question.drafting
+    if drafting is not None:
+        longest = longest_context(b.question, drafting)
+        plain = longest_context(b.question, None)
+        out.append(f"longest  {longest:,} tokens as asked, {plain:,} without a draft")
+    else:
+        out.append(f"longest  {longest_context(b.question, None):,} tokens")
+    return out
+
+
+def _last_time(plan: Plan) -> dict[str, float] | None:
+    """The last measured figure for these files with this engine."""
+    from specllama.memory.observed import recall
+
+    last = recall(plan.files, plan.engine.identity)
+    if last is None:
+        return None
+    return {"real_bytes": last.real, "ours_bytes": last.ours, "share": last.share}

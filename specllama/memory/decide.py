@@ -1,0 +1,230 @@
+"""Whether a plan fits, and what to trade when it does not: lines to choose from, each with
+the flags that bring it about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from specllama.gguf import ModelInfo
+from specllama.memory.devices import MIB, Machine, overcommitted
+from specllama.memory.estimate import (
+    KEEPS_STATES,
+    Drafting,
+    Line,
+    Places,
+    estimate,
+    per_device,
+)
+from specllama.memory.use import Use
+
+FITS, PARTLY, TOO_BIG = "fits", "fits only if", "does not fit"
+LEAST_CONTEXT = 4096  # what llama.cpp's --fit does not go below (--fit-ctx)
+_STEP = 256  # llama.cpp pads contexts to it
+# Of a draft's layers the share that must stay on the GPU: the rest runs many times slower.
+_LEAST_ON_GPU = 0.5
+# Of the target's layers that fit on GPUs without a draft, the share a draft may leave there.
+_KEEPS_LAYERS = 0.9
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`kind`: fits, fits only if, does not fit. `missing`: the device that has too little and
+    how much. `gpu_layers`: of the target, on GPUs (with the output counted), where not all are."""
+
+    kind: str
+    detail: str = ""
+    missing: str = ""
+    gpu_layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run. `flags`: specllama's, that ask for it. `automatic`: may be taken
+    without being asked for. `lines` are its memory."""
+
+    name: str
+    flags: tuple[str, ...]
+    use: Use
+    drafting: Drafting | None
+    lines: tuple[Line, ...] = field(repr=False)
+    verdict: Verdict
+    automatic: bool = True
+    warning: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: a target used in a way on a machine, drafts to choose from (the wanted
+    one first), n-grams for when none fits. `context_limit`: the longest context that makes
+    sense. `split`: shares asked for with -ts. `extra`: what is needed besides (a projector)."""
+
+    target: ModelInfo
+    use: Use
+    machine: Machine
+    drafting: Drafting | None
+    others: tuple[Drafting, ...] = ()
+    ngram: Drafting | None = None
+    context_limit: int = 0
+    split: tuple[float, ...] = ()
+    extra: tuple[Line, ...] = ()
+
+    @property
+    def places(self) -> Places:
+        return Places(self.machine.names, self.machine.shares(self.split))
+
+    def lines(self, use: Use, drafting: Drafting | None) -> tuple[Line, ...]:
+        """The sum by formula."""
+        return (*estimate(self.target, use, self.places, drafting), *self.extra)
+
+
+def judge(q: Question, use: Use, drafting: Drafting | None) -> tuple[Verdict, tuple[Line, ...]]:
+    """The verdict on one way to run, and its lines (with as many layers on GPUs as fit)."""
+    lines = q.lines(use, drafting)
+    missing = overcommitted(per_device(lines), q.machine)
+    if not missing:
+        return Verdict(FITS), lines
+    device, short = max(missing, key=lambda x: x[1])
+    lacks = f"{device.name} lacks {_mib(short)}"
+    if q.machine.gpus and use.gpu_layers is None:
+        layers = len(q.target.layout.blocks) + 1
+        most = _most(0, layers - 1, lambda n: _gpus_hold(q, replace(use, gpu_layers=n), drafting))
+        partly = q.lines(replace(use, gpu_layers=most), drafting)
+        if most is not None and not overcommitted(per_device(partly), q.machine):
+            detail = f"{layers - most} of {layers} target layers stay in RAM (-ngl {most})"
+            return Verdict(PARTLY, detail, lacks, most), partly
+    return Verdict(TOO_BIG, lacks, lacks), lines
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.0f} MiB" if size >= 10 * MIB else f"{size / MIB:.1f} MiB"
+
+
+def with_lines(q: Question, option: Option, lines: tuple[Line, ...]) -> Option:
+    """The option judged by other figures: one that fitted and does not is too big."""
+    missing = overcommitted(per_device(lines), q.machine)
+    if not missing:
+        return replace(option, lines=lines)
+    device, short = max(missing, key=lambda x: x[1])
+    lacks = f"{device.name} lacks {_mib(short)}"
+    return replace(option, lines=lines, verdict=Verdict(TOO_BIG, lacks, lacks))
+
+
+def longest_context(q: Question, drafting: Drafting | None) -> int:
+    """The longest context (a multiple of 256) that fits as a whole; 0 when none does."""
+    steps = max(1, (q.context_limit or q.use.context) // _STEP)
+    most = _most(1, steps, lambda n: _fits(q, replace(q.use, context=n * _STEP), drafting))
+    return (most or 0) * _STEP
+
+
+def options(q: Question) -> tuple[Option, ...]:
+    """What can be chosen, the wanted way first, then by what is given up: fewer states,
+    another draft, the draft's layers or cache, the draft. Only what fits is listed after
+    the first, except running without speculation, which is always last."""
+    out = [_option(q, "as chosen", (), q.use, q.drafting)]
+    if q.drafting is not None and out[0].verdict.kind != FITS:
+        out += [o for o in _smaller(q, q.drafting) if o.verdict.kind == FITS]
+        if q.ngram is not None and q.drafting.method:
+            name = f"n-gram only ({q.ngram.methods[0]}, 0 MiB of VRAM)"
+            flags = ("--method", ",".join(q.ngram.methods))
+            out.append(_option(q, name, flags, q.use, q.ngram))
+        out.append(_option(q, "no speculation", ("--method", "none"), q.use, None))
+    return tuple(out)
+
+
+def choose(found: Sequence[Option]) -> Option:
+    """The first that fits as a whole. Where not even the plain target does, the first that
+    drives few of its layers from the GPUs; else the last."""
+    allowed = [o for o in found if o.automatic]
+    whole = next((o for o in allowed if o.verdict.kind == FITS), None)
+    if whole is not None:
+        return whole
+    plain = found[-1].verdict.gpu_layers or 0
+    for option in allowed:
+        layers = option.verdict.gpu_layers
+        if option.verdict.kind == PARTLY and layers and layers >= _KEEPS_LAYERS * plain:
+            return option
+    return found[-1]
+
+
+def _smaller(q: Question, drafting: Drafting) -> list[Option]:
+    out = []
+    if drafting.method in KEEPS_STATES and q.target.memory != "attention" and drafting.longest > 1:
+        out += _fewer_states(q, drafting)
+    for other in q.others:
+        name = other.model.path.name if other.model else "the target's MTP head"
+        flags: tuple[str, ...] = ("--method", "mtp")
+        if other.model is not None:
+            flags = ("--draft", str(other.model.path))
+        out.append(_option(q, f"another draft: {name}", flags, q.use, other))
+    if drafting.model is not None and drafting.model.kind == "model":
+        out += _fewer_layers(q, drafting)
+    if drafting.method and drafting.cache_k == "f16":
+        small = replace(drafting, cache_k="q8_0", cache_v="q8_0")
+        flags = ("--draft-cache", "q8_0")
+        warning = "acceptance may fall to half or to nothing"
+        option = _option(q, "the draft's KV cache as q8_0", flags, q.use, small)
+        out.append(replace(option, automatic=False, warning=warning))
+    context = longest_context(q, drafting)
+    if context >= min(LEAST_CONTEXT, q.use.context) and context < q.use.context:
+        name = f"a context of {context:,} tokens with this draft"
+        use = replace(q.use, context=context)
+        out.append(replace(_option(q, name, ("-c", str(context)), use, drafting), automatic=False))
+    return out
+
+
+def _fewer_states(q: Question, drafting: Drafting) -> list[Option]:
+    """Hybrids keep a state per drafted token: shorter drafts keep fewer."""
+    most = _most(1, drafting.longest - 1, lambda n: _fits(q, q.use, replace(drafting, longest=n)))
+    if most is None:
+        return []
+    shorter = replace(drafting, longest=most)
+    name = f"drafts of {most} tokens instead of {drafting.longest}"
+    return [_option(q, name, ("--n-max", str(most)), q.use, shorter)]
+
+
+def _fewer_layers(q: Question, drafting: Drafting) -> list[Option]:
+    """Some of a draft model's layers in RAM."""
+    assert drafting.model is not None
+    layers = len(drafting.model.layout.blocks) + 1
+    if not q.machine.gpus or drafting.gpu_layers is not None:
+        return []
+    most = _most(0, layers - 1, lambda n: _fits(q, q.use, replace(drafting, gpu_layers=n)))
+    if most is None:
+        return []
+    option = _option(
+        q,
+        f"{layers - most} of the draft's {layers} layers in RAM",
+        ("--draft-layers", str(most)),
+        q.use,
+        replace(drafting, gpu_layers=most),
+    )
+    slow = most < _LEAST_ON_GPU * layers
+    warning = "most of the draft would run on the CPU, too slow to pay" if slow else ""
+    return [replace(option, automatic=not slow, warning=warning)]
+
+
+def _option(
+    q: Question, name: str, flags: tuple[str, ...], use: Use, drafting: Drafting | None
+) -> Option:
+    verdict, lines = judge(q, use, drafting)
+    return Option(name, flags, use, drafting, lines, verdict)
+
+
+def _fits(q: Question, use: Use, drafting: Drafting | None) -> bool:
+    return not overcommitted(per_device(q.lines(use, drafting)), q.machine)
+
+
+def _gpus_hold(q: Question, use: Use, drafting: Drafting | None) -> bool:
+    missing = overcommitted(per_device(q.lines(use, drafting)), q.machine)
+    return all(device is q.machine.ram for device, _ in missing)
+
+
+def _most(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
+    """The largest number in [low, high] that fits; None when none does. More is more memory."""
+    if high < low or not fits(low):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

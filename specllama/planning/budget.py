@@ -1,0 +1,252 @@
+"""The memory of a plan: does it fit, and what is taken instead when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specllama.engine.capabilities import Answer, Capabilities
+from specllama.engine.settings import Settings, Speculation
+from specllama.engine.user_args import UserArgs
+from specllama.gguf import ModelInfo
+from specllama.memory import oracle
+from specllama.memory.decide import (
+    FITS,
+    LEAST_CONTEXT,
+    TOO_BIG,
+    Option,
+    Question,
+    choose,
+    judge,
+    longest_context,
+    options,
+    with_lines,
+)
+from specllama.memory.devices import MARGIN, MIB, Machine
+from specllama.memory.estimate import Drafting, Line, draft_use, per_device, target_use, total
+from specllama.memory.use import MOST_CONTEXT
+from specllama.planning import needs
+from specllama.planning.choose import Alternative, Choice
+
+SPEED, CONTEXT = "speed", "context"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What was asked and what can be had. `wanted`: the context in tokens before anything
+    was shortened. `chosen` is what the plan does; `left`: options after it, for when
+    llama-server runs out of memory all the same."""
+
+    question: Question
+    wanted: int
+    options: tuple[Option, ...]
+    chosen: Option
+    left: tuple[Option, ...] = ()
+
+    @property
+    def asked(self) -> Option:
+        return self.options[0]
+
+    @property
+    def traded(self) -> bool:
+        return self.chosen is not self.asked
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        return self.chosen.lines
+
+
+def budget(
+    target: ModelInfo,
+    choice: Choice,
+    settings: Settings,
+    user: UserArgs,
+    caps: Capabilities,
+    machine: Machine,
+    prefer: str | None = None,
+    tool: Path | None = None,
+) -> Budget:
+    """Judges the choice and picks what fits. `prefer`: a shorter context with the draft
+    (speed), or the context at the cost of the draft (context); None = the context the user
+    named, else as much as fits with the draft. `tool`: a llama-fit-params to ask.
+
+    Raises MemoryInputError for settings or files that cannot be summed up.
+    """
+    machine = needs.with_margins(needs.chosen_devices(machine, user), user)
+    use = needs.use_of(target, settings, user, caps)
+    question = Question(
+        target=target,
+        use=use,
+        machine=machine,
+        drafting=needs.drafting_of(choice.speculation, choice.draft, user),
+        others=_drafts(choice.others, user),
+        ngram=_ngram(choice.others, user),
+        context_limit=min(max(use.context, target.context_length or 0), MOST_CONTEXT),
+        split=needs.split_of(user),
+        extra=needs.projector(user, machine),
+    )
+    question = _with_context(question, prefer, settings.context, user.value("-c"))
+    found = options(question)
+    check = _checker(question, tool, user)
+    asked = check(found[0])
+    chosen = asked if asked.verdict.kind == FITS else check(choose((asked, *found[1:])))
+    while chosen.verdict.kind == TOO_BIG and chosen is not asked and len(found) > 2:
+        found = (found[0], *found[found.index(_same(found, chosen)) + 1 :])
+        chosen = check(choose(found[1:]))
+    found = tuple(_replaced(o, asked, chosen) for o in found)
+    return Budget(question, use.context, found, chosen, found[found.index(chosen) + 1 :])
+
+
+def _same(found: Sequence[Option], option: Option) -> Option:
+    return next(o for o in found if o.name == option.name)
+
+
+def _replaced(option: Option, *checked: Option) -> Option:
+    return next((c for c in checked if c.name == option.name), option)
+
+
+def _with_context(q: Question, prefer: str | None, ours: int, theirs: str | None) -> Question:
+    """The question with the longest context that fits, where the user leaves that open:
+    named no context, or prefers speed to it. Theirs after `--` is never changed."""
+    if theirs not in (None, "0"):
+        return q
+    ways: list[Drafting | None] = []
+    if prefer == SPEED or (prefer is None and not ours):
+        ways = [q.drafting]
+    elif not ours:
+        ways = [None]
+    for drafting in ways:
+        if judge(q, q.use, drafting)[0].kind == FITS:
+            return q
+        longest = longest_context(q, drafting)
+        if longest >= min(LEAST_CONTEXT, q.use.context):
+            return replace(q, use=replace(q.use, context=longest))
+    return q
+
+
+def _checker(q: Question, tool: Path | None, user: UserArgs) -> Callable[[Option], Option]:
+    """Options with llama.cpp's own figures in place of the formulas'."""
+    if tool is None or any(g.source == "--vram" for g in q.machine.gpus):
+        return lambda option: option
+    flags = [
+        w for name in ("-dev", "-ts", "-sm", "-mg") if (v := user.value(name)) for w in (name, v)
+    ]
+
+    def check(option: Option) -> Option:
+        lines = option.lines
+        use = replace(option.use, gpu_layers=option.verdict.gpu_layers or option.use.gpu_layers)
+        if figures := oracle.ask(tool, q.target, use, flags):
+            exact = target_use(q.target, use, option.drafting)
+            lines = oracle.corrected("target", lines, figures, exact)
+        drafting = option.drafting
+        if (
+            drafting is not None
+            and drafting.model is not None
+            and drafting.method == "draft-simple"
+        ):
+            theirs = draft_use(use, drafting)
+            if figures := oracle.ask(tool, drafting.model, theirs, flags):
+                lines = oracle.corrected("draft", lines, figures, theirs)
+        return with_lines(q, option, lines)
+
+    return check
+
+
+def _drafts(others: Sequence[Alternative], user: UserArgs) -> tuple[Drafting, ...]:
+    found = (needs.drafting_of(a.speculation, a.draft, user) for a in others)
+    return tuple(d for d in found if d is not None and d.method)
+
+
+def _ngram(others: Sequence[Alternative], user: UserArgs) -> Drafting | None:
+    found = (needs.drafting_of(a.speculation, a.draft, user) for a in others)
+    return next((d for d in found if d is not None and not d.method), None)
+
+
+def applied(
+    b: Budget, option: Option, choice: Choice, settings: Settings, caps: Capabilities
+) -> tuple[Choice, Settings]:
+    """Choice and settings that bring `option` about."""
+    if option.use.context != needs.context_of(b.question.target, settings, UserArgs()):
+        settings = replace(settings, context=option.use.context)
+    if option is not b.asked:
+        choice = _instead(b, option, choice)
+    spec = choice.speculation
+    if spec is not None and spec.draft is not None and b.question.machine.gpus:
+        spec = replace(spec, draft_layers=spec.draft_layers or _draft_layers(option))
+        choice = replace(choice, speculation=spec)
+        settings = replace(settings, fit_target=_fit_target(b, option, caps))
+    return choice, settings
+
+
+def _instead(b: Budget, option: Option, choice: Choice) -> Choice:
+    """The choice that `option` is, with the reason why it is not what was asked."""
+    what = choice.draft.path.name if choice.draft is not None else "the draft"
+    why = f"{what} does not fit beside the target ({b.asked.verdict.missing})"
+    if option.drafting is None:
+        return replace(choice, speculation=None, because=why, draft=None, warnings=())
+    found = _speculation(option.drafting, choice)
+    if found is None:
+        return choice
+    spec, draft = found
+    because = f"{why}; {option.name}"
+    kept = choice.warnings if draft is choice.draft else ()
+    return replace(choice, speculation=spec, because=because, draft=draft, warnings=kept)
+
+
+def _speculation(drafting: Drafting, choice: Choice) -> tuple[Speculation, ModelInfo | None] | None:
+    """The speculation of an option: the chosen one or one of the others, adjusted."""
+    ways = [(choice.speculation, choice.draft)]
+    ways += [(a.speculation, a.draft) for a in choice.others]
+    for spec, draft in ways:
+        if spec is None or spec.methods != drafting.methods or draft is not drafting.model:
+            continue
+        if spec.uses_draft:
+            spec = replace(spec, n_max=min(spec.n_max, drafting.longest))
+        if drafting.gpu_layers is not None:
+            spec = replace(spec, draft_layers=str(drafting.gpu_layers))
+        if drafting.cache_k != "f16":
+            spec = replace(spec, cache_type=drafting.cache_k)
+        return spec, draft
+    return None
+
+
+def _draft_layers(option: Option) -> str | None:
+    """The draft's layers on GPUs, said outright: left to itself it may land on the CPU."""
+    if option.drafting is None or option.drafting.model is None:
+        return None
+    wanted = option.drafting.gpu_layers
+    return str(len(option.drafting.model.layout.blocks) + 1 if wanted is None else wanted)
+
+
+def _fit_target(b: Budget, option: Option, caps: Capabilities) -> tuple[int, ...]:
+    """MiB for --fit to leave on each GPU where it does not count the draft itself: its own
+    margin and the draft. () where it does."""
+    if caps.fact("fit_counts_draft") is Answer.YES:
+        return ()
+    draft = per_device([line for line in option.lines if line.who != "target"])
+    return tuple((MARGIN + draft.get(g.name, 0) + MIB - 1) // MIB for g in b.question.machine.gpus)
+
+
+def next_option(b: Budget) -> Option | None:
+    """What is taken after an out-of-memory exit: the next line that needs less."""
+    now = total(b.chosen.lines)
+    return next((o for o in b.left if o.automatic and total(o.lines) < now), None)
+
+
+def explain(b: Budget) -> Iterator[str]:
+    """The sum in one line per device, for someone whose server ran out of memory."""
+    for device, size in per_device(b.chosen.lines).items():
+        d = b.question.machine.device(device)
+        if d is None:
+            continue
+        parts = sorted((x for x in b.chosen.lines if x.device == device), key=lambda x: -x.bytes)
+        shown = ", ".join(f"{x.who} {x.what} {x.bytes / MIB:,.0f}" for x in parts[:4])
+        yield f"{device}: {size / MIB:,.0f} of {d.free / MIB:,.0f} MiB free ({shown})"
+
+
+def plain(b: Budget) -> Budget:
+    """The budget of the same server without speculation."""
+    question = replace(b.question, drafting=None, others=(), ngram=None)
+    found = options(question)
+    return Budget(question, b.wanted, found, found[0])
