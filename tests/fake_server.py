@@ -1,8 +1,8 @@
 """A scripted llama-server, for what the real one cannot be made to do on demand.
 
 It answers --version and --help like b11434 and then acts on its model argument's
-neighbour file `fake.json`: {"crash_with_spec": text, "crash_after": s, "code": n,
-"draft_n": n, "stall": true}. Everything else of the protocol is the real shape.
+neighbour file `fake.json`: {"crash_with_spec": text, "crash_with_draft": text,
+"crash_after": s, "code": n, "draft_n": n, "stall": true, "devices": text}. Everything else of the protocol is the real shape.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ if "--version" in sys.argv:
     print("version: 0.6.0-dev (build 11434, commit 0c1e57098)", file=sys.stderr); sys.exit(0)
 if "--help" in sys.argv:
     print(HELP); sys.exit(0)
+if "--list-devices" in sys.argv:
+    print("Available devices:"); print(CONFIG.get("devices", "  (none)")); sys.exit(0)
 starts = open({starts!r}, "a"); starts.write(json.dumps(sys.argv[1:]) + "\\n"); starts.close()
 speculates = "--spec-type" in sys.argv
-if "crash" in CONFIG or (speculates and "crash_with_spec" in CONFIG):
-    print(CONFIG.get("crash") or CONFIG["crash_with_spec"], flush=True)
+crash = CONFIG.get("crash")
+if crash is None and speculates: crash = CONFIG.get("crash_with_spec")
+if crash is None and "-md" in sys.argv: crash = CONFIG.get("crash_with_draft")
+if crash is not None:
+    print(crash, flush=True)
     code = CONFIG.get("code", 1)
     os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
 if CONFIG.get("stall"):

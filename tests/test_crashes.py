@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -17,14 +18,27 @@ TARGET = MODELS / "target.gguf"
 
 
 def test_a_crash_with_speculation_starts_once_more_without(tmp_path: Path) -> None:
-    fake = Fake(tmp_path, crash_with_spec="cudaMalloc failed: out of memory")
+    fake = Fake(tmp_path, crash_with_spec="GGML_ASSERT(n_embd == 1) failed")
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert s.info["speculation"] == "off"
-        assert "did not start with it: it ran out of memory" in s.info["reason"]
+        assert "did not start with it: llama.cpp stopped at its own check" in s.info["reason"]
         assert "starting once more without speculation" in s.err
         first, second = fake.starts
         assert "--spec-type" in first
         assert not any("spec" in a or a == "-md" for a in second)
+
+
+def test_out_of_memory_is_explained_and_the_next_line_started(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, crash_with_draft="cudaMalloc failed: out of memory", draft_n=8)
+    draft = MODELS / "draft.gguf"
+    with Serve(tmp_path, TARGET, "--draft", draft, "--llama-server", fake.path) as s:
+        assert s.info["methods"] == ["ngram-simple"]
+        assert "did not start with it: it ran out of memory" in s.info["because"]
+        assert "starting once more with ngram-simple" in s.err
+        assert re.search(r"memory +RAM: \d+ of [\d,]+ MiB free \(target \w+", s.err)
+        first, second = fake.starts
+        assert "-md" in first
+        assert "-md" not in second
 
 
 def test_a_signal_while_loading_counts_as_well(tmp_path: Path) -> None:

@@ -201,10 +201,17 @@ def test_no_server_is_left_when_specllama_is_killed(engine: str, tmp_path: Path)
         assert gone(child)
 
 
+def _argv(p: psutil.Process) -> list[str]:
+    try:
+        return p.cmdline()
+    except psutil.Error:
+        return []  # it ended just now
+
+
 def test_a_stop_while_loading_leaves_nothing(tmp_path: Path) -> None:
     s = Serve(tmp_path, TARGET, "--llama-server", "embedded")
     until = time.monotonic() + 30
-    while not psutil.Process(s.popen.pid).children():
+    while not any("-m" in _argv(c)[3:] for c in psutil.Process(s.popen.pid).children()):
         assert time.monotonic() < until
         assert s.popen.poll() is None
         time.sleep(0.01)

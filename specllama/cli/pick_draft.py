@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli.options import LlamaServer, Workload
+from specllama.cli.options import LlamaServer, Vram, Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specllama.cli.render import Printer
     from specllama.drafts.pick import Candidate, Picked
     from specllama.gguf import ModelInfo
+    from specllama.planning.room import Room
 
 _SHOWN_REJECTED = 12
 
@@ -43,6 +46,10 @@ def pick_draft(
         Path | None, typer.Option("--text", help="With --measure: compare on this text.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for --measure.")] = None,
+    context: Annotated[
+        int, typer.Option("--context", "-c", min=0, help="Context the memory is shown for.")
+    ] = 0,
+    vram: Vram = None,
     show_all: Annotated[bool, typer.Option("--all", help="List every rejected file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -56,7 +63,9 @@ def pick_draft(
     from specllama.drafts.discover import discover
     from specllama.drafts.pick import judge
     from specllama.errors import UsageError
+    from specllama.memory.devices import machine, parse_sizes
     from specllama.planning.prepare import target_info, usable_engine
+    from specllama.planning.room import rooms
     from specllama.workloads import load
 
     no_passthrough(ctx.obj or (), "pick-draft")
@@ -71,7 +80,8 @@ def pick_draft(
     profile = load(workload)
     with printer.busy("looking for drafts …"):
         info = target_info(target)
-        _, caps = usable_engine(llama_server)
+        engine, caps = usable_engine(llama_server)
+        have = machine(engine, parse_sizes(vram) if vram is not None else ())
         found = discover(info, folders or [])
     if hub:
         with printer.busy("asking the Hub …"):
@@ -82,30 +92,43 @@ def pick_draft(
 
         with printer.busy("comparing target and drafts …"):
             picked = measured(info, picked, profile, text, threads)
-    best = picked.candidates[0].draft if picked.candidates else None
+    space = rooms(info, picked.candidates, caps, have, context)
+    best = _best(picked, space)
     here = str(best.path) if best is not None else None
     if best is not None and download and not best.path.exists():
         here = str(remote.download(str(best.path)))
     if as_json:
-        printer.json(_data(info, picked, workload, here))
+        printer.json(_data(info, picked, space, workload, here))
     else:
-        _print(printer, info, picked, show_all)
+        _print(printer, info, picked, space, show_all)
         printer.say(_last_line(info, picked, workload, here))
     if not picked.candidates:
         raise typer.Exit(1)
 
 
-def _print(printer: Printer, target: ModelInfo, picked: Picked, show_all: bool) -> None:
+def _print(
+    printer: Printer,
+    target: ModelInfo,
+    picked: Picked,
+    space: Sequence[Room | None],
+    show_all: bool,
+) -> None:
     if picked.candidates:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         alpha = "α (* measured)" if any(c.measured for c in picked.candidates) else "α prior"
-        for name in ("method", "file", "size", "memory", alpha, "τ at K", "predicted"):
-            table.add_column(name, justify="left" if name in ("method", "file") else "right")
-        for c in picked.candidates:
-            table.add_row(*_row(target, c))
+        for name in ("method", "file", "size", "memory", "fits", alpha, "τ at K", "predicted"):
+            left = name in ("method", "file", "fits")
+            table.add_column(name, justify="left" if left else "right")
+        for c, room in zip(picked.candidates, space, strict=True):
+            table.add_row(*_row(target, c, room))
         printer.table(table)
+        if (room := next((r for r in space if r is not None), None)) is not None:
+            printer.say(
+                f"memory   beside the target, at {room.context:,} tokens; without a draft "
+                f"{room.plain:,} tokens fit"
+            )
     for source in dict.fromkeys(c.measured.source for c in picked.candidates if c.measured):
         printer.say(f"note     α and τ marked * are measured on {source}, at temperature 0")
     for c in picked.candidates:
@@ -118,17 +141,36 @@ def _print(printer: Printer, target: ModelInfo, picked: Picked, show_all: bool) 
         printer.say(f"         and {len(picked.rejected) - len(shown)} more; see --all")
 
 
-def _row(target: ModelInfo, c: Candidate) -> tuple[str, ...]:
+def _row(target: ModelInfo, c: Candidate, room: Room | None) -> tuple[str, ...]:
     from specllama.cli.render import mib
 
     p = c.prediction
     size = mib(c.draft.file_bytes) if c.draft else "in the model"
-    cells = (c.method, _file(target, c), size, f"+{mib(p.memory)}")
+    extra = f"+{mib(room.extra)}" if room else "unknown"
+    cells = (c.method, _file(target, c), size, extra, _fits(room))
     if m := c.measured:
         tau = f"{m.tau:.2f} ({m.tau_low:.2f} to {m.tau_high:.2f}) at {m.k}"
         return (*cells, f"{m.alpha:.2f}*", f"{tau}*", f"about {m.speedup:.2f}x")
     tau = f"{p.tau:.2f} at {p.k}"
     return (*cells, f"{p.prior.alpha:.2f}", tau, f"{p.low:.2f}x to {p.high:.2f}x")
+
+
+def _best(picked: Picked, space: Sequence[Room | None]) -> ModelInfo | None:
+    """The file of the first candidate that fits, else of the first."""
+    ways = list(zip(picked.candidates, space, strict=True))
+    fitting = [c for c, room in ways if room is None or room.longest]
+    return (fitting or list(picked.candidates))[0].draft if ways else None
+
+
+def _fits(room: Room | None) -> str:
+    """Whether it fits, and up to which context when that is what is short."""
+    if room is None:
+        return "unknown"
+    if not room.longest:
+        return "in part" if room.verdict.gpu_layers else "no"
+    if room.fits and room.longest >= room.plain:
+        return "yes"
+    return f"to {room.longest:,} tokens"
 
 
 def _file(target: ModelInfo, c: Candidate) -> str:
@@ -167,7 +209,13 @@ def _advice(target: ModelInfo) -> list[str]:
     return out
 
 
-def _data(target: ModelInfo, picked: Picked, workload: str, draft: str | None) -> dict[str, Any]:
+def _data(
+    target: ModelInfo,
+    picked: Picked,
+    space: Sequence[Room | None],
+    workload: str,
+    draft: str | None,
+) -> dict[str, Any]:
     return {
         "draft": draft,
         "target": str(target.path),
@@ -177,7 +225,9 @@ def _data(target: ModelInfo, picked: Picked, workload: str, draft: str | None) -
                 "method": c.method,
                 "draft": str(c.draft.path) if c.draft else None,
                 "file_bytes": c.draft.file_bytes if c.draft else None,
-                "memory_bytes": c.prediction.memory,
+                "memory_bytes": room.extra if room else None,
+                "fits": room.verdict.kind if room else "unknown",
+                "longest_context": room.longest if room else None,
                 "alpha_prior": c.prediction.prior.alpha,
                 "alpha_source": c.prediction.prior.source,
                 "k": c.prediction.k,
@@ -188,7 +238,7 @@ def _data(target: ModelInfo, picked: Picked, workload: str, draft: str | None) -
                 "measured": _measured_data(c),
                 "warnings": list(c.warnings),
             }
-            for c in picked.candidates
+            for c, room in zip(picked.candidates, space, strict=True)
         ],
         "rejected": [{"what": r.what, "rule": r.rule, "detail": r.detail} for r in picked.rejected],
         "advice": [] if picked.candidates else _advice(target),

@@ -18,8 +18,6 @@ _MOST_K = 8
 _DENSE_PER_TOKEN = 0.03
 # Of a MoE model's active bytes the part that is experts; the rest is attention and shared.
 _EXPERT_SHARE = 0.8
-_KV_CONTEXT = 8192  # tokens, for the memory column
-_KV_BYTES = 2  # f16
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,6 @@ class Prediction:
     speedup: float
     low: float
     high: float
-    memory: int  # bytes beyond the target alone
 
 
 def tau(p: float, k: int) -> float:
@@ -62,7 +59,6 @@ def predict(
         speedup=speedup(expected.alpha, k),
         low=speedup(expected.low, k),
         high=speedup(expected.high, k),
-        memory=extra_memory(target, draft),
     )
 
 
@@ -85,17 +81,3 @@ def verify_cost(target: ModelInfo, k: int) -> float:
     u = min(1.0, target.experts_used / target.experts)
     growth = (1 - (1 - u) ** (k + 1)) / u
     return 1 + _EXPERT_SHARE * (growth - 1) + _DENSE_PER_TOKEN * k
-
-
-def extra_memory(target: ModelInfo, draft: ModelInfo | None) -> int:
-    """Bytes beside the target: the draft's weights and its f16 cache for 8,192 tokens."""
-    if draft is None:
-        return target.mtp_bytes + _kv(target, max(1, target.mtp_heads))
-    layers = draft.layers if draft.kind == "model" else max(1, draft.mtp_heads)
-    return draft.tensor_bytes + _kv(draft, layers)
-
-
-def _kv(m: ModelInfo, layers: int) -> int:
-    heads = max(m.kv_heads, default=0)
-    tokens = min(_KV_CONTEXT, m.context_length or _KV_CONTEXT)
-    return layers * heads * (m.key_length + m.value_length) * _KV_BYTES * tokens

@@ -118,17 +118,21 @@ def longest_context(q: Question, drafting: Drafting | None) -> int:
 
 
 def options(q: Question) -> tuple[Option, ...]:
-    """What can be chosen, the wanted way first, then by what is given up: fewer states,
-    another draft, the draft's layers or cache, the draft. Only what fits is listed after
-    the first, except running without speculation, which is always last."""
-    out = [_option(q, "as chosen", (), q.use, q.drafting)]
-    if q.drafting is not None and out[0].verdict.kind != FITS:
-        out += [o for o in _smaller(q, q.drafting) if o.verdict.kind == FITS]
-        if q.ngram is not None and q.drafting.method:
-            name = f"n-gram only ({q.ngram.methods[0]}, 0 MiB of VRAM)"
-            flags = ("--method", ",".join(q.ngram.methods))
-            out.append(_option(q, name, flags, q.use, q.ngram))
-        out.append(_option(q, "no speculation", ("--method", "none"), q.use, None))
+    """What can be chosen, the wanted way first; where that fits, nothing else."""
+    wanted = _option(q, "as chosen", (), q.use, q.drafting)
+    return (wanted,) if wanted.verdict.kind == FITS else (wanted, *instead(q))
+
+
+def instead(q: Question) -> tuple[Option, ...]:
+    """What can be had instead, by what is given up: states, another draft, the draft's
+    layers or cache, the draft. Only what fits is listed, except what needs no draft."""
+    if q.drafting is None:
+        return ()
+    out = [o for o in _smaller(q, q.drafting) if o.verdict.kind == FITS]
+    if q.ngram is not None and q.drafting.method:
+        name = f"n-gram only ({q.ngram.methods[0]}, 0 MiB of VRAM)"
+        out.append(_option(q, name, ("--method", ",".join(q.ngram.methods)), q.use, q.ngram))
+    out.append(_option(q, "no speculation", ("--method", "none"), q.use, None))
     return tuple(out)
 
 
@@ -224,6 +228,8 @@ def _most(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
     """The largest number in [low, high] that fits; None when none does. More is more memory."""
     if high < low or not fits(low):
         return None
+    if fits(high):
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

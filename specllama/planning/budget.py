@@ -18,6 +18,7 @@ from specllama.memory.decide import (
     Option,
     Question,
     choose,
+    instead,
     judge,
     longest_context,
     options,
@@ -30,13 +31,13 @@ from specllama.planning import needs
 from specllama.planning.choose import Alternative, Choice
 
 SPEED, CONTEXT = "speed", "context"
+_CLEARLY_LESS = 0.9
 
 
 @dataclass(frozen=True)
 class Budget:
     """What was asked and what can be had. `wanted`: the context in tokens before anything
-    was shortened. `chosen` is what the plan does; `left`: options after it, for when
-    llama-server runs out of memory all the same."""
+    was shortened. `chosen` is what the plan does; `left`: options after it."""
 
     question: Question
     wanted: int
@@ -229,9 +230,15 @@ def _fit_target(b: Budget, option: Option, caps: Capabilities) -> tuple[int, ...
 
 
 def next_option(b: Budget) -> Option | None:
-    """What is taken after an out-of-memory exit: the next line that needs less."""
+    """What is taken after an out-of-memory exit, which proves the sum wrong: the next line
+    that needs clearly less, or no draft at all."""
     now = total(b.chosen.lines)
-    return next((o for o in b.left if o.automatic and total(o.lines) < now), None)
+    found = b.left or instead(b.question)
+    for option in found:
+        drafts = option.drafting is not None and option.drafting.method
+        if option.automatic and (not drafts or total(option.lines) < _CLEARLY_LESS * now):
+            return option if option.drafting != b.chosen.drafting else None
+    return None
 
 
 def explain(b: Budget) -> Iterator[str]:

@@ -57,13 +57,12 @@ class Plan:
         )
         choice = replace(choice, because=f"{option.name}: {because}")
         settings = replace(settings, speculation=choice.speculation)
-        at = self.budget.options.index(option)
         return replace(
             self,
             choice=choice,
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
-            budget=replace(self.budget, chosen=option, left=self.budget.options[at + 1 :]),
+            budget=replace(self.budget, chosen=option, left=()),
         )
 
     def without_speculation(self, because: str) -> Plan:

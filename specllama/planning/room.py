@@ -1,0 +1,62 @@
+"""What each candidate of pick-draft takes beside the target, and the context it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specllama.drafts.pick import Candidate
+from specllama.engine.capabilities import Capabilities
+from specllama.engine.settings import Settings
+from specllama.engine.user_args import UserArgs
+from specllama.gguf import ModelInfo
+from specllama.memory.decide import FITS, Question, Verdict, judge, longest_context
+from specllama.memory.devices import Machine
+from specllama.memory.estimate import Drafting, total
+from specllama.planning import needs
+
+USUAL_CONTEXT = 8192  # tokens, unless the user names another or the model's own is shorter
+
+
+@dataclass(frozen=True)
+class Room:
+    """`extra`: bytes beyond the target alone, at `context` tokens. `longest`: tokens that
+    fit with the candidate, 0 = none; `plain`: without."""
+
+    context: int
+    extra: int
+    verdict: Verdict
+    longest: int
+    plain: int
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict.kind == FITS
+
+
+def rooms(
+    target: ModelInfo,
+    candidates: Sequence[Candidate],
+    caps: Capabilities,
+    machine: Machine,
+    context: int = 0,
+) -> tuple[Room | None, ...]:
+    """One per candidate, in order; None where a header contradicts its tensors."""
+    own = target.context_length or USUAL_CONTEXT
+    settings = Settings(target.path, "", 0, context=context or min(own, USUAL_CONTEXT))
+    use = needs.use_of(target, settings, UserArgs(), caps)
+    q = Question(target, use, machine, None, context_limit=max(use.context, own))
+    if target.layout.problem:
+        return (None,) * len(candidates)
+    alone, plain = total(q.lines(use, None)), longest_context(q, None)
+    return tuple(_room(q, c, alone, plain) for c in candidates)
+
+
+def _room(q: Question, c: Candidate, alone: int, plain: int) -> Room | None:
+    if c.draft is not None and c.draft.layout.problem:
+        return None
+    drafting = Drafting((c.method,), c.draft, c.prediction.k)
+    asked = replace(q, drafting=drafting)
+    verdict, _ = judge(asked, q.use, drafting)
+    extra = total(q.lines(q.use, drafting)) - alone
+    return Room(q.use.context, extra, verdict, longest_context(asked, drafting), plain)
