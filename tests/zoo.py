@@ -131,6 +131,11 @@ LLAMA2 = Vocab("llama", "default", "m", 32000, {}, {"bos_token_id": 1, "eos_toke
 
 def llama(path: Path, name: str, vocab: Vocab, d: int, arch: str = "llama") -> Path:
     """A whole model that llama-server can load when `arch` is llama. Width `d`, one layer."""
+    return write(path, arch, shape(arch, name, d, 1) | vocab.fields(), llama_tensors(vocab, d))
+
+
+def llama_tensors(vocab: Vocab, d: int) -> dict[str, Sequence[int]]:
+    """The tensors of `llama`."""
     tensors: dict[str, Sequence[int]] = {
         "token_embd.weight": (d, vocab.n),
         "output_norm.weight": (d,),
@@ -140,11 +145,10 @@ def llama(path: Path, name: str, vocab: Vocab, d: int, arch: str = "llama") -> P
         "blk.0.ffn_up.weight": (d, 2 * d),
         "blk.0.ffn_down.weight": (2 * d, d),
     }
-    tensors |= {f"blk.0.attn_{part}.weight": (d, d) for part in ("q", "k", "v", "output")}
-    return write(path, arch, _shape(arch, name, d, 1) | vocab.fields(), tensors)
+    return tensors | {f"blk.0.attn_{p}.weight": (d, d) for p in ("q", "k", "v", "output")}
 
 
-def _shape(arch: str, name: str, d: int, blocks: int) -> dict[str, Value]:
+def shape(arch: str, name: str, d: int, blocks: int) -> dict[str, Value]:
     return {
         "general.name": name,
         f"{arch}.block_count": blocks,
@@ -170,7 +174,7 @@ def with_head(path: Path, name: str, vocab: Vocab, arch: str, trunk: bool, head:
     if head:
         tensors[f"blk.{last}.nextn.eh_proj.weight"] = (2 * d, d)
         tensors[f"blk.{last}.attn_norm.weight"] = (d,)
-    fields = _shape(arch, name, d, last + 1) | {f"{arch}.nextn_predict_layers": 1}
+    fields = shape(arch, name, d, last + 1) | {f"{arch}.nextn_predict_layers": 1}
     return write(path, arch, fields | vocab.fields(), tensors)
 
 
@@ -179,5 +183,4 @@ def sidecar(
 ) -> Path:
     """A drafter of its own architecture, `fields` under its prefix."""
     own = {f"{arch}.{k}": v for k, v in fields.items()}
-    shape = _shape(arch, path.stem, d, 1)
-    return write(path, arch, shape | own, dict.fromkeys(tensors, (d, d)))
+    return write(path, arch, shape(arch, path.stem, d, 1) | own, dict.fromkeys(tensors, (d, d)))

@@ -17,6 +17,7 @@ from specllama.memory.cache import window_cells
 from specllama.memory.use import CACHE_TYPES, Use
 
 _F32 = 4
+_RESIDUALS = 5  # beside a dense feed-forward; 4 in b11434's graphs, 5 in b11549's
 # Free pieces between tensors in use are too small for the logits, which then come on top.
 _FRAGMENTS = 0.28
 # In these graphs the mask's room is not free for the logits.
@@ -74,7 +75,7 @@ def _attention(m: ModelInfo, use: Use) -> int:
 
 def _feed_forward(m: ModelInfo, use: Use) -> int:
     width, layout = _width(m, use), m.layout
-    dense = 3 * layout.ff * use.tokens * _F32 + 4 * width
+    dense = 3 * layout.ff * use.tokens * _F32 + _RESIDUALS * width
     experts = 0
     if m.experts_used:
         inner = (layout.expert_ff or layout.ff) * use.tokens * _F32

@@ -39,19 +39,22 @@ class Observed:
 def read_log(text: str) -> Observed | None:
     """The buffers of a server that has loaded; None when the log does not tell.
 
-    A buffer that is made anew (the compute buffer of an MTP context is reserved twice)
-    is counted once: the last of two equal neighbours.
+    Each context names its output buffer and then its compute buffers. One that is reserved
+    again later is not another one.
     """
     sums = dict.fromkeys(_PARTS.values(), 0)
-    last: tuple[str, str, str] | None = None
+    reserved: set[str] = set()
     for line in text.splitlines()[:_MOST_LINES]:
         m = _BUFFER.search(line)
         if m is None:
             continue
-        buffer = (m[1], m[2], m[3])
-        if m[2] in _PARTS and not (m[2] == "compute" and buffer == last):
-            sums[_PARTS[m[2]]] += int(float(m[3]) * MIB)
-        last = buffer
+        buffer, kind, size = m[1], m[2], int(float(m[3]) * MIB)
+        if kind == "output":
+            reserved = set()
+        elif kind != "compute" or buffer not in reserved:
+            sums[_PARTS[kind]] += size
+        if kind == "compute":
+            reserved.add(buffer)
     if not sums["weights"] or not sums["compute"]:
         return None
     return Observed(*sums.values())

@@ -1,0 +1,257 @@
+"""The sums against llama.cpp's own: llama-fit-params reads headers of real dimensions."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory import SETTINGS, Row, ours, theirs
+from specllama.gguf import inspect
+from specllama.memory import oracle
+from specllama.memory.cache import kv_bytes, state_bytes
+from specllama.memory.errors import MemoryInputError
+from specllama.memory.estimate import (
+    Drafting,
+    Places,
+    draft_use,
+    estimate,
+    model_lines,
+    per_device,
+    target_use,
+    total,
+)
+from specllama.memory.use import CACHE_TYPES, Use
+from tests import zoo
+from tests.giants import GIANTS, build
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("giants")
+
+
+@pytest.fixture
+def fit_params(native: Path) -> str:
+    """llama-fit-params beside the native server (.ci/build-llama makes both)."""
+    return str(native.parent / "llama-fit-params")
+
+
+def rows(tool: str, folder: Path, name: str) -> list[Row]:
+    out = []
+    for context, ubatch, flash, kind in SETTINGS:
+        use = Use(context, ubatch=ubatch, flash=flash, cache_k=kind, cache_v=kind)
+        mine = ours(name, folder, use)
+        out.append(Row(name, use, mine, theirs(tool, folder / f"{name}.gguf", use)))
+    return out
+
+
+@pytest.mark.parametrize("name", GIANTS)
+def test_the_sum_is_llama_cpps(fit_params: str, headers: Path, name: str) -> None:
+    found = rows(fit_params, headers, name)
+    for r in found:
+        assert r.cache_is_exact, (r.use, r.ours, r.theirs)
+        assert -0.01 <= r.error <= 0.05, (r.use, r.ours, r.theirs)
+    assert statistics.median(abs(r.error) for r in found) <= 0.02
+
+
+def test_half_of_all_sums_are_right_to_a_hundredth(fit_params: str, headers: Path) -> None:
+    few = ("llama-3.2-1b", "qwen3.5-35b-a3b", "gemma-3-27b", "gpt-oss-20b", "lfm2-1.2b")
+    errors = [abs(r.error) for name in few for r in rows(fit_params, headers, name)]
+    assert statistics.median(errors) <= 0.01
+
+
+@pytest.mark.parametrize("kind", CACHE_TYPES)
+def test_every_cache_type(fit_params: str, headers: Path, kind: str) -> None:
+    for name in ("llama-3.1-8b", "gemma-3-1b", "deepseek-v2-lite"):
+        use = Use(10_000, cache_k=kind, cache_v=kind)  # padded to 10,240
+        assert Row(
+            name, use, ours(name, headers, use), theirs(fit_params, headers / f"{name}.gguf", use)
+        ).cache_is_exact
+
+
+def test_several_slots(fit_params: str, headers: Path) -> None:
+    path = build(headers, "qwen3.5-0.8b")
+    use = Use(8192, parallel=3)
+    figures = oracle.ask(Path(fit_params), inspect(path), use)
+    assert figures is not None
+    lines = list(model_lines("target", inspect(path), use, Places()))
+    cache = total([x for x in lines if x.what in ("KV cache", "recurrent state")])
+    assert 0 <= figures.by_device["RAM"][1] - cache <= MIB
+
+
+def test_the_oracle_takes_the_formulas_place(fit_params: str, headers: Path) -> None:
+    m, use = inspect(build(headers, "llama-3.2-1b")), Use(4096, outputs=1)
+    lines = tuple(model_lines("target", m, use, Places()))
+    figures = oracle.ask(Path(fit_params), m, use)
+    assert figures is not None
+    corrected = oracle.corrected("target", lines, figures, use)
+    assert [(x.what, x.source) for x in corrected] == [
+        ("weights", "llama.cpp"),
+        ("KV cache", "llama.cpp"),
+        ("compute", "formula"),  # a server keeps room for fewer logits than the tool
+    ]
+    assert [x.bytes for x in corrected] == [x.bytes for x in lines]
+    wrong = tuple(replace(x, bytes=x.bytes // 2) for x in lines)
+    assert total(oracle.corrected("target", wrong, figures, use)[:2]) == pytest.approx(
+        total(lines[:2]), abs=2 * MIB
+    )
+
+
+@pytest.mark.parametrize("text", ["", "Host\n", "Host 1 2\n", "Host 1 2 x\n", "error\nfoo bar\n"])
+def test_an_oracle_that_prints_something_else(text: str) -> None:
+    assert oracle.parse(text) == {}
+
+
+def test_an_oracle_with_gpus() -> None:
+    text = "CUDA0 4000 500 300 \nCUDA1 0 0 0 \nHost 400 0 20 \n"
+    assert oracle.parse(text) == {
+        "CUDA0": (4001 * MIB, 501 * MIB, 301 * MIB),
+        "CUDA1": (0, 0, 0),
+        "RAM": (401 * MIB, 0, 21 * MIB),
+    }
+
+
+# ---- worked by hand -----------------------------------------------------------
+
+
+def test_kv_cache_by_hand(headers: Path) -> None:
+    m = inspect(build(headers, "llama-3.1-8b"))
+    # 32 layers, 8 KV heads of 128, K and V, 2 bytes: 128 KiB per token
+    assert sum(kv_bytes(m.layout, b, Use(1000)) for b in m.layout.blocks) == 1024 * 128 * 1024
+    q8 = Use(1024, cache_k="q8_0", cache_v="q8_0")
+    assert sum(kv_bytes(m.layout, b, q8) for b in m.layout.blocks) == 1024 * 128 * 1024 * 17 // 32
+
+
+def test_a_draft_gets_the_targets_whole_context(headers: Path) -> None:
+    target, draft = (inspect(build(headers, n)) for n in ("llama-3.1-8b", "llama-3.2-1b"))
+    lines = estimate(target, Use(9000, parallel=2), Places(), Drafting(("draft-simple",), draft))
+    cache = next(x for x in lines if (x.who, x.what) == ("draft", "KV cache"))
+    # two slots of 4,500 tokens, padded to 4,608; 16 layers, 8 KV heads of 64: 32 KiB per token
+    assert cache.bytes == 9216 * 32 * 1024
+
+
+def test_rollback_copies_grow_with_k(headers: Path) -> None:
+    m = inspect(build(headers, "qwen3.6-27b-mtp"))
+
+    def state(longest: int, method: str = "draft-mtp") -> int:
+        use = target_use(m, Use(4096), Drafting((method,), longest=longest))
+        return sum(state_bytes(b, use) for b in m.layout.blocks)
+
+    # 48 layers; 3 taps of 10,240 and a state of 128 × 6,144 elements, 4 bytes
+    once = 48 * (3 * 10240 + 128 * 6144) * 4
+    assert state(0) == once
+    assert state(4) == 5 * once
+    assert state(4, "ngram-simple") == once  # checkpoints, no copies kept
+    no_rollback = inspect(build(headers, "qwen3-next-80b"))
+    assert target_use(no_rollback, Use(4096), Drafting(("draft-mtp",), longest=4)).rollback == 0
+
+
+def test_mtp_blocks_are_loaded_with_draft_mtp_only(headers: Path) -> None:
+    m = inspect(build(headers, "qwen3.6-27b-mtp"))
+
+    def weights(drafting: Drafting | None) -> int:
+        return total([x for x in estimate(m, Use(4096), Places(), drafting) if x.what == "weights"])
+
+    head = weights(Drafting(("draft-mtp",))) - weights(None)
+    assert head == m.mtp_bytes > 0
+    lines = estimate(m, Use(4096), Places(), Drafting(("draft-mtp",)))
+    cache = next(x for x in lines if (x.who, x.what) == ("MTP head", "KV cache"))
+    assert cache.bytes == 4096 * 2 * 4 * 256 * 2  # one block, 4 KV heads of 256, K and V
+
+
+def test_layers_go_to_gpus_from_the_last(headers: Path) -> None:
+    m = inspect(build(headers, "llama-3.1-8b"))
+    two = Places(("CUDA0", "CUDA1"), (3.0, 1.0))
+
+    def weights(gpu_layers: int | None) -> dict[str, int]:
+        lines = estimate(m, Use(4096, gpu_layers=gpu_layers), two)
+        return per_device([x for x in lines if x.what == "weights"])
+
+    block, output = m.layout.blocks[0].weights, m.layout.output + m.layout.rest
+    assert weights(0) == {"RAM": m.tensor_bytes}
+    assert weights(1)["CUDA0"] == output
+    # 33 layers in all, three quarters of them on the first
+    assert weights(None) == {
+        "RAM": m.layout.embedding,
+        "CUDA0": 25 * block,
+        "CUDA1": 7 * block + output,
+    }
+
+
+def test_experts_kept_on_the_cpu(headers: Path) -> None:
+    m = inspect(build(headers, "qwen3-30b-a3b"))
+    gpu = Places(("CUDA0",), (1.0,))
+    all_on_cpu = estimate(m, Use(4096, cpu_experts=48), gpu)
+    weights = per_device([x for x in all_on_cpu if x.what == "weights"])
+    experts = sum(b.experts for b in m.layout.blocks)
+    assert weights["RAM"] == m.layout.embedding + experts
+    assert experts > 0.9 * m.layout.blocks[0].weights * 48
+
+
+def test_tied_embeddings_are_copied_to_the_gpu(headers: Path) -> None:
+    m = inspect(build(headers, "llama-3.2-1b"))
+    weights = per_device(
+        [x for x in estimate(m, Use(4096), Places(("GPU0",), (1.0,))) if x.what == "weights"]
+    )
+    assert weights["RAM"] == m.layout.embedding
+    assert weights["GPU0"] == m.tensor_bytes  # the whole model, embedding included
+
+
+def test_few_logits_are_kept_for_a_draft(headers: Path) -> None:
+    use = Use(4096, parallel=2, outputs=2)
+    m = inspect(build(headers, "llama-3.1-8b"))
+    assert target_use(m, use, Drafting(("draft-simple",), longest=4)).outputs == 10
+    assert draft_use(use, Drafting(("draft-simple",), m)).outputs == 2
+    assert draft_use(use, Drafting(("draft-dflash",), m, 7)).outputs == 16
+    assert target_use(m, replace(use, outputs=None), Drafting(("ngram-mod",))).outputs is None
+
+
+def test_an_unknown_architecture_is_an_upper_estimate(tmp_path: Path) -> None:
+    path = zoo.llama(tmp_path / "new.gguf", "new", zoo.LLAMA2, 64, arch="brandnew")
+    lines = list(model_lines("target", inspect(path), Use(512), Places()))
+    assert all(x.upper for x in lines if x.what != "weights")
+    assert {x.what: x.bytes for x in lines}["KV cache"] == 512 * (64 + 64) * 2
+
+
+# ---- bad input ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", [0, -1, 2**40])
+def test_contexts_that_cannot_be(context: int) -> None:
+    with pytest.raises(MemoryInputError, match="cannot be"):
+        Use(context)
+
+
+def test_cache_types_that_cannot_be() -> None:
+    with pytest.raises(MemoryInputError, match="no cache type called 'q3_9'"):
+        Use(512, cache_k="q3_9")
+    with pytest.raises(MemoryInputError, match="needs flash attention"):
+        Use(512, cache_v="q8_0", flash=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("llama.embedding_length", 128, "token_embd.weight is 64 wide"),
+        ("llama.block_count", 3, "block 1 has no tensors"),
+        ("llama.attention.head_count_kv", 2, "its attn_k has 64"),
+    ],
+)
+def test_a_header_that_contradicts_its_tensors(
+    tmp_path: Path, key: str, value: int, says: str
+) -> None:
+    path = zoo.llama(tmp_path / "odd.gguf", "odd", zoo.LLAMA2, 64)
+    patched = tmp_path / "patched.gguf"
+    fields = zoo.shape("llama", "odd", 64, 1) | zoo.LLAMA2.fields() | {key: value}
+    if key.endswith("head_count_kv"):
+        fields["llama.attention.key_length"] = 64
+    tensors = zoo.llama_tensors(zoo.LLAMA2, 64)
+    zoo.write(patched, "llama", fields, tensors)
+    assert not inspect(path).layout.problem
+    with pytest.raises(MemoryInputError, match=says):
+        list(model_lines("target", inspect(patched), Use(512), Places()))
