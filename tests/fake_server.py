@@ -1,8 +1,8 @@
 """A scripted llama-server, for what the real one cannot be made to do on demand.
 
-It answers --version and --help like b11434 and then acts on its model argument's
+It answers --version and --help like b11434 (or another build) and then acts on its model argument's
 neighbour file `fake.json`: {"crash_with_spec": text, "crash_with_draft": text,
-"crash_after": s, "code": n, "draft_n": n, "stall": true, "devices": text}. Everything else of the protocol is the real shape.
+"crash_after": s, "code": n, "draft_n": n, "stall": true, "devices": text}. `build`: the number it gives itself. Everything else of the protocol is the real shape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import http.server, json, os, sys, threading, time
 HELP = {help!r}
 CONFIG = json.load(open({config!r}))
 if "--version" in sys.argv:
-    print("version: 0.6.0-dev (build 11434, commit 0c1e57098)", file=sys.stderr); sys.exit(0)
+    print("version: 0.6.0-dev (build {build}, commit 0c1e57098)", file=sys.stderr); sys.exit(0)
 if "--help" in sys.argv:
     print(HELP); sys.exit(0)
 if "--list-devices" in sys.argv:
@@ -64,12 +64,15 @@ server.serve_forever()
 class Fake:
     """One scripted server. `path` goes to --llama-server; `starts` are the argvs it saw."""
 
-    def __init__(self, tmp: Path, **config: Any) -> None:
+    def __init__(self, tmp: Path, build: int = 11434, **config: Any) -> None:
         self._starts = tmp / "starts"
         config_file = tmp / "fake.json"
         config_file.write_text(json.dumps(config))
         body = _BODY.format(
-            help=help_render.render("b11434"), config=str(config_file), starts=str(self._starts)
+            help=help_render.render(f"b{build}"),
+            build=build,
+            config=str(config_file),
+            starts=str(self._starts),
         )
         self.path = script(tmp / "llama-server", body)
 

@@ -120,7 +120,7 @@ def _corrected(line: Line, lines: Sequence[Line], known: tuple[int, int, int], u
 
 
 def _settled(line: Line, theirs: int) -> Line:
-    agrees = 0 <= theirs - line.bytes <= MIB
+    agrees = 0 <= (theirs or MIB) - line.bytes <= MIB  # 0 stands for less than a MiB
     size = line.bytes if agrees else max(0, theirs)
     return replace(line, bytes=size, upper=False, source=LLAMA_CPP)
 

@@ -1,0 +1,186 @@
+"""Reading --list-devices, sizes, margins. Recorded outputs: public reports of llama.cpp users
+(tests/data/devices), two of CUDA and the empty ones as llama.cpp's source prints them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.locate import Engine
+from specllama.memory import devices
+from specllama.memory.devices import (
+    MIB,
+    Device,
+    Machine,
+    machine,
+    overcommitted,
+    parse_devices,
+    parse_sizes,
+)
+from specllama.memory.errors import MemoryInputError
+from specllama.memory.nvml import Gpu
+from tests.support import script
+
+RECORDED = Path(__file__).parent / "data" / "devices"
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("cuda-one", [("CUDA0", "NVIDIA GeForce RTX 3090", 24124, 23600, False)]),
+        (
+            "cuda-two",
+            [
+                ("CUDA0", "NVIDIA GeForce RTX 4090", 24210, 23486, False),
+                ("CUDA1", "NVIDIA GeForce RTX 3060", 11909, 11789, False),
+            ],
+        ),
+        ("metal-old", [("Metal", "Apple M4 Max", 98304, 98303, True)]),
+        ("metal-new", [("MTL0", "Apple M2 Pro", 10922, 10922, True)]),
+        (
+            "vulkan-with-igpu",
+            [
+                ("Vulkan0", "AMD Radeon RX 7900 XTX", 24560, 22532, False),
+                ("Vulkan1", "AMD Radeon(TM) Graphics", 48532, 46105, True),
+            ],
+        ),
+        (
+            "vulkan-radv",
+            [
+                ("Vulkan0", "AMD Radeon RX 9070 XT (RADV GFX1201)", 16304, 16304, False),
+                ("Vulkan1", "AMD Radeon Graphics (RADV RAPHAEL_MENDOCINO)", 512, 512, False),
+            ],
+        ),
+        (
+            "vulkan-one-number",
+            [
+                ("Vulkan0", "AMD Radeon(TM) RX Vega 11 Graphics", 2048, 2048, False),
+                ("Vulkan1", "AMD Radeon RX 580 2048SP", 4096, 4096, False),
+            ],
+        ),
+        ("rocm", [("ROCm0", "AMD Radeon RX 7900 XTX", 24560, 24428, False)]),
+        ("sycl", [("SYCL0", "Intel(R) Arc(TM) A750 Graphics", 8000, 7721, False)]),
+        ("with-cpu", [("Vulkan0", "AMD Radeon RX 9070 XT", 16304, 13737, False)]),
+        ("none-old", []),
+        ("none-new", []),
+    ],
+)
+def test_recorded_lists(file: str, expected: list[tuple[str, str, int, int, bool]]) -> None:
+    found = parse_devices((RECORDED / f"{file}.txt").read_text())
+    assert [(d.name, d.label, d.total // MIB, d.free // MIB, d.shared) for d in found] == expected
+
+
+@given(st.text() | st.text("CUDA0: ()Mi,Bfre123\n "))
+def test_any_text_is_read(text: str) -> None:
+    for d in parse_devices(text):
+        assert 0 <= d.free <= d.total
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("24GiB", [24 * 1024]),
+        ("24", [24 * 1024]),
+        ("16384MiB", [16384]),
+        ("0.5g", [512]),
+        ("24GiB, 12GB", [24 * 1024, 12 * 1024]),
+        ("16MiB", [16]),
+        ("25769803776B", [24 * 1024]),
+    ],
+)
+def test_sizes(text: str, sizes: list[int]) -> None:
+    assert [n // MIB for n in parse_sizes(text)] == sizes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc", "24XB", "-3GiB", "0", "12 GiB x", "1e9", "24GiB,", "9999T"]
+)
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(MemoryInputError, match="--vram"):
+        parse_sizes(text)
+
+
+def engine(tmp_path: Path, body: str) -> Engine:
+    path = script(tmp_path / "llama-server", body)
+    return Engine((str(path),), path, embedded=False, why="test")
+
+
+def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: ())
+    text = (RECORDED / "cuda-two.txt").read_text()
+    m = machine(engine(tmp_path, f"print({text!r})"))
+    assert m.names == ("CUDA0", "CUDA1")
+    assert m.gpus[0].source == "llama-server --list-devices"
+    assert m.note == ""
+    assert m.shares((3, 1)) == (3, 1)
+    assert m.shares() == (23486 * MIB, 11789 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("import sys; sys.exit(3)", "exit code 3"),
+        ("print('Segmentation fault')", "cannot be read"),
+        ("import os, sys; os.write(1, bytes(range(256)))", "cannot be read"),
+        ("import time; time.sleep(60)", "no list of devices"),
+    ],
+)
+def test_an_engine_that_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, says: str
+) -> None:
+    monkeypatch.setattr(devices, "LIST_TIMEOUT", 1.0)
+    m = machine(engine(tmp_path, body))
+    assert m.gpus == ()
+    assert says in m.note
+    assert "--vram" in m.note
+    assert m.ram.free > 0
+
+
+def test_vram_is_taken_at_its_word(tmp_path: Path) -> None:
+    m = machine(engine(tmp_path, "raise SystemExit(1)"), (2**34, 2**33))
+    assert [(g.name, g.free, g.usable, g.source) for g in m.gpus] == [
+        ("GPU0", 2**34, 2**34, "--vram"),
+        ("GPU1", 2**33, 2**33, "--vram"),
+    ]
+
+
+def test_who_else_uses_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Gpu(0, "NVIDIA GeForce RTX 3060", 11909 * MIB, 0, False, ())
+    busy = Gpu(
+        1, "NVIDIA GeForce RTX 4090", 24210 * MIB, 0, True, (("firefox", 400 * MIB), ("Xorg", MIB))
+    )
+    monkeypatch.setattr(devices, "gpus", lambda: (other, busy))
+    monkeypatch.setattr(devices, "on_windows", lambda: False)
+    m = machine(engine(tmp_path, f"print({(RECORDED / 'cuda-two.txt').read_text()!r})"))
+    assert m.gpus[0].others == "firefox 400 MiB, Xorg 1 MiB (NVML)"  # by name, not by number
+    assert m.gpus[0].margin == 1536 * MIB  # it shows a desktop
+    assert (m.gpus[1].others, m.gpus[1].margin) == ("", 1024 * MIB)
+
+
+def test_margins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: ())
+    monkeypatch.setattr(devices, "on_windows", lambda: True)
+    m = machine(engine(tmp_path, f"print({(RECORDED / 'cuda-one.txt').read_text()!r})"))
+    assert m.gpus[0].margin == 1536 * MIB
+    m = machine(engine(tmp_path, f"print({(RECORDED / 'vulkan-radv.txt').read_text()!r})"))
+    assert m.gpus[1].margin == 128 * MIB  # never more than a quarter of a small one
+
+
+@pytest.mark.parametrize(
+    ("release", "windows"),
+    [("5.15.167.4-microsoft-standard-WSL2", True), ("6.1.0-28-amd64", False)],
+)
+def test_wsl_counts_as_windows(release: str, windows: bool) -> None:
+    assert devices.on_windows(release) is windows
+
+
+def test_shared_memory_is_counted_once() -> None:
+    gpu = Device("MTL0", "Apple M2", 10 * 2**30, 10 * 2**30, "test", shared=True, margin=0)
+    ram = Device("RAM", "", 16 * 2**30, 12 * 2**30, "test", shared=True, margin=0)
+    m = Machine((gpu,), ram)
+    assert overcommitted({"MTL0": 9 * 2**30, "RAM": 2 * 2**30}, m) == []
+    assert overcommitted({"MTL0": 9 * 2**30, "RAM": 4 * 2**30}, m) == [(ram, 2**30)]
+    assert overcommitted({"MTL0": 11 * 2**30}, m) == [(gpu, 2**30)]

@@ -1,0 +1,265 @@
+"""`specllama memory` and memory inside serve: as a user meets it, on real and scripted servers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.memory.observed import read_log
+from tests import zoo
+from tests.fake_server import Fake
+from tests.giants import build
+from tests.support import MODELS, Serve, specllama
+
+TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
+MIB = 2**20
+CUDA = "  CUDA0: NVIDIA GeForce RTX 3090 (24124 MiB, 23600 MiB free)"
+
+
+@pytest.fixture(scope="module")
+def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("giants")
+    for name in ("llama-3.1-70b", "llama-3.2-1b", "llama-3.1-8b"):
+        build(folder, name, zoo.LLAMA31)
+    return folder
+
+
+def memory(*args: str | Path) -> dict[str, Any]:
+    done = specllama("memory", *args, "--json")
+    assert done.returncode == 0, done.stderr
+    data: dict[str, Any] = json.loads(done.stdout)
+    return data
+
+
+def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
+    target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
+    done = specllama("memory", target, "--draft", draft, "-c", "32768", "--vram", "48GiB")
+    assert done.returncode == 0
+    out = done.stdout
+    for part in ("target weights", "target KV cache", "target compute", "draft weights"):
+        assert re.search(rf"^{part} ", out, re.M)
+    assert re.search(r"^draft KV cache +1,024\.0 ", out, re.M)
+    assert re.search(r"^can be used +49,152\.0 ", out, re.M)
+    assert re.search(r"^verdict  (fits only if|does not fit)", out, re.M)
+    assert "take     8 of the draft's 17 layers in RAM: fits  [--draft-layers 9]" in out
+    assert "or       a context of 30,720 tokens with this draft: fits  [-c 30720]" in out
+    assert (
+        "or       n-gram only (ngram-simple, 0 MiB of VRAM): fits  [--method ngram-simple]" in out
+    )
+    assert "longest  30,720 tokens as asked, 36,096 without a draft" in out
+    assert "\x1b" not in out
+
+
+def test_json_says_the_same(headers: Path) -> None:
+    target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
+    data = memory(target, "--draft", draft, "-c", "32768", "--vram", "48GiB,24GiB")
+    assert data["verdict"] == "fits"
+    assert [d["name"] for d in data["devices"]] == ["GPU0", "GPU1", "RAM"]
+    sums = {d["name"]: 0 for d in data["devices"]}
+    for line in data["lines"]:
+        sums[line["device"]] += line["bytes"]
+    assert sums == data["chosen"]["bytes"]
+
+
+def test_a_context_nobody_named_is_what_fits(headers: Path) -> None:
+    target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
+    speed = memory(target, "--draft", draft, "--vram", "48GiB")
+    assert (speed["context_wanted"], speed["context"]) == (131072, 30720)
+    assert speed["verdict"] == "fits"
+    context = memory(target, "--draft", draft, "--vram", "48GiB", "--prefer", "context")
+    assert context["context"] == 36096
+    assert context["chosen"]["flags"] == ["--method", "ngram-simple"]
+
+
+def test_speed_is_preferred_to_context_when_asked(headers: Path) -> None:
+    target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
+    data = memory(target, "--draft", draft, "-c", "32768", "--vram", "48GiB", "--prefer", "speed")
+    assert (data["context"], data["verdict"]) == (30720, "fits")
+
+
+def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Path) -> None:
+    data = memory(headers / "llama-3.1-8b.gguf", "-c", "4096", "--llama-server", native)
+    assert {x["what"]: x["source"] for x in data["lines"]} == {
+        "weights": "llama.cpp",
+        "KV cache": "llama.cpp",
+        "compute": "formula",
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["-c", "-5"], "a context of -5 tokens"),
+        (["-c", "99999999999"], "a context of 99999999999 tokens"),
+        (["-ctk", "q9_9"], "no cache type called 'q9_9'"),
+        (["-ctv", "q8_0", "--", "-fa", "off"], "needs flash attention"),
+        (["--vram", "lots"], "'lots' is not a size"),
+        (["--vram", ""], "--vram"),
+        (["--prefer", "both"], "--prefer both"),
+        (["--draft-cache", "q1", "--draft", str(DRAFT)], "no cache type called 'q1'"),
+        (["--method", "magic"], "no method called 'magic'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(args: list[str], says: str) -> None:
+    done = specllama("memory", TARGET, *args)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[0]
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_header_that_contradicts_itself(tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    fields = zoo.shape("llama", "odd", 64, 3) | zoo.LLAMA2.fields()
+    zoo.write(path, "llama", fields, zoo.llama_tensors(zoo.LLAMA2, 64))
+    done = specllama("memory", path)
+    assert done.returncode == 2
+    assert "block_count is 3, but block 1 has no tensors" in done.stderr
+    # to serve it is llama-server's business
+    done = specllama("serve", path, "--dry-run", "--method", "none")
+    assert done.returncode == 0
+    assert "memory not known: odd.gguf contradicts itself" in done.stdout
+
+
+def test_a_context_beyond_training_is_warned_of() -> None:
+    data = memory(TARGET, "-c", "8192")
+    assert "a context of 8,192 tokens; the model was trained on 2,048" in data["warnings"]
+
+
+def test_serve_takes_the_ngram_line_and_says_why() -> None:
+    done = specllama("serve", TARGET, "--draft", DRAFT, "--vram", "16MiB", "--dry-run")
+    assert done.returncode == 0
+    method = next(x for x in done.stdout.splitlines() if x.startswith("method"))
+    assert method.startswith("method   ngram-simple: draft.gguf does not fit beside the target")
+    assert re.search(r"\(GPU0 lacks \d\.\d MiB\); n-gram only", method)
+    assert "-md" not in done.stdout.splitlines()[-1]
+
+
+def test_serve_really_runs_the_line_it_took(tmp_path: Path, engine: str) -> None:
+    with Serve(
+        tmp_path, TARGET, "--draft", DRAFT, "--vram", "12MiB", "--llama-server", engine
+    ) as s:
+        assert s.info["methods"] == ["ngram-simple"]
+        assert s.info["memory"]["asked"]["verdict"] != "fits"
+        assert s.info["memory"]["verdict"] == "fits"
+
+
+def test_the_sum_against_the_servers_own_log(tmp_path: Path, engine: str) -> None:
+    """Target + draft, and MTP: each part as the server allocates it."""
+    for number, args in enumerate(((TARGET, "--draft", DRAFT), (MTP,))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with Serve(folder, *args, "--llama-server", engine) as s:
+            real = read_log(Path(s.info["log"]).read_text())
+            lines = s.info["memory"]["lines"]
+        assert real is not None
+        ours = {
+            w: sum(x["bytes"] for x in lines if x["what"] == w)
+            for w in ("weights", "KV cache", "compute")
+        }
+        assert ours["weights"] == pytest.approx(real.weights, abs=MIB / 50)
+        assert ours["KV cache"] == pytest.approx(real.cache, abs=MIB / 50)
+        assert real.compute <= ours["compute"] <= 1.5 * real.compute
+        # and the next estimate shows what was measured
+        last = memory(*args, "-c", "1024", "--llama-server", engine)["last_time"]
+        assert last["real_bytes"] == real.total
+        assert last["share"] == pytest.approx(real.total / last["ours_bytes"] - 1)
+
+
+def test_the_drafts_layers_are_said_outright(tmp_path: Path, headers: Path) -> None:
+    fake = Fake(tmp_path, devices=CUDA)
+    target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
+    args = ("serve", target, "--draft", draft, "-c", "8192", "--dry-run", "--json")
+    data = json.loads(specllama(*args, "--llama-server", fake.path).stdout)
+    command = data["command"]
+    assert command[command.index("-ngld") + 1] == "17"
+    assert "--fit-target" not in command  # b11434 counts the draft itself
+    assert data["memory"]["devices"][0]["name"] == "CUDA0"
+    mine = json.loads(specllama(*args, "--llama-server", fake.path, "--draft-layers", "3").stdout)
+    assert mine["command"][mine["command"].index("-ngld") + 1] == "3"
+
+
+def test_builds_whose_fit_forgets_the_draft_are_told(tmp_path: Path, headers: Path) -> None:
+    fake = Fake(tmp_path, devices=CUDA, build=9464)
+    target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
+    args = ("serve", target, "--draft", draft, "-c", "8192", "--dry-run", "--json")
+    data = json.loads(specllama(*args, "--llama-server", fake.path).stdout)
+    extra = sum(
+        x["bytes"] for x in data["memory"]["lines"] if (x["who"], x["device"]) == ("draft", "CUDA0")
+    )
+    command = data["command"]
+    assert int(command[command.index("--fit-target") + 1]) == 1024 + -(-extra // MIB)
+
+
+def test_the_users_arguments_change_the_sum(tmp_path: Path, headers: Path) -> None:
+    fake = Fake(tmp_path, devices=f"{CUDA}\n{CUDA.replace('CUDA0', 'CUDA1')}")
+    target = headers / "llama-3.1-8b.gguf"
+
+    def sums(*theirs: str) -> dict[str, int]:
+        args = ("--method", "none", "-c", "8192", "--llama-server", fake.path)
+        done = specllama("memory", target, *args, "--json", "--", *theirs)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout)["chosen"]["bytes"])
+
+    both = sums()
+    assert set(both) == {"RAM", "CUDA0", "CUDA1"}
+    assert set(sums("-dev", "CUDA1")) == {"RAM", "CUDA1"}
+    assert set(sums("-sm", "none", "-mg", "1")) == {"RAM", "CUDA1"}
+    assert set(sums("-dev", "none")) == {"RAM"}
+    assert sums("-ts", "3,1")["CUDA0"] > 2 * sums("-ts", "3,1")["CUDA1"]
+    assert sums("-ngl", "0")["RAM"] > 4 * 2**30
+    assert sums("-c", "16384")["CUDA0"] > both["CUDA0"]
+    assert sums("-ctk", "q8_0", "-ctv", "q8_0")["CUDA0"] < both["CUDA0"]
+    assert sums("-nkvo")["RAM"] == both["RAM"] + 8192 * 128 * 1024
+    assert sums("--fit-target", "4096") == both  # a margin, not a need
+
+
+def test_a_projector_is_counted(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, devices=CUDA)
+    projector = zoo.write(tmp_path / "mmproj.gguf", "clip", {}, {"v.weight": (1024, 1024)})
+    done = specllama(
+        "memory", TARGET, "--llama-server", fake.path, "--json", "--", "--mmproj", projector
+    )
+    line = next(x for x in json.loads(done.stdout)["lines"] if x["who"] == "projector")
+    assert (line["device"], line["bytes"]) == ("CUDA0", 4 * MIB)
+
+
+# ---- the server's log -----------------------------------------------------------
+
+LOG = """\
+load_tensors:        CUDA0 model buffer size =  4155.99 MiB
+load_tensors:   CPU_Mapped model buffer size =   281.81 MiB
+llama_context:  CUDA_Host  output buffer size =     0.49 MiB
+llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB
+llama_memory_recurrent:      CUDA0 RS buffer size =    10.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   258.50 MiB
+sched_reserve:  CUDA_Host compute buffer size =    16.01 MiB
+load_tensors:        CUDA0 model buffer size =   600.00 MiB
+llama_context:  CUDA_Host  output buffer size =     0.49 MiB
+llama_kv_cache:      CUDA0 KV buffer size =   128.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   100.00 MiB
+sched_reserve:      CUDA0 compute buffer size =   100.00 MiB
+"""
+
+
+def test_a_log_is_read_once_per_buffer() -> None:
+    real = read_log(LOG)
+    assert real is not None
+    assert real.weights == int(4155.99 * MIB) + int(281.81 * MIB) + 600 * MIB
+    assert (real.cache, real.state) == (640 * MIB, 10 * MIB)
+    assert real.compute == int(258.5 * MIB) + int(16.01 * MIB) + 100 * MIB
+
+
+def test_a_log_that_does_not_tell() -> None:
+    assert read_log("") is None
+    assert read_log("main: server is listening") is None
+
+
+@given(st.text() | st.text("modelKVRS buffer size = 0123456789.MiB\n"))
+def test_any_log_is_read(text: str) -> None:
+    read_log(text)
