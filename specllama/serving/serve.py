@@ -90,6 +90,11 @@ def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: Report) -
             f"llama-server ended {quick} times in a row: {why.message}",
             f"{why.hint} Log: {log}".strip(),
         )
+    if why.kind == "memory" and (
+        smaller := plan.with_less_memory(f"llama-server ended: {why.message}")
+    ):
+        report.say(f"llama-server ended: {why.message}; restarting it with less")
+        return smaller
     if plan.settings.speculation is not None and why.blames_speculation and quick > 1:
         report.say(f"llama-server ended again: {why.message}; restarting it without speculation")
         return plan.without_speculation(f"llama-server crashed with it: {why.message}")
