@@ -180,10 +180,10 @@ def probe(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:
     cached = _read_cache(engine)
     if cached is not None:
         return describe(*cached)
-    version_text, problem = _ask(engine, "--version", timeout)
+    version_text, problem = ask(engine, "--version", timeout)
     help_text = ""
     if not problem:
-        help_text, problem = _ask(engine, "--help", timeout)
+        help_text, problem = ask(engine, "--help", timeout)
     caps = describe(version_text, help_text, problem)
     if not caps.problem:
         _write_cache(engine, version_text, help_text)
@@ -224,8 +224,9 @@ def _flavour(options: tuple[Option, ...], spec_type: Option | None) -> str:
     return UNKNOWN_FLAVOUR
 
 
-def _ask(engine: Engine, flag: str, timeout: float) -> tuple[str, str]:
-    """(what the engine printed, why it cannot be trusted)."""
+def ask(engine: Engine, flag: str, timeout: float) -> tuple[str, str]:
+    """(what the engine printed for --help, --version or --list-devices, why it cannot be
+    trusted). Raises EngineError when it cannot be run."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     try:
         done = subprocess.run(

@@ -6,12 +6,13 @@ Every figure says where it came from. Nothing is cached: free memory changes.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specllama.engine.capabilities import ask
+from specllama.engine.errors import EngineError
 from specllama.engine.locate import Engine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.nvml import Gpu, gpus
@@ -135,23 +136,12 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 def _list(engine: Engine) -> tuple[str, str]:
     """(what --list-devices printed, why it cannot be trusted)."""
     try:
-        done = subprocess.run(
-            [*engine.argv, "--list-devices"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LIST_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"it gave no list of devices in {LIST_TIMEOUT:g} s: give --vram"
-    except OSError as e:
-        return "", f"it cannot be asked for devices ({e.strerror or e})"
-    text = (done.stderr + b"\n" + done.stdout).decode("utf-8", "replace")
-    if done.returncode != 0:
-        return "", f"--list-devices ended with exit code {done.returncode}: give --vram"
-    if "Available devices" not in text:
-        return "", "its list of devices cannot be read: give --vram"
-    return text, ""
+        text, problem = ask(engine, "--list-devices", LIST_TIMEOUT)
+    except EngineError as e:
+        text, problem = "", e.message
+    if not problem and "Available devices" not in text:
+        problem = "its list of devices cannot be read"
+    return ("", f"{problem}; --vram SIZE names them") if problem else (text, "")
 
 
 def _ram() -> Device:
