@@ -8,6 +8,7 @@ MiB by our formulas, by llama.cpp, and the error; then the median and the worst.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import subprocess
@@ -91,12 +92,22 @@ def rows(binary: str, folder: Path) -> Iterator[Row]:
             )
 
 
+def find() -> str | None:
+    """llama-fit-params on PATH, beside the tests' native server, or where .ci/build-llama
+    keeps what it built."""
+    server = os.environ.get("SPECLLAMA_TEST_LLAMA_SERVER")
+    folders = [Path(server).parent] if server else []
+    folders += sorted((Path.home() / ".cache" / "specllama" / "ci").glob("*/bin"))
+    beside = (shutil.which("llama-fit-params", path=str(f)) for f in folders)
+    return shutil.which("llama-fit-params") or next(filter(None, beside), None)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("binary", nargs="?", default=shutil.which("llama-fit-params"))
+    parser.add_argument("binary", nargs="?", default=find())
     binary = parser.parse_args().binary
     if not binary:
-        sys.exit("no llama-fit-params on PATH; give its path")
+        sys.exit("no llama-fit-params found; give its path, or build one with .ci/build-llama")
     done = []
     print(
         f"{'model':20} {'context':>8} {'ubatch':>6} fa  cache {'ours':>11} {'llama.cpp':>11} {'error':>7}"

@@ -165,7 +165,7 @@ def _keeps(
     mla = h.number(f"{arch}.attention.key_length_mla") > 0
     out = []
     for i, windowed in enumerate(windows):
-        n = heads[i] if i < len(heads) else 0
+        n = max(0, heads[i]) if i < len(heads) else 0
         k, v = n * sizes[windowed][0], 0 if mla else n * sizes[windowed][1]
         if arch not in EXACT:
             k = max(k, _rows(by_name, f"blk.{i}.attn_k.weight"))
