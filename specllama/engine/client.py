@@ -6,7 +6,7 @@ Numbers that a build does not report are None, not 0.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ _PREFIX = "llamacpp:spec_decode_"
 DRAFTED, ACCEPTED = _PREFIX + "num_draft_tokens_total", _PREFIX + "num_accepted_tokens_total"
 VERIFY_STEPS = _PREFIX + "num_drafts_total"
 PER_POSITION = _PREFIX + "num_accepted_tokens_per_pos_total"
+
+
+# A text, or the messages of a conversation as OpenAI's API has them.
+Prompt = str | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -106,43 +110,39 @@ class Client:
 
     def complete(self, prompt: str, tokens: int, sampling: Mapping[str, Any]) -> Completion:
         """`POST /completion`: continues `prompt` by at most `tokens` tokens, cache off."""
-        body = {**sampling, "prompt": prompt, "n_predict": tokens, "cache_prompt": False}
-        data = self._post_json("/completion", body)
+        data = self._post_json("/completion", _completion_body(prompt, tokens, sampling))
         return Completion(str(data.get("content", "")), _timings(data))
 
-    def chat(self, prompt: str, tokens: int, sampling: Mapping[str, Any]) -> Completion:
-        """`POST /v1/chat/completions` with one user message, cache off."""
-        body = {
-            **sampling,
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": tokens,
-            "cache_prompt": False,
-        }
-        data = self._post_json("/v1/chat/completions", body)
+    def chat(self, prompt: Prompt, tokens: int, sampling: Mapping[str, Any]) -> Completion:
+        """`POST /v1/chat/completions` with one user message (or the messages), cache off."""
+        data = self._post_json("/v1/chat/completions", _chat_body(prompt, tokens, sampling))
         try:
             text = str(data["choices"][0]["message"].get("content") or "")
         except (KeyError, IndexError, TypeError, AttributeError):
             raise EngineError("the server's chat answer has no message") from None
         return Completion(text, _timings(data))
 
-    def stream(self, prompt: str, tokens: int, sampling: Mapping[str, Any]) -> Iterator[Completion]:
-        """`POST /completion` piece by piece; the last one carries the timings."""
-        body = {
-            **sampling,
-            "prompt": prompt,
-            "n_predict": tokens,
-            "cache_prompt": False,
-            "stream": True,
-        }
+    def stream(
+        self, prompt: Prompt, tokens: int, sampling: Mapping[str, Any], chat: bool = False
+    ) -> Iterator[Completion]:
+        """`POST /completion`, or with `chat` the chat endpoint, piece by piece. Every piece
+        carries the timings so far where the build knows `timings_per_token`, else the last."""
+        if chat or not isinstance(prompt, str):
+            path, body = "/v1/chat/completions", _chat_body(prompt, tokens, sampling)
+        else:
+            path, body = "/completion", _completion_body(prompt, tokens, sampling)
+        body |= {"stream": True, "timings_per_token": True}
         try:
-            with self._http.stream("POST", "/completion", json=body) as response:
+            # A connection of its own: llama-server may close one right after a stream
+            # (seen with b11549), and the next request on it would find nobody there.
+            close = {"Connection": "close"}
+            with self._http.stream("POST", path, json=body, headers=close) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise EngineError(_problem("/completion", response))
+                    raise EngineError(_problem(path, response))
                 for line in response.iter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
-                        data = json.loads(line[6:])
-                        yield Completion(str(data.get("content", "")), _timings(data))
+                        yield _piece(json.loads(line[6:]))
         except (httpx.HTTPError, ValueError) as e:
             raise EngineError(f"the server broke off a streamed completion ({e})") from None
 
@@ -197,6 +197,32 @@ def parse_metrics(text: str) -> Metrics:
         verify_steps=single.get(VERIFY_STEPS),
         accepted_by_position=tuple(by_position.get(i, 0) for i in positions),
     )
+
+
+def _completion_body(prompt: str, tokens: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    return {**sampling, "prompt": prompt, "n_predict": tokens, "cache_prompt": False}
+
+
+def _chat_body(prompt: Prompt, tokens: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    return {**sampling, "messages": messages, "max_tokens": tokens, "cache_prompt": False}
+
+
+def _piece(data: Any) -> Completion:
+    """One event of a stream. Raises EngineError when the server says what went wrong in it."""
+    if not isinstance(data, dict):
+        return Completion("", None)
+    if "error" in data:
+        error = data["error"]
+        said = error.get("message", error) if isinstance(error, dict) else error
+        raise EngineError(f"the server broke off a streamed completion: {said}")
+    text = data.get("content", "")
+    choices = data.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        delta = choices[0].get("delta")
+        if isinstance(delta, dict):  # a reasoning model's thoughts are tokens like any other
+            text = delta.get("content") or delta.get("reasoning_content") or ""
+    return Completion(str(text or ""), _timings(data))
 
 
 def _timings(data: Mapping[str, Any]) -> Timings | None:

@@ -20,6 +20,8 @@ from specllama.planning.budget import Budget, applied, next_option, plain
 from specllama.planning.choose import Choice
 from specllama.workloads import Workload
 
+_ADDRESS = {"--host", "--port"}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -63,6 +65,37 @@ class Plan:
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
             budget=replace(self.budget, chosen=option, left=()),
+        )
+
+    def at(self, host: str, port: int) -> Plan:
+        """The same server at another address, the user's own --host and --port left out."""
+        user = replace(
+            self.user,
+            flags=tuple(f for f in self.user.flags if not _ADDRESS & set(f.option.names)),
+        )
+        settings = replace(self.settings, host=host, port=port)
+        command = build(self.engine, self.capabilities, settings, user)
+        return replace(self, settings=settings, user=user, command=command)
+
+    def speculating(self, spec: Speculation | None, because: str = "") -> Plan:
+        """The same server speculating another way (None = not at all)."""
+        ways = [(self.choice.speculation, self.choice.draft)]
+        ways += [(a.speculation, a.draft) for a in self.choice.others]
+        path = spec.draft if spec is not None else None
+        draft = next((d for _, d in ways if d is not None and d.path == path), None)
+        settings = replace(self.settings, speculation=spec)
+        if spec is None or spec.draft is None:
+            settings = replace(settings, fit_target=())
+        return replace(
+            self,
+            choice=replace(
+                self.choice,
+                speculation=spec,
+                because=because or self.choice.because,
+                draft=draft,
+            ),
+            settings=settings,
+            command=build(self.engine, self.capabilities, settings, self.user),
         )
 
     def without_speculation(self, because: str) -> Plan:

@@ -1,0 +1,93 @@
+"""Every way a plan could speculate, with the limits of its files and of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from specllama.drafts import compat
+from specllama.drafts.rank import predict
+from specllama.engine.settings import Speculation
+from specllama.gguf import ModelInfo
+from specllama.memory.decide import FITS, judge
+from specllama.planning import needs
+from specllama.planning.plan import Plan
+
+_SMALL_TARGET = 3_000_000_000  # parameters
+_HOT = 0.7  # temperature
+_MOST_K = 8
+
+
+@dataclass(frozen=True)
+class Way:
+    """A speculation that fits. `longest`: the largest K that its heads, block size and memory
+    allow; `expected`: the most the acceptance prior promises, None = unknown. `doubt`: why
+    reports agree that it does not pay, "" = they do not."""
+
+    speculation: Speculation
+    draft: ModelInfo | None
+    longest: int
+    expected: float | None
+    doubt: str = ""
+
+
+def ways(plan: Plan, most_k: int = _MOST_K) -> tuple[Way, ...]:
+    """The plan's own choice first, then what else fits."""
+    return tuple(_ways(plan, most_k))
+
+
+def _ways(plan: Plan, most_k: int) -> Iterator[Way]:
+    choice = plan.choice
+    found = [(choice.speculation, choice.draft)]
+    found += [(a.speculation, a.draft) for a in choice.others]
+    for spec, draft in found:
+        if spec is None:
+            continue
+        method = next((m for m in spec.methods if m.startswith("draft-")), "")
+        expected = None
+        if method:
+            expected = predict(plan.target, method, draft, plan.workload.name, most_k).high
+        yield Way(
+            spec,
+            draft,
+            _longest(plan, spec, draft, method, most_k),
+            expected,
+            _doubt(plan, method),
+        )
+
+
+def _longest(
+    plan: Plan, spec: Speculation, draft: ModelInfo | None, method: str, most_k: int
+) -> int:
+    """The largest K up to `most_k`."""
+    if not method:
+        return spec.n_max
+    limit = min(most_k, compat.longest_draft(method, draft or plan.target) or most_k)
+    if plan.budget is None:
+        return limit
+    q, use = plan.budget.question, plan.budget.chosen.use
+    for k in range(limit, spec.n_max, -1):
+        drafting = needs.drafting_of(replace(spec, n_max=k), draft, plan.user)
+        if judge(q, use, drafting)[0].kind == FITS:
+            return k
+    return max(1, min(limit, spec.n_max))
+
+
+def _doubt(plan: Plan, method: str) -> str:
+    """Where public reports agree that a method loses."""
+    target = plan.target
+    if method == "draft-simple" and target.parameters < _SMALL_TARGET:
+        return "a target under 3 B parameters is seldom faster with a draft model beside it"
+    if method == "draft-mtp" and target.mla_rank:
+        return "MLA targets were slower with MTP at every depth reported"
+    temperature = plan.workload.sampling.get("temperature", 0.0)
+    if method and temperature > _HOT and plan.workload.name == "creative":
+        return f"at temperature {temperature:g} creative text is accepted too seldom to pay"
+    if method and target.experts and _experts_on_cpu(plan):
+        return "with experts on the CPU each drafted token wakes more of them"
+    return ""
+
+
+def _experts_on_cpu(plan: Plan) -> bool:
+    names = ("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe")
+    return plan.user.spelled(*names)

@@ -1,0 +1,1 @@
+"""Finding the fastest settings for one model, machine and workload, by measuring."""

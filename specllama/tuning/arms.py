@@ -1,0 +1,88 @@
+"""What was measured: one arm per launch, and the answer drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from specllama.engine.client import Client
+from specllama.engine.settings import Speculation
+from specllama.tuning.measure import Measurement
+from specllama.tuning.speedup import Interval
+
+
+class Lab(Protocol):
+    """Starts servers, one at a time."""
+
+    def serve(self, speculation: Speculation | None) -> AbstractContextManager[Client]:
+        """A running server, stopped when the block ends. Raises EngineError when it does not
+        start. None = no speculation flags at all."""
+
+
+class Progress(Protocol):
+    """Told what is being learnt."""
+
+    def step(self, text: str, share: float) -> None:
+        """`share` of the budget is used, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One measured server. `speedup` over the baseline, with its interval; `predicted`: what
+    was expected before this launch; `same_text`: share of greedy answers equal to the
+    baseline's (different batch shapes round differently: it need not be 1)."""
+
+    speculation: Speculation | None
+    measurement: Measurement
+    speedup: Interval | None = None
+    predicted: Interval | None = None
+    same_text: float | None = None
+
+    @property
+    def label(self) -> str:
+        return label(self.speculation)
+
+
+def label(s: Speculation | None) -> str:
+    """An arm's name in tables: its methods, file, K and p_min."""
+    if s is None:
+        return "no speculation"
+    out = "+".join(s.methods)
+    if s.draft is not None:
+        out += f" {s.draft.name}"
+    if s.uses_draft:
+        out += f" K={s.n_max}"
+        if s.p_min:
+            out += f" p_min={s.p_min:g}"
+    if s.uses_ngram and s.ngram is not None:
+        out += f" n={s.ngram.n} m={s.ngram.m}"
+    return out
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A way that was not pursued, and why, by name."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The answer for one workload. `best` None = speculation off; `reason` says why either
+    way. `curves`: label of a probed way → K → predicted speed-up. `upper`: the gain of always
+    having the best measured method for each prompt. `complete` False: stopped early."""
+
+    workload: str
+    baseline: Arm
+    arms: tuple[Arm, ...]
+    best: Arm | None
+    reason: str
+    dropped: tuple[Dropped, ...]
+    curves: Mapping[str, Mapping[int, Interval]]
+    upper: float
+    launches: int
+    seconds: float
+    complete: bool = True

@@ -1,0 +1,134 @@
+"""From arms to an answer: which is fastest, whether the gain is real, and what to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.tuning.arms import Arm, Dropped, Tuned
+from specllama.tuning.measure import Answer, Measurement
+from specllama.tuning.speedup import Interval, oracle, paired_ratio
+
+_CLEAR_GAIN = 1.10  # above it a second baseline cannot change the answer
+
+
+def compared(
+    spec: Speculation,
+    found: Measurement,
+    baselines: Sequence[Measurement],
+    expected: Interval | None = None,
+) -> Arm:
+    """The arm with its speed-up over the baseline(s): same prompts, paired."""
+    return Arm(
+        spec,
+        found,
+        speedup=_speedup(baselines, found),
+        predicted=expected,
+        same_text=_same(baselines[0].greedy, found.greedy),
+    )
+
+
+def _speedup(baselines: Sequence[Measurement], found: Measurement) -> Interval | None:
+    base, own = _times(baselines), [a.ms_per_token for a in found.answers if a.tokens > 1]
+    n = min(len(base), len(own))
+    return paired_ratio(base[:n], own[:n]) if n and sum(own[:n]) > 0 else None
+
+
+def _times(baselines: Sequence[Measurement]) -> list[float]:
+    """ms per token for each prompt, over all baseline runs."""
+    rows = [[a.ms_per_token for a in b.answers] for b in baselines]
+    n = min(len(r) for r in rows)
+    return [sum(r[i] for r in rows) / len(rows) for i in range(n)]
+
+
+def _same(ours: Sequence[str], theirs: Sequence[str]) -> float | None:
+    n = min(len(ours), len(theirs))
+    return sum(a == b for a, b in zip(ours, theirs, strict=False)) / n if n else None
+
+
+def close_call(baselines: Sequence[Measurement], arms: Sequence[Arm], least_gain: float) -> bool:
+    """Whether a second baseline could change the answer: the best arm is near the threshold,
+    or its interval holds it."""
+    best = fastest(arms)
+    if best is None or best.speedup is None or len(baselines) > 1:
+        return False
+    near = 2 - _CLEAR_GAIN <= best.speedup.value <= _CLEAR_GAIN
+    return near or best.speedup.low < least_gain <= best.speedup.high
+
+
+def fastest(arms: Sequence[Arm]) -> Arm | None:
+    """The arm with the highest speed-up among those that drafted and have nothing wrong."""
+    fit = [a for a in arms if a.speedup and a.measurement.drafted and not a.measurement.findings]
+    return max(fit, key=lambda a: a.speedup.value if a.speedup else 0.0, default=None)
+
+
+def answer(
+    workload: str,
+    baselines: Sequence[Measurement],
+    arms: Sequence[Arm],
+    dropped: tuple[Dropped, ...],
+    curves: Mapping[str, Mapping[int, Interval]],
+    launches: int,
+    seconds: float,
+    complete: bool,
+    least_gain: float,
+    force: bool,
+) -> Tuned:
+    """The decision, with every arm compared to all baselines."""
+    again = tuple(replace(a, speedup=_speedup(baselines, a.measurement)) for a in arms)
+    best = fastest(again)
+    reason = _reason(best, again, dropped, least_gain)
+    wins = best is not None and _wins(best, least_gain)
+    rows = [_times(baselines)] + [[x.ms_per_token for x in a.measurement.answers] for a in again]
+    n = min(len(r) for r in rows)
+    return Tuned(
+        workload=workload,
+        baseline=Arm(None, _merged(baselines)),
+        arms=again,
+        best=best if wins or (force and best is not None) else None,
+        reason=f"{reason}, taken by --force" if force and best is not None and not wins else reason,
+        dropped=dropped,
+        curves=dict(curves),
+        upper=oracle([r[:n] for r in rows]),
+        launches=launches,
+        seconds=seconds,
+        complete=complete,
+    )
+
+
+def _merged(baselines: Sequence[Measurement]) -> Measurement:
+    """Both baselines as one: answers of the second count too."""
+    answers: tuple[Answer, ...] = tuple(a for b in baselines for a in b.answers)
+    return replace(baselines[0], answers=answers)
+
+
+def _wins(arm: Arm, least_gain: float) -> bool:
+    return arm.speedup is not None and arm.speedup.value >= least_gain and arm.speedup.low >= 1.0
+
+
+def _reason(
+    best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], least_gain: float
+) -> str:
+    if best is None or best.speedup is None:
+        if dropped:
+            return "; ".join(f"{d.what}: {d.why}" for d in dropped[:3])
+        return "nothing was there to be measured" if not arms else "nothing was drafted"
+    s = best.speedup
+    measured = f"{best.label} is {s.value:.2f}x plain decoding ({s.low:.2f} to {s.high:.2f})"
+    if _wins(best, least_gain):
+        return measured
+    if s.value >= least_gain:
+        return f"{measured}: inside the noise"
+    alpha = best.measurement.alpha
+    said = f", although {alpha:.0%} of its drafts are accepted" if alpha and alpha > 0.6 else ""
+    return f"{measured}{said}: under {least_gain:g}x it does not pay"
+
+
+def shorter_ngram(spec: Speculation) -> Speculation | None:
+    """Half the n-gram lengths, which find more to copy; None when they are short already."""
+    sizes = spec.ngram
+    if sizes is None or sizes.n <= 3:
+        return None
+    half = NgramSizes(max(3, sizes.n // 2), max(4, sizes.m // 4), sizes.min_hits)
+    return replace(spec, ngram=half)
