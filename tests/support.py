@@ -38,7 +38,7 @@ def specllama(
 class Serve:
     """`specllama serve … --json` in the background, from ready to reaped.
 
-    `info` is the JSON object it printed; `err` what it says on stderr so far.
+    It is not tuned unless a test says so. `info` is the JSON object it printed; `err` what it says on stderr so far.
     """
 
     def __init__(self, tmp: Path, *args: str | Path, timeout: float = 60, **env: str) -> None:
@@ -48,6 +48,8 @@ class Serve:
         if "--" in own:
             at = own.index("--")
             own, theirs = own[:at], [*ONE_THREAD, *own[at + 1 :]]
+        if "--tune" not in own:
+            own += ["--tune", "off"]
         argv = [sys.executable, "-m", "specllama", "serve", *own, "--port", "0", "--json", *theirs]
         with self._out.open("w") as out, self._err.open("w") as err:
             self.popen = subprocess.Popen(argv, stdout=out, stderr=err, env={**os.environ, **env})

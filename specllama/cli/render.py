@@ -47,12 +47,42 @@ class Printer:
         with self._console.status(text):
             yield
 
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Bar]:
+        """A progress bar on a terminal, nothing elsewhere."""
+        if not self._console.is_terminal:
+            yield Bar(None, None)
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn(title),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )
+        with Progress(*columns, console=self._console, transient=True) as bar:
+            yield Bar(bar, bar.add_task("", total=1.0))
+
+
+class Bar:
+    """What moves a progress bar. `step` with no text keeps the one that is shown."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task, self._text = progress, task, ""
+
+    def step(self, text: str, share: float) -> None:
+        self._text = text or self._text
+        if self._progress is not None:
+            self._progress.update(self._task, completed=share, description=self._text)
+
 
 class ServeReport:
-    """Tells a user of `serve` what happens."""
+    """Tells a user of `serve` what happens. `extra` goes into its JSON object."""
 
-    def __init__(self, printer: Printer) -> None:
+    def __init__(self, printer: Printer, extra: dict[str, Any] | None = None) -> None:
         self._out = printer
+        self._extra = extra or {}
         self._restarts = 0
 
     def say(self, text: str) -> None:
@@ -67,7 +97,9 @@ class ServeReport:
         if self._restarts:
             self._out.say("serving again")
         elif self._out.as_json:
-            self._out.json(ready_data(ready))  # last: who reads it has everything
+            self._out.json(
+                {**ready_data(ready), **self._extra}
+            )  # last: who reads it has everything
         self._restarts += 1
 
 

@@ -57,6 +57,16 @@ def serve(
     ] = None,
     vram: Vram = None,
     prefer: Prefer = None,
+    tune: Annotated[
+        str,
+        typer.Option(help="auto: use what was measured, else measure shortly; off; full."),
+    ] = "auto",
+    budget: Annotated[
+        float, typer.Option(min=1, help="Seconds that measuring may take before serving.")
+    ] = 60,
+    force: Annotated[
+        bool, typer.Option("--force", help="Speculate by the fastest way even if it is slower.")
+    ] = False,
     llama_server: LlamaServer = None,
     log: Annotated[Path | None, typer.Option(help="File for the server's log.")] = None,
     strict: Annotated[
@@ -69,9 +79,13 @@ def serve(
 ) -> None:
     """Serve MODEL with a draft that fits it, and check that it really drafts."""
     from specllama.cli.render import Printer, ServeReport, plan_data, plan_lines
+    from specllama.cli.tuning_lines import tuning_data, tuning_lines
     from specllama.engine.settings import Settings
+    from specllama.errors import StrictError, UsageError
     from specllama.planning.prepare import Wish, prepare
     from specllama.serving.serve import serve as run
+    from specllama.serving.stop import Stopped
+    from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
     from specllama.storage import new_log
 
     settings = Settings(
@@ -81,12 +95,27 @@ def serve(
     printer = Printer(as_json)
     with printer.busy("reading the model and the engine …"):
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
-    if dry_run and as_json:
-        printer.json(plan_data(plan))
-        return
+    wanted = Wanted(tune, budget, named=bool(draft or method), force=force)
+    if tune not in (AUTO, OFF, FULL):
+        raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
+    if dry_run:
+        plan = as_measured(plan, wanted)
+        if as_json:
+            printer.json(plan_data(plan))
+            return
     for line in plan_lines(plan):
         printer.say(line)
     if dry_run:
         printer.say(plan.command.display())
         return
-    run(plan, log or new_log(plan.settings.port), ServeReport(printer), strict)
+    if strict and not plan.speculates:
+        raise StrictError(f"speculation OFF because {plan.choice.because}")
+    path = log or new_log(plan.settings.port)
+    try:
+        with printer.progress("tuning") as progress:
+            outcome = tuned_plan(plan, wanted, path.with_suffix(".tuning.log"), progress)
+    except Stopped:
+        return
+    for line in tuning_lines(outcome):
+        printer.say(line)
+    run(outcome.plan, path, ServeReport(printer, tuning_data(outcome)), strict)

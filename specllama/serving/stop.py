@@ -13,16 +13,16 @@ class Stopped(BaseException):
     """The user asked to end. Not an error: the command exits 0."""
 
 
-def _signals() -> list[int]:
+def _signals(but: tuple[str, ...]) -> list[int]:
     """What ends us here. One that our parent set to be ignored stays ignored (nohup)."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+    names = [n for n in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if n not in but]
     here = [getattr(signal, n) for n in names if hasattr(signal, n)]
     return [s for s in here if signal.getsignal(s) is not signal.SIG_IGN]
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """Inside, the first signal raises Stopped; later ones are ignored, so that the
+def stop_on_signals(but: tuple[str, ...] = ()) -> Iterator[None]:
+    """Inside, the first signal (other than those named in `but`) raises Stopped; later ones are ignored, so that the
     orderly end it starts is not broken off (it is bounded: SIGTERM, then SIGKILL)."""
 
     def first(signum: int, _frame: FrameType | None) -> None:
@@ -30,7 +30,7 @@ def stop_on_signals() -> Iterator[None]:
             signal.signal(s, signal.SIG_IGN)
         raise Stopped
 
-    before: dict[int, Any] = {s: signal.getsignal(s) for s in _signals()}
+    before: dict[int, Any] = {s: signal.getsignal(s) for s in _signals(but)}
     for s in before:
         signal.signal(s, first)
     try:

@@ -14,7 +14,10 @@ from specllama.tuning.speedup import Interval
 
 
 class Lab(Protocol):
-    """Starts servers, one at a time."""
+    """Starts servers. `room_for_two`: whether two may be up at once (only one is ever asked)."""
+
+    @property
+    def room_for_two(self) -> bool: ...
 
     def serve(self, speculation: Speculation | None) -> AbstractContextManager[Client]:
         """A running server, stopped when the block ends. Raises EngineError when it does not
@@ -30,12 +33,14 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Arm:
-    """One measured server. `speedup` over the baseline, with its interval; `predicted`: what
-    was expected before this launch; `same_text`: share of greedy answers equal to the
+    """One measured server. `against`: a baseline measured in turn with it, prompt by prompt;
+    None = the one measured before and after. `speedup` over it, with its interval;
+    `predicted`: what was expected before this launch; `same_text`: share of greedy answers equal to the
     baseline's (different batch shapes round differently: it need not be 1)."""
 
     speculation: Speculation | None
     measurement: Measurement
+    against: Measurement | None = None
     speedup: Interval | None = None
     predicted: Interval | None = None
     same_text: float | None = None

@@ -13,26 +13,29 @@ from specllama.tuning.speedup import Interval, oracle, paired_ratio
 _CLEAR_GAIN = 1.10  # above it a second baseline cannot change the answer
 
 
-def compared(
-    spec: Speculation,
-    found: Measurement,
-    baselines: Sequence[Measurement],
-    expected: Interval | None = None,
-) -> Arm:
-    """The arm with its speed-up over the baseline(s): same prompts, paired."""
-    return Arm(
-        spec,
-        found,
-        speedup=_speedup(baselines, found),
-        predicted=expected,
-        same_text=_same(baselines[0].greedy, found.greedy),
+def compared(arm: Arm, baselines: Sequence[Measurement]) -> Arm:
+    """The arm with its speed-up: same prompts, paired, against the baseline measured in turn
+    with it, else against all others."""
+    return replace(
+        arm,
+        speedup=_speedup(baselines, arm),
+        same_text=_same(baselines[0].greedy, arm.measurement.greedy),
     )
 
 
-def _speedup(baselines: Sequence[Measurement], found: Measurement) -> Interval | None:
-    base, own = _times(baselines), [a.ms_per_token for a in found.answers if a.tokens > 1]
+def _speedup(baselines: Sequence[Measurement], arm: Arm) -> Interval | None:
+    """The ratio over prompts. Two baselines that differ show how much the machine itself
+    changed meanwhile: the interval is widened by half of it to both sides."""
+    sources = [arm.against] if arm.against is not None else list(baselines)
+    base = _times(sources)
+    own = [a.ms_per_token for a in arm.measurement.answers if a.tokens > 1]
     n = min(len(base), len(own))
-    return paired_ratio(base[:n], own[:n]) if n and sum(own[:n]) > 0 else None
+    if not n or sum(own[:n]) <= 0:
+        return None
+    ratio = paired_ratio(base[:n], own[:n])
+    speeds = [b.tokens_per_second for b in sources]
+    drift = (max(speeds) - min(speeds)) / (max(speeds) + min(speeds)) if max(speeds) > 0 else 0
+    return Interval(ratio.value, ratio.low * (1 - drift), ratio.high * (1 + drift))
 
 
 def _times(baselines: Sequence[Measurement]) -> list[float]:
@@ -51,7 +54,7 @@ def close_call(baselines: Sequence[Measurement], arms: Sequence[Arm], least_gain
     """Whether a second baseline could change the answer: the best arm is near the threshold,
     or its interval holds it."""
     best = fastest(arms)
-    if best is None or best.speedup is None or len(baselines) > 1:
+    if best is None or best.speedup is None or best.against is not None or len(baselines) > 1:
         return False
     near = 2 - _CLEAR_GAIN <= best.speedup.value <= _CLEAR_GAIN
     return near or best.speedup.low < least_gain <= best.speedup.high
@@ -76,7 +79,7 @@ def answer(
     force: bool,
 ) -> Tuned:
     """The decision, with every arm compared to all baselines."""
-    again = tuple(replace(a, speedup=_speedup(baselines, a.measurement)) for a in arms)
+    again = tuple(compared(a, baselines) for a in arms)
     best = fastest(again)
     reason = _reason(best, again, dropped, least_gain)
     wins = best is not None and _wins(best, least_gain)

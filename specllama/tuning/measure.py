@@ -136,15 +136,37 @@ def measure(client: Client, job: Job, least: int = 2) -> Measurement:
 
     Raises EngineError when the server cannot be asked, or answers without timings.
     """
-    ask(client, _WARM_UP, 8, job)
-    before = _metrics(client)
-    answers: list[Answer] = []
+    return _measure([client], job, least)[0]
+
+
+def measure_beside(
+    plain: Client, client: Client, job: Job, least: int = 2
+) -> tuple[Measurement, Measurement]:
+    """The same for two servers in turn, prompt by prompt, so that whatever slows the machine
+    down for a while slows both. Only one is asked at a time: under load at once they would
+    take each other's cores."""
+    both = _measure([plain, client], job, least)
+    return both[0], both[1]
+
+
+def _measure(clients: Sequence[Client], job: Job, least: int) -> list[Measurement]:
+    for client in clients:
+        ask(client, _WARM_UP, 8, job)
+    before = [_metrics(client) for client in clients]
+    answers: list[list[Answer]] = [[] for _ in clients]
     for prompt in job.prompts:
-        if job.over and len(answers) >= least:
+        if job.over and len(answers[0]) >= least:
             break
-        answers.append(ask(client, prompt, job.tokens, job))
-        job.tick()
-    metrics = _delta(before, _metrics(client))
+        for client, own in zip(clients, answers, strict=True):
+            own.append(ask(client, prompt, job.tokens, job))
+            job.tick()
+    return [
+        _summed(own, _delta(old, _metrics(client)))
+        for client, own, old in zip(clients, answers, before, strict=True)
+    ]
+
+
+def _summed(answers: Sequence[Answer], metrics: Metrics | None) -> Measurement:
     missing = []
     if not any(a.steps for a in answers):
         missing.append("timings per token: α by position and the cost of lengths are not known")
