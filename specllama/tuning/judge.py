@@ -10,6 +10,7 @@ from specllama.tuning.arms import Arm, Dropped, Tuned
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.speedup import Interval, oracle, paired_ratio
 
+SLOWER = "at every length measured it is slower or no faster"
 _CLEAR_GAIN = 1.10  # above it a second baseline cannot change the answer
 
 
@@ -118,6 +119,9 @@ def _reason(
             return "; ".join(f"{d.what}: {d.why}" for d in dropped[:3])
         return "nothing was there to be measured" if not arms else "nothing was drafted"
     s = best.speedup
+    slower = [f"{d.what}: {d.why}" for d in dropped if d.why.startswith(SLOWER)]
+    if slower and s.value < least_gain:
+        return "; ".join(slower[:3])
     measured = f"{best.label} is {s.value:.2f}x plain decoding ({s.low:.2f} to {s.high:.2f})"
     if _wins(best, least_gain):
         return measured

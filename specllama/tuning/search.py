@@ -19,7 +19,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Tuned, label
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import answer, close_call, compared, shorter_ngram
+from specllama.tuning.judge import SLOWER, answer, close_call, compared, shorter_ngram
 from specllama.tuning.measure import (
     Job,
     Measurement,
@@ -239,8 +239,7 @@ def _search_length(run: Run, c: Candidate) -> None:
     if expected.high < LEAST_GAIN and not run.task.force:
         run.drop(
             c.speculation,
-            f"at every length measured it is slower or no faster (best K={k}: "
-            f"{expected.value:.2f}x predicted)",
+            f"{SLOWER} (best K={k}: {expected.value:.2f}x predicted)",
         )
         return
     if k != top:
