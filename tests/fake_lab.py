@@ -15,6 +15,7 @@ from typing import Any, cast
 from specllama.engine.client import Client, Completion, Metrics, Timings
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
+from specllama.tuning.arms import Served
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,13 @@ class FakeLab:
         self._rng = random.Random(seed)
 
     @contextmanager
-    def serve(self, speculation: Speculation | None) -> Iterator[Client]:
+    def serve(self, speculation: Speculation | None) -> Iterator[Served]:
         self.launches.append(speculation)
         if self.script.dies(speculation):
             raise EngineError("llama-server did not start: it crashed (SIGSEGV)")
         slow = self.script.drift(len(self.launches))
-        yield cast(Client, FakeClient(self.script, speculation, self._rng, slow))
+        client = cast(Client, FakeClient(self.script, speculation, self._rng, slow))
+        yield Served(client, lambda: "")
 
 
 class Silent:

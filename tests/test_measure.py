@@ -47,8 +47,8 @@ def serving(tmp_path: Path, engine: str, model: Path, n_max: int, *theirs: str) 
     here = lab(tmp_path, engine, model, *theirs)
     spec = here.plan.choice.speculation
     assert spec is not None
-    with here.serve(replace(spec, n_max=n_max)) as client:
-        yield client
+    with here.serve(replace(spec, n_max=n_max)) as served:
+        yield served.client
 
 
 def job(**more: object) -> Job:
@@ -91,8 +91,8 @@ def test_short_requests_make_short_drafts(tmp_path: Path, engine: str, model: Pa
 def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None:
     here = lab(tmp_path, engine, TARGET)
     spec = Speculation(("ngram-simple",), ngram=NgramSizes(3, 6))
-    with here.serve(spec) as client:
-        m = measure(client, job())
+    with here.serve(spec) as served:
+        m = measure(served.client, job())
         assert m.metrics is not None
         assert m.metrics.drafted
         assert m.log.drafted == pytest.approx(m.metrics.drafted, rel=0.1)
@@ -100,8 +100,8 @@ def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None
 
 def test_a_plain_server_drafts_nothing(tmp_path: Path, engine: str) -> None:
     here = lab(tmp_path, engine, TARGET)
-    with here.serve(None) as client:
-        m = measure(client, job())
+    with here.serve(None) as served:
+        m = measure(served.client, job())
         assert (m.drafted, m.alpha) == (0, None)
         assert m.cost is not None
         assert m.cost.ms == pytest.approx(1000 / m.tokens_per_second, rel=0.5)
@@ -110,13 +110,13 @@ def test_a_plain_server_drafts_nothing(tmp_path: Path, engine: str) -> None:
 def test_two_servers_in_turn_say_the_same_when_cold(tmp_path: Path, engine: str) -> None:
     here = lab(tmp_path, engine, TARGET)
     assert here.room_for_two
-    with here.serve(None) as plain, here.serve(here.plan.choice.speculation) as client:
-        a, b = measure_beside(plain, client, job())
+    with here.serve(None) as plain, here.serve(here.plan.choice.speculation) as drafting:
+        a, b = measure_beside(plain.client, drafting.client, job())
         assert len(a.answers) == len(b.answers) == len(CODE.prompts)
         assert (a.drafted, b.drafted > 0) == (0, True)
         same = sum(x.text == y.text for x, y in zip(a.answers, b.answers, strict=True))
         assert same >= len(a.answers) // 2  # batch shapes round differently
-        assert len(greedy_texts(plain, job())) == 2
+        assert len(greedy_texts(plain.client, job())) == 2
 
 
 def test_measured_acceptance_is_the_teacher_forced_one(
@@ -152,16 +152,16 @@ def test_synthetic_rates_give_the_formulas_lengths(tmp_path: Path, native: Path)
 
 def test_each_slot_is_asked(tmp_path: Path, engine: str) -> None:
     here = lab(tmp_path, engine, TARGET, parallel=2)
-    with here.serve(here.plan.choice.speculation) as client:
-        found = by_slot(client, job(), 2)
+    with here.serve(here.plan.choice.speculation) as served:
+        found = by_slot(served.client, job(), 2)
         assert len(found) == 2
         assert all(a is not None and a > 0 for a in found)
 
 
 def test_time_that_is_over_still_gives_the_least(tmp_path: Path) -> None:
     here = lab(tmp_path, "embedded", TARGET)
-    with here.serve(None) as client:
-        m = measure(client, job(until=time.monotonic() - 1), least=3)
+    with here.serve(None) as served:
+        m = measure(served.client, job(until=time.monotonic() - 1), least=3)
         assert len(m.answers) == 3
 
 

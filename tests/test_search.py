@@ -9,7 +9,8 @@ import pytest
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.arms import Tuned
 from specllama.tuning.errors import TuningError
-from specllama.tuning.search import Candidate, Interrupted, Task, tune
+from specllama.tuning.run import Candidate, Task
+from specllama.tuning.search import Interrupted, tune
 from tests.fake_lab import FakeLab, Request, Script, Silent
 
 PROMPTS = tuple(f"prompt number {i}" for i in range(12))
@@ -243,3 +244,12 @@ def test_no_time_is_said() -> None:
     t = tune(lab, wanted, Silent())
     assert t.best is None
     assert "no time was left" in t.reason
+
+
+def test_a_bad_slot_is_named() -> None:
+    """Slots above 0 draft at 2.7 % in a fork (buun 110)."""
+    script = Script(smooth, slot_accept={0: 0.8, 1: 0.02})
+    t, _ = run(script, task(DRAFT, slots=2))
+    assert t.best is not None
+    assert len(t.best.slots) == 2
+    assert any(x.startswith("slot 1 (") for x in t.best.measurement.missing)

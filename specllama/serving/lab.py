@@ -17,6 +17,7 @@ from specllama.memory.estimate import per_device
 from specllama.planning.budget import plain
 from specllama.planning.plan import Plan, free_port
 from specllama.serving.launch import LaunchFailed
+from specllama.tuning.arms import Served
 
 _LOCAL = "127.0.0.1"  # never where others could reach a server that is only being measured
 
@@ -41,7 +42,7 @@ class Lab:
         return not overcommitted(sums, b.question.machine)
 
     @contextmanager
-    def serve(self, speculation: Speculation | None) -> Iterator[Client]:
+    def serve(self, speculation: Speculation | None) -> Iterator[Served]:
         """A server that answers. Raises EngineError, explained, when it does not come up or
         ends while it is used."""
         plan = self.plan.at(_LOCAL, free_port(_LOCAL, 0)).speculating(speculation)
@@ -51,7 +52,7 @@ class Lab:
         try:
             try:
                 process.wait_ready(server, client.healthy)
-                yield client
+                yield Served(client, server.log_text)
             except EngineError:
                 code = server.exit_code()
                 if code is None:

@@ -16,7 +16,8 @@ from specllama.tuning import results
 from specllama.tuning.arms import Progress, Tuned
 from specllama.tuning.errors import TuningError
 from specllama.tuning.results import Result, Subject
-from specllama.tuning.search import Candidate, Interrupted, Task, tune
+from specllama.tuning.run import Candidate, Task
+from specllama.tuning.search import Interrupted, tune
 
 AUTO, OFF, FULL = "auto", "off", "full"
 QUICK_BUDGET = 60.0  # seconds
@@ -101,6 +102,7 @@ def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...]]:
             budget=wanted.budget,
             thorough=full,
             force=wanted.force,
+            slots=plan.settings.parallel,
         ),
         doubts,
     )

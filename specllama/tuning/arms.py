@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,6 +11,15 @@ from specllama.engine.client import Client
 from specllama.engine.settings import Speculation
 from specllama.tuning.measure import Measurement
 from specllama.tuning.speedup import Interval
+from specllama.tuning.statistics import TimeSplit
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server. `log`: what it printed so far."""
+
+    client: Client
+    log: Callable[[], str]
 
 
 class Lab(Protocol):
@@ -19,7 +28,7 @@ class Lab(Protocol):
     @property
     def room_for_two(self) -> bool: ...
 
-    def serve(self, speculation: Speculation | None) -> AbstractContextManager[Client]:
+    def serve(self, speculation: Speculation | None) -> AbstractContextManager[Served]:
         """A running server, stopped when the block ends. Raises EngineError when it does not
         start. None = no speculation flags at all."""
 
@@ -36,7 +45,8 @@ class Arm:
     """One measured server. `against`: a baseline measured in turn with it, prompt by prompt;
     None = the one measured before and after. `speedup` over it, with its interval;
     `predicted`: what was expected before this launch; `same_text`: share of greedy answers equal to the
-    baseline's (different batch shapes round differently: it need not be 1)."""
+    baseline's (different batch shapes round differently: it need not be 1); `split`: where the
+    server's log says time went; `slots`: α of each slot, where there are several."""
 
     speculation: Speculation | None
     measurement: Measurement
@@ -44,6 +54,8 @@ class Arm:
     speedup: Interval | None = None
     predicted: Interval | None = None
     same_text: float | None = None
+    split: TimeSplit | None = None
+    slots: tuple[float | None, ...] = ()
 
     @property
     def label(self) -> str:

@@ -1,0 +1,302 @@
+"""Measuring a server that somebody else started, of any engine with OpenAI's API.
+
+Speed is taken at the client; acceptance from the engine's own counters, by their exact names:
+llama.cpp (server-task.cpp, b10289+), vLLM 0.33 (v1/spec_decode/metrics.py), SGLang 0.5.23
+(observability/metrics_collector.py), TensorRT-LLM (metrics/collector.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from specllama.engine.client import Prompt
+from specllama.tuning.errors import TuningError
+from specllama.tuning.speedup import Interval, paired_ratio
+
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where an engine counts: path and exact sample names, "" = it has none. Gauges hold the
+    value itself, counters grow."""
+
+    path: str
+    drafts: str = ""
+    drafted: str = ""
+    accepted: str = ""
+    per_position: str = ""
+    length_gauge: str = ""
+    rate_gauge: str = ""
+
+
+ENGINES: Mapping[str, Names] = {
+    "llama.cpp": Names(
+        "/metrics",
+        "llamacpp:spec_decode_num_drafts_total",
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
+    ),
+    "vLLM": Names(
+        "/metrics",
+        "vllm:spec_decode_num_drafts_total",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    ),
+    "SGLang": Names(
+        "/metrics",
+        drafts="sglang:spec_verify_calls_total",
+        length_gauge="sglang:spec_accept_length",
+        rate_gauge="sglang:spec_accept_rate",
+    ),
+    "TensorRT-LLM": Names(
+        "/prometheus/metrics",
+        drafted="trtllm_spec_decode_num_draft_tokens_total",
+        accepted="trtllm_spec_decode_num_accepted_tokens_total",
+        length_gauge="trtllm_spec_decode_acceptance_length",
+    ),
+}
+_PREFIXES = {
+    "llama.cpp": "llamacpp:",
+    "vLLM": "vllm:",
+    "SGLang": "sglang:",
+    "TensorRT-LLM": "trtllm_",
+}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Sample name → sum over all labels; and accepted tokens by position."""
+
+    values: Mapping[str, float]
+    by_position: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What one server showed. None where its engine does not count it. Times in ms."""
+
+    engine: str
+    model: str
+    alpha: float | None
+    tau: float | None
+    acceptance: tuple[float, ...]
+    tokens_per_second: float
+    first_ms: float
+    ms_per_token: tuple[float, ...]
+    missing: tuple[str, ...]
+
+
+class Server:
+    """One server over HTTP. `api_key` goes into the header only."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        base = url.rstrip("/").removesuffix("/v1")
+        self.url = base
+        self._http = httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def model(self) -> str:
+        """The served model's name. Raises TuningError when this is no OpenAI-compatible server."""
+        response = self._get("/v1/models")
+        if response.status_code in (401, 403):
+            raise TuningError(f"{self.url} wants an API key", "Put it in SPECLLAMA_API_KEY.")
+        try:
+            return str(response.json()["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise TuningError(
+                f"{self.url} is no LLM server: /v1/models answers {response.status_code} "
+                "without a list of models",
+                "Give the address that OpenAI clients use.",
+            ) from None
+
+    def counters(self) -> tuple[str, Counters] | None:
+        """(engine, its counters); None when it has no metrics that are known."""
+        for path in dict.fromkeys(n.path for n in ENGINES.values()):
+            response = self._get(path)
+            if response.status_code != 200:
+                continue
+            found = parse(response.text)
+            if found is not None:
+                return found
+        return None
+
+    def ask(self, model: str, prompt: Prompt, tokens: int, sampling: Mapping[str, float]) -> Reply:
+        """One streamed chat completion, timed here."""
+        messages = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        )
+        body = {
+            "model": model,
+            "messages": messages,
+            "max_tokens": tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **sampling,
+        }
+        started, first, last, chunks, usage = time.monotonic(), 0.0, 0.0, 0, 0
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise TuningError(
+                        f"{self.url} answers a completion with {response.status_code}: "
+                        f"{response.text[:160]}"
+                    )
+                for data in _events(response):
+                    if _has_text(data):
+                        last = time.monotonic()
+                        first = first or last
+                        chunks += 1
+                    usage = _usage(data) or usage
+        except (httpx.HTTPError, ValueError) as e:
+            raise TuningError(f"{self.url} broke off an answer ({e or type(e).__name__})") from None
+        if not chunks:
+            raise TuningError(f"{self.url} answered with no text")
+        return Reply((first - started) * 1000, (last - first) * 1000, usage or chunks)
+
+    def _get(self, path: str) -> httpx.Response:
+        try:
+            return self._http.get(path)
+        except (httpx.HTTPError, httpx.InvalidURL) as e:
+            raise TuningError(
+                f"{self.url} does not answer {path} ({e or type(e).__name__})",
+                "Is the server running, and is the address right?",
+            ) from None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Milliseconds to the first token and from it to the last; tokens in all."""
+
+    first_ms: float
+    ms: float
+    tokens: int
+
+
+def probe(
+    server: Server,
+    prompts: Sequence[Prompt],
+    sampling: Mapping[str, float],
+    tokens: int,
+    until: float,
+) -> Attached:
+    """All prompts once, until the time is over (but two at least).
+
+    Raises TuningError with one clear line for everything that keeps it from being measured.
+    """
+    model = server.model()
+    server.ask(model, "Say hello.", 8, sampling)
+    before = server.counters()
+    replies: list[Reply] = []
+    for prompt in prompts:
+        if len(replies) >= 2 and time.monotonic() > until:
+            break
+        replies.append(server.ask(model, prompt, tokens, sampling))
+    after = server.counters()
+    missing = [] if after else ["no metrics that are known: acceptance cannot be read"]
+    engine = after[0] if after else "unknown engine"
+    alpha, tau, acceptance = _acceptance(
+        engine, before[1] if before else None, after[1] if after else None
+    )
+    if after and alpha is None and tau is None:
+        missing.append("it counted no drafted tokens: speculation is off there")
+    ms = sum(r.ms for r in replies)
+    return Attached(
+        engine=engine,
+        model=model,
+        alpha=alpha,
+        tau=tau,
+        acceptance=acceptance,
+        tokens_per_second=sum(r.tokens - 1 for r in replies) / ms * 1000 if ms > 0 else 0.0,
+        first_ms=sum(r.first_ms for r in replies) / len(replies),
+        ms_per_token=tuple(r.ms / max(1, r.tokens - 1) for r in replies),
+        missing=tuple(missing),
+    )
+
+
+def speedup(baseline: Attached, other: Attached) -> Interval:
+    """How many times faster `other` decodes the same prompts."""
+    n = min(len(baseline.ms_per_token), len(other.ms_per_token))
+    return paired_ratio(baseline.ms_per_token[:n], other.ms_per_token[:n])
+
+
+def parse(text: str) -> tuple[str, Counters] | None:
+    """Engine and counters from Prometheus text, by exact sample name; None for anything else."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    values: dict[str, float] = {}
+    by_position: dict[int, float] = {}
+    positions = {n.per_position for n in ENGINES.values() if n.per_position}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name in positions and str(sample.labels.get("position", "")).isdigit():
+                    at = int(sample.labels["position"])
+                    by_position[at] = by_position.get(at, 0.0) + sample.value
+                else:
+                    values[sample.name] = values.get(sample.name, 0.0) + sample.value
+    except (ValueError, KeyError, IndexError):
+        return None  # not Prometheus' format
+    engine = next((e for e, p in _PREFIXES.items() if any(n.startswith(p) for n in values)), None)
+    return (engine, Counters(values, by_position)) if engine else None
+
+
+def _acceptance(
+    engine: str, before: Counters | None, after: Counters | None
+) -> tuple[float | None, float | None, tuple[float, ...]]:
+    """(α, τ, a_i) of what happened in between; gauges as they stand."""
+    if after is None:
+        return None, None, ()
+    names = ENGINES[engine]
+    old = before or Counters({}, {})
+
+    def grown(name: str) -> float:
+        return after.values.get(name, 0.0) - old.values.get(name, 0.0) if name else 0.0
+
+    drafted, accepted, drafts = grown(names.drafted), grown(names.accepted), grown(names.drafts)
+    alpha = accepted / drafted if drafted > 0 else after.values.get(names.rate_gauge)
+    tau = (
+        1 + accepted / drafts
+        if drafts > 0 and drafted > 0
+        else after.values.get(names.length_gauge)
+    )
+    by_position = tuple(
+        (after.by_position[i] - old.by_position.get(i, 0.0)) / drafts
+        for i in sorted(after.by_position)
+        if drafts > 0
+    )
+    return alpha, tau, by_position
+
+
+def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    for line in response.iter_lines():
+        if line.startswith("data:") and line[5:].strip() != "[DONE]":
+            data = json.loads(line[5:])
+            if isinstance(data, dict):
+                yield data
+
+
+def _has_text(data: Mapping[str, Any]) -> bool:
+    choices = data.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return False
+    delta = choices[0].get("delta")
+    return isinstance(delta, dict) and bool(delta.get("content") or delta.get("reasoning_content"))
+
+
+def _usage(data: Mapping[str, Any]) -> int:
+    usage = data.get("usage")
+    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return count if isinstance(count, int) else 0

@@ -1,0 +1,203 @@
+"""One search's state, and what is taken from one launch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from specllama.engine.client import Client, Prompt
+from specllama.engine.errors import EngineError
+from specllama.engine.settings import Speculation
+from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Tuned, label
+from specllama.tuning.judge import answer, compared
+from specllama.tuning.measure import (
+    Job,
+    Measurement,
+    ask,
+    by_slot,
+    greedy_texts,
+    measure,
+    measure_beside,
+    sample_lengths,
+)
+from specllama.tuning.speedup import Interval
+from specllama.tuning.statistics import time_split
+
+MOST_K = 8  # the longest draft that is tried
+LEAST_GAIN = 1.03  # under it speculation is off
+_ROUNDS = 4  # short requests for each draft length
+_LEAST_PROMPTS, _MOST_PROMPTS = 3, 12
+_LEAST_TOKENS, _MOST_TOKENS = 24, 128
+_ARM_SHARE = 0.2  # of the budget, for the answers of one arm
+_FIRST_SHARE = 0.08
+_CURVE_SHARE = 0.12  # and for its short requests
+_LAST_START = 0.85  # of the budget; later launches could not end within it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to draft. `longest`: the largest K its files and memory allow; `expected`: the
+    most its acceptance prior promises, None = unknown."""
+
+    speculation: Speculation
+    longest: int = MOST_K
+    expected: float | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be found. `chat`: prompts go through the chat endpoint. `budget` in seconds;
+    `thorough`: p_min and n-gram sizes are tried too; `force`: the best arm is taken however
+    slow. `lengths`: only these K (empty = all)."""
+
+    workload: str
+    prompts: tuple[Prompt, ...]
+    sampling: Mapping[str, float]
+    chat: bool
+    candidates: tuple[Candidate, ...]
+    budget: float
+    thorough: bool = False
+    force: bool = False
+    lengths: tuple[int, ...] = ()
+    slots: int = 1
+
+
+@dataclass
+class Run:
+    """The state of one search: what was measured, and what was dropped why. `beside`: the
+    baseline's server while it stays up."""
+
+    lab: Lab
+    task: Task
+    progress: Progress
+    started: float = field(default_factory=time.monotonic)
+    launches: int = 0
+    job: Job | None = None
+    beside: Client | None = None
+    baselines: list[Measurement] = field(default_factory=list)
+    arms: list[Arm] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    curves: dict[str, Mapping[int, Interval]] = field(default_factory=dict)
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no time for another launch."""
+        return self.spent > _LAST_START * self.task.budget
+
+    def say(self, text: str) -> None:
+        self.progress.step(text, min(1.0, self.spent / max(0.001, self.task.budget)))
+
+    def until(self, share: float) -> float:
+        """The time.monotonic() at which a share of the budget, from now on, is used up."""
+        return time.monotonic() + share * self.task.budget
+
+    def drop(self, what: Speculation, why: str) -> None:
+        self.dropped.append(Dropped(label(what), why))
+
+    def answered(self, complete: bool) -> Tuned:
+        return answer(
+            self.task.workload,
+            self.baselines,
+            self.arms,
+            tuple(self.dropped),
+            self.curves,
+            self.launches,
+            self.spent,
+            complete,
+            LEAST_GAIN,
+            self.task.force,
+        )
+
+
+def baseline(run: Run, client: Client) -> Measurement:
+    """The baseline. Its speed decides how long the answers of every arm can be."""
+    task = run.task
+    probe = Job(task.prompts, task.sampling, 16, task.chat)
+    first = ask(client, task.prompts[-1], 16, probe)
+    seconds = _ARM_SHARE * task.budget
+    per_prompt = seconds / min(len(task.prompts), _MOST_PROMPTS)
+    tokens = int((per_prompt - first.prompt_ms / 1000) * 1000 / max(0.01, first.ms_per_token))
+    run.job = replace(probe, tokens=max(_LEAST_TOKENS, min(_MOST_TOKENS, tokens)))
+    job = replace(job_of(run), prompts=task.prompts[:_MOST_PROMPTS])
+    # one that stays up is asked again with every arm: here it only has to show its speed
+    share = _FIRST_SHARE if run.lab.room_for_two else _ARM_SHARE
+    found = measure(client, replace(job, until=run.until(share)), _LEAST_PROMPTS)
+    if not run.lab.room_for_two:
+        run.job = replace(job, prompts=task.prompts[: len(found.answers)])
+    return replace(found, greedy=_greedy(run, client))
+
+
+def job_of(run: Run) -> Job:
+    """What every arm is asked: as many prompts as the baseline answered in its share."""
+    assert run.job is not None
+    return replace(
+        run.job,
+        until=run.until(_ARM_SHARE),
+        tick=lambda: run.say(""),
+    )
+
+
+def _look(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
+    """The arm of a running server."""
+    least = min(_LEAST_PROMPTS, len(job_of(run).prompts))
+    if run.beside is not None:
+        job = replace(job_of(run), until=run.until(1.5 * _ARM_SHARE))
+        against, found = measure_beside(run.beside, client, job, least)
+    else:
+        against, found = None, measure(client, job_of(run), least)
+    found = replace(found, greedy=_greedy(run, client))
+    return compared(Arm(spec, found, against, predicted=expected), run.baselines)
+
+
+def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
+    """The arm with the α of each slot: some builds draft badly in all but the first."""
+    if run.task.slots < 2 or not arm.measurement.drafted:
+        return arm
+    found = by_slot(client, job_of(run), run.task.slots)
+    best = max((a for a in found if a is not None), default=0.0)
+    bad = [f"{i} ({a or 0:.0%})" for i, a in enumerate(found) if (a or 0) < best / 2]
+    if not bad:
+        return replace(arm, slots=found)
+    said = f"slot {', '.join(bad)} drafts at less than half of the best one's {best:.0%}"
+    m = replace(arm.measurement, missing=(*arm.measurement.missing, said))
+    return replace(arm, slots=found, measurement=m)
+
+
+def _with_curve(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
+    """The arm with the cost of each draft length up to its own."""
+    arm = _look(run, client, spec, expected)
+    if not arm.measurement.log.drafting:
+        return arm
+    asked = run.task.lengths
+    wanted = [k for k in range(spec.n_max + 1) if not asked or k in (0, *asked)]
+    short = replace(job_of(run), until=run.until(_CURVE_SHARE))
+    lengths = sample_lengths(client, short, wanted, _ROUNDS)
+    return replace(arm, measurement=replace(arm.measurement, lengths=lengths))
+
+
+def _greedy(run: Run, client: Client) -> tuple[str, ...]:
+    """Answers at temperature 0, to compare texts; only where there is time for it."""
+    return greedy_texts(client, job_of(run)) if run.task.thorough else ()
+
+
+def arm_of(
+    run: Run, spec: Speculation, expected: Interval | None = None, curve: bool = False
+) -> Arm | None:
+    """One launch and its arm; None, with the reason kept, when the server does not start or
+    dies while it is measured."""
+    run.launches += 1
+    try:
+        with run.lab.serve(spec) as served:
+            look = _with_curve if curve else _look
+            arm = _with_slots(run, served.client, look(run, served.client, spec, expected))
+            arm = replace(arm, split=time_split(served.log()))
+    except EngineError as e:
+        run.drop(spec, e.message)
+        return None
+    run.arms.append(arm)
+    return arm
