@@ -45,9 +45,9 @@ def _options(
 
 def run(argv: Sequence[str]) -> int:
     """Runs one command line. Returns the exit code."""
-    from specllama.cli import demo, inspect, memory, pick_draft, serve
+    from specllama.cli import demo, inspect, memory, pick_draft, probe, results, serve
 
-    for command in (serve, pick_draft, memory, inspect, demo):
+    for command in (serve, probe, pick_draft, memory, inspect, results, demo):
         command.register(app)
     ours, theirs = split(argv)
     try:

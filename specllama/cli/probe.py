@@ -1,0 +1,220 @@
+"""`specllama probe MODEL` and `specllama probe --url URL`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specllama.cli.options import LlamaServer, Vram
+
+if TYPE_CHECKING:
+    from specllama.cli.render import Printer
+    from specllama.engine.client import Prompt
+    from specllama.serving.probe import Probed
+
+
+def register(app: typer.Typer) -> None:
+    app.command("probe", epilog="Arguments after -- go to llama-server.")(probe)
+
+
+def probe(
+    ctx: typer.Context,
+    model: Annotated[
+        Path | None, typer.Argument(metavar="[MODEL]", help="The model to probe; none with --url.")
+    ] = None,
+    draft: Annotated[Path | None, typer.Option(help="Only this file that drafts.")] = None,
+    method: Annotated[str | None, typer.Option(help="Only TYPE[,TYPE], as for serve.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every way that fits, doubtful ones and combinations too.")
+    ] = False,
+    workloads: Annotated[
+        list[str] | None,
+        typer.Option("--workload", "-w", help="code, chat, text, edit or creative; may repeat."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Your own prompts: JSON lines, or texts parted by lines of ---."),
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Seconds for all workloads together.")] = 300,
+    n_max: Annotated[str | None, typer.Option("--n-max", help="Only these K, as 1,2,4.")] = None,
+    context: Annotated[
+        int, typer.Option("--context", "-c", min=0, help="Context in tokens; 0 = the model's own.")
+    ] = 0,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots; each is probed.")] = 1,
+    vram: Vram = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a report: one HTML file that opens offline.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write a row per arm.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Attach to a running server (llama.cpp, vLLM, SGLang, …).")
+    ] = None,
+    baseline_url: Annotated[
+        str | None, typer.Option(help="With --url: the same model there without speculation.")
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="SPECLLAMA_API_KEY", help="Key of the server; better in the variable."),
+    ] = None,
+    llama_server: LlamaServer = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure every way MODEL could speculate, and say which is fastest, or that none is."""
+    from specllama.cli.render import Printer
+    from specllama.errors import UsageError
+    from specllama.tuning.prompts import read_prompts
+
+    if (model is None) == (url is None):
+        raise UsageError("probe takes a MODEL or --url URL, one of the two")
+    if budget <= 0:
+        raise UsageError(f"--budget {budget:g}: there is no time to measure anything")
+    own = read_prompts(prompts) if prompts is not None else ()
+    printer = Printer(as_json)
+    names = workloads or ["chat"]
+    if url is not None:
+        _attach(printer, url, baseline_url, api_key, own, names[0], budget)
+        return
+    assert model is not None
+    if baseline_url is not None:
+        raise UsageError("--baseline-url goes with --url")
+    for path in (report, csv):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: no such folder")
+    found = _measured(
+        printer,
+        _asked(
+            model,
+            names,
+            draft=draft,
+            method=method,
+            context=context,
+            parallel=parallel,
+            vram=vram,
+            prompts=own,
+            budget=budget,
+            everything=everything,
+            n_max=n_max,
+            theirs=tuple(ctx.obj or ()),
+            llama_server=llama_server,
+            api_key=api_key,
+        ),
+    )
+    _show(printer, found, report, csv)
+    if not all(p.tuned.complete for p in found):
+        raise typer.Exit(1)
+
+
+def _asked(model: Path, names: list[str], **given: Any) -> Any:
+    """The options as what serving.probe takes."""
+    from specllama.engine.settings import Settings
+    from specllama.planning.prepare import Wish
+    from specllama.serving.probe import Asked
+
+    wishes = tuple(
+        Wish(name, given["draft"], given["method"], vram=given["vram"])
+        for name in dict.fromkeys(names)
+    )
+    return Asked(
+        settings=Settings(
+            model,
+            "127.0.0.1",
+            0,
+            context=given["context"],
+            parallel=given["parallel"],
+            api_key=given["api_key"],
+        ),
+        wishes=wishes,
+        user_args=given["theirs"],
+        llama_server=given["llama_server"],
+        prompts=given["prompts"],
+        budget=given["budget"],
+        everything=given["everything"],
+        lengths=_lengths(given["n_max"]),
+    )
+
+
+def _lengths(text: str | None) -> tuple[int, ...]:
+    from specllama.errors import UsageError
+
+    if text is None:
+        return ()
+    words = [w.strip() for w in text.split(",")]
+    if not all(w.isdigit() and 1 <= int(w) <= 64 for w in words):
+        raise UsageError(f"--n-max {text}: give draft lengths by comma, as 1,2,4")
+    return tuple(sorted({int(w) for w in words}))
+
+
+def _measured(printer: Printer, asked: Any) -> tuple[Probed, ...]:
+    """The answers; whatever there is after Ctrl-C."""
+    from specllama.serving.probe import probe as run
+    from specllama.serving.stop import Stopped
+    from specllama.storage import new_log
+    from specllama.tuning.errors import TuningError
+
+    log = new_log(0).with_suffix(".probe.log")
+    try:
+        with printer.progress("probing") as progress:
+            return run(asked, log, progress)
+    except (KeyboardInterrupt, Stopped):
+        raise TuningError("stopped before anything was measured") from None
+
+
+def _show(
+    printer: Printer, found: tuple[Probed, ...], report: Path | None, csv: Path | None
+) -> None:
+    from specllama.cli import probe_lines as lines
+    from specllama.cli.report import write_csv, write_html
+
+    if printer.as_json:
+        printer.json({"workloads": [lines.data(p) for p in found]})
+    else:
+        for p in found:
+            printer.say(lines.title(p), "bold")
+            printer.table(lines.table(p))
+            for line in (*lines.plot(p.tuned), *lines.verdict(p)):
+                printer.say(line)
+    if report is not None:
+        write_html(report, found)
+        printer.say(f"report   {report}")
+    if csv is not None:
+        write_csv(csv, found)
+        printer.say(f"csv      {csv}")
+
+
+def _attach(
+    printer: Printer,
+    url: str,
+    baseline_url: str | None,
+    api_key: str | None,
+    own: tuple[Prompt, ...],
+    workload: str,
+    budget: float,
+) -> None:
+    """Measures servers that are already there."""
+    import time
+
+    from specllama.cli.probe_lines import attached_data, attached_lines
+    from specllama.tuning import attach
+    from specllama.workloads import load
+
+    profile = load(workload)
+    prompts = own or profile.prompts
+    found = []
+    for address in (url, baseline_url):
+        if address is None:
+            continue
+        server = attach.Server(address, api_key)
+        until = time.monotonic() + budget / (2 if baseline_url else 1)
+        try:
+            with printer.busy(f"asking {address} …"):
+                found.append(attach.probe(server, prompts, profile.sampling, 96, until))
+        finally:
+            server.close()
+    gain = attach.speedup(found[1], found[0]) if len(found) > 1 else None
+    if printer.as_json:
+        printer.json(attached_data(url, found[0], gain))
+        return
+    for line in attached_lines(url, found[0], gain):
+        printer.say(line)

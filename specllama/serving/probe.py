@@ -1,0 +1,105 @@
+"""probe: every way a model could speculate, measured on one or more workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specllama.engine.client import Prompt
+from specllama.engine.command import check_methods
+from specllama.engine.settings import Settings, Speculation
+from specllama.planning.plan import Plan
+from specllama.planning.prepare import Wish, prepare
+from specllama.planning.ways import ways
+from specllama.serving.lab import Lab
+from specllama.serving.stop import stop_on_signals
+from specllama.serving.tune import candidates, subject, trusted
+from specllama.tuning import results
+from specllama.tuning.arms import Progress, Tuned
+from specllama.tuning.run import Candidate, Task
+from specllama.tuning.search import Interrupted, tune
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to probe. `budget`: seconds for all workloads together; `prompts`: the user's own,
+    in place of the workload's; `everything`: ways that reports speak against and combinations
+    too; `lengths`: only these K."""
+
+    settings: Settings
+    wishes: tuple[Wish, ...]
+    user_args: tuple[str, ...] = ()
+    llama_server: str | None = None
+    prompts: tuple[Prompt, ...] = ()
+    budget: float = 300.0
+    everything: bool = False
+    lengths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Probed:
+    """One workload's answer. `plan`: what was probed, `tuned`: what came of it."""
+
+    plan: Plan
+    tuned: Tuned
+    doubts: tuple[str, ...]
+
+
+def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
+    """One answer per workload, in order. After Ctrl-C, those until then (the last one not
+    `complete`); KeyboardInterrupt when there is nothing yet.
+
+    Raises TuningError when a baseline cannot be measured.
+    """
+    out: list[Probed] = []
+    for wish in asked.wishes:
+        plan = prepare(asked.settings, wish, asked.user_args, asked.llama_server, check_port=False)
+        task, doubts = _task(plan, wish, asked)
+        try:
+            with stop_on_signals(but=("SIGINT",)):
+                found = tune(Lab(plan, log), task, progress)
+        except Interrupted as e:
+            return (*out, Probed(plan, e.partial, doubts))
+        except KeyboardInterrupt:
+            if out:
+                return tuple(out)
+            raise
+        if not asked.prompts and not asked.lengths:
+            results.store(subject(plan), found)
+        out.append(Probed(plan, found, doubts))
+    return tuple(out)
+
+
+def _task(plan: Plan, wish: Wish, asked: Asked) -> tuple[Task, tuple[str, ...]]:
+    named = wish.draft is not None or wish.method is not None
+    kept, doubts = trusted(ways(plan), named or asked.everything)
+    found = candidates(kept)
+    if asked.everything:
+        found += _combinations(plan, found)
+    return (
+        Task(
+            workload=plan.workload.name,
+            prompts=asked.prompts or plan.workload.prompts,
+            sampling=plan.workload.sampling,
+            chat=plan.target.has_chat_template,
+            candidates=found,
+            budget=asked.budget / len(asked.wishes),
+            thorough=True,
+            lengths=asked.lengths,
+            slots=plan.settings.parallel,
+        ),
+        doubts,
+    )
+
+
+def _combinations(plan: Plan, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Each drafting method with ngram-mod, for text that repeats: copies where there is
+    something to copy, drafts elsewhere."""
+    out = []
+    for c in found:
+        methods = ("ngram-mod", *c.speculation.methods)
+        if c.speculation.uses_draft and not check_methods(plan.capabilities, methods):
+            spec: Speculation = replace(c.speculation, methods=methods, ngram=plan.workload.ngram)
+            out.append(Candidate(spec, c.longest))
+    return tuple(out)
