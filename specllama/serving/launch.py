@@ -17,6 +17,8 @@ from specllama.memory.observed import read_log, remember
 from specllama.planning.budget import explain as explain_sum
 from specllama.planning.plan import Plan
 
+_WHOLE_START = 2**20  # bytes of log; a start writes some dozen KiB
+
 
 class Progress(Protocol):
     """What a user sees while something takes long."""
@@ -80,7 +82,7 @@ def _smaller(plan: Plan, why: Exit, report: Progress) -> Plan | None:
 def _observe(running: Launch) -> None:
     """Keeps what the server really took beside our sum, for the next estimate."""
     plan = running.plan
-    real = read_log(running.server.log_text())
+    real = read_log(running.server.log_text(_WHOLE_START))
     if plan.budget is not None and real is not None:
         ours = total(plan.budget.lines)
         remember(plan.files, plan.engine.identity, ours, real.total)

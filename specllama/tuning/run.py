@@ -29,9 +29,10 @@ LEAST_GAIN = 1.03  # under it speculation is off
 _ROUNDS = 4  # short requests for each draft length
 _LEAST_PROMPTS, _MOST_PROMPTS = 3, 12
 _LEAST_TOKENS, _MOST_TOKENS = 24, 128
-_ARM_SHARE = 0.2  # of the budget, for the answers of one arm
-_FIRST_SHARE = 0.08
-_CURVE_SHARE = 0.12  # and for its short requests
+# Of the budget: for all arms together, and for the first look at the baseline; of an arm's
+# part: for short requests.
+_ARMS_SHARE, _FIRST_SHARE, _CURVE_SHARE = 0.8, 0.08, 0.35
+_USUAL_LAUNCHES = 4  # more candidates than that are seldom all tried
 _LAST_START = 0.85  # of the budget; later launches could not end within it
 
 
@@ -92,6 +93,14 @@ class Run:
     def say(self, text: str) -> None:
         self.progress.step(text, min(1.0, self.spent / max(0.001, self.task.budget)))
 
+    @property
+    def arm_share(self) -> float:
+        """The part of the budget one launch may take. A draft takes two, n-grams one."""
+        ways = self.task.candidates
+        wanted = sum(2 if c.speculation.uses_draft else 1 for c in ways)
+        wanted += 2 if self.task.thorough else 0  # p_min, or shorter n-grams
+        return _ARMS_SHARE / min(max(1, wanted), _USUAL_LAUNCHES + 2 * self.task.thorough)
+
     def until(self, share: float) -> float:
         """The time.monotonic() at which a share of the budget, from now on, is used up."""
         return time.monotonic() + share * self.task.budget
@@ -119,13 +128,13 @@ def baseline(run: Run, client: Client) -> Measurement:
     task = run.task
     probe = Job(task.prompts, task.sampling, 16, task.chat)
     first = ask(client, task.prompts[-1], 16, probe)
-    seconds = _ARM_SHARE * task.budget
+    seconds = run.arm_share * task.budget / (2 if run.lab.room_for_two else 1)
     per_prompt = seconds / min(len(task.prompts), _MOST_PROMPTS)
     tokens = int((per_prompt - first.prompt_ms / 1000) * 1000 / max(0.01, first.ms_per_token))
     run.job = replace(probe, tokens=max(_LEAST_TOKENS, min(_MOST_TOKENS, tokens)))
     job = replace(job_of(run), prompts=task.prompts[:_MOST_PROMPTS])
     # one that stays up is asked again with every arm: here it only has to show its speed
-    share = _FIRST_SHARE if run.lab.room_for_two else _ARM_SHARE
+    share = _FIRST_SHARE if run.lab.room_for_two else run.arm_share
     found = measure(client, replace(job, until=run.until(share)), _LEAST_PROMPTS)
     if not run.lab.room_for_two:
         run.job = replace(job, prompts=task.prompts[: len(found.answers)])
@@ -137,19 +146,25 @@ def job_of(run: Run) -> Job:
     assert run.job is not None
     return replace(
         run.job,
-        until=run.until(_ARM_SHARE),
+        until=run.until(run.arm_share),
         tick=lambda: run.say(""),
     )
 
 
-def _look(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
-    """The arm of a running server."""
-    least = min(_LEAST_PROMPTS, len(job_of(run).prompts))
+def _look(
+    run: Run,
+    client: Client,
+    spec: Speculation,
+    expected: Interval | None,
+    part: float = 1.0,
+) -> Arm:
+    """The arm of a running server, in a part of its time."""
+    job = replace(job_of(run), until=run.until(part * run.arm_share))
+    least = min(_LEAST_PROMPTS, len(job.prompts))
     if run.beside is not None:
-        job = replace(job_of(run), until=run.until(1.5 * _ARM_SHARE))
         against, found = measure_beside(run.beside, client, job, least)
     else:
-        against, found = None, measure(client, job_of(run), least)
+        against, found = None, measure(client, job, least)
     found = replace(found, greedy=_greedy(run, client))
     return compared(Arm(spec, found, against, predicted=expected), run.baselines)
 
@@ -170,12 +185,14 @@ def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
 
 def _with_curve(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
     """The arm with the cost of each draft length up to its own."""
-    arm = _look(run, client, spec, expected)
+    started = run.spent
+    arm = _look(run, client, spec, expected, 1 - _CURVE_SHARE)
     if not arm.measurement.log.drafting:
         return arm
     asked = run.task.lengths
     wanted = [k for k in range(spec.n_max + 1) if not asked or k in (0, *asked)]
-    short = replace(job_of(run), until=run.until(_CURVE_SHARE))
+    left = run.arm_share - (run.spent - started) / run.task.budget
+    short = replace(job_of(run), until=run.until(max(left, _CURVE_SHARE * run.arm_share)))
     lengths = sample_lengths(client, short, wanted, _ROUNDS)
     return replace(arm, measurement=replace(arm.measurement, lengths=lengths))
 

@@ -42,9 +42,25 @@ class TimeSplit:
 
 
 def time_split(log: str) -> TimeSplit:
-    """Reads a server's log. What is not there is 0 or empty."""
+    """Reads a server's log, or the end of one: what lies between the first totals of a method
+    in it and the last. What is not there is 0 or empty."""
+    first: dict[str, MethodTime] = {}
+    last: dict[str, MethodTime] = {}
+    decode = 0.0
+    for line in log.splitlines():
+        if m := _METHOD.search(line):
+            name, drafted, accepted, *times = m.groups()
+            found = MethodTime(sum(map(float, times)), int(drafted), int(accepted))
+            first.setdefault(name, found)
+            last[name] = found
+        elif first and (m := _EVAL.search(line)):
+            decode += float(m[1])
     methods = {
-        name: MethodTime(float(b) + float(g) + float(a), int(drafted), int(accepted))
-        for name, drafted, accepted, b, g, a in _METHOD.findall(log)
+        name: MethodTime(
+            last[name].ms - old.ms,
+            last[name].drafted - old.drafted,
+            last[name].accepted - old.accepted,
+        )
+        for name, old in first.items()
     }
-    return TimeSplit(sum(float(ms) for ms, _ in _EVAL.findall(log)), methods)
+    return TimeSplit(decode, methods)
