@@ -103,7 +103,9 @@ def speed_plot(t: Tuned) -> str:
     out = [_line(_LEFT, y(1), _W - 10, y(1), "#888", "4 3"), _text(_W - 60, y(1) - 5, "plain")]
     out += [_text(x(k) - 4, _H - 10, str(k)) for k in range(1, most_k + 1)]
     out += [_text(4, y(v) + 4, f"{v:.1f}x") for v in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0) if v <= top]
-    for (_, curve), colour in zip(curves, _COLOURS * 9, strict=False):
+    for i, ((name, curve), colour) in enumerate(zip(curves, _COLOURS * 9, strict=False)):
+        if len(curves) > 1:
+            out.append(_text(_W - 250, 16 + 15 * i, name, colour))
         ks = sorted(curve)
         upper = [f"{x(k):.1f},{y(curve[k].high):.1f}" for k in ks]
         lower = [f"{x(k):.1f},{y(max(0.0, curve[k].low)):.1f}" for k in reversed(ks)]
@@ -165,7 +167,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dash: str = "
     )
 
 
-def _text(x: float, y: float, text: str) -> str:
+def _text(x: float, y: float, text: str, colour: str = "#333") -> str:
     from html import escape
 
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="12">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" fill="{colour}">{escape(text)}</text>'

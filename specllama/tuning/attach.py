@@ -147,7 +147,10 @@ class Server:
         }
         started, first, last, chunks, usage = time.monotonic(), 0.0, 0.0, 0, 0
         try:
-            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            # one connection per answer: llama-server may close one right after a stream
+            close = {"Connection": "close"}
+            path = "/v1/chat/completions"
+            with self._http.stream("POST", path, json=body, headers=close) as response:
                 if response.status_code != 200:
                     response.read()
                     raise TuningError(

@@ -122,7 +122,9 @@ def _reason(
     slower = [f"{d.what}: {d.why}" for d in dropped if d.why.startswith(SLOWER)]
     if slower and s.value < least_gain:
         return "; ".join(slower[:3])
-    measured = f"{best.label} is {s.value:.2f}x plain decoding ({s.low:.2f} to {s.high:.2f})"
+    # near the threshold two digits would say that it is reached
+    value = f"{s.value:.3f}" if abs(s.value - least_gain) < 0.005 else f"{s.value:.2f}"
+    measured = f"{best.label} is {value}x plain decoding ({s.low:.2f} to {s.high:.2f})"
     if _wins(best, least_gain):
         return measured
     if s.value >= least_gain:

@@ -1,0 +1,119 @@
+"""probe --url: other engines by their own counters' exact names, and servers that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.tuning.attach import parse
+from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
+from tests.support import MODELS, Serve, specllama
+
+
+def test_vllm_by_exact_names() -> None:
+    with serving(VLLM) as url:
+        done = specllama("probe", "--url", f"{url}/v1", "--json", "--budget", "5")
+    data = json.loads(done.stdout)
+    assert (data["engine"], data["model"]) == ("vLLM", "m")
+    assert data["alpha"] == pytest.approx(0.6)  # 12 of 20; the per-position series is apart
+    assert data["tau"] == pytest.approx(2.2)
+    assert data["acceptance_by_position"] == pytest.approx([0.8, 0.4])
+    assert data["answers"] >= 2
+    assert data["first_token_ms"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("metrics", "path", "engine", "alpha", "tau"),
+    [
+        (SGLANG, "/metrics", "SGLang", 0.55, 2.4),
+        (TRTLLM, "/prometheus/metrics", "TensorRT-LLM", 0.6, 2.1),
+    ],
+)
+def test_engines_with_gauges(
+    metrics: str, path: str, engine: str, alpha: float, tau: float
+) -> None:
+    with serving(metrics, path) as url:
+        data = json.loads(specllama("probe", "--url", url, "--json").stdout)
+    assert data["engine"] == engine
+    assert (data["alpha"], data["tau"]) == (pytest.approx(alpha), pytest.approx(tau))
+
+
+def test_without_metrics_the_speed_is_measured_and_the_rest_is_said() -> None:
+    with serving() as url:
+        done = specllama("probe", "--url", url)
+    assert done.returncode == 0
+    assert "tok/s" in done.stdout
+    assert "note     no metrics that are known: acceptance cannot be read" in done.stdout
+
+
+def test_a_baseline_gives_a_speed_up() -> None:
+    with serving(VLLM) as url, serving() as plain:
+        data = json.loads(
+            specllama("probe", "--url", url, "--baseline-url", plain, "--json").stdout
+        )
+    assert len(data["speedup"]) == 3
+
+
+def test_a_running_llama_server(tmp_path: Path, engine: str) -> None:
+    target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
+    with Serve(tmp_path, target, "--draft", draft, "--llama-server", engine) as s:
+        data = json.loads(specllama("probe", "--url", s.url, "-w", "code", "--json").stdout)
+    assert data["engine"] == "llama.cpp"
+    assert 0 < data["alpha"] < 1
+    assert 1 < data["tau"] < 5
+    assert data["acceptance_by_position"][0] >= data["acceptance_by_position"][-1]
+
+
+def test_a_key_is_asked_for_and_used() -> None:
+    with serving(VLLM, key="sesame") as url:
+        refused = specllama("probe", "--url", url)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith(f"error: {url} wants an API key")
+        taken = specllama("probe", "--url", url, "--json", SPECLLAMA_API_KEY="sesame")
+    assert taken.returncode == 0
+    assert "sesame" not in taken.stdout + taken.stderr
+
+
+@pytest.mark.parametrize(
+    ("models", "says"),
+    [(b"<html>hello</html>", "is no LLM server"), ({"data": []}, "is no LLM server")],
+)
+def test_what_is_no_llm_server(models: object, says: str) -> None:
+    with serving(models=models) as url:
+        done = specllama("probe", "--url", url)
+    assert done.returncode == 1
+    assert says in done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "says"),
+    [
+        (lambda n: ["{not json"], 200, "broke off an answer"),
+        (lambda n: [{"choices": []}], 200, "answered with no text"),
+        (None, 400, "answers a completion with 400"),
+    ],
+)
+def test_answers_that_are_none(answer: object, status: int, says: str) -> None:
+    with serving(answer=answer, status=status) as url:  # type: ignore[arg-type]
+        done = specllama("probe", "--url", url)
+    assert done.returncode == 1
+    assert says in done.stderr.splitlines()[0]
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_nobody_there() -> None:
+    done = specllama("probe", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "does not answer /v1/models" in done.stderr
+    done = specllama("probe", "--url", "http://[bad")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) <= 2
+
+
+@given(st.text() | st.text('vllm:spec_decode_num_drafts_total{position="0"} 1\n# TYPE'))
+def test_any_metrics_text(text: str) -> None:
+    parse(text)

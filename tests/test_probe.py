@@ -1,0 +1,319 @@
+"""probe, results and serve --tune as a user meets them, on real servers and tiny models."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.errors import UsageError
+from specllama.tuning.prompts import read_prompts
+from specllama.tuning.statistics import time_split
+from tests.fake_server import Fake
+from tests.support import MODELS, Serve, gone, specllama
+
+TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
+QUICK = ("--budget", "4", "-c", "1024")
+ONE = ("--", "-t", "1")
+
+
+def probe(*args: str | Path) -> dict[str, Any]:
+    done = specllama("probe", *args, *QUICK, "--json", *ONE)
+    assert done.returncode == 0, done.stderr
+    data: dict[str, Any] = json.loads(done.stdout)
+    return data
+
+
+def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> None:
+    html, table = tmp_path / "r.html", tmp_path / "r.csv"
+    done = specllama(
+        *("probe", TARGET, "--draft", DRAFT, "--workload", "code", "--workload", "chat"),
+        *("--report", html, "--csv", table, "--llama-server", engine, "--budget", "8"),
+        *("-c", "1024", *ONE),
+    )
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
+    for workload in ("code", "chat"):
+        assert f"target.gguf, {workload}" in out
+    assert out.count("verdict  ") == 2
+    assert out.count("run      specllama serve ") == 2
+    assert "draft-simple draft.gguf K=8" in out
+    assert "K=1 " in out
+    assert "x predicted" in out
+    assert "\x1b" not in out
+    text = html.read_text()
+    assert text.count("<svg") >= 4
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")  # opens offline
+    assert "<script" not in text
+    rows = list(csv.DictReader(table.open()))
+    assert {r["workload"] for r in rows} == {"code", "chat"}
+    assert rows[0]["label"] == "no speculation"
+    assert float(rows[0]["tokens_per_second"]) > 0
+
+
+def test_mtp_and_the_numbers_in_json(engine: str) -> None:
+    (w,) = probe(MTP, "-w", "code", "--llama-server", engine)["workloads"]
+    arm = w["arms"][0]
+    assert arm["methods"] == ["draft-mtp"]
+    assert arm["n_max"] == 8
+    assert 0 < arm["alpha"] < 1
+    assert len(arm["acceptance_by_position"]) == 8
+    assert set(arm["cost_ms"]) >= {"0", "1", "2", "8"}
+    assert w["baseline"]["alpha"] is None
+    assert 0 <= arm["draft_share"] <= 1
+    assert arm["extra_memory_bytes"] > 0
+    assert w["launches"] <= 6
+    assert set(w["predicted"]) == {"draft-mtp"}
+
+
+def test_only_the_lengths_asked_for() -> None:
+    (w,) = probe(TARGET, "--draft", DRAFT, "--n-max", "1,3")["workloads"]
+    assert {a["n_max"] for a in w["arms"] if a["n_max"]} <= {1, 3}
+    assert set(w["predicted"]["draft-simple draft.gguf"]) <= {"1", "3"}
+
+
+def test_all_tries_a_combination(native: Path) -> None:
+    args = ("--all", "-w", "edit", "--llama-server", native, "--budget", "25", "-c", "1024")
+    done = specllama("probe", TARGET, *args, "--json", *ONE, timeout=120)
+    (w,) = json.loads(done.stdout)["workloads"]
+    tried = {a["label"].split(" K=")[0] for a in w["arms"]} | {d["what"] for d in w["dropped"]}
+    assert any(x.startswith("ngram-mod+draft-simple draft.gguf") for x in tried)
+
+
+def test_own_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "mine.txt"
+    file.write_text("def one():\n---\ndef two(a, b):\n---\nclass Three:\n")
+    (w,) = probe(TARGET, "--draft", DRAFT, "--prompts", file)["workloads"]
+    assert w["arms"][0]["answers"] <= 3
+    # what holds for these prompts is not kept for the workload
+    assert json.loads(specllama("results", TARGET, "--json").stdout)["results"] == []
+
+
+def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    probe(TARGET, "--draft", DRAFT, "-w", "text")
+    found = json.loads(specllama("results", TARGET, "--json").stdout)["results"]
+    assert [r["workload"] for r in found] == ["text"]
+    assert found[0]["tokens_per_second"] > 0
+    assert "target.gguf" in specllama("results").stdout
+    assert "1 results forgotten" in specllama("results", TARGET, "--clear").stdout
+    assert "nothing was measured yet" in specllama("results", TARGET).stdout
+
+
+# ---- serve --tune -----------------------------------------------------------------
+
+
+def test_serve_tunes_once_and_then_remembers(tmp_path: Path, engine: str) -> None:
+    args = (TARGET, "--draft", DRAFT, "-w", "edit", "--tune", "auto", "--budget", "4")
+    folders = [tmp_path / n for n in ("first", "second", "third")]
+    for f in folders:
+        f.mkdir()
+    with Serve(folders[0], *args, "--llama-server", engine) as s:
+        first = s.info
+    assert first["tuning"]["source"] == "measured"
+    assert 2 <= first["tuning"]["launches"] <= 6
+    if first["tuning"]["speculation"] == "off":
+        assert first["speculation"] == "off"
+        assert first["tuning"]["reason"] in first["reason"]
+    started = time.monotonic()
+    with Serve(folders[1], *args, "--llama-server", engine) as s:
+        assert s.info["tuning"]["source"] == "cached"
+        assert s.info["methods"] == first["methods"]
+        assert s.info["n_max"] == first["n_max"]
+        assert "specllama results" in s.info["tuning"]["notes"][0]
+    assert time.monotonic() - started < 30  # no probing: the start alone
+    with Serve(folders[2], *args, "--force", "--llama-server", engine) as s:
+        assert s.info["tuning"]["source"] == "measured"
+        assert s.info["methods"]  # the fastest way, however slow
+    specllama("results", "--clear")
+
+
+def test_another_build_makes_a_result_stale(tmp_path: Path) -> None:
+    copy = tmp_path / "model.gguf"
+    copy.write_bytes(TARGET.read_bytes())
+    probe(copy, "--draft", DRAFT, "-w", "code", "--llama-server", "embedded")
+    fake = Fake(tmp_path)
+    args = ("serve", copy, "--draft", DRAFT, "-w", "code", "-c", "1024", "--dry-run")
+    same = specllama(*args, "--llama-server", "embedded", *ONE)
+    assert "measured: " in same.stdout or "method   none: draft-simple" in same.stdout
+    other = specllama(*args, "--llama-server", fake.path, *ONE)
+    assert "measured: " not in other.stdout
+    assert "you named the draft" in other.stdout
+
+
+def test_doubtful_ways_are_not_measured_unless_asked(tmp_path: Path) -> None:
+    """A target under 3 B with a draft model nobody named: reports agree that it loses."""
+    folder = tmp_path / "m"
+    folder.mkdir()
+    for name in ("target", "draft"):
+        (folder / f"{name}.gguf").write_bytes((MODELS / f"{name}.gguf").read_bytes())
+    with Serve(tmp_path, folder / "target.gguf", "--tune", "auto", "--budget", "3") as s:
+        assert not any("draft-simple" in a["methods"] for a in s.info["tuning"]["arms"])
+        assert any("under 3 B parameters" in n for n in s.info["tuning"]["notes"])
+
+
+def test_ctrl_c_while_tuning_skips_it_and_serves(tmp_path: Path) -> None:
+    args = ["serve", TARGET, "--draft", DRAFT, "--tune", "auto", "--budget", "60", "-w", "creative"]
+    argv = [sys.executable, "-m", "specllama", *map(str, args), "--port", "0", "--json"]
+    argv += ["-c", "1024", *ONE]
+    out = (tmp_path / "out").open("w+")
+    popen = subprocess.Popen(argv, stdout=out, stderr=subprocess.PIPE, text=True)
+    try:
+        _wait_for_server(popen)
+        time.sleep(3)
+        popen.send_signal(signal.SIGINT)
+        until = time.monotonic() + 30
+        while not (tmp_path / "out").read_text().endswith("\n"):
+            assert popen.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        data = json.loads((tmp_path / "out").read_text())
+        assert data["tuning"]["source"] == "skipped"
+        assert data["url"]
+        popen.send_signal(signal.SIGINT)
+        assert popen.wait(20) == 0
+    finally:
+        popen.kill()
+        popen.wait()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_probe_leaves_nothing_running(tmp_path: Path, signum: int) -> None:
+    argv = [sys.executable, "-m", "specllama", "probe", str(TARGET), "--draft", str(DRAFT)]
+    argv += ["--budget", "120", "-c", "1024", "--json", *ONE]
+    popen = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    children = _wait_for_server(popen)
+    time.sleep(4)
+    children |= {c.pid for c in psutil.Process(popen.pid).children()}
+    popen.send_signal(signum)
+    out, err = popen.communicate(timeout=30)
+    assert popen.returncode == 1
+    assert "Traceback" not in err
+    assert all(gone(c) for c in children)
+    if signum == signal.SIGINT and out:
+        assert json.loads(out)["workloads"][0]["complete"] is False
+
+
+def _wait_for_server(popen: subprocess.Popen[str]) -> set[int]:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        assert popen.poll() is None
+        for child in psutil.Process(popen.pid).children():
+            try:
+                if "-np" in child.cmdline():
+                    return {child.pid}
+            except psutil.Error:
+                continue
+        time.sleep(0.05)
+    raise AssertionError("no server was started")
+
+
+# ---- bad input ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        ([], 2, "probe takes a MODEL or --url"),
+        ([str(TARGET), "--url", "http://127.0.0.1:9"], 2, "one of the two"),
+        ([str(TARGET), "--budget", "0"], 2, "there is no time"),
+        ([str(TARGET), "--n-max", "0"], 2, "--n-max 0"),
+        ([str(TARGET), "--n-max", "1,x"], 2, "--n-max 1,x"),
+        ([str(TARGET), "--prompts", "/nowhere.txt"], 2, "/nowhere.txt: cannot be read"),
+        ([str(TARGET), "--report", "/no/such/r.html"], 2, "no such folder"),
+        ([str(TARGET), "--baseline-url", "http://x"], 2, "--baseline-url goes with --url"),
+        ([str(TARGET), "-w", "sleep"], 2, "no workload called 'sleep'"),
+        (["/nowhere.gguf"], 2, "no such file"),
+    ],
+)
+def test_bad_input_is_one_clear_line(args: list[str], code: int, says: str) -> None:
+    done = specllama("probe", *args)
+    assert done.returncode == code
+    assert says in done.stderr.splitlines()[0]
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("word " * 3000)
+    done = specllama("probe", TARGET, "--draft", DRAFT, "--prompts", file, *QUICK, *ONE)
+    assert done.returncode == 1
+    assert "context" in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.txt", "", "no prompt in it"),
+        ("a.txt", "---\n\n---\n", "no prompt in it"),
+        ("a.jsonl", '{"prompt": "x"}\n{oops}\n', "line 2 is not JSON"),
+        ("a.jsonl", '{"prompt": "x"}\n\n{"text": "y"}\n', "line 3 has neither"),
+        ("a.jsonl", '{"messages": [{"role": "cat", "content": "x"}]}', "line 1 has neither"),
+        ("a.jsonl", "[1]", "line 1 has neither"),
+    ],
+)
+def test_prompt_files_that_are_none(tmp_path: Path, name: str, text: str, says: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        read_prompts(file)
+
+
+def test_prompt_files(tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    file.write_text("one\ntwo\n---\n\nthree\n")
+    assert read_prompts(file) == ("one\ntwo", "three")
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    file.write_text(json.dumps({"messages": messages}) + "\n" + json.dumps({"prompt": "p"}))
+    assert read_prompts(file) == (tuple(messages), "p")
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        read_prompts(file)
+
+
+@given(st.text())
+def test_any_prompt_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.txt"
+    file.write_text(text, encoding="utf-8", errors="surrogatepass") if text.isprintable() else None
+    if file.exists():
+        try:
+            assert all(read_prompts(file))
+        except UsageError:
+            pass
+
+
+# ---- the log's own statistics -------------------------------------------------------
+
+LOG = """\
+0.01 I slot print_timing: id  0 | task 0 | prompt eval time =       9.18 ms /     7 tokens
+0.01 I slot print_timing: id  0 | task 0 |        eval time =     100.00 ms /   50 tokens
+0.01 I spec common_specu: statistics     draft-simple: #calls(b,g,a) =    1     30     30, #gen drafts =     30, #acc drafts =    20, #gen tokens =    120, #acc tokens =    36, #mean acc len = 1.58, dur(b,g,a) = 1.000, 20.0, 0.5 ms
+0.02 I slot print_timing: id  0 | task 9 |        eval time =     200.00 ms /   90 tokens
+0.02 I spec common_specu: statistics     draft-simple: #calls(b,g,a) =    2     90     90, #gen drafts =     90, #acc drafts =    50, #gen tokens =    360, #acc tokens =    99, #mean acc len = 1.58, dur(b,g,a) = 1.500, 69.0, 1.0 ms
+"""
+
+
+def test_draft_time_from_the_log() -> None:
+    split = time_split(LOG)
+    assert split.decode_ms == 200.0
+    assert split.methods["draft-simple"].ms == pytest.approx(50.0)
+    assert split.methods["draft-simple"].drafted == 240
+    assert split.draft_share == pytest.approx(0.25)
+    assert time_split("").draft_share is None
+
+
+@given(st.text() | st.text("statistics draft: #gen tokens = 1, dur(b,g,a) ms\n"))
+def test_any_log(text: str) -> None:
+    time_split(text)
