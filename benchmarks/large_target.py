@@ -5,13 +5,15 @@
 The tiny target's layers stay as they are; added layers end in zero matrices, so the
 residual stream passes through them unchanged, and added FFN columns meet zero rows of
 ffn_down. Acceptance is the tiny pair's, the cost of a pass that of a model of 100 to
-300 million parameters (memory-bound on a CPU). Llama architecture, Q5_1 matrices.
+300 million parameters (memory-bound on a CPU). Q5_1 matrices. An MTP head stays the last block, with
+its feed-forward widened like the others': a small part of the target, as in real models.
 Nothing built here is committed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,23 +24,26 @@ import numpy as np
 _KIND = gguf.GGMLQuantizationType.Q5_1
 _BLOCK, _BYTES = gguf.GGML_QUANT_SIZES[_KIND]
 _TINY = Path(__file__).parent.parent / "tests" / "models" / "target.gguf"
-# Keys that GGUFWriter writes itself, or that change here.
-_OWN = {"general.architecture", "llama.block_count", "llama.feed_forward_length"}
 
 
 def build(out: Path, layers: int, ff: int, like: Path = _TINY) -> int:
-    """Writes `out` and returns its parameter count. `ff` must be a multiple of 32."""
+    """Writes `out` and returns its parameter count. `layers` without an MTP head; `ff` must
+    be a multiple of 32."""
     reader = gguf.GGUFReader(like)
     tensors = {t.name: t for t in reader.tensors}
-    old_layers = int(reader.fields["llama.block_count"].contents())
-    old_ff = int(reader.fields["llama.feed_forward_length"].contents())
+    arch = str(reader.fields["general.architecture"].contents())
+    heads = reader.fields.get(f"{arch}.nextn_predict_layers")
+    nextn = int(heads.contents()) if heads else 0
+    old_layers = int(reader.fields[f"{arch}.block_count"].contents()) - nextn
+    old_ff = int(reader.fields[f"{arch}.feed_forward_length"].contents())
     if layers < old_layers or ff < old_ff or ff % _BLOCK:
         raise SystemExit(
             f"need --layers ≥ {old_layers} and --ff ≥ {old_ff}, a multiple of {_BLOCK}"
         )
-    writer = gguf.GGUFWriter(out, "llama")
-    _copy_keys(reader, writer)
-    writer.add_block_count(layers)
+    writer = gguf.GGUFWriter(out, arch)
+    more = layers - old_layers
+    _copy_keys(reader, writer, arch, old_layers, more)
+    writer.add_block_count(layers + nextn)
     writer.add_feed_forward_length(ff)
     rng = np.random.default_rng(0)
     total = 0
@@ -58,6 +63,9 @@ def build(out: Path, layers: int, ff: int, like: Path = _TINY) -> int:
             data = np.concatenate((data, _random(rng, ff - old_ff, int(t.shape[0]))))
         elif name.endswith("ffn_down.weight"):
             data = np.concatenate((data, _zeros(data.shape[0], ff - old_ff)), axis=1)
+        block = re.match(r"blk\.(\d+)\.(.*)", name)
+        if block and int(block[1]) >= old_layers:  # the MTP head stays behind the layers
+            name = f"blk.{int(block[1]) + more}.{block[2]}"
         add(name, data)
     last = old_layers - 1
     added = {
@@ -91,13 +99,19 @@ def _zeros(rows: int, columns: int) -> np.ndarray[Any, Any]:
     return np.zeros((rows, columns // _BLOCK * _BYTES), dtype=np.uint8)
 
 
-def _copy_keys(reader: Any, writer: Any) -> None:
+def _copy_keys(reader: Any, writer: Any, arch: str, layers: int, more: int) -> None:
+    """All keys but those that change; of an array with an entry per block, the last layer's
+    entry once more for each added one."""
+    own = {"general.architecture", f"{arch}.block_count", f"{arch}.feed_forward_length"}
+    blocks = int(reader.fields[f"{arch}.block_count"].contents())
     for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key in _OWN:
+        if key.startswith("GGUF.") or key in own:
             continue
-        kind = field.types[0]
+        kind, value = field.types[0], field.contents()
         sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(key, field.contents(), kind, sub)
+        if sub is not None and key.startswith(f"{arch}.") and len(value) == blocks:
+            value = [*value[:layers], *[value[layers - 1]] * more, *value[layers:]]
+        writer.add_key_value(key, value, kind, sub)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
