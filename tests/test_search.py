@@ -155,6 +155,9 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
     assert any("no timings per token" in d.why for d in t.dropped)
     # K = 8 was measured to be slower, K = 4 (the profile's) to be faster: that one is served
     assert best_k(t) == 4
+    thorough, lab = run(script, task(DRAFT, thorough=True))
+    assert {s.n_max for s in lab.launches if s} >= {8, 4, 2, 1}
+    assert best_k(thorough) in (2, 4)
 
 
 def test_a_server_that_ignores_n_max() -> None:
@@ -253,3 +256,21 @@ def test_a_bad_slot_is_named() -> None:
     assert t.best is not None
     assert len(t.best.slots) == 2
     assert any(x.startswith("slot 1 (") for x in t.best.measurement.missing)
+
+
+def test_a_hybrid_that_accepts_everything_is_doubted() -> None:
+    t, _ = run(Script(smooth, accept=lambda r: 1.0), task(MTP, hybrid=True))
+    assert t.best is None
+    assert "its state is in doubt" in t.reason
+
+
+def test_hybrids_try_shorter_ngrams_too() -> None:
+    script = Script(lambda k, m: 10 + 0.1 * k, accept=lambda r: 0.7)
+    _, lab = run(script, task(NGRAM, hybrid=True))
+    assert [s.ngram.n for s in lab.launches if s and s.ngram] == [12, 6]
+
+
+def test_copies_that_are_nearly_all_right_are_made_longer() -> None:
+    script = Script(lambda k, m: 10 + 0.1 * k, accept=lambda r: 0.99)
+    _, lab = run(script, task(NGRAM, thorough=True))
+    assert [s.ngram.m for s in lab.launches if s and s.ngram] == [48, 96]

@@ -84,6 +84,8 @@ def no_passthrough(theirs: Sequence[str], command: str) -> None:
 def _say_error(e: Exception) -> int:
     if isinstance(e, SpecllamaError):
         return _print_error(e.message, e.hint, e.exit_code)
+    if type(e).__name__ == "Abort":  # Ctrl-C, as click has it
+        return _print_error("stopped", "", 1)
     # typer's own (its exception classes moved between versions, so by what they offer)
     if hasattr(e, "format_message"):
         context = getattr(e, "ctx", None)

@@ -30,7 +30,7 @@ def table(p: Probed) -> Table:
     """One row per arm, the baseline first."""
     from rich.table import Table
 
-    names = ("arm", "α", "τ", "tok/s", "speed-up", "first token", "draft share", "memory")
+    names = ("arm", "α", "α·K", "τ", "tok/s", "speed-up", "first token", "draft/verify", "memory")
     out = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         out.add_column(name, justify="left" if name == "arm" else "right")
@@ -50,13 +50,24 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
         yield (
             arm.label,
             f"{m.alpha:.2f}" if m.alpha is not None else "",
+            _alpha_k(arm),
             f"{tau:.2f}" if tau else "",
             f"{m.tokens_per_second:.1f}",
             _interval(arm.speedup) if arm.speculation else "1x",
             f"{m.first_ms - against:+.0f} ms" if arm.speculation else f"{m.first_ms:.0f} ms",
-            f"{share:.0%}" if share is not None else "",
+            f"{share:.0%}/{1 - share:.0%}" if share is not None else "",
             f"+{mib(extra)}" if extra else "",
         )
+
+
+def _alpha_k(arm: Arm) -> str:
+    """α·K: a popular sketch, shown beside what is measured."""
+    from specllama.tuning.speedup import effective_acceptance
+
+    spec, alpha = arm.speculation, arm.measurement.alpha
+    if spec is None or alpha is None or not spec.uses_draft:
+        return ""
+    return f"{effective_acceptance(alpha, spec.n_max):.2f}"
 
 
 def _interval(i: Interval | None) -> str:
@@ -113,12 +124,54 @@ def verdict(p: Probed) -> Iterator[str]:
             yield f"not used {d.what}: {d.why}"
     for doubt in p.doubts:
         yield f"note     {doubt} (--all measures it)"
+    yield from costs(t)
     for finding in _findings(t):
         yield f"note     {finding}"
     if len(t.arms) > 1:
         yield f"bound    {t.upper:.2f}x if the best arm were used for each prompt"
     yield f"cost     {t.launches} launches, {t.seconds:.0f} s"
     yield f"run      {run_line(p)}"
+
+
+def costs(t: Tuned) -> Iterator[str]:
+    """What a step costs, the acceptance that would break even, and what combining promises."""
+    from specllama.tuning.speedup import break_even, combined, constant_acceptance, fit_cost
+
+    probed = max((a for a in t.arms if a.measurement.lengths.steps), key=_k, default=None)
+    if probed is not None and (base := (probed.against or t.baseline.measurement).cost):
+        steps = probed.measurement.all_steps
+        fixed, per_token, _ = fit_cost(steps)
+        yield f"step     {fixed:.1f} ms and {per_token:.1f} ms per drafted token; plain {base.ms:.1f} ms"
+        even = break_even(steps.curve(), base.ms)
+        tau = probed.measurement.log.tokens_per_step
+        if even is not None and tau is not None:
+            have = constant_acceptance(tau, _k(probed))
+            yield f"even     at an acceptance of {even:.2f} per position; measured {have:.2f}"
+        elif even is None:
+            yield "even     never: no length pays even if every drafted token is accepted"
+    copies = next((a for a in t.arms if a.speculation and not a.speculation.uses_draft), None)
+    drafts = max(
+        (a for a in t.arms if a.speculation and a.speculation.uses_draft and a.speedup),
+        key=lambda a: a.speedup.value if a.speedup else 0,
+        default=None,
+    )
+    if copies is not None and drafts is not None and copies.measurement.log.drafting:
+        log, own = copies.measurement.log, drafts.measurement.log
+        found = log.drafting
+        share = len(found) / len(log.steps)
+        copied = (
+            1 + sum(s.accepted for s in found) / len(found),
+            sum(s.ms for s in found) / len(found),
+        )
+        drafted = (own.tokens / max(1, len(own.steps)), own.ms / max(1, len(own.steps)))
+        plain = t.baseline.measurement.cost
+        if plain is not None:
+            gain = combined(share, copied, drafted) * plain.ms
+            yield f"together {copies.label} and {drafts.label}: about {gain:.2f}x expected"
+
+
+def _k(arm: Arm) -> int:
+    return arm.speculation.n_max if arm.speculation else 0
 
 
 def _findings(t: Tuned) -> Iterator[str]:

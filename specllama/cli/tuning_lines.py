@@ -58,6 +58,8 @@ def tuned_data(t: Tuned) -> dict[str, Any]:
 
 def arm_data(a: Arm) -> dict[str, Any]:
     """One measured arm. Times in ms, speeds in tok/s."""
+    from specllama.tuning.speedup import conditional
+
     m, s = a.measurement, a.speculation
     log = m.log
     return {
@@ -69,6 +71,7 @@ def arm_data(a: Arm) -> dict[str, Any]:
         "alpha": m.alpha,
         "tau": log.tokens_per_step,
         "acceptance_by_position": list(log.acceptance),
+        "conditional_acceptance": list(conditional(log.acceptance)),
         "tokens_per_second": m.tokens_per_second,
         "prompt_per_second": m.prompt_per_second,
         "first_token_ms": m.first_ms,

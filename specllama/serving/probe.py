@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from specllama.engine.client import Prompt
-from specllama.engine.command import check_methods
-from specllama.engine.settings import Settings, Speculation
+from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import Wish, prepare
 from specllama.planning.ways import ways
 from specllama.serving.lab import Lab
 from specllama.serving.stop import stop_on_signals
-from specllama.serving.tune import candidates, subject, trusted
+from specllama.serving.tune import candidates, combinations, subject, trusted
 from specllama.tuning import results
 from specllama.tuning.arms import Progress, Tuned
-from specllama.tuning.run import Candidate, Task
+from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, tune
 
 
@@ -75,8 +73,9 @@ def _task(plan: Plan, wish: Wish, asked: Asked) -> tuple[Task, tuple[str, ...]]:
     named = wish.draft is not None or wish.method is not None
     kept, doubts = trusted(ways(plan), named or asked.everything)
     found = candidates(kept)
-    if asked.everything:
-        found += _combinations(plan, found)
+    repeats = any(m.startswith("ngram-") for m in plan.workload.methods)
+    if asked.everything or (repeats and not named):
+        found += combinations(plan, kept)
     return (
         Task(
             workload=plan.workload.name,
@@ -88,18 +87,7 @@ def _task(plan: Plan, wish: Wish, asked: Asked) -> tuple[Task, tuple[str, ...]]:
             thorough=True,
             lengths=asked.lengths,
             slots=plan.settings.parallel,
+            hybrid=plan.target.memory != "attention",
         ),
         doubts,
     )
-
-
-def _combinations(plan: Plan, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Each drafting method with ngram-mod, for text that repeats: copies where there is
-    something to copy, drafts elsewhere."""
-    out = []
-    for c in found:
-        methods = ("ngram-mod", *c.speculation.methods)
-        if c.speculation.uses_draft and not check_methods(plan.capabilities, methods):
-            spec: Speculation = replace(c.speculation, methods=methods, ngram=plan.workload.ngram)
-            out.append(Candidate(spec, c.longest))
-    return tuple(out)

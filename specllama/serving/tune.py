@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from specllama.engine.command import check_methods
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
 from specllama.planning.ways import Way, ways
@@ -98,11 +99,12 @@ def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...]]:
             prompts=plan.workload.prompts,
             sampling=plan.workload.sampling,
             chat=plan.target.has_chat_template,
-            candidates=candidates(kept),
+            candidates=candidates(kept) + (combinations(plan, kept) if full else ()),
             budget=wanted.budget,
             thorough=full,
             force=wanted.force,
             slots=plan.settings.parallel,
+            hybrid=plan.target.memory != "attention",
         ),
         doubts,
     )
@@ -122,12 +124,26 @@ def candidates(found: Sequence[Way]) -> tuple[Candidate, ...]:
     return tuple(Candidate(w.speculation, w.longest, w.expected) for w in found)
 
 
+def combinations(plan: Plan, found: Sequence[Way]) -> tuple[Candidate, ...]:
+    """Each drafting method with ngram-mod, for text that repeats: copies where there is
+    something to copy, drafts elsewhere."""
+    out = []
+    for way in found:
+        methods = ("ngram-mod", *way.speculation.methods)
+        if way.speculation.uses_draft and not check_methods(plan.capabilities, methods):
+            spec = replace(way.speculation, methods=methods, ngram=plan.workload.ngram)
+            out.append(Candidate(spec, way.longest))
+    return tuple(out)
+
+
 def subject(plan: Plan) -> Subject:
     """What a result of this plan is about."""
     files = [*plan.target.shards]
     for way in ways(plan):
         files += way.draft.shards if way.draft is not None else ()
-    flags = [f"-c {plan.settings.context}", f"-np {plan.settings.parallel}"]
+    # the context that was wanted: what fits of it changes from day to day
+    context = plan.budget.wanted if plan.budget is not None else plan.settings.context
+    flags = [f"-c {context}", f"-np {plan.settings.parallel}"]
     flags += [" ".join(f.words) for f in plan.user.flags if not _IRRELEVANT & set(f.option.names)]
     flags += [",".join(w.speculation.methods) for w in ways(plan)]
     build = results.stamp([plan.engine.identity])

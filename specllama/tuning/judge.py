@@ -141,3 +141,11 @@ def shorter_ngram(spec: Speculation) -> Speculation | None:
         return None
     half = NgramSizes(max(3, sizes.n // 2), max(4, sizes.m // 4), sizes.min_hits)
     return replace(spec, ngram=half)
+
+
+def longer_ngram(spec: Speculation) -> Speculation | None:
+    """Twice as long a copy; None when it is long already."""
+    sizes = spec.ngram
+    if sizes is None or sizes.m >= 128:
+        return None
+    return replace(spec, ngram=replace(sizes, m=2 * sizes.m))

@@ -17,7 +17,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Tuned, label
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import SLOWER, close_call, shorter_ngram
+from specllama.tuning.judge import SLOWER, close_call, longer_ngram, shorter_ngram
 from specllama.tuning.measure import measure
 from specllama.tuning.run import (
     LEAST_GAIN,
@@ -32,6 +32,7 @@ from specllama.tuning.run import (
 from specllama.tuning.speedup import Interval, StepLog, predict
 
 _P_MINS = (0.5, 0.75)
+_HIGH_ALPHA = 0.8  # above it a longer copy may be better
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
 
 
@@ -116,8 +117,9 @@ def _search_length(run: Run, c: Candidate) -> None:
         return
     predicted = _predictions(run, arm)
     if not predicted:
-        run.drop(probed, "this build gives no timings per token: only K itself was measured")
-        _try_length(run, c, c.speculation.n_max, None)
+        run.drop(probed, "this build gives no timings per token: each K takes a launch of its own")
+        for k in _restarts(run, c, top):
+            _try_length(run, c, k, None)
         return
     run.curves[label(replace(probed, n_max=0)).replace(" K=0", "")] = predicted
     k, expected = max(predicted.items(), key=lambda x: x[1].value)
@@ -131,6 +133,14 @@ def _search_length(run: Run, c: Candidate) -> None:
         arm = _try_length(run, c, k, expected) or arm
     if run.task.thorough and arm.measurement.alpha is not None:
         _try_p_min(run, arm)
+
+
+def _restarts(run: Run, c: Candidate, top: int) -> list[int]:
+    """The lengths to launch where one launch does not tell of the others."""
+    if run.task.lengths:
+        return [k for k in run.task.lengths if k != top]
+    usual = min(c.speculation.n_max, top)
+    return sorted({usual, 1, 2} - {top}, reverse=True) if run.task.thorough else [usual]
 
 
 def _try_length(run: Run, c: Candidate, k: int, expected: Interval | None) -> Arm | None:
@@ -155,17 +165,24 @@ def _try_p_min(run: Run, arm: Arm) -> None:
 
 
 def _search_ngram(run: Run, c: Candidate) -> None:
-    """The profile's sizes; shorter ones where those find nothing to copy."""
+    """The profile's sizes; shorter ones where those find nothing to copy, longer ones where
+    nearly all that is copied is right."""
     spec = c.speculation
     run.say(f"measuring {label(spec)}")
     arm = arm_of(run, spec)
-    if arm is None or not _hopeless(run, arm) or run.over:
+    if arm is None:
         return
-    if (shorter := shorter_ngram(spec)) is not None:
-        run.say(f"measuring {label(shorter)}")
-        arm = arm_of(run, shorter)
-        if arm is not None:
-            _hopeless(run, arm)
+    found = not _hopeless(run, arm)
+    other = None
+    if not found or run.task.hybrid:  # each rejection costs a hybrid a replay: shorter ones
+        other = shorter_ngram(spec)
+    elif run.task.thorough and (arm.measurement.alpha or 0) > _HIGH_ALPHA:
+        other = longer_ngram(spec)
+    if other is not None and not run.over:
+        run.say(f"measuring {label(other)}")
+        again = arm_of(run, other)
+        if again is not None:
+            _hopeless(run, again)
 
 
 def _hopeless(run: Run, arm: Arm) -> bool:
