@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.engine.settings import Settings
 from specllama.memory.observed import read_log
+from specllama.planning.prepare import Wish, prepare
+from specllama.planning.ways import ways
 from tests import zoo
 from tests.fake_server import Fake
 from tests.giants import build
@@ -194,6 +198,24 @@ def test_builds_whose_fit_forgets_the_draft_are_told(tmp_path: Path, headers: Pa
     )
     command = data["command"]
     assert int(command[command.index("--fit-target") + 1]) == 1024 + -(-extra // MIB)
+
+
+def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
+    """What the tuner tries instead gets its layers and --fit-target as well."""
+    fake = Fake(tmp_path, devices=CUDA, build=9464)
+    target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
+    settings = Settings(target, "127.0.0.1", 0, context=8192)
+    plan = prepare(settings, Wish("code", draft), (), str(fake.path), check_port=False)
+    spec = plan.choice.speculation
+    assert spec is not None
+    bare = replace(spec, n_max=2, draft_layers=None)
+    argv = plan.speculating(bare).command.argv
+    assert argv[argv.index("-ngld") + 1] == "17"
+    assert int(argv[argv.index("--fit-target") + 1]) > 1024
+    assert "--fit-target" not in plan.speculating(None).command.argv
+    found = ways(plan)
+    assert [w.speculation.methods for w in found] == [("draft-simple",), ("ngram-simple",)]
+    assert found[0].longest == 8
 
 
 def test_the_users_arguments_change_the_sum(tmp_path: Path, headers: Path) -> None:

@@ -37,7 +37,9 @@ def probe(
         Path | None,
         typer.Option(help="Your own prompts: JSON lines, or texts parted by lines of ---."),
     ] = None,
-    budget: Annotated[float, typer.Option(help="Seconds for all workloads together.")] = 300,
+    budget: Annotated[
+        float, typer.Option(help="Seconds for all workloads together (loading not counted).")
+    ] = 300,
     n_max: Annotated[str | None, typer.Option("--n-max", help="Only these K, as 1,2,4.")] = None,
     context: Annotated[
         int, typer.Option("--context", "-c", min=0, help="Context in tokens; 0 = the model's own.")

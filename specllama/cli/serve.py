@@ -62,7 +62,10 @@ def serve(
         typer.Option(help="auto: use what was measured, else measure shortly; off; full."),
     ] = "auto",
     budget: Annotated[
-        float, typer.Option(min=1, help="Seconds that measuring may take before serving.")
+        float,
+        typer.Option(
+            min=1, help="Seconds that measuring may take before serving (loading not counted)."
+        ),
     ] = 60,
     force: Annotated[
         bool, typer.Option("--force", help="Speculate by the fastest way even if it is slower.")

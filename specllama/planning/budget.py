@@ -172,12 +172,29 @@ def applied(
         settings = replace(settings, context=option.use.context)
     if option is not b.asked:
         choice = _instead(b, option, choice)
-    spec = choice.speculation
-    if spec is not None and spec.draft is not None and b.question.machine.gpus:
-        spec = replace(spec, draft_layers=spec.draft_layers or _draft_layers(option))
+    if choice.speculation is not None:
+        spec, target = equipped(b, choice.speculation, choice.draft, caps)
         choice = replace(choice, speculation=spec)
-        settings = replace(settings, fit_target=_fit_target(b, option, caps))
+        settings = replace(settings, fit_target=target)
     return choice, settings
+
+
+def equipped(
+    b: Budget, spec: Speculation, draft: ModelInfo | None, caps: Capabilities
+) -> tuple[Speculation, tuple[int, ...]]:
+    """A speculation with what its file needs on GPUs: its layers said outright (left to itself
+    it may land on the CPU), and the MiB for --fit to leave free where it does not count drafts."""
+    gpus = b.question.machine.gpus
+    if draft is None or not gpus:
+        return spec, ()
+    if spec.draft_layers is None:
+        spec = replace(spec, draft_layers=str(len(draft.layout.blocks) + 1))
+    if caps.fact("fit_counts_draft") is Answer.YES:
+        return spec, ()
+    drafting = Drafting(spec.methods, draft, spec.n_max)
+    lines = b.question.lines(b.chosen.use, drafting)
+    own = per_device([line for line in lines if line.who == "draft"])
+    return spec, tuple((MARGIN + own.get(g.name, 0) + MIB - 1) // MIB for g in gpus)
 
 
 def _instead(b: Budget, option: Option, choice: Choice) -> Choice:
@@ -210,23 +227,6 @@ def _speculation(drafting: Drafting, choice: Choice) -> tuple[Speculation, Model
             spec = replace(spec, cache_type=drafting.cache_k)
         return spec, draft
     return None
-
-
-def _draft_layers(option: Option) -> str | None:
-    """The draft's layers on GPUs, said outright: left to itself it may land on the CPU."""
-    if option.drafting is None or option.drafting.model is None:
-        return None
-    wanted = option.drafting.gpu_layers
-    return str(len(option.drafting.model.layout.blocks) + 1 if wanted is None else wanted)
-
-
-def _fit_target(b: Budget, option: Option, caps: Capabilities) -> tuple[int, ...]:
-    """MiB for --fit to leave on each GPU where it does not count the draft itself: its own
-    margin and the draft. () where it does."""
-    if caps.fact("fit_counts_draft") is Answer.YES:
-        return ()
-    draft = per_device([line for line in option.lines if line.who != "target"])
-    return tuple((MARGIN + draft.get(g.name, 0) + MIB - 1) // MIB for g in b.question.machine.gpus)
 
 
 def next_option(b: Budget) -> Option | None:

@@ -16,7 +16,7 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.engine.user_args import UserArgs
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
-from specllama.planning.budget import Budget, applied, next_option, plain
+from specllama.planning.budget import Budget, applied, equipped, next_option, plain
 from specllama.planning.choose import Choice
 from specllama.workloads import Workload
 
@@ -83,9 +83,11 @@ class Plan:
         ways += [(a.speculation, a.draft) for a in self.choice.others]
         path = spec.draft if spec is not None else None
         draft = next((d for _, d in ways if d is not None and d.path == path), None)
-        settings = replace(self.settings, speculation=spec)
-        if spec is None or spec.draft is None:
-            settings = replace(settings, fit_target=())
+        settings = replace(self.settings, fit_target=())
+        if spec is not None and self.budget is not None:
+            spec, target = equipped(self.budget, spec, draft, self.capabilities)
+            settings = replace(settings, fit_target=target)
+        settings = replace(settings, speculation=spec)
         return replace(
             self,
             choice=replace(

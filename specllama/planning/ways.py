@@ -40,9 +40,11 @@ def _ways(plan: Plan, most_k: int) -> Iterator[Way]:
     choice = plan.choice
     found = [(choice.speculation, choice.draft)]
     found += [(a.speculation, a.draft) for a in choice.others]
+    seen: list[Speculation] = []
     for spec, draft in found:
-        if spec is None:
+        if spec is None or spec in seen or not _fits(plan, spec, draft, bool(seen)):
             continue
+        seen.append(spec)
         method = next((m for m in spec.methods if m.startswith("draft-")), "")
         expected = None
         if method:
@@ -54,6 +56,14 @@ def _ways(plan: Plan, most_k: int) -> Iterator[Way]:
             expected,
             _doubt(plan, method),
         )
+
+
+def _fits(plan: Plan, spec: Speculation, draft: ModelInfo | None, other: bool) -> bool:
+    """Whether memory has room for a way other than the one the plan was made for."""
+    if plan.budget is None or not other:
+        return True
+    q, use = plan.budget.question, plan.budget.chosen.use
+    return judge(q, use, needs.drafting_of(spec, draft, plan.user))[0].kind == FITS
 
 
 def _longest(

@@ -63,7 +63,7 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
             if out:
                 return tuple(out)
             raise
-        if not asked.prompts and not asked.lengths:
+        if found.arms and not asked.prompts and not asked.lengths:
             results.store(subject(plan), found)
         out.append(Probed(plan, found, doubts))
     return tuple(out)

@@ -21,7 +21,6 @@ from specllama.tuning.run import Candidate, Task
 from specllama.tuning.search import Interrupted, tune
 
 AUTO, OFF, FULL = "auto", "off", "full"
-QUICK_BUDGET = 60.0  # seconds
 # Arguments that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
 
@@ -77,6 +76,8 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
         return Outcome(plan, "skipped", (*notes, "tuning skipped"))
     except TuningError as e:
         return Outcome(plan, "failed", (*notes, f"not tuned: {e.message}"))
+    if not found.arms and not found.complete_enough:
+        return Outcome(plan, "failed", (*notes, f"not tuned: {found.reason}"), found)
     results.store(about, found)
     return Outcome(_by(plan, found), "measured", (*notes, *doubts), found)
 

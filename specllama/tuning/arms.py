@@ -13,6 +13,8 @@ from specllama.tuning.measure import Measurement
 from specllama.tuning.speedup import Interval
 from specllama.tuning.statistics import TimeSplit
 
+NO_TIME = "no time was left"
+
 
 @dataclass(frozen=True)
 class Served:
@@ -103,3 +105,8 @@ class Tuned:
     launches: int
     seconds: float
     complete: bool = True
+
+    @property
+    def complete_enough(self) -> bool:
+        """Whether the answer can be kept: nothing was left out for want of time."""
+        return self.complete and not any(d.why.startswith(NO_TIME) for d in self.dropped)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from specllama.engine.client import Client, Prompt
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Tuned, label
+from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Served, Tuned, label
 from specllama.tuning.judge import answer, compared
 from specllama.tuning.measure import (
     Job,
@@ -49,8 +50,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be found. `chat`: prompts go through the chat endpoint. `budget` in seconds;
-    `thorough`: p_min and n-gram sizes are tried too; `force`: the best arm is taken however
+    """What is to be found. `chat`: prompts go through the chat endpoint. `budget` in seconds,
+    loading not counted; `thorough`: p_min and n-gram sizes are tried too; `force`: the best arm is taken however
     slow. `lengths`: only these K (empty = all)."""
 
     workload: str
@@ -102,6 +103,15 @@ class Run:
         wanted = sum(2 if c.speculation.uses_draft else 1 for c in ways)
         wanted += 2 if self.task.thorough else 0  # p_min, or shorter n-grams
         return _ARMS_SHARE / min(max(1, wanted), _USUAL_LAUNCHES + 2 * self.task.thorough)
+
+    @contextmanager
+    def serving(self, spec: Speculation | None) -> Iterator[Served]:
+        """A launch. The time a model takes to load is not counted: it says nothing."""
+        self.launches += 1
+        before = time.monotonic()
+        with self.lab.serve(spec) as served:
+            self.started += time.monotonic() - before
+            yield served
 
     def until(self, share: float) -> float:
         """The time.monotonic() at which a share of the budget, from now on, is used up."""
@@ -218,9 +228,8 @@ def arm_of(
 ) -> Arm | None:
     """One launch and its arm; None, with the reason kept, when the server does not start or
     dies while it is measured."""
-    run.launches += 1
     try:
-        with run.lab.serve(spec) as served:
+        with run.serving(spec) as served:
             look = _with_curve if curve else _look
             arm = _with_slots(run, served.client, look(run, served.client, spec, expected))
             arm = replace(arm, split=time_split(served.log()))

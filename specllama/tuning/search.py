@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Tuned, label
+from specllama.tuning.arms import NO_TIME, Arm, Dropped, Lab, Progress, Tuned, label
 from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import SLOWER, close_call, longer_ngram, shorter_ngram
 from specllama.tuning.measure import measure
@@ -67,8 +67,7 @@ def tune(lab: Lab, task: Task, progress: Progress) -> Tuned:
 
 def _measure_all(run: Run) -> None:
     run.say("measuring without speculation")
-    run.launches += 1
-    with run.lab.serve(None) as served:
+    with run.serving(None) as served:
         run.baselines.append(baseline(run, served.client))
         if run.lab.room_for_two:
             run.beside = served.client
@@ -88,15 +87,14 @@ def _search_all(run: Run) -> None:
             _search_ngram(run, candidate)
         if not run.over and close_call(run.baselines, run.arms, LEAST_GAIN):
             run.say("measuring without speculation once more")
-            run.launches += 1
-            with run.lab.serve(None) as served:
+            with run.serving(None) as served:
                 run.baselines.append(measure(served.client, job_of(run)))
 
 
 def _pointless(run: Run, c: Candidate) -> str:
     """Why a candidate is not tried; "" when it is."""
     if run.over:
-        return "no time was left to measure it"
+        return f"{NO_TIME} to measure it"
     best = max((a.speedup.value for a in run.arms if a.speedup), default=0.0)
     if best and c.expected is not None and c.expected < best:
         return f"at most {c.expected:.2f}x is expected of it, {best:.2f}x is measured"
@@ -145,7 +143,7 @@ def _restarts(run: Run, c: Candidate, top: int) -> list[int]:
 
 def _try_length(run: Run, c: Candidate, k: int, expected: Interval | None) -> Arm | None:
     if run.over:
-        run.drop(replace(c.speculation, n_max=k), "no time was left to confirm it")
+        run.drop(replace(c.speculation, n_max=k), f"{NO_TIME} to confirm it")
         return None
     spec = replace(c.speculation, n_max=k, p_min=0.0)
     run.say(f"confirming {label(spec)}")
