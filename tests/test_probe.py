@@ -83,7 +83,7 @@ def test_only_the_lengths_asked_for() -> None:
 
 
 def test_all_tries_a_combination(native: Path) -> None:
-    args = ("--all", "-w", "edit", "--llama-server", native, "--budget", "25", "-c", "1024")
+    args = ("--all", "-w", "edit", "--llama-server", native, "--budget", "12", "-c", "1024")
     done = specllama("probe", TARGET, *args, "--json", *ONE, timeout=120)
     (w,) = json.loads(done.stdout)["workloads"]
     tried = {a["label"].split(" K=")[0] for a in w["arms"]} | {d["what"] for d in w["dropped"]}

@@ -142,7 +142,7 @@ def costs(t: Tuned) -> Iterator[str]:
         steps = probed.measurement.all_steps
         fixed, per_token, _ = fit_cost(steps)
         yield f"step     {fixed:.1f} ms and {per_token:.1f} ms per drafted token; plain {base.ms:.1f} ms"
-        even = break_even(steps.curve(), base.ms)
+        even = break_even(probed.measurement.curve(), base.ms)
         tau = probed.measurement.log.tokens_per_step
         if even is not None and tau is not None:
             have = constant_acceptance(tau, _k(probed))

@@ -78,7 +78,7 @@ def arm_data(a: Arm) -> dict[str, Any]:
         "speedup": interval_data(a.speedup),
         "predicted": interval_data(a.predicted),
         "same_text": a.same_text,
-        "cost_ms": {str(k): c.ms for k, c in m.all_steps.curve().items()},
+        "cost_ms": {str(k): c.ms for k, c in m.curve().items()},
         "answers": len(m.answers),
         "missing": list(m.missing),
         "findings": list(m.findings),

@@ -23,6 +23,7 @@ _GREEDY_TOKENS = 32
 _DEGENERATE = 0.8  # share of one word in an answer
 _MANY_DRAFTS = 100  # drafted tokens after which α ≈ 0 is no accident
 _DEAD = 0.02
+_FEW, _MOST_OFF = 3, 0.7  # steps that tell a difference, and the most that is believed
 _WARM_UP = "Say hello."
 
 Sampling = Mapping[str, Any]
@@ -71,6 +72,18 @@ class Measurement:
     def all_steps(self) -> StepLog:
         """Those and the steps of the short requests."""
         return StepLog(self.log.steps + self.lengths.steps)
+
+    def curve(self) -> dict[int, Cost]:
+        """What a step with each number of drafted tokens costs in the middle of an answer.
+        The steps of short requests come right after a prompt and take longer: by how much
+        shows at the longest draft, which was measured both ways."""
+        top = max((s.drafted for s in self.log.steps), default=0)
+        long, short = self.log.cost(top), self.lengths.cost(top)
+        factor = 1.0
+        if long is not None and short is not None and short.n >= _FEW:
+            factor = min(1.0, max(_MOST_OFF, long.ms / short.ms))
+        steps = [replace(s, ms=s.ms * factor) for s in self.lengths.steps if s.drafted < top]
+        return StepLog(self.log.steps + tuple(steps)).curve()
 
     @property
     def tokens_per_second(self) -> float:

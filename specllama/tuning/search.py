@@ -31,6 +31,7 @@ from specllama.tuning.run import (
 )
 from specllama.tuning.speedup import Interval, StepLog, predict
 
+_NEAR = 0.9  # a prediction under it is not confirmed; nearer ones have been wrong
 _P_MINS = (0.5, 0.75)
 _HIGH_ALPHA = 0.8  # above it a longer copy may be better
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
@@ -121,7 +122,7 @@ def _search_length(run: Run, c: Candidate) -> None:
         return
     run.curves[label(replace(probed, n_max=0)).replace(" K=0", "")] = predicted
     k, expected = max(predicted.items(), key=lambda x: x[1].value)
-    if expected.high < LEAST_GAIN and not run.task.force:
+    if expected.high < LEAST_GAIN and expected.value < _NEAR and not run.task.force:
         run.drop(
             c.speculation,
             f"{SLOWER} (best K={k}: {expected.value:.2f}x predicted)",
@@ -209,6 +210,6 @@ def _predictions(run: Run, arm: Arm) -> dict[int, Interval]:
         return {}
     m = arm.measurement
     own = StepLog(m.log.drafting)
-    found = predict(own.acceptance, len(own.steps), m.all_steps.curve(), base)
+    found = predict(own.acceptance, len(own.steps), m.curve(), base)
     asked = run.task.lengths
     return {k: v for k, v in found.items() if not asked or k in asked}
