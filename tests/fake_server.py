@@ -2,7 +2,8 @@
 
 It answers --version and --help like b11434 (or another build) and then acts on its model argument's
 neighbour file `fake.json`: {"crash_with_spec": text, "crash_with_draft": text,
-"crash_after": s, "code": n, "draft_n": n, "stall": true, "devices": text}. `build`: the number it gives itself. Everything else of the protocol is the real shape.
+"crash_after": s, "code": n, "draft_n": n, "stall": true, "devices": text,
+"devices_head": text, "devices_code": n}. `build`: the number it gives itself. Everything else of the protocol is the real shape.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if "--version" in sys.argv:
 if "--help" in sys.argv:
     print(HELP); sys.exit(0)
 if "--list-devices" in sys.argv:
-    print("Available devices:"); print(CONFIG.get("devices", "  (none)")); sys.exit(0)
+    print(CONFIG.get("devices_head", "Available devices:"))
+    print(CONFIG.get("devices", "  (none)")); sys.exit(CONFIG.get("devices_code", 0))
 starts = open({starts!r}, "a"); starts.write(json.dumps(sys.argv[1:]) + "\\n"); starts.close()
 speculates = "--spec-type" in sys.argv
 crash = CONFIG.get("crash")

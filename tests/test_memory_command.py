@@ -130,6 +130,28 @@ def test_a_header_that_contradicts_itself(tmp_path: Path) -> None:
     assert "memory not known: odd.gguf contradicts itself" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"devices_code": 3}, "it ended --list-devices with exit code 3"),
+        ({"devices_head": "ggml_cuda_init: failed", "devices": "?"}, "cannot be read"),
+    ],
+)
+def test_devices_that_are_not_told(tmp_path: Path, config: dict[str, Any], says: str) -> None:
+    fake = Fake(tmp_path, **config)
+    done = specllama("memory", TARGET, "--llama-server", fake.path)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[0]
+    assert "--vram" in done.stderr
+    assert (
+        specllama("memory", TARGET, "--llama-server", fake.path, "--vram", "1GiB").returncode == 0
+    )
+    # serve goes on, and says it
+    done = specllama("serve", TARGET, "--llama-server", fake.path, "--dry-run")
+    assert done.returncode == 0
+    assert "note     its devices are not known, only RAM is counted" in done.stdout
+
+
 def test_a_context_beyond_training_is_warned_of() -> None:
     data = memory(TARGET, "-c", "8192")
     assert "a context of 8,192 tokens; the model was trained on 2,048" in data["warnings"]

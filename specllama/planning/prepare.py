@@ -17,6 +17,7 @@ from specllama.engine.user_args import UserArgs, parse
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo, inspect
 from specllama.memory.devices import machine, parse_sizes
+from specllama.memory.errors import MemoryInputError
 from specllama.memory.oracle import find_oracle
 from specllama.memory.use import CACHE_TYPES
 from specllama.planning.budget import CONTEXT, SPEED, Budget, applied, budget
@@ -95,9 +96,14 @@ def _memory(
             )
             return None, replace(choice, warnings=(*choice.warnings, said)), settings
     have = machine(engine, vram)
+    if have.note and wish.exact:
+        raise MemoryInputError(f"{engine.label} does not say what devices it has: {have.note}")
     tool = find_oracle(engine)
     found = budget(target, choice, settings, user, caps, have, wish.prefer, tool)
     choice, settings = applied(found, found.chosen, choice, settings, caps)
+    if have.note:
+        said = f"its devices are not known, only RAM is counted: {have.note}"
+        choice = replace(choice, warnings=(*choice.warnings, said))
     return found, choice, settings
 
 
