@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from specllama.cli import probe_lines
 from specllama.cli.tuning_lines import arm_data
 from specllama.errors import UsageError
-from specllama.storage import write_atomically
 
 if TYPE_CHECKING:
     from specllama.serving.probe import Probed
@@ -77,7 +76,7 @@ def write_html(path: Path, found: Sequence[Probed]) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        write_atomically(path, text)
+        path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise UsageError(f"{path} cannot be written ({e.strerror or e})") from None
 
