@@ -14,15 +14,18 @@ from specllama.tuning.speedup import (
     Cost,
     Step,
     StepLog,
+    agreement,
     break_even,
     combined,
     conditional,
     constant_acceptance,
     effective_acceptance,
     fit_cost,
+    lengths_from_acceptance,
     oracle,
     paired_ratio,
     predict,
+    replayed_lengths,
     tau,
     tau_constant,
 )
@@ -59,11 +62,43 @@ def test_acceptance_by_position_by_hand() -> None:
 
 
 def test_prediction_by_hand() -> None:
-    found = predict([0.8, 0.5, 0.2], 1000, CURVE, PLAIN)
+    found = predict(lengths_from_acceptance([0.8, 0.5, 0.2], 1000), CURVE, PLAIN)
     assert set(found) == {1, 2, 3}  # never past what was measured
     assert found[1].value == pytest.approx(1.8 / 12 * 10)
     assert found[2].value == pytest.approx(2.3 / 14 * 10)
     assert found[2].low < found[2].value < found[2].high
+
+
+def test_agreement_by_hand() -> None:
+    # drafts of 3: two right, then a wrong one; nothing right; all right and one unknown
+    log = StepLog((Step(3, 2, 1.0), Step(3, 0, 1.0), Step(3, 3, 1.0), Step(0, 0, 1.0)))
+    assert agreement(log) == [True, True, False, False, True, True, True, True, False]
+
+
+def test_shorter_drafts_begin_elsewhere() -> None:
+    """Text of four easy tokens and a hard one: a long draft begins every step on an easy one;
+    one of a single token begins one step in three on the hard one."""
+    rng = random.Random(1)
+    bits = [[(i % 5) < 4 and rng.random() < 0.97 for i in range(600)] for _ in range(5)]
+
+    def steps(answer: list[bool], k: int) -> StepLog:
+        out, at = [], 0
+        while at + k + 1 <= len(answer):
+            kept = 0
+            while kept < k and answer[at + kept]:
+                kept += 1
+            out.append(Step(k, kept, 1.0))
+            at += kept + 1
+        return StepLog(tuple(out))
+
+    seen = [steps(answer, 8) for answer in bits]
+    found = replayed_lengths(seen)
+    for k in (1, 2, 4, 8):
+        truth = [s for answer in bits for s in steps(answer, k).steps]
+        tokens = sum(s.accepted + 1 for s in truth) / len(truth)
+        assert found[k][0] == pytest.approx(tokens, rel=0.03)
+    naive = 1 + sum(log.acceptance[0] for log in seen) / len(seen)
+    assert abs(naive - found[1][0]) > 0.1
 
 
 def test_break_even_by_hand() -> None:
@@ -105,7 +140,7 @@ def test_simulation_agrees(p: float, k: int) -> None:
     assert log.tokens_per_step == pytest.approx(tau_constant(p, k), rel=0.03)
     for i, a in enumerate(log.acceptance, 1):
         assert a == pytest.approx(p**i, abs=0.03)
-    found = predict(log.acceptance, 4000, log.curve(), PLAIN)[k]
+    found = predict(lengths_from_acceptance(log.acceptance, 4000), log.curve(), PLAIN)[k]
     true = tau_constant(p, k) / (10 + k) * 10
     assert found.low <= true <= found.high
     assert (found.high - found.low) / found.value < 0.1
@@ -151,7 +186,7 @@ def test_any_log(found: list[Step]) -> None:
     a = log.acceptance
     assert all(0 <= x <= 1 for x in a)
     assert all(x >= y for x, y in pairwise(a))
-    for k, i in predict(a, len(found), log.curve(), PLAIN).items():
+    for k, i in predict(replayed_lengths([log]), log.curve(), PLAIN).items():
         assert 1 <= k <= len(a)
         assert i.low <= i.value <= i.high
     fixed, slope, error = fit_cost(log)

@@ -48,7 +48,9 @@ class Arm:
     None = the one measured before and after. `speedup` over it, with its interval;
     `predicted`: what was expected before this launch; `same_text`: share of greedy answers equal to the
     baseline's (different batch shapes round differently: it need not be 1); `split`: where the
-    server's log says time went; `slots`: α of each slot, where there are several."""
+    server's log says time went; `slots`: α of each slot, where there are several; `trial`:
+    measured alone while the others were measured in turn with the plain server, so that it can
+    win only where nothing was confirmed."""
 
     speculation: Speculation | None
     measurement: Measurement
@@ -58,6 +60,7 @@ class Arm:
     same_text: float | None = None
     split: TimeSplit | None = None
     slots: tuple[float | None, ...] = ()
+    trial: bool = False
 
     @property
     def label(self) -> str:

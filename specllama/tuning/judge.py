@@ -64,6 +64,7 @@ def close_call(baselines: Sequence[Measurement], arms: Sequence[Arm], least_gain
 def fastest(arms: Sequence[Arm]) -> Arm | None:
     """The arm with the highest speed-up among those that drafted and have nothing wrong."""
     fit = [a for a in arms if a.speedup and a.measurement.drafted and not a.measurement.findings]
+    fit = [a for a in fit if not a.trial] or fit
     return max(fit, key=lambda a: a.speedup.value if a.speedup else 0.0, default=None)
 
 

@@ -23,7 +23,7 @@ _GREEDY_TOKENS = 32
 _DEGENERATE = 0.8  # share of one word in an answer
 _MANY_DRAFTS = 100  # drafted tokens after which α ≈ 0 is no accident
 _DEAD = 0.02
-_FEW, _MOST_OFF = 3, 0.7  # steps that tell a difference, and the most that is believed
+_BEGINNING = 80  # characters of a prompt that a short request keeps: it is about steps, not text
 _WARM_UP = "Say hello."
 
 Sampling = Mapping[str, Any]
@@ -74,16 +74,9 @@ class Measurement:
         return StepLog(self.log.steps + self.lengths.steps)
 
     def curve(self) -> dict[int, Cost]:
-        """What a step with each number of drafted tokens costs in the middle of an answer.
-        The steps of short requests come right after a prompt and take longer: by how much
-        shows at the longest draft, which was measured both ways."""
-        top = max((s.drafted for s in self.log.steps), default=0)
-        long, short = self.log.cost(top), self.lengths.cost(top)
-        factor = 1.0
-        if long is not None and short is not None and short.n >= _FEW:
-            factor = min(1.0, max(_MOST_OFF, long.ms / short.ms))
-        steps = [replace(s, ms=s.ms * factor) for s in self.lengths.steps if s.drafted < top]
-        return StepLog(self.log.steps + tuple(steps)).curve()
+        """What a step with each number of drafted tokens costs. Steps right after a prompt, as
+        short requests make them, cost what steps within an answer do (compared at K = 1, 4, 8)."""
+        return self.all_steps.curve()
 
     @property
     def tokens_per_second(self) -> float:
@@ -228,9 +221,9 @@ def _varied(prompt: Prompt, turn: int, k: int) -> Prompt:
     """The prompt's beginning under a number of its own."""
     number = f"({turn}.{k}) "
     if isinstance(prompt, str):
-        return number + prompt[:400]
+        return number + prompt[:_BEGINNING]
     last = dict(prompt[-1])
-    return [*prompt[:-1], {**last, "content": number + str(last.get("content", ""))[:400]}]
+    return [*prompt[:-1], {**last, "content": number + str(last.get("content", ""))[:_BEGINNING]}]
 
 
 def ask(client: Client, prompt: Prompt, tokens: int, job: Job) -> Answer:

@@ -32,7 +32,7 @@ _LEAST_PROMPTS, _MOST_PROMPTS = 3, 12
 _LEAST_TOKENS, _MOST_TOKENS = 24, 128
 # Of the budget: for all arms together, and for the first look at the baseline; of an arm's
 # part: for short requests.
-_ARMS_SHARE, _FIRST_SHARE, _CURVE_SHARE = 0.8, 0.08, 0.35
+_ARMS_SHARE, _FIRST_SHARE, _CURVE_SHARE = 0.8, 0.12, 0.4
 _USUAL_LAUNCHES = 4  # more candidates than that are seldom all tried
 _MANY_DRAFTS = 100  # drafted tokens after which an α of 1 is no accident
 _LAST_START = 0.85  # of the budget; later launches could not end within it
@@ -163,15 +163,9 @@ def job_of(run: Run) -> Job:
     )
 
 
-def _look(
-    run: Run,
-    client: Client,
-    spec: Speculation,
-    expected: Interval | None,
-    part: float = 1.0,
-) -> Arm:
-    """The arm of a running server, in a part of its time."""
-    job = replace(job_of(run), until=run.until(part * run.arm_share))
+def _look(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
+    """The arm of a running server, asked in turn with the plain one where that is up."""
+    job = job_of(run)
     least = min(_LEAST_PROMPTS, len(job.prompts))
     if run.beside is not None:
         against, found = measure_beside(run.beside, client, job, least)
@@ -205,17 +199,18 @@ def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
 
 
 def _with_curve(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
-    """The arm with the cost of each draft length up to its own."""
-    started = run.spent
-    arm = _look(run, client, spec, expected, 1 - _CURVE_SHARE)
-    if not arm.measurement.log.drafting:
-        return arm
+    """The arm with the cost of each draft length up to its own. It is asked alone, for as many
+    steps as its time allows: a trial, whose best length is confirmed in turn with the plain
+    server."""
     asked = run.task.lengths
-    wanted = [k for k in range(spec.n_max + 1) if not asked or k in (0, *asked)]
-    left = run.arm_share - (run.spent - started) / run.task.budget
-    short = replace(job_of(run), until=run.until(max(left, _CURVE_SHARE * run.arm_share)))
+    wanted = [k for k in range(1, spec.n_max + 1) if not asked or k in asked or k == spec.n_max]
+    short = replace(job_of(run), until=run.until(_CURVE_SHARE * run.arm_share))
     lengths = sample_lengths(client, short, wanted, _ROUNDS)
-    return replace(arm, measurement=replace(arm.measurement, lengths=lengths))
+    job = replace(job_of(run), until=run.until((1 - _CURVE_SHARE) * run.arm_share))
+    found = measure(client, job, min(_LEAST_PROMPTS, len(job.prompts)))
+    found = replace(found, greedy=_greedy(run, client), findings=_findings(run, found))
+    arm = Arm(spec, replace(found, lengths=lengths), predicted=expected, trial=bool(run.beside))
+    return compared(arm, run.baselines)
 
 
 def _greedy(run: Run, client: Client) -> tuple[str, ...]:

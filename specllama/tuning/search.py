@@ -29,9 +29,9 @@ from specllama.tuning.run import (
     baseline,
     job_of,
 )
-from specllama.tuning.speedup import Interval, StepLog, predict
+from specllama.tuning.speedup import Interval, StepLog, predict, replayed_lengths
 
-_NEAR = 0.9  # a prediction under it is not confirmed; nearer ones have been wrong
+_NEAR = 0.85  # a prediction under it is not confirmed unless its interval holds a gain
 _P_MINS = (0.5, 0.75)
 _HIGH_ALPHA = 0.8  # above it a longer copy may be better
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
@@ -104,7 +104,8 @@ def _pointless(run: Run, c: Candidate) -> str:
 
 def _search_length(run: Run, c: Candidate) -> None:
     """One launch at the longest draft, one at the best predicted."""
-    top = max(1, min(MOST_K, c.longest, max(run.task.lengths, default=MOST_K)))
+    most = MOST_K if run.task.thorough else min(MOST_K, 2 * c.speculation.n_max)
+    top = max(1, min(c.longest, max(run.task.lengths, default=most)))
     probed = replace(c.speculation, n_max=top, p_min=0.0)
     run.say(f"measuring {label(probed)}: acceptance and the cost of each draft length")
     arm = arm_of(run, probed, curve=True)
@@ -128,7 +129,7 @@ def _search_length(run: Run, c: Candidate) -> None:
             f"{SLOWER} (best K={k}: {expected.value:.2f}x predicted)",
         )
         return
-    if k != top:
+    if k != top or arm.trial:
         arm = _try_length(run, c, k, expected) or arm
     if run.task.thorough and arm.measurement.alpha is not None:
         _try_p_min(run, arm)
@@ -209,7 +210,7 @@ def _predictions(run: Run, arm: Arm) -> dict[int, Interval]:
     if base is None:
         return {}
     m = arm.measurement
-    own = StepLog(m.log.drafting)
-    found = predict(own.acceptance, len(own.steps), m.curve(), base)
+    lengths = replayed_lengths([StepLog(a.steps) for a in m.answers])
+    found = predict(lengths, m.curve(), base)
     asked = run.task.lengths
     return {k: v for k, v in found.items() if not asked or k in asked}

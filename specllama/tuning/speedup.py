@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from specllama.drafts.replay import replay
+
 Z95 = 1.96  # half-width of a 95 % interval in standard errors
 
 
@@ -171,25 +173,77 @@ def _median(values: Sequence[float]) -> float:
 
 
 def predict(
-    acceptance: Sequence[float], steps: int, curve: Mapping[int, Cost], baseline: Cost
+    lengths: Mapping[int, tuple[float, float]], curve: Mapping[int, Cost], baseline: Cost
 ) -> dict[int, Interval]:
-    """K → speed-up over plain decoding, for every K whose cost and acceptance were measured.
+    """K → speed-up over plain decoding, for every K whose τ and cost were measured.
 
-    `steps`: how many steps the acceptance was counted over; `baseline`: ms per token of the
-    server without speculation. The interval holds the errors of τ, of the step and of the
-    baseline.
+    `lengths`: K → τ and its standard error; `baseline`: ms per token of the server without
+    speculation. The interval holds the errors of all three.
     """
     out = {}
     for k, cost in curve.items():
-        if not 1 <= k <= len(acceptance) or cost.ms <= 0:
+        if k < 1 or k not in lengths or cost.ms <= 0:
             continue
-        mean, error = _tau_with_error(acceptance[:k], steps)
+        mean, error = lengths[k]
         speedup = mean / cost.ms * baseline.ms
         share = math.sqrt(
             (error / mean) ** 2 + (cost.error / cost.ms) ** 2 + (baseline.error / baseline.ms) ** 2
         )
         out[k] = Interval(speedup, speedup * (1 - Z95 * share), speedup * (1 + Z95 * share))
     return out
+
+
+def lengths_from_acceptance(
+    acceptance: Sequence[float], steps: int
+) -> dict[int, tuple[float, float]]:
+    """K → τ(K) with its standard error, from a_i counted over so many steps. Right for the
+    length it was measured at; for shorter ones see `replayed_lengths`."""
+    return {k: _tau_with_error(acceptance[:k], steps) for k in range(1, len(acceptance) + 1)}
+
+
+def replayed_lengths(answers: Sequence[StepLog]) -> dict[int, tuple[float, float]]:
+    """K → τ(K) with its standard error, for every K up to the longest draft in the answers.
+
+    Where steps begin depends on K: a_1 at K = 8 is not a_1 at K = 1. So τ is not read from a_i
+    but from the verify loop replayed over the answers: which tokens the draft would have
+    guessed is known from the steps. Answers differ more than the steps of one: the spread of τ
+    between them (Student's t, few answers) counts where it is the larger.
+    """
+    guessed = [bits for log in answers if (bits := agreement(log))]
+    longest = max((s.drafted for log in answers for s in log.steps), default=0)
+    out = {}
+    for k in range(1, longest + 1):
+        each = [r.tokens / r.steps for bits in guessed if (r := replay([bits], k)).steps]
+        whole = replay(guessed, k)
+        if each and whole.steps:
+            mean = whole.tokens / whole.steps
+            _, error = _tau_with_error(whole.by_position, whole.steps)
+            out[k] = mean, max(error, _spread(each))
+    return out
+
+
+def agreement(log: StepLog) -> list[bool]:
+    """Of one answer, token by token (the first excepted): whether the draft guessed it. The
+    token after a draft that was accepted whole was not guessed at: taken as the one before."""
+    bits: list[bool] = []
+    for s in log.steps:
+        bits += [True] * s.accepted
+        bits.append(s.drafted == s.accepted and bool(s.drafted) and s.accepted > 0)
+    return bits
+
+
+# 97.5 % points of Student's t for 1, 2, … degrees of freedom, as multiples of the normal's.
+_STUDENT = (6.48, 2.20, 1.62, 1.42, 1.31, 1.25, 1.21, 1.18, 1.15, 1.14, 1.12)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Standard error of a mean, larger for few values as Student's t has it; 0 for one."""
+    if len(values) < 2:
+        return 0.0
+    student = _STUDENT[min(len(values) - 2, len(_STUDENT) - 1)]
+    mean = sum(values) / len(values)
+    spread = sum((x - mean) ** 2 for x in values) / (len(values) - 1)
+    return student * math.sqrt(spread / len(values))
 
 
 def _tau_with_error(acceptance: Sequence[float], steps: int) -> tuple[float, float]:
