@@ -19,6 +19,9 @@ from specllama.gguf import GgufError, LazyArray, model_info
 from specllama.gguf.header import parse_header
 from specllama.gguf.oddities import oddities
 from specllama.gguf.source import BytesSource
+from specllama.memory.errors import MemoryInputError
+from specllama.memory.estimate import Places, model_lines
+from specllama.memory.use import Use
 path, seed, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 raw, rng = path.read_bytes(), random.Random(seed)
 end = parse_header(BytesSource(raw)).data_offset
@@ -35,9 +38,12 @@ for _ in range(rounds):
     begin = time.perf_counter()
     try:
         header = parse_header(BytesSource(bytes(data)))
-        list(oddities(model_info([header], [path])))
+        info = model_info([header], [path])
+        list(oddities(info))
         good += 1
-    except GgufError:
+        list(model_lines("target", info, Use(4096), Places(("GPU0",), (1.0,))))
+        list(model_lines("draft", info, Use(4096, flash=False), Places(), mtp=True))
+    except (GgufError, MemoryInputError):
         pass
     worst = max(worst, time.perf_counter() - begin)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -163,7 +163,8 @@ def context_lines(
     where = _where(m, use, places)
     kv: dict[str, int] = {}
     state: dict[str, int] = {}
-    chosen = range(m.layers, len(layout.blocks)) if mtp else range(m.layers)
+    trunk = min(m.layers, len(layout.blocks))
+    chosen = range(trunk, len(layout.blocks)) if mtp else range(trunk)
     for i in chosen:
         device = where[i] if use.kv_on_gpu else RAM
         kv[device] = kv.get(device, 0) + kv_bytes(layout, layout.blocks[i], use)
