@@ -121,4 +121,5 @@ def serve(
         return
     for line in tuning_lines(outcome):
         printer.say(line)
-    run(outcome.plan, path, ServeReport(printer, tuning_data(outcome)), strict)
+    report = ServeReport(printer, tuning_data(outcome))
+    run(outcome.plan, path, report, strict, known=outcome.source in ("cached", "measured"))

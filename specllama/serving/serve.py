@@ -35,8 +35,9 @@ class Report(Progress, Protocol):
         """The server answers and has been checked. Called again after a restart."""
 
 
-def serve(plan: Plan, log: Path, report: Report, strict: bool = False) -> None:
+def serve(plan: Plan, log: Path, report: Report, strict: bool = False, known: bool = False) -> None:
     """Runs until the user stops it (returns), or raises the error that ended it.
+    `known`: these settings were measured before, so that a brief check is enough.
 
     Raises StrictError when speculation is off and `strict`; EngineError when the
     server does not start or keeps crashing.
@@ -45,18 +46,18 @@ def serve(plan: Plan, log: Path, report: Report, strict: bool = False) -> None:
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     with stop_on_signals():
         try:
-            _serve(plan, log, report, strict)
+            _serve(plan, log, report, strict, known)
         except Stopped:
             return
 
 
-def _serve(plan: Plan, log: Path, report: Report, strict: bool) -> None:
+def _serve(plan: Plan, log: Path, report: Report, strict: bool, known: bool) -> None:
     quick = 0
     while True:
         running = launch(plan, log, report)
         try:
             with report.busy("checking that it drafts …"):
-                engagement = check(running)
+                engagement = check(running, known)
             if strict and not engagement.engaged:
                 raise StrictError(f"speculation OFF because {engagement.reason}")
             if running.server.exit_code() is None:
@@ -69,10 +70,10 @@ def _serve(plan: Plan, log: Path, report: Report, strict: bool) -> None:
         plan = _after_crash(running.plan, why, quick, log, report)
 
 
-def check(running: Launch) -> Engagement:
+def check(running: Launch, brief: bool = False) -> Engagement:
     """The engagement of a running server; a probe that fails is a reason, not an error."""
     try:
-        return verify(running.client, running.plan, running.server.log_text())
+        return verify(running.client, running.plan, running.server.log_text(), brief)
     except EngineError as e:
         return Engagement(False, f"it could not be verified: {e.message}")
 

@@ -15,6 +15,7 @@ from specllama.planning.plan import Plan
 
 PROBE_PROMPTS = 2
 PROBE_TOKENS = 48
+BRIEF_TOKENS = 12  # of one prompt, where the same settings were measured before
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,17 @@ class Engagement:
         return self.tokens / self.ms * 1000 if self.ms else None
 
 
-def verify(client: Client, plan: Plan, log_text: str) -> Engagement:
-    """Sends the first prompts of the workload and judges what the server reports.
+def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> Engagement:
+    """Sends the first prompts of the workload and judges what the server reports. `brief`: one
+    short request, for settings that were measured before (n-grams need more text to draft).
 
     Raises EngineError when the server cannot be asked.
     """
     before = client.metrics()
-    timings = [_ask(client, plan, prompt) for prompt in plan.workload.prompts[:PROBE_PROMPTS]]
+    spec = plan.settings.speculation
+    short = brief and (spec is None or spec.uses_draft)
+    count, tokens = (1, BRIEF_TOKENS) if short else (PROBE_PROMPTS, PROBE_TOKENS)
+    timings = [_ask(client, plan, prompt, tokens) for prompt in plan.workload.prompts[:count]]
     seen = _add(timings, _steps(before, client.metrics()))
     if not plan.speculates:
         return replace(seen, engaged=False, reason=plan.choice.because)
@@ -83,10 +88,10 @@ def _idle_reason(plan: Plan) -> str:
     return nothing
 
 
-def _ask(client: Client, plan: Plan, prompt: str) -> Timings:
+def _ask(client: Client, plan: Plan, prompt: str, tokens: int) -> Timings:
     """One probe request, as a client of this model would send it."""
     send = client.chat if plan.target.has_chat_template else client.complete
-    timings = send(prompt, PROBE_TOKENS, plan.workload.sampling).timings
+    timings = send(prompt, tokens, plan.workload.sampling).timings
     if timings is None:
         raise EngineError("the server's answers carry no timings")
     return timings
