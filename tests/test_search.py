@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import Tuned
+from specllama.tuning.arms import Arm, Tuned
 from specllama.tuning.errors import TuningError
+from specllama.tuning.judge import answer
+from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.run import Candidate, Task
 from specllama.tuning.search import Interrupted, tune
 from tests.fake_lab import FakeLab, Request, Script, Silent
@@ -129,6 +132,26 @@ def test_noise_of_a_tenth_does_not_decide() -> None:
         run(Script(smooth, noise=0.1), task(DRAFT), seed=s)[0].best is not None for s in range(10)
     )
     assert clear == 10
+
+
+def measured(*ms_per_token: float, drafted: int = 0) -> Measurement:
+    answers = (
+        Answer(20, 50.0, 50.0, 11, 10 * ms, drafted, drafted, "a b", ()) for ms in ms_per_token
+    )
+    return Measurement(tuple(answers))
+
+
+def test_a_sure_gain_comes_before_a_faster_one_that_may_be_noise() -> None:
+    plain = measured(10, 10, 10, 10)
+    sure = Arm(DRAFT, measured(8, 8, 8, 8, drafted=9))
+    maybe = Arm(MTP, measured(2, 2, 2, 25, drafted=9))
+    t = answer("code", [plain], [maybe, sure], (), {}, 3, 1.0, True, 1.03, False)
+    assert t.best is not None
+    assert t.best.speculation == DRAFT
+    trial = replace(sure, trial=True)
+    t = answer("code", [plain], [maybe, trial], (), {}, 3, 1.0, True, 1.03, False)
+    assert t.best is None, "a trial that was followed by a comparison does not decide"
+    assert "inside the noise" in t.reason
 
 
 def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:

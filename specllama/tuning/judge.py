@@ -82,7 +82,8 @@ def answer(
 ) -> Tuned:
     """The decision, with every arm compared to all baselines."""
     again = tuple(compared(a, baselines) for a in arms)
-    best = fastest(again)
+    sure = [a for a in again if _wins(a, least_gain) and not a.trial]
+    best = fastest(sure) or fastest(again)  # one that surely wins before one that may
     reason = _reason(best, again, dropped, least_gain)
     wins = best is not None and _wins(best, least_gain)
     rows = [_times(baselines)] + [[x.ms_per_token for x in a.measurement.answers] for a in again]
