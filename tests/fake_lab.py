@@ -43,7 +43,7 @@ class Script:
     per_token: bool = True
     counts: bool = True
     ignores_n_max: int | None = None
-    text: str = "word"
+    text: Callable[[Request], str] = field(default=lambda request: "word")
     slot_accept: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -87,11 +87,13 @@ class FakeClient:
             self._steps += bool(k)
             marks.append(Timings(20, 50.0, min(n, tokens), ms, drafted, accepted))
         self._drafted, self._accepted = self._drafted + drafted, self._accepted + accepted
+        word, said = s.text(request), 0
         for i, mark in enumerate(marks):
             last = i == len(marks) - 1
-            yield Completion(
-                f"{s.text}{'' if s.text == 'same' else i} ", mark if s.per_token or last else None
-            )
+            numbers = range(said, mark.tokens)
+            said = mark.tokens
+            piece = "".join(f"{word}{'' if word == 'same' else n} " for n in numbers)
+            yield Completion(piece, mark if s.per_token or last else None)
 
     def metrics(self) -> Metrics | None:
         if not self._script.counts:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.cli.probe_lines import run_line
+from specllama.engine.settings import NgramSizes, Settings
 from specllama.errors import UsageError
+from specllama.planning.prepare import Wish
+from specllama.serving.probe import Asked, Probed, planned
+from specllama.tuning.arms import Arm, Tuned
+from specllama.tuning.measure import Measurement
 from specllama.tuning.prompts import read_prompts
 from specllama.tuning.statistics import time_split
 from tests.fake_server import Fake
@@ -46,7 +54,12 @@ def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> N
     for workload in ("code", "chat"):
         assert f"target.gguf, {workload}" in out
     assert out.count("verdict  ") == 2
-    assert out.count("run      specllama serve ") == 2
+    lines = [line for line in out.splitlines() if line.startswith("run      specllama serve ")]
+    assert len(lines) == 2
+    for line in lines:  # it runs what was measured, with what was asked for
+        assert " -c 1024 " in line
+        assert f" --llama-server {engine} " in line
+        assert " -- -t 1" in line
     assert "draft-simple draft.gguf K=8" in out
     assert "K=1 " in out
     assert "x predicted" in out
@@ -61,6 +74,56 @@ def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> N
     assert float(rows[0]["tokens_per_second"]) > 0
 
 
+def test_dry_run_says_what_would_be_measured_and_starts_nothing() -> None:
+    args = (
+        "probe",
+        TARGET,
+        "-w",
+        "code",
+        "-w",
+        "edit",
+        "--draft",
+        DRAFT,
+        "-c",
+        "1024",
+        "--dry-run",
+    )
+    done = specllama(*args, *ONE, "--api-key", "geheim")
+    assert done.returncode == 0, done.stderr
+    assert "target.gguf, code: 150 s" in done.stdout
+    assert "measure  draft-simple with draft.gguf, K up to 8" in done.stdout
+    assert "geheim" not in done.stdout
+    first, second = json.loads(specllama(*args, "--json", *ONE).stdout)["workloads"]
+    assert (first["workload"], second["workload"]) == ("code", "edit")
+    assert "--spec-type" not in first["baseline"]
+    assert first["candidates"][0]["draft"] == str(DRAFT)
+    assert {m for c in second["candidates"] for m in c["methods"]} > {"draft-simple"}
+    done = specllama("probe", "--url", "http://127.0.0.1:9", "--dry-run")
+    assert done.returncode == 2
+    assert "nothing is launched" in done.stderr
+
+
+def test_a_run_line_keeps_the_ngram_sizes_that_were_measured() -> None:
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    (each,) = planned(Asked(settings, (Wish("edit", method="ngram-simple"),)))
+    assert each.plan.choice.speculation is not None
+    best = Arm(
+        replace(each.plan.choice.speculation, ngram=NgramSizes(6, 12)),
+        Measurement(()),
+    )
+    plain = Arm(None, Measurement(()))
+    tuned = Tuned("edit", plain, (best,), best, "", (), {}, 1.0, 2, 1.0)
+    words = shlex.split(run_line(Probed(each, tuned)))
+    at = words.index("--")
+    sizes = ["--spec-ngram-simple-size-n", "6", "--spec-ngram-simple-size-m", "12"]
+    assert words[at + 1 :] == sizes
+    done = specllama(*words[1:at], "--dry-run", "--json", *words[at:])
+    assert done.returncode == 0, done.stderr
+    command = json.loads(done.stdout)["command"]
+    assert command[-4:] == sizes
+    assert command.count(sizes[0]) == 1
+
+
 def test_mtp_and_the_numbers_in_json(engine: str) -> None:
     (w,) = probe(MTP, "-w", "code", "--llama-server", engine)["workloads"]
     arm = w["arms"][0]
@@ -73,7 +136,7 @@ def test_mtp_and_the_numbers_in_json(engine: str) -> None:
     assert 0 <= arm["draft_share"] <= 1
     assert arm["extra_memory_bytes"] > 0
     assert w["launches"] <= 6
-    assert set(w["predicted"]) == {"draft-mtp"}
+    assert set(w["predicted"]["draft-mtp"]) >= {"1", "2", "8"}
 
 
 def test_only_the_lengths_asked_for() -> None:

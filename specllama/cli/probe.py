@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli.options import LlamaServer, Vram
+from specllama.cli.options import DryRun, LlamaServer, Vram
 
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
@@ -61,6 +61,7 @@ def probe(
         typer.Option(envvar="SPECLLAMA_API_KEY", help="Key of the server; better in the variable."),
     ] = None,
     llama_server: LlamaServer = None,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure every way MODEL could speculate, and say which is fastest, or that none is."""
@@ -76,6 +77,8 @@ def probe(
     printer = Printer(as_json)
     names = workloads or ["chat"]
     if url is not None:
+        if dry_run:
+            raise UsageError("--dry-run goes with a MODEL: with --url nothing is launched")
         _attach(printer, url, baseline_url, api_key, own, names[0], budget)
         return
     assert model is not None
@@ -84,25 +87,26 @@ def probe(
     for path in (report, csv):
         if path is not None and not path.absolute().parent.is_dir():
             raise UsageError(f"{path}: no such folder")
-    found = _measured(
-        printer,
-        _asked(
-            model,
-            names,
-            draft=draft,
-            method=method,
-            context=context,
-            parallel=parallel,
-            vram=vram,
-            prompts=own,
-            budget=budget,
-            everything=everything,
-            n_max=n_max,
-            theirs=tuple(ctx.obj or ()),
-            llama_server=llama_server,
-            api_key=api_key,
-        ),
+    asked = _asked(
+        model,
+        names,
+        draft=draft,
+        method=method,
+        context=context,
+        parallel=parallel,
+        vram=vram,
+        prompts=own,
+        budget=budget,
+        everything=everything,
+        n_max=n_max,
+        theirs=tuple(ctx.obj or ()),
+        llama_server=llama_server,
+        api_key=api_key,
     )
+    if dry_run:
+        _show_planned(printer, asked)
+        return
+    found = _measured(printer, asked)
     _show(printer, found, report, csv)
     if not all(p.tuned.complete for p in found):
         raise typer.Exit(1)
@@ -146,6 +150,18 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     if not all(w.isdigit() and 1 <= int(w) <= 64 for w in words):
         raise UsageError(f"--n-max {text}: give draft lengths by comma, as 1,2,4")
     return tuple(sorted({int(w) for w in words}))
+
+
+def _show_planned(printer: Printer, asked: Any) -> None:
+    from specllama.cli.planned_lines import planned_data, planned_lines
+    from specllama.serving.probe import planned
+
+    each = list(planned(asked))
+    if printer.as_json:
+        printer.json({"workloads": [planned_data(p) for p in each]})
+        return
+    for line in (line for p in each for line in planned_lines(p)):
+        printer.say(line)
 
 
 def _measured(printer: Printer, asked: Any) -> tuple[Probed, ...]:
@@ -197,7 +213,7 @@ def _attach(
     """Measures servers that are already there."""
     import time
 
-    from specllama.cli.probe_lines import attached_data, attached_lines
+    from specllama.cli.attached_lines import attached_data, attached_lines
     from specllama.tuning import attach
     from specllama.workloads import load
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from specllama.cli.render import mib
-from specllama.cli.tuning_lines import arm_data, interval_data, tuned_data
+from specllama.cli.tuning_lines import arm_data, tuned_data
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from specllama.planning.plan import Plan
     from specllama.serving.probe import Probed
     from specllama.tuning.arms import Arm, Tuned
-    from specllama.tuning.attach import Attached
     from specllama.tuning.speedup import Interval
 
 _BAR = 40  # characters for a speed-up of twice the largest shown
@@ -53,7 +52,7 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
             _alpha_k(arm),
             f"{tau:.2f}" if tau else "",
             f"{m.tokens_per_second:.1f}",
-            _interval(arm.speedup) if arm.speculation else "1x",
+            interval(arm.speedup) if arm.speculation else "1x",
             f"{m.first_ms - against:+.0f} ms" if arm.speculation else f"{m.first_ms:.0f} ms",
             f"{share:.0%}/{1 - share:.0%}" if share is not None else "",
             f"+{mib(extra)}" if extra else "",
@@ -70,7 +69,7 @@ def _alpha_k(arm: Arm) -> str:
     return f"{effective_acceptance(alpha, spec.n_max):.2f}"
 
 
-def _interval(i: Interval | None) -> str:
+def interval(i: Interval | None) -> str:
     return f"{i.value:.2f}x ({i.low:.2f} to {i.high:.2f})" if i else ""
 
 
@@ -122,7 +121,7 @@ def verdict(p: Probed) -> Iterator[str]:
     for d in t.dropped:
         if f"{d.what}: {d.why}" not in t.reason:
             yield f"not used {d.what}: {d.why}"
-    for doubt in p.doubts:
+    for doubt in p.planned.doubts:
         yield f"note     {doubt} (--all measures it)"
     yield from costs(t)
     for finding in _findings(t):
@@ -186,17 +185,33 @@ def _findings(t: Tuned) -> Iterator[str]:
 
 
 def run_line(p: Probed) -> str:
-    """`specllama serve …` with what was found."""
-    words = ["specllama", "serve", str(p.plan.target.path), "--workload", p.tuned.workload]
+    """`specllama serve …` with what was found, and what was asked of the server here too."""
+    from specllama.engine.command import ngram_flags
+
+    asked, plan = p.planned.asked, p.plan
+    words = ["specllama", "serve", str(plan.target.path), "--workload", p.tuned.workload]
+    if asked.settings.context:
+        words += ["-c", str(asked.settings.context)]
+    if asked.settings.parallel > 1:
+        words += ["--parallel", str(asked.settings.parallel)]
+    if p.planned.wish.vram is not None:
+        words += ["--vram", p.planned.wish.vram]
+    if asked.llama_server is not None:
+        words += ["--llama-server", asked.llama_server]
+    theirs = plan.user.argv
     best = p.tuned.best.speculation if p.tuned.best else None
     if best is None:
-        return shlex.join([*words, "--method", "none"])
-    words += ["--method", ",".join(best.methods)]
-    if best.draft is not None:
-        words += ["--draft", str(best.draft)]
-    if best.uses_draft:
-        words += ["--n-max", str(best.n_max), "--p-min", f"{best.p_min:g}"]
-    return shlex.join([*words, "--tune", "off"])
+        words += ["--method", "none"]
+    else:
+        words += ["--method", ",".join(best.methods)]
+        words += ["--draft", str(best.draft)] if best.draft is not None else []
+        if best.uses_draft:
+            words += ["--n-max", str(best.n_max), "--p-min", f"{best.p_min:g}"]
+        words += ["--tune", "off"]
+        for method in best.methods:
+            for flag in ngram_flags(plan.capabilities, best, method):
+                theirs += flag if plan.user.replacing(plan.capabilities, flag[0]) is None else []
+    return shlex.join(words + (["--", *theirs] if theirs else []))
 
 
 def data(p: Probed) -> dict[str, Any]:
@@ -212,38 +227,6 @@ def data(p: Probed) -> dict[str, Any]:
         "engine": p.plan.engine.label,
         "build": p.plan.capabilities.label,
         "arms": arms,
-        "doubts": list(p.doubts),
+        "doubts": list(p.planned.doubts),
         "run": run_line(p),
-    }
-
-
-def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str]:
-    """What a running server showed."""
-    yield f"server   {url}: {a.engine}, {a.model}"
-    yield f"speed    {a.tokens_per_second:.1f} tok/s, first token after {a.first_ms:.0f} ms"
-    if a.alpha is not None or a.tau is not None:
-        alpha = f"α={a.alpha:.2f}" if a.alpha is not None else "α unknown"
-        tau = f", τ={a.tau:.2f} tokens per step" if a.tau is not None else ""
-        yield f"accepts  {alpha}{tau}"
-    if a.acceptance:
-        yield f"by place {', '.join(f'{x:.2f}' for x in a.acceptance)}"
-    for text in a.missing:
-        yield f"note     {text}"
-    if gain is not None:
-        yield f"speed-up {_interval(gain)} over the baseline"
-
-
-def attached_data(url: str, a: Attached, gain: Interval | None) -> dict[str, Any]:
-    return {
-        "url": url,
-        "engine": a.engine,
-        "model": a.model,
-        "alpha": a.alpha,
-        "tau": a.tau,
-        "acceptance_by_position": list(a.acceptance),
-        "tokens_per_second": a.tokens_per_second,
-        "first_token_ms": a.first_ms,
-        "answers": len(a.ms_per_token),
-        "missing": list(a.missing),
-        "speedup": interval_data(gain),
     }

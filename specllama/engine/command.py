@@ -131,7 +131,7 @@ def _speculation(caps: Capabilities, spec: Speculation) -> list[list[str]]:
         flags += _one(caps, spec.n_min, "--spec-draft-n-min", "--draft-min")
         flags += _one(caps, spec.p_min, "--spec-draft-p-min", "--draft-p-min")
     for method in spec.methods:
-        flags += _ngram(caps, spec, method)
+        flags += ngram_flags(caps, spec, method)
     return flags
 
 
@@ -142,7 +142,8 @@ def _type_name(caps: Capabilities, method: str) -> str | None:
     return "draft" if "draft" in caps.spec_types else None
 
 
-def _ngram(caps: Capabilities, spec: Speculation, method: str) -> list[list[str]]:
+def ngram_flags(caps: Capabilities, spec: Speculation, method: str) -> list[list[str]]:
+    """The n-gram sizes of one of the methods, as this build spells them."""
     sizes = spec.ngram
     if sizes is None or not method.startswith("ngram-"):
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +37,33 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Probed:
-    """One workload's answer. `plan`: what was probed, `tuned`: what came of it."""
+class Planned:
+    """One workload: what is to be measured, and what is ruled out unmeasured with the reason."""
 
+    asked: Asked
+    wish: Wish
     plan: Plan
-    tuned: Tuned
+    task: Task
     doubts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """One workload's answer: what was planned, and what came of it."""
+
+    planned: Planned
+    tuned: Tuned
+
+    @property
+    def plan(self) -> Plan:
+        return self.planned.plan
+
+
+def planned(asked: Asked) -> Iterator[Planned]:
+    """What probe would measure, one workload after the other. Starts nothing."""
+    for wish in asked.wishes:
+        plan = prepare(asked.settings, wish, asked.user_args, asked.llama_server, check_port=False)
+        yield Planned(asked, wish, plan, *_task(plan, wish, asked))
 
 
 def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
@@ -51,21 +73,19 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
     Raises TuningError when a baseline cannot be measured.
     """
     out: list[Probed] = []
-    for wish in asked.wishes:
-        plan = prepare(asked.settings, wish, asked.user_args, asked.llama_server, check_port=False)
-        task, doubts = _task(plan, wish, asked)
+    for each in planned(asked):
         try:
             with stop_on_signals(but=("SIGINT",)):
-                found = tune(Lab(plan, log), task, progress)
+                found = tune(Lab(each.plan, log), each.task, progress)
         except Interrupted as e:
-            return (*out, Probed(plan, e.partial, doubts))
+            return (*out, Probed(each, e.partial))
         except KeyboardInterrupt:
             if out:
                 return tuple(out)
             raise
         if found.arms and not asked.prompts and not asked.lengths:
-            results.store(subject(plan), found)
-        out.append(Probed(plan, found, doubts))
+            results.store(subject(each.plan), found)
+        out.append(Probed(each, found))
     return tuple(out)
 
 

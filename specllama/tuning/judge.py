@@ -27,16 +27,26 @@ def compared(arm: Arm, baselines: Sequence[Measurement]) -> Arm:
 def _speedup(baselines: Sequence[Measurement], arm: Arm) -> Interval | None:
     """The ratio over prompts. Two baselines that differ show how much the machine itself
     changed meanwhile: the interval is widened by half of it to both sides."""
-    sources = [arm.against] if arm.against is not None else list(baselines)
-    base = _times(sources)
-    own = [a.ms_per_token for a in arm.measurement.answers if a.tokens > 1]
-    n = min(len(base), len(own))
-    if not n or sum(own[:n]) <= 0:
+    base, own = _pairs(baselines, arm)
+    if not own or sum(own) <= 0:
         return None
-    ratio = paired_ratio(base[:n], own[:n])
-    speeds = [b.tokens_per_second for b in sources]
+    ratio = paired_ratio(base, own)
+    speeds = [b.tokens_per_second for b in _sources(baselines, arm)]
     drift = (max(speeds) - min(speeds)) / (max(speeds) + min(speeds)) if max(speeds) > 0 else 0
     return Interval(ratio.value, ratio.low * (1 - drift), ratio.high * (1 + drift))
+
+
+def _sources(baselines: Sequence[Measurement], arm: Arm) -> Sequence[Measurement]:
+    """What an arm is compared with."""
+    return [arm.against] if arm.against is not None else baselines
+
+
+def _pairs(baselines: Sequence[Measurement], arm: Arm) -> tuple[list[float], list[float]]:
+    """ms per token of the baseline and of the arm, for the prompts that both answered."""
+    base = _times(_sources(baselines, arm))
+    own = [a.ms_per_token for a in arm.measurement.answers if a.tokens > 1]
+    n = min(len(base), len(own))
+    return base[:n], own[:n]
 
 
 def _times(baselines: Sequence[Measurement]) -> list[float]:
@@ -86,8 +96,6 @@ def answer(
     best = fastest(sure) or fastest(again)  # one that surely wins before one that may
     reason = _reason(best, again, dropped, least_gain)
     wins = best is not None and _wins(best, least_gain)
-    rows = [_times(baselines)] + [[x.ms_per_token for x in a.measurement.answers] for a in again]
-    n = min(len(r) for r in rows)
     return Tuned(
         workload=workload,
         baseline=Arm(None, _merged(baselines)),
@@ -96,11 +104,29 @@ def answer(
         reason=f"{reason}, taken by --force" if force and best is not None and not wins else reason,
         dropped=dropped,
         curves=dict(curves),
-        upper=oracle([r[:n] for r in rows]),
+        upper=_upper(baselines, again),
         launches=launches,
         seconds=seconds,
         complete=complete,
     )
+
+
+def _upper(baselines: Sequence[Measurement], arms: Sequence[Arm]) -> float:
+    """The gain of always having the best arm, over the prompts of the fastest one. Each arm
+    counts by its ratio to its own baseline: they were measured at different times."""
+    best = fastest(arms)
+    if best is None:
+        return 1.0
+    base, _ = _pairs(baselines, best)
+    rows = [base]
+    for arm in arms:
+        if not arm.measurement.findings:
+            ratios = [
+                own / plain for plain, own in zip(*_pairs(baselines, arm), strict=True) if plain
+            ]
+            ratios += [1.0] * (len(base) - len(ratios))
+            rows.append([b * r for b, r in zip(base, ratios, strict=False)])
+    return oracle(rows)
 
 
 def _merged(baselines: Sequence[Measurement]) -> Measurement:

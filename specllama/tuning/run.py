@@ -70,7 +70,7 @@ class Task:
 @dataclass
 class Run:
     """The state of one search: what was measured, and what was dropped why. `beside`: the
-    baseline's server while it stays up."""
+    baseline's server while it stays up; `slower`: what drafts at no length fast enough."""
 
     lab: Lab
     task: Task
@@ -83,6 +83,7 @@ class Run:
     arms: list[Arm] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
     curves: dict[str, Mapping[int, Interval]] = field(default_factory=dict)
+    slower: list[Speculation] = field(default_factory=list)
 
     @property
     def spent(self) -> float:

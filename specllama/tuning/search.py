@@ -99,6 +99,13 @@ def _pointless(run: Run, c: Candidate) -> str:
     best = max((a.speedup.value for a in run.arms if a.speedup), default=0.0)
     if best and c.expected is not None and c.expected < best:
         return f"at most {c.expected:.2f}x is expected of it, {best:.2f}x is measured"
+    for s in run.slower:  # copies may win, but they do so better without it
+        if (
+            s != c.speculation
+            and s.draft == c.speculation.draft
+            and set(s.methods) < set(c.speculation.methods)
+        ):
+            return f"{label(s)} is slower at every length: it can only hold the copies back"
     return ""
 
 
@@ -128,6 +135,7 @@ def _search_length(run: Run, c: Candidate) -> None:
             c.speculation,
             f"{SLOWER} (best K={k}: {expected.value:.2f}x predicted)",
         )
+        run.slower.append(c.speculation)
         return
     if k != top or arm.trial:
         arm = _try_length(run, c, k, expected) or arm

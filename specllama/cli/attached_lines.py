@@ -1,0 +1,45 @@
+"""What probe --url shows of a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from specllama.cli.probe_lines import interval
+from specllama.cli.tuning_lines import interval_data
+
+if TYPE_CHECKING:
+    from specllama.tuning.attach import Attached
+    from specllama.tuning.speedup import Interval
+
+
+def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str]:
+    """What a running server showed."""
+    yield f"server   {url}: {a.engine}, {a.model}"
+    yield f"speed    {a.tokens_per_second:.1f} tok/s, first token after {a.first_ms:.0f} ms"
+    if a.alpha is not None or a.tau is not None:
+        alpha = f"α={a.alpha:.2f}" if a.alpha is not None else "α unknown"
+        tau = f", τ={a.tau:.2f} tokens per step" if a.tau is not None else ""
+        yield f"accepts  {alpha}{tau}"
+    if a.acceptance:
+        yield f"by place {', '.join(f'{x:.2f}' for x in a.acceptance)}"
+    for text in a.missing:
+        yield f"note     {text}"
+    if gain is not None:
+        yield f"speed-up {interval(gain)} over the baseline"
+
+
+def attached_data(url: str, a: Attached, gain: Interval | None) -> dict[str, Any]:
+    return {
+        "url": url,
+        "engine": a.engine,
+        "model": a.model,
+        "alpha": a.alpha,
+        "tau": a.tau,
+        "acceptance_by_position": list(a.acceptance),
+        "tokens_per_second": a.tokens_per_second,
+        "first_token_ms": a.first_ms,
+        "answers": len(a.ms_per_token),
+        "missing": list(a.missing),
+        "speedup": interval_data(gain),
+    }

@@ -1,0 +1,47 @@
+"""What probe --dry-run shows: what would be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specllama.engine.settings import Speculation
+    from specllama.serving.probe import Planned
+
+
+def planned_lines(p: Planned) -> Iterator[str]:
+    """One workload."""
+    yield f"{p.plan.target.path.name}, {p.task.workload}: {p.task.budget:.0f} s"
+    yield f"baseline {p.plan.speculating(None).command.display()}"
+    for c in p.task.candidates:
+        longest = f", K up to {c.longest}" if c.speculation.uses_draft else ""
+        yield f"measure  {'+'.join(c.speculation.methods)}{_with(c.speculation)}{longest}"
+    if not p.task.candidates:
+        yield f"measure  nothing: {p.plan.choice.because}"
+    for doubt in p.doubts:
+        yield f"note     {doubt} (--all measures it)"
+
+
+def _with(s: Speculation) -> str:
+    return f" with {s.draft.name}" if s.draft is not None else ""
+
+
+def planned_data(p: Planned) -> dict[str, Any]:
+    """The same for JSON."""
+    return {
+        "target": str(p.plan.target.path),
+        "workload": p.task.workload,
+        "seconds": p.task.budget,
+        "baseline": list(p.plan.speculating(None).command.argv),
+        "candidates": [
+            {
+                "methods": list(c.speculation.methods),
+                "draft": str(c.speculation.draft) if c.speculation.draft else None,
+                "longest": c.longest if c.speculation.uses_draft else None,
+                "expected": c.expected,
+            }
+            for c in p.task.candidates
+        ],
+        "doubts": list(p.doubts),
+    }
