@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from specllama.cli.probe_lines import run_line
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.errors import UsageError
-from specllama.planning.prepare import Wish
+from specllama.planning.prepare import Wish, prepare
 from specllama.serving.probe import Asked, Probed, planned
+from specllama.serving.scope import Scope
+from specllama.serving.tune import Wanted, quick_task
 from specllama.tuning.arms import Arm, Tuned
 from specllama.tuning.measure import Measurement
 from specllama.tuning.prompts import read_prompts
@@ -97,10 +99,52 @@ def test_dry_run_says_what_would_be_measured_and_starts_nothing() -> None:
     assert (first["workload"], second["workload"]) == ("code", "edit")
     assert "--spec-type" not in first["baseline"]
     assert first["candidates"][0]["draft"] == str(DRAFT)
-    assert {m for c in second["candidates"] for m in c["methods"]} > {"draft-simple"}
+    assert [c["methods"] for c in second["candidates"]] == [["draft-simple"]], "only the named one"
     done = specllama("probe", "--url", "http://127.0.0.1:9", "--dry-run")
     assert done.returncode == 2
     assert "nothing is launched" in done.stderr
+
+
+def about(draft: Path | None = None, **scope: Any) -> set[str]:
+    """The keys under which probe (or serve, by `scope`) keeps what it finds."""
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    wish = Wish("code", draft)
+    if not scope:
+        return {s.key for p in planned(Asked(settings, (wish,))) for s in p.about}
+    plan = prepare(settings, wish, scope.pop("user", ()), check_port=False)
+    return {quick_task(plan, Wanted("auto", 60, Scope(**scope)))[2].key}
+
+
+def test_a_result_answers_only_the_question_it_was_measured_for() -> None:
+    """Seen: without --draft the pair was ruled out unmeasured, and `serve --draft` then took
+    that result for its own."""
+    usual, named = about(everything=False), about(DRAFT, named=True)
+    assert usual != named
+    assert about(DRAFT) == named, "probe's result is serve's"
+    assert about() == usual
+    assert about(DRAFT, named=True, lengths=(2,)) != named
+    assert about(DRAFT, named=True, p_min=0.5) != named
+    (theirs,) = about(DRAFT, named=True, user=("--spec-draft-n-max", "2"))
+    assert {theirs}.isdisjoint(named | about(DRAFT, named=True, lengths=(2,)))
+
+
+def test_the_best_of_everything_answers_the_usual_question_too() -> None:
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    (p,) = planned(Asked(settings, (Wish("code"),), everything=True))
+    assert {s.key for s in p.about} > about()
+
+
+def test_lengths_that_the_user_fixed_are_kept() -> None:
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    args = ("--spec-draft-n-max", "2", "--spec-draft-p-min", "0.75")
+    plan = prepare(settings, Wish("code", DRAFT), args, check_port=False)
+    task, _, _ = quick_task(plan, Wanted("auto", 60, Scope(named=True)))
+    assert (task.lengths, task.p_min) == ((2,), 0.75)
+    task, _, _ = quick_task(plan, Wanted("auto", 60, Scope(named=True, lengths=(12,))))
+    assert task.lengths == (2,), "theirs win"
+    plan = prepare(settings, Wish("code", DRAFT), check_port=False)
+    task, _, _ = quick_task(plan, Wanted("auto", 60, Scope(named=True, lengths=(12,))))
+    assert [c.longest for c in task.candidates] == [12]
 
 
 def test_a_run_line_keeps_the_ngram_sizes_that_were_measured() -> None:

@@ -239,6 +239,18 @@ def test_only_the_lengths_asked_for() -> None:
     assert {s.n_max for s in lab.launches if s} <= {1, 2, 5}
 
 
+def test_a_single_length_takes_a_single_launch() -> None:
+    t, lab = run(Script(smooth), task(DRAFT, lengths=(2,), p_min=0.5, thorough=True))
+    assert [(s.n_max, s.p_min) for s in lab.launches if s] == [(2, 0.5)]
+    assert best_k(t) == 2
+
+
+def test_a_length_that_is_not_possible_is_said() -> None:
+    t, lab = run(Script(smooth), task(Candidate(MTP, longest=3), lengths=(4, 6)))
+    assert lab.launches == [None]
+    assert t.reason == "draft-mtp K=3: its files and memory allow no draft longer than 3"
+
+
 def test_p_min_is_a_second_axis_when_drafts_are_rejected() -> None:
     def accept(r: Request) -> float:
         return 0.85 if r.speculation and r.speculation.p_min else 0.4

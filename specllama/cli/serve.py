@@ -86,6 +86,7 @@ def serve(
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError, UsageError
     from specllama.planning.prepare import Wish, prepare
+    from specllama.serving.scope import Scope
     from specllama.serving.serve import serve as run
     from specllama.serving.stop import Stopped
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
@@ -98,7 +99,8 @@ def serve(
     printer = Printer(as_json)
     with printer.busy("reading the model and the engine …"):
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
-    wanted = Wanted(tune, budget, named=bool(draft or method), force=force)
+    scope = Scope(bool(draft or method), lengths=(n_max,) if n_max else (), p_min=p_min)
+    wanted = Wanted(tune, budget, scope, force)
     if tune not in (AUTO, OFF, FULL):
         raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
     if dry_run:

@@ -17,11 +17,14 @@ def tuning_lines(o: Outcome) -> Iterator[str]:
         yield f"tuning   {note}"
     if o.tuned is not None:
         t = o.tuned
-        yield f"tuned    {t.reason} ({t.launches} launches, {t.seconds:.0f} s)"
+        off = "" if t.best else "off: "
+        yield f"tuned    {off}{t.reason} ({t.launches} launches, {t.seconds:.0f} s)"
         for d in t.dropped:
-            yield f"not used {d.what}: {d.why}"
+            if f"{d.what}: {d.why}" not in t.reason:
+                yield f"not used {d.what}: {d.why}"
     elif o.result is not None:
-        yield f"tuned    {o.result.reason}"
+        off = "" if o.result.speculation else "off: "
+        yield f"tuned    {off}{o.result.reason}"
 
 
 def tuning_data(o: Outcome) -> dict[str, Any]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama.engine.client import Prompt
 from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import Wish, prepare
-from specllama.planning.ways import ways
 from specllama.serving.lab import Lab
+from specllama.serving.scope import Scope, candidates, combinations, held, subject, worth
 from specllama.serving.stop import stop_on_signals
-from specllama.serving.tune import candidates, combinations, subject, trusted
 from specllama.tuning import results
 from specllama.tuning.arms import Progress, Tuned
+from specllama.tuning.results import Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, tune
 
@@ -38,13 +38,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Planned:
-    """One workload: what is to be measured, and what is ruled out unmeasured with the reason."""
+    """One workload: what is to be measured, what is ruled out unmeasured with the reason, and
+    what a result answers."""
 
     asked: Asked
     wish: Wish
     plan: Plan
     task: Task
     doubts: tuple[str, ...]
+    about: tuple[Subject, ...]
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def planned(asked: Asked) -> Iterator[Planned]:
     """What probe would measure, one workload after the other. Starts nothing."""
     for wish in asked.wishes:
         plan = prepare(asked.settings, wish, asked.user_args, asked.llama_server, check_port=False)
-        yield Planned(asked, wish, plan, *_task(plan, wish, asked))
+        yield _planned(plan, wish, asked)
 
 
 def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
@@ -83,31 +85,34 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
             if out:
                 return tuple(out)
             raise
-        if found.arms and not asked.prompts and not asked.lengths:
-            results.store(subject(each.plan), found)
+        if found.arms and not asked.prompts:
+            for about in each.about:
+                results.store(about, found)
         out.append(Probed(each, found))
     return tuple(out)
 
 
-def _task(plan: Plan, wish: Wish, asked: Asked) -> tuple[Task, tuple[str, ...]]:
+def _planned(plan: Plan, wish: Wish, asked: Asked) -> Planned:
     named = wish.draft is not None or wish.method is not None
-    kept, doubts = trusted(ways(plan), named or asked.everything)
+    scope = held(plan, Scope(named, asked.everything, asked.lengths))
+    kept, doubts = worth(plan, scope)
+    usual, _ = worth(plan, replace(scope, everything=False))  # the best of all answers that too
     found = candidates(kept)
     repeats = any(m.startswith("ngram-") for m in plan.workload.methods)
     if asked.everything or (repeats and not named):
         found += combinations(plan, kept)
-    return (
-        Task(
-            workload=plan.workload.name,
-            prompts=asked.prompts or plan.workload.prompts,
-            sampling=plan.workload.sampling,
-            chat=plan.target.has_chat_template,
-            candidates=found,
-            budget=asked.budget / len(asked.wishes),
-            thorough=True,
-            lengths=asked.lengths,
-            slots=plan.settings.parallel,
-            hybrid=plan.target.memory != "attention",
-        ),
-        doubts,
+    task = Task(
+        workload=plan.workload.name,
+        prompts=asked.prompts or plan.workload.prompts,
+        sampling=plan.workload.sampling,
+        chat=plan.target.has_chat_template,
+        candidates=found,
+        budget=asked.budget / len(asked.wishes),
+        thorough=True,
+        lengths=scope.lengths,
+        p_min=scope.p_min,
+        slots=plan.settings.parallel,
+        hybrid=plan.target.memory != "attention",
     )
+    about = tuple(dict.fromkeys(subject(plan, w, scope) for w in (kept, usual)))
+    return Planned(asked, wish, plan, task, doubts, about)

@@ -51,8 +51,8 @@ class Candidate:
 @dataclass(frozen=True)
 class Task:
     """What is to be found. `chat`: prompts go through the chat endpoint. `budget` in seconds,
-    loading not counted; `thorough`: p_min and n-gram sizes are tried too; `force`: the best arm is taken however
-    slow. `lengths`: only these K (empty = all)."""
+    loading not counted; `thorough`: p_min and n-gram sizes are tried too; `force`: the best arm
+    is taken however slow. `lengths`: only these K (empty = all); `p_min`: only this (None = any)."""
 
     workload: str
     prompts: tuple[Prompt, ...]
@@ -63,6 +63,7 @@ class Task:
     thorough: bool = False
     force: bool = False
     lengths: tuple[int, ...] = ()
+    p_min: float | None = None
     slots: int = 1
     hybrid: bool = False
 
@@ -99,10 +100,10 @@ class Run:
 
     @property
     def arm_share(self) -> float:
-        """The part of the budget one launch may take. A draft takes two, n-grams one."""
-        ways = self.task.candidates
-        wanted = sum(2 if c.speculation.uses_draft else 1 for c in ways)
-        wanted += 2 if self.task.thorough else 0  # p_min, or shorter n-grams
+        """The part of the budget one launch may take: a draft takes two, and so do n-grams
+        whose first sizes find nothing."""
+        wanted = 2 * len(self.task.candidates)
+        wanted += 2 if self.task.thorough else 0  # p_min
         return _ARMS_SHARE / min(max(1, wanted), _USUAL_LAUNCHES + 2 * self.task.thorough)
 
     @contextmanager

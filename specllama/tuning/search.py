@@ -110,10 +110,20 @@ def _pointless(run: Run, c: Candidate) -> str:
 
 
 def _search_length(run: Run, c: Candidate) -> None:
-    """One launch at the longest draft, one at the best predicted."""
+    """One launch at the longest draft, one at the best predicted. A single length that was
+    asked for takes one."""
+    asked = [k for k in run.task.lengths if k <= c.longest]
+    if run.task.lengths and not asked:
+        run.drop(c.speculation, f"its files and memory allow no draft longer than {c.longest}")
+        return
+    if len(asked) == 1:
+        only = _try_length(run, c, asked[0], None)
+        if only is not None and not _hopeless(run, only):
+            _try_p_min(run, only)
+        return
     most = MOST_K if run.task.thorough else min(MOST_K, 2 * c.speculation.n_max)
-    top = max(1, min(c.longest, max(run.task.lengths, default=most)))
-    probed = replace(c.speculation, n_max=top, p_min=0.0)
+    top = max(1, min(c.longest, max(asked, default=most)))
+    probed = _with_length(run, c, top)
     run.say(f"measuring {label(probed)}: acceptance and the cost of each draft length")
     arm = arm_of(run, probed, curve=True)
     if arm is None and top > c.speculation.n_max:  # died: not so long, then
@@ -139,14 +149,13 @@ def _search_length(run: Run, c: Candidate) -> None:
         return
     if k != top or arm.trial:
         arm = _try_length(run, c, k, expected) or arm
-    if run.task.thorough and arm.measurement.alpha is not None:
-        _try_p_min(run, arm)
+    _try_p_min(run, arm)
 
 
 def _restarts(run: Run, c: Candidate, top: int) -> list[int]:
     """The lengths to launch where one launch does not tell of the others."""
     if run.task.lengths:
-        return [k for k in run.task.lengths if k != top]
+        return [k for k in run.task.lengths if k < top]
     usual = min(c.speculation.n_max, top)
     return sorted({usual, 1, 2} - {top}, reverse=True) if run.task.thorough else [usual]
 
@@ -155,14 +164,20 @@ def _try_length(run: Run, c: Candidate, k: int, expected: Interval | None) -> Ar
     if run.over:
         run.drop(replace(c.speculation, n_max=k), f"{NO_TIME} to confirm it")
         return None
-    spec = replace(c.speculation, n_max=k, p_min=0.0)
+    spec = _with_length(run, c, k)
     run.say(f"confirming {label(spec)}")
     return arm_of(run, spec, expected)
+
+
+def _with_length(run: Run, c: Candidate, k: int) -> Speculation:
+    return replace(c.speculation, n_max=k, p_min=run.task.p_min or 0.0)
 
 
 def _try_p_min(run: Run, arm: Arm) -> None:
     """A draft that stops when it is unsure, where long drafts are mostly rejected."""
     alpha, spec = arm.measurement.alpha, arm.speculation
+    if not run.task.thorough or run.task.p_min is not None:
+        return
     if spec is None or alpha is None or alpha >= _LOW_ALPHA or not spec.uses_draft:
         return
     for p_min in _P_MINS:
