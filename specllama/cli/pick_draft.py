@@ -101,7 +101,7 @@ def pick_draft(
         printer.json(_data(info, picked, space, workload, here))
     else:
         _print(printer, info, picked, space, show_all)
-        printer.say(_last_line(info, picked, workload, here))
+        printer.say(_last_line(info, picked, workload, here, context))
     if not picked.candidates:
         raise typer.Exit(1)
 
@@ -177,7 +177,9 @@ def _file(target: ModelInfo, c: Candidate) -> str:
     return c.draft.path.name if c.draft else f"{target.path.name} (its MTP head)"
 
 
-def _last_line(target: ModelInfo, picked: Picked, workload: str, draft: str | None) -> str:
+def _last_line(
+    target: ModelInfo, picked: Picked, workload: str, draft: str | None, context: int
+) -> str:
     """What to run, or what to download."""
     import shlex
 
@@ -187,6 +189,7 @@ def _last_line(target: ModelInfo, picked: Picked, workload: str, draft: str | No
             return f"get      it with --hub --download, or from {draft}"
         if draft is not None:
             words += ["--draft", draft]
+        words += ["-c", str(context)] if context else []
         return f"run      {shlex.join(words)}"
     return "\n".join(_advice(target))
 

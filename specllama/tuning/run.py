@@ -30,9 +30,11 @@ LEAST_GAIN = 1.03  # under it speculation is off
 _ROUNDS = 4  # short requests for each draft length
 _LEAST_PROMPTS, _MOST_PROMPTS = 3, 12
 _LEAST_TOKENS, _MOST_TOKENS = 24, 128
-# Of the budget: for all arms together, and for the first look at the baseline; of an arm's
-# part: for short requests.
-_ARMS_SHARE, _FIRST_SHARE, _CURVE_SHARE = 0.8, 0.12, 0.4
+# Of the budget: for all arms together, and for the first look at the baseline.
+_ARMS_SHARE, _FIRST_SHARE = 0.8, 0.12
+# Of an arm's part: for a trial, which only has to show which length to confirm, and for that
+# confirmation, which decides; of a trial: for short requests.
+_TRIAL_SHARE, _CONFIRM_SHARE, _CURVE_SHARE = 0.7, 1.3, 0.5
 _USUAL_LAUNCHES = 4  # more candidates than that are seldom all tried
 _MANY_DRAFTS = 100  # drafted tokens after which an α of 1 is no accident
 _LAST_START = 0.85  # of the budget; later launches could not end within it
