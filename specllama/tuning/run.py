@@ -144,7 +144,9 @@ def baseline(run: Run, client: Client) -> Measurement:
     task = run.task
     probe = Job(task.prompts, task.sampling, 16, task.chat)
     first = ask(client, task.prompts[-1], 16, probe)
-    seconds = run.arm_share * task.budget / (2 if run.lab.room_for_two else 1)
+    seconds = run.arm_share * task.budget
+    if run.lab.room_for_two:
+        seconds *= _CONFIRM_SHARE / 2
     per_prompt = seconds / min(len(task.prompts), _MOST_PROMPTS)
     tokens = int((per_prompt - first.prompt_ms / 1000) * 1000 / max(0.01, first.ms_per_token))
     run.job = replace(probe, tokens=max(_LEAST_TOKENS, min(_MOST_TOKENS, tokens)))
@@ -157,19 +159,20 @@ def baseline(run: Run, client: Client) -> Measurement:
     return replace(found, greedy=_greedy(run, client))
 
 
-def job_of(run: Run) -> Job:
-    """What every arm is asked: as many prompts as the baseline answered in its share."""
+def job_of(run: Run, part: float = 1.0) -> Job:
+    """What every arm is asked: as many prompts as the baseline answered in its share. `part`:
+    of an arm's share of the budget."""
     assert run.job is not None
     return replace(
         run.job,
-        until=run.until(run.arm_share),
+        until=run.until(part * run.arm_share),
         tick=lambda: run.say(""),
     )
 
 
 def _look(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
     """The arm of a running server, asked in turn with the plain one where that is up."""
-    job = job_of(run)
+    job = job_of(run, _CONFIRM_SHARE if expected is not None else 1.0)
     least = min(_LEAST_PROMPTS, len(job.prompts))
     if run.beside is not None:
         against, found = measure_beside(run.beside, client, job, least)
@@ -208,9 +211,9 @@ def _with_curve(run: Run, client: Client, spec: Speculation, expected: Interval 
     server."""
     asked = run.task.lengths
     wanted = [k for k in range(1, spec.n_max + 1) if not asked or k in asked or k == spec.n_max]
-    short = replace(job_of(run), until=run.until(_CURVE_SHARE * run.arm_share))
+    short = job_of(run, _CURVE_SHARE * _TRIAL_SHARE)
     lengths = sample_lengths(client, short, wanted, _ROUNDS)
-    job = replace(job_of(run), until=run.until((1 - _CURVE_SHARE) * run.arm_share))
+    job = job_of(run, (1 - _CURVE_SHARE) * _TRIAL_SHARE)
     found = measure(client, job, min(_LEAST_PROMPTS, len(job.prompts)))
     found = replace(found, greedy=_greedy(run, client), findings=_findings(run, found))
     arm = Arm(spec, replace(found, lengths=lengths), predicted=expected, trial=bool(run.beside))
