@@ -105,6 +105,17 @@ def test_answers_that_are_none(answer: object, status: int, says: str) -> None:
     assert len(done.stderr.splitlines()) <= 2
 
 
+def test_answers_in_one_piece_show_no_speed() -> None:
+    whole = [{"choices": [{"delta": {"content": "all at once"}}]}]
+    with serving(answer=lambda n: whole) as url:
+        done = specllama("probe", "--url", url)
+        assert "note     answers come in one piece" in done.stdout
+        done = specllama("probe", "--url", url, "--baseline-url", url)
+    assert done.returncode == 1
+    assert "in one piece: there is no speed to compare" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_nobody_there() -> None:
     done = specllama("probe", "--url", "http://127.0.0.1:9")
     assert done.returncode == 1

@@ -216,6 +216,8 @@ def probe(
     if after and alpha is None and tau is None:
         missing.append("it counted no drafted tokens: speculation is off there")
     ms = sum(r.ms for r in replies)
+    if not ms:
+        missing.append("answers come in one piece: their speed is not seen")
     return Attached(
         engine=engine,
         model=model,
@@ -230,8 +232,11 @@ def probe(
 
 
 def speedup(baseline: Attached, other: Attached) -> Interval:
-    """How many times faster `other` decodes the same prompts."""
+    """How many times faster `other` decodes the same prompts. Raises TuningError when an
+    answer came in one piece, which shows no speed."""
     n = min(len(baseline.ms_per_token), len(other.ms_per_token))
+    if not sum(other.ms_per_token[:n]) or not sum(baseline.ms_per_token[:n]):
+        raise TuningError("the answers came in one piece: there is no speed to compare")
     return paired_ratio(baseline.ms_per_token[:n], other.ms_per_token[:n])
 
 
