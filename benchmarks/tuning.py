@@ -181,7 +181,11 @@ def engine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a coarser grid, in about ten minutes")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a coarser grid and less time for the tuner: about half an hour",
+    )
     parser.add_argument("--method", action="append", help="only this method; may repeat")
     args = parser.parse_args()
     ways = args.method or ["draft-simple", "draft-mtp", "ngram-simple"]

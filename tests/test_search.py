@@ -61,6 +61,14 @@ def test_a_cliff_is_not_stepped_on(seed: int) -> None:
     assert t.launches <= 3
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_of_equal_lengths_the_shortest_is_taken(seed: int) -> None:
+    """Seen: K = 1, 2 and 3 predicted within 3 %, the longest of them, and least certain, tried."""
+    script = Script(lambda k, m: 10 * (2 - 0.5**k) if k else 15, accept=lambda r: 0.5)
+    t, _ = run(script, task(DRAFT), seed=seed)
+    assert best_k(t) in (1, 2)
+
+
 def test_where_nothing_wins_the_answer_is_off() -> None:
     """A MoE on one GPU: each verified token wakes more experts (issue 19493)."""
     t, lab = run(Script(lambda k, m: 10 * (1 + 1.2 * k)), task(DRAFT, MTP))

@@ -11,6 +11,7 @@ when the gain is close to the noise (A-B-A). Less than 1.03x, or an interval tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from specllama.engine.errors import EngineError
@@ -32,6 +33,7 @@ from specllama.tuning.run import (
 from specllama.tuning.speedup import Interval, StepLog, predict, replayed_lengths
 
 _NEAR = 0.85  # a prediction under it is not confirmed unless its interval holds a gain
+_TIE = 0.97  # of the best prediction: noise
 _P_MINS = (0.5, 0.75)
 _HIGH_ALPHA = 0.8  # above it a longer copy may be better
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
@@ -139,7 +141,7 @@ def _search_length(run: Run, c: Candidate) -> None:
             _try_length(run, c, k, None)
         return
     run.curves[label(replace(probed, n_max=0)).replace(" K=0", "")] = predicted
-    k, expected = max(predicted.items(), key=lambda x: x[1].value)
+    k, expected = _to_confirm(predicted)
     if expected.high < LEAST_GAIN and expected.value < _NEAR and not run.task.force:
         run.drop(
             c.speculation,
@@ -150,6 +152,15 @@ def _search_length(run: Run, c: Candidate) -> None:
     if k != top or arm.trial:
         arm = _try_length(run, c, k, expected) or arm
     _try_p_min(run, arm)
+
+
+def _to_confirm(predicted: Mapping[int, Interval]) -> tuple[int, Interval]:
+    """The best prediction, where an uncertain one counts for less and of near equals the
+    shortest draft is taken: it depends on the least luck."""
+    score = {k: (v.value + v.low) / 2 for k, v in predicted.items()}
+    best = max(score.values())
+    k = min(k for k in predicted if score[k] >= best - (1 - _TIE) * abs(best))
+    return k, predicted[k]
 
 
 def _restarts(run: Run, c: Candidate, top: int) -> list[int]:
