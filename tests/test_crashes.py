@@ -11,6 +11,9 @@ import pytest
 from specllama.engine import process
 from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
+from specllama.engine.settings import Settings
+from specllama.planning.prepare import Wish, prepare
+from specllama.serving.lab import Lab
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, gone, script, specllama
 
@@ -61,10 +64,25 @@ def test_a_server_that_does_not_start_is_explained(
     fake = Fake(tmp_path, crash=text)
     done = specllama("serve", TARGET, "--port", "0", "--llama-server", fake.path)
     assert done.returncode == 1
-    assert f"llama-server did not start: {''}" in done.stderr
+    assert "llama-server did not start: " in done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert len(fake.starts) == starts
+
+
+def test_a_server_that_ends_while_it_is_measured_did_start(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, crash_after=0.5)
+    settings = Settings(TARGET, "127.0.0.1", 0)
+    plan = prepare(settings, Wish("chat", method="none"), (), str(fake.path))
+    lab = Lab(plan, tmp_path / "log")
+    with pytest.raises(EngineError, match="llama-server ended: it crashed"):
+        _ask_until_it_ends(lab)
+
+
+def _ask_until_it_ends(lab: Lab) -> None:
+    with lab.serve(None) as served:
+        while True:
+            served.client.complete("x", 4, {})
 
 
 def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> None:

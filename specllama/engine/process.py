@@ -40,9 +40,13 @@ class ServerProcess:
     def pid(self) -> int:
         return self.popen.pid
 
-    def exit_code(self) -> int | None:
-        """None while it runs; negative = ended by that signal (POSIX)."""
-        return self.popen.poll()
+    def exit_code(self, patience: float = 0.0) -> int | None:
+        """None while it runs; negative = ended by that signal (POSIX). `patience`: seconds to
+        wait for the end of one that is ending: its connections break a little earlier."""
+        try:
+            return self.popen.wait(patience)
+        except subprocess.TimeoutExpired:
+            return None
 
     def log_text(self, last_bytes: int = 64 * 1024) -> str:
         """The end of what this start wrote to the log."""

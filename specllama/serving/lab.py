@@ -16,10 +16,11 @@ from specllama.memory.devices import overcommitted
 from specllama.memory.estimate import per_device
 from specllama.planning.budget import plain
 from specllama.planning.plan import Plan, free_port
-from specllama.serving.launch import LaunchFailed
+from specllama.serving.launch import LaunchFailed, ended_hint
 from specllama.tuning.arms import Served
 
 _LOCAL = "127.0.0.1"  # never where others could reach a server that is only being measured
+_ENDING_S = 1.0  # between a broken connection and the end of the server that broke it
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,22 @@ class Lab:
         log = self.log if speculation is not None else self.log.with_suffix(".plain.log")
         server = process.start(plan.command, log)
         client = Client(plan.settings.url, plan.settings.api_key)
+        ready = False
         try:
             try:
                 process.wait_ready(server, client.healthy)
+                ready = True
                 yield Served(client, server.log_text)
             except EngineError:
-                code = server.exit_code()
+                code = server.exit_code(_ENDING_S)
                 if code is None:
                     raise
-                raise LaunchFailed(explain(code, server.log_text()), log) from None
+                why = explain(code, server.log_text())
+                if not ready:
+                    raise LaunchFailed(why, log) from None
+                raise EngineError(
+                    f"llama-server ended: {why.message}", ended_hint(why, log)
+                ) from None
         finally:
             client.close()
             server.stop()

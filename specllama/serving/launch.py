@@ -92,11 +92,12 @@ class LaunchFailed(EngineError):
     """The server ended while starting."""
 
     def __init__(self, why: Exit, log: Path) -> None:
-        super().__init__(f"llama-server did not start: {why.message}", _hint(why, log))
+        super().__init__(f"llama-server did not start: {why.message}", ended_hint(why, log))
         self.exit = why
 
 
-def _hint(why: Exit, log: Path) -> str:
+def ended_hint(why: Exit, log: Path) -> str:
+    """What to do next, and where the log is."""
     return f"{why.hint} Log: {log}".strip()
 
 

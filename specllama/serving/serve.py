@@ -11,7 +11,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import Exit, explain
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
-from specllama.serving.launch import Launch, Progress, launch
+from specllama.serving.launch import Launch, Progress, ended_hint, launch
 from specllama.serving.stop import Stopped, stop_on_signals
 from specllama.serving.verify import Engagement, verify
 
@@ -89,7 +89,7 @@ def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: Report) -
     if quick >= MAX_QUICK_CRASHES:
         raise EngineError(
             f"llama-server ended {quick} times in a row: {why.message}",
-            f"{why.hint} Log: {log}".strip(),
+            ended_hint(why, log),
         )
     if why.kind == "memory" and (
         smaller := plan.with_less_memory(f"llama-server ended: {why.message}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specllama.planning.plan import Plan
 from specllama.serving.lab import Lab
+from specllama.serving.launch import LaunchFailed
 from specllama.serving.scope import Scope, candidates, combinations, held, subject, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
@@ -16,6 +17,9 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.results import Result, Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, tune
+
+# Why a plain server does not start, whatever is tried next.
+_LASTING = ("argument", "architecture", "model")
 
 AUTO, OFF, FULL = "auto", "off", "full"
 
@@ -45,7 +49,8 @@ class Wanted:
 def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Outcome:
     """The plan with the settings that were measured to be fastest.
 
-    Ctrl-C while measuring skips the rest and goes on. Raises Stopped on SIGTERM.
+    Ctrl-C while measuring skips the rest and goes on. Raises Stopped on SIGTERM, EngineError
+    when no server of this model can start.
     """
     if wanted.mode == OFF:
         return Outcome(plan, OFF)
@@ -68,6 +73,11 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
     except KeyboardInterrupt:
         return Outcome(plan, "skipped", (*notes, "tuning skipped"))
     except TuningError as e:
+        why = e.__cause__
+        if isinstance(why, LaunchFailed) and why.exit.kind in _LASTING:
+            raise why from None
+        if isinstance(why, LaunchFailed):  # speculation only needs more
+            plan = plan.without_speculation("the server did not start even without it")
         return Outcome(plan, "failed", (*notes, f"not tuned: {e.message}"))
     if not found.arms and not found.complete_enough:
         return Outcome(plan, "failed", (*notes, f"not tuned: {found.reason}"), found)

@@ -50,15 +50,15 @@ class Interrupted(Exception):
 def tune(lab: Lab, task: Task, progress: Progress) -> Tuned:
     """The fastest of the candidates, or off.
 
-    Raises TuningError when not even the baseline can be measured; Interrupted on Ctrl-C, with
-    what was learnt (KeyboardInterrupt itself when that is nothing).
+    Raises TuningError, caused by the EngineError, when not even the baseline can be measured;
+    Interrupted on Ctrl-C, with what was learnt (KeyboardInterrupt itself when that is nothing).
     """
     run = Run(lab, task, progress)
     try:
         _measure_all(run)
     except EngineError as e:
         if not run.baselines:
-            raise TuningError(f"the baseline could not be measured: {e.message}", e.hint) from None
+            raise TuningError(f"the baseline could not be measured: {e.message}", e.hint) from e
         run.dropped.append(Dropped("the rest", e.message))
         return run.answered(complete=False)
     except KeyboardInterrupt:
