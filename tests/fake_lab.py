@@ -6,6 +6,7 @@ minutes of decoding takes no time. What the real servers do is in test_measure.p
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,13 +33,15 @@ class Request:
 @dataclass
 class Script:
     """One machine. `cost(k, method)`: ms of a step with k drafted tokens; `accept`: the
-    conditional acceptance of each drafted token; `drafts`: share of steps that draft at all."""
+    conditional acceptance of each drafted token; `drafts`: share of steps that draft at all;
+    `drift`, `weather`: how much slower everything is, by launches and by requests so far."""
 
     cost: Callable[[int, str], float]
     accept: Callable[[Request], float] = field(default=lambda request: 0.7)
     drafts: Callable[[Request], float] = field(default=lambda request: 1.0)
     noise: float = 0.0
     drift: Callable[[int], float] = field(default=lambda launch: 1.0)
+    weather: Callable[[int], float] = field(default=lambda requests: 1.0)
     dies: Callable[[Speculation | None], bool] = field(default=lambda spec: False)
     per_token: bool = True
     counts: bool = True
@@ -50,7 +53,13 @@ class Script:
 class FakeClient:
     """A Client as far as measuring asks one."""
 
-    def __init__(self, script: Script, spec: Speculation | None, rng: random.Random, slow: float):
+    def __init__(
+        self,
+        script: Script,
+        spec: Speculation | None,
+        rng: random.Random,
+        slow: Callable[[], float],
+    ) -> None:
         self._script, self._spec, self._rng, self._slow = script, spec, rng, slow
         self._prompts: set[str] = set()
         self.requests = 0
@@ -72,6 +81,7 @@ class FakeClient:
         n, ms, drafted, accepted = 1, 0.001, 0, 0
         marks = [Timings(20, 50.0, n, ms, 0, 0)]
         method = spec.methods[0] if spec else ""
+        slow = self._slow()
         longest = 0 if spec is None else (s.ignores_n_max or spec.n_max)
         if spec is not None and not spec.uses_draft and spec.ngram is not None:
             longest = spec.ngram.m
@@ -82,7 +92,7 @@ class FakeClient:
             kept = 0
             while kept < k and self._rng.random() < p:
                 kept += 1
-            ms += s.cost(k, method) * self._slow * max(0.2, self._rng.gauss(1, s.noise))
+            ms += s.cost(k, method) * slow * max(0.2, self._rng.gauss(1, s.noise))
             n, drafted, accepted = n + kept + 1, drafted + k, accepted + kept
             self._steps += bool(k)
             marks.append(Timings(20, 50.0, min(n, tokens), ms, drafted, accepted))
@@ -108,13 +118,18 @@ class FakeLab:
         self.script, self.room_for_two = script, two
         self.launches: list[Speculation | None] = []
         self._rng = random.Random(seed)
+        self._requests = itertools.count()
 
     @contextmanager
     def serve(self, speculation: Speculation | None) -> Iterator[Served]:
         self.launches.append(speculation)
         if self.script.dies(speculation):
             raise EngineError("llama-server did not start: it crashed (SIGSEGV)")
-        slow = self.script.drift(len(self.launches))
+        drift = self.script.drift(len(self.launches))
+
+        def slow() -> float:
+            return drift * self.script.weather(next(self._requests))
+
         client = cast(Client, FakeClient(self.script, speculation, self._rng, slow))
         yield Served(client, lambda: "")
 

@@ -81,11 +81,24 @@ def test_the_steps_are_the_servers_own_counts(tmp_path: Path, engine: str, model
 def test_short_requests_make_short_drafts(tmp_path: Path, engine: str, model: Path) -> None:
     """The cost of every length on one running server: no restart is needed."""
     with serving(tmp_path, engine, model, 6) as client:
-        steps = sample_lengths(client, job(), range(7), 3)
+        steps, plain = sample_lengths(client, job(), range(7), 3)
         curve = StepLog(steps.steps).curve()
         assert set(curve) >= {0, 1, 2, 3, 4, 5, 6}
         longest = [s.drafted for s in steps.steps]
         assert max(longest) == 6
+        assert not plain.steps
+
+
+def test_a_plain_server_is_asked_in_between(tmp_path: Path, engine: str) -> None:
+    here = lab(tmp_path, engine, TARGET)
+    spec = here.plan.choice.speculation
+    assert spec is not None
+    beside = replace(here, log=tmp_path / "beside")
+    with here.serve(spec) as served, beside.serve(None) as other:
+        steps, plain = sample_lengths(served.client, job(), (1, 2), 3, other.client)
+    assert len(plain.steps) == 3 * 5
+    assert {s.drafted for s in plain.steps} == {0}
+    assert steps.drafted
 
 
 def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None:

@@ -183,6 +183,17 @@ def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:
     assert t.best is None
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_machine_that_is_slow_for_a_while_hides_no_gain(seed: int) -> None:
+    """Seen: the plain server at full speed, the trial at two thirds of it, and a draft worth
+    1.2x given up unconfirmed."""
+    script = Script(
+        lambda k, m: 10 + 4.5 * k, lambda r: 0.7, weather=lambda n: 1.5 if 14 <= n < 60 else 1.0
+    )
+    t, _ = run(script, task(DRAFT), seed=seed)
+    assert best_k(t) in (1, 2)
+
+
 def test_a_server_that_dies_at_the_longest_draft() -> None:
     script = Script(smooth, dies=lambda s: s is not None and s.n_max > 6)
     t, lab = run(script, task(DRAFT))

@@ -25,6 +25,7 @@ _MOST_DEGENERATE = 0.5  # share of such answers: with sampling, one now and then
 _MANY_DRAFTS = 100  # drafted tokens after which α ≈ 0 is no accident
 _DEAD = 0.02
 _BEGINNING = 80  # characters of a prompt that a short request keeps: it is about steps, not text
+_PLAIN_TOKENS = 6  # of a short request to the plain server
 _WARM_UP = "Say hello."
 
 Sampling = Mapping[str, Any]
@@ -54,11 +55,13 @@ class Answer:
 @dataclass(frozen=True)
 class Measurement:
     """One arm. `answers`: one per prompt, in the prompts' order. `lengths`: steps of short
-    requests, made to learn what each draft length costs. `missing`: what this build does not
-    report; `findings`: what is wrong with the arm, in a user's words."""
+    requests, made to learn what each draft length costs; `plain`: the plain server's steps in
+    between. `missing`: what this build does not report; `findings`: what is wrong with the arm,
+    in a user's words."""
 
     answers: tuple[Answer, ...]
     lengths: StepLog = field(default_factory=lambda: StepLog(()))
+    plain: StepLog = field(default_factory=lambda: StepLog(()))
     greedy: tuple[str, ...] = ()
     metrics: Metrics | None = None
     missing: tuple[str, ...] = ()
@@ -183,18 +186,28 @@ def _summed(answers: Sequence[Answer], metrics: Metrics | None) -> Measurement:
     return replace(found, findings=tuple(_findings(found)))
 
 
-def sample_lengths(client: Client, job: Job, lengths: Sequence[int], times: int) -> StepLog:
-    """Short requests for each draft length, `times` rounds, while there is time. Every one
-    has a prompt of its own: what was seen before would be drafted too well."""
+def sample_lengths(
+    client: Client, job: Job, lengths: Sequence[int], times: int, plain: Client | None = None
+) -> tuple[StepLog, StepLog]:
+    """Short requests for each draft length, `times` rounds, while there is time; in each round
+    one to the plain server too, so that a machine that slows down slows both. The steps, and
+    the plain server's.
+
+    Every request has a prompt of its own: what was seen before would be drafted too well.
+    """
     steps: list[Step] = []
+    beside: list[Step] = []
     for turn in range(times):
+        if plain is not None and not job.over:
+            prompt = job.prompts[turn % len(job.prompts)]
+            beside += ask(plain, _varied(prompt, turn, 0), _PLAIN_TOKENS, job).steps
         for k in lengths:
             if job.over:
-                return StepLog(tuple(steps))
+                break
             prompt = job.prompts[(turn * len(lengths) + k) % len(job.prompts)]
             steps += ask(client, _varied(prompt, turn, k), k + 2, job).steps
             job.tick()
-    return StepLog(tuple(steps))
+    return StepLog(tuple(steps)), StepLog(tuple(beside))
 
 
 def greedy_texts(client: Client, job: Job, count: int = 2) -> tuple[str, ...]:

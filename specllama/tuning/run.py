@@ -212,12 +212,12 @@ def _with_curve(run: Run, client: Client, spec: Speculation, expected: Interval 
     asked = run.task.lengths
     wanted = [k for k in range(1, spec.n_max + 1) if not asked or k in asked or k == spec.n_max]
     short = job_of(run, _CURVE_SHARE * _TRIAL_SHARE)
-    lengths = sample_lengths(client, short, wanted, _ROUNDS)
+    lengths, plain = sample_lengths(client, short, wanted, _ROUNDS, run.beside)
     job = job_of(run, (1 - _CURVE_SHARE) * _TRIAL_SHARE)
     found = measure(client, job, min(_LEAST_PROMPTS, len(job.prompts)))
     found = replace(found, greedy=_greedy(run, client), findings=_findings(run, found))
-    arm = Arm(spec, replace(found, lengths=lengths), predicted=expected, trial=bool(run.beside))
-    return compared(arm, run.baselines)
+    found = replace(found, lengths=lengths, plain=plain)
+    return compared(Arm(spec, found, predicted=expected, trial=bool(run.beside)), run.baselines)
 
 
 def _greedy(run: Run, client: Client) -> tuple[str, ...]:

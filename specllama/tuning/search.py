@@ -32,7 +32,7 @@ from specllama.tuning.run import (
 )
 from specllama.tuning.speedup import Interval, StepLog, predict, replayed_lengths
 
-_NEAR = 0.85  # a prediction under it is not confirmed unless its interval holds a gain
+_NEAR = 0.8  # a prediction under it is not confirmed unless its interval holds a gain
 _TIE = 0.97  # of the best prediction: noise
 _P_MINS = (0.5, 0.75)
 _HIGH_ALPHA = 0.8  # above it a longer copy may be better
@@ -151,6 +151,8 @@ def _search_length(run: Run, c: Candidate) -> None:
         return
     if k != top or arm.trial:
         arm = _try_length(run, c, k, expected) or arm
+    if arm.speedup is not None and arm.speedup.high < 1:
+        run.slower.append(c.speculation)
     _try_p_min(run, arm)
 
 
@@ -240,10 +242,10 @@ def _idle(spec: Speculation) -> str:
 
 def _predictions(run: Run, arm: Arm) -> dict[int, Interval]:
     """K → predicted speed-up, for the lengths that were measured and may be used."""
-    base = (arm.against or run.baselines[0]).cost
+    m = arm.measurement
+    base = m.plain.cost(0) or (arm.against or run.baselines[0]).cost
     if base is None:
         return {}
-    m = arm.measurement
     lengths = replayed_lengths([StepLog(a.steps) for a in m.answers])
     found = predict(lengths, m.curve(), base)
     asked = run.task.lengths
