@@ -206,9 +206,9 @@ def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
 
 
 def _with_curve(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
-    """The arm with the cost of each draft length up to its own. It is asked alone, for as many
-    steps as its time allows: a trial, whose best length is confirmed in turn with the plain
-    server."""
+    """The arm with the cost of each draft length up to its own. Its answers are asked alone,
+    for as many steps as its time allows: a trial, whose best length is confirmed in turn with
+    the plain server."""
     asked = run.task.lengths
     wanted = [k for k in range(1, spec.n_max + 1) if not asked or k in asked or k == spec.n_max]
     short = job_of(run, _CURVE_SHARE * _TRIAL_SHARE)
