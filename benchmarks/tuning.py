@@ -55,13 +55,14 @@ QUICK = Size((1, 2, 3, 4, 6, 8), 6, 32, 25)
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one workload. `grid`: setting → speed-up; `share`: the speed of the tuner's
-    choice ÷ the best setting's; seconds of tuner and grid."""
+    """One method on one workload. `grid`: setting → speed-up; `chosen`, `reason`: the
+    tuner's answer; `share`: its speed ÷ the best setting's; seconds of tuner and grid."""
 
     method: str
     workload: str
     grid: dict[str, float]
     chosen: str
+    reason: str
     share: float
     launches: int
     tuner_s: float
@@ -165,6 +166,7 @@ def rows(engine: str, folder: Path, size: Size, ways: Sequence[str]) -> Iterator
                 workload,
                 grid,
                 label(chosen),
+                found.reason,
                 share,
                 found.launches,
                 between - started,
@@ -203,7 +205,8 @@ def main() -> None:
                 flush=True,
             )
             cells = [f"{name.split()[-1]}: {v:.2f}" for name, v in r.grid.items()]
-            print(f"{'':22} {'  '.join(cells)}", flush=True)
+            print(f"{'':22} {'  '.join(cells)}")
+            print(f"{'':22} {r.reason}", flush=True)
     shares = [r.share for r in done]
     print(
         f"tuned ÷ best of the grid: median {statistics.median(shares):.2f}, worst {min(shares):.2f}; "

@@ -34,7 +34,7 @@ class Request:
 class Script:
     """One machine. `cost(k, method)`: ms of a step with k drafted tokens; `accept`: the
     conditional acceptance of each drafted token; `drafts`: share of steps that draft at all;
-    `drift`, `weather`: how much slower everything is, by launches and by requests so far."""
+    `ends`: tokens after which an answer ends by itself; `drift`, `weather`: how much slower everything is, by launches and by requests so far."""
 
     cost: Callable[[int, str], float]
     accept: Callable[[Request], float] = field(default=lambda request: 0.7)
@@ -46,6 +46,7 @@ class Script:
     per_token: bool = True
     counts: bool = True
     ignores_n_max: int | None = None
+    ends: Callable[[Request], int] = field(default=lambda request: 10**6)
     text: Callable[[Request], str] = field(default=lambda request: "word")
     slot_accept: Mapping[int, float] = field(default_factory=dict)
 
@@ -75,6 +76,7 @@ class FakeClient:
         )
         self._prompts.add(text)
         self.requests += 1
+        tokens = min(tokens, s.ends(request))
         p = s.accept(request)
         if "id_slot" in sampling:
             p = s.slot_accept.get(sampling["id_slot"], p)

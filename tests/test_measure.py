@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from specllama.tuning.measure import (
 )
 from specllama.tuning.speedup import StepLog, tau_constant
 from specllama.workloads import load
+from tests.fake_lab import FakeLab, Request, Script
 from tests.support import MODELS
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
@@ -99,6 +101,30 @@ def test_a_plain_server_is_asked_in_between(tmp_path: Path, engine: str) -> None
     assert len(plain.steps) == 3 * 5
     assert {s.drafted for s in plain.steps} == {0}
     assert steps.drafted
+
+
+def test_every_length_is_seen_twice_in_up_to_twice_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen: time for one round, so that the shortest draft, the best, had no cost."""
+    clock = 0.0  # a second for each request
+    monkeypatch.setattr("specllama.tuning.measure.time", SimpleNamespace(monotonic=lambda: clock))
+
+    def accept(request: Request) -> float:
+        nonlocal clock
+        clock += 1
+        return 1.0
+
+    def counts(seconds: float) -> list[int]:
+        script = Script(lambda k, m: 10.0 + k, accept=accept)
+        with FakeLab(script).serve(Speculation(("draft-mtp",), n_max=4)) as served:
+            found, _ = sample_lengths(served.client, job(until=clock + seconds), range(1, 5), 9)
+        return [sum(s.drafted == k for s in found.steps) for k in (1, 2, 3, 4)]
+
+    assert counts(1.5) == [1, 1, 1, 1]
+    assert counts(4.5) == [2, 2, 2, 2]
+    assert counts(7.5) == [2, 2, 2, 2]
+    assert counts(8.5) == [3, 2, 2, 2]
 
 
 def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None:

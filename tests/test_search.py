@@ -183,6 +183,14 @@ def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:
     assert t.best is None
 
 
+def test_an_answer_of_one_word_does_not_say_how_fast_it_is() -> None:
+    """Seen: the first answer ended at once, so the others were asked at full length, and no
+    time was left to confirm anything."""
+    script = Script(lambda k, m: 100 + 5 * k, ends=lambda r: 1 if r.prompt == PROMPTS[-1] else 1000)
+    t, _ = run(script, replace(task(DRAFT), budget=60))
+    assert 24 <= max(a.tokens for a in t.arms[-1].measurement.answers) < 128
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_machine_that_is_slow_for_a_while_hides_no_gain(seed: int) -> None:
     """Seen: the plain server at full speed, the trial at two thirds of it, and a draft worth

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from specllama.engine.client import Client, Metrics, Prompt, Timings
@@ -24,7 +24,9 @@ _DEGENERATE = 0.8  # share of one word in an answer
 _MOST_DEGENERATE = 0.5  # share of such answers: with sampling, one now and then is chance
 _MANY_DRAFTS = 100  # drafted tokens after which α ≈ 0 is no accident
 _DEAD = 0.02
-_BEGINNING = 80  # characters of a prompt that a short request keeps: it is about steps, not text
+# Characters of a prompt that are kept where the whole is not needed: for some text, for steps.
+_BEGINNING, _SHORT = 80, 24
+_LEAST_ROUNDS = 2
 _PLAIN_TOKENS = 6  # of a short request to the plain server
 _WARM_UP = "Say hello."
 
@@ -191,23 +193,24 @@ def sample_lengths(
 ) -> tuple[StepLog, StepLog]:
     """Short requests for each draft length, `times` rounds, while there is time; in each round
     one to the plain server too, so that a machine that slows down slows both. The steps, and
-    the plain server's.
+    the plain server's. A length seen once has no cost: the first two rounds may take twice the
+    time.
 
     Every request has a prompt of its own: what was seen before would be drafted too well.
     """
-    steps: list[Step] = []
-    beside: list[Step] = []
-    for turn in range(times):
-        if plain is not None and not job.over:
-            prompt = job.prompts[turn % len(job.prompts)]
-            beside += ask(plain, _varied(prompt, turn, 0), _PLAIN_TOKENS, job).steps
-        for k in lengths:
-            if job.over:
-                break
-            prompt = job.prompts[(turn * len(lengths) + k) % len(job.prompts)]
-            steps += ask(client, _varied(prompt, turn, k), k + 2, job).steps
-            job.tick()
-    return StepLog(tuple(steps)), StepLog(tuple(beside))
+    latest = 2 * job.until - time.monotonic()
+    requests = [(client, k, k + 2) for k in lengths]
+    if plain is not None:
+        requests.insert(0, (plain, 0, _PLAIN_TOKENS))
+    steps: dict[bool, list[Step]] = {True: [], False: []}
+    for turn, (i, (server, k, tokens)) in product(range(times), enumerate(requests)):
+        if time.monotonic() > (latest if turn < _LEAST_ROUNDS else job.until):
+            break
+        prompt = job.prompts[(turn * len(requests) + i) % len(job.prompts)]
+        short = _varied(prompt, turn, k, _SHORT)
+        steps[server is plain] += ask(server, short, tokens, job).steps
+        job.tick()
+    return StepLog(tuple(steps[False])), StepLog(tuple(steps[True]))
 
 
 def greedy_texts(client: Client, job: Job, count: int = 2) -> tuple[str, ...]:
@@ -231,13 +234,13 @@ def by_slot(client: Client, job: Job, slots: int) -> tuple[float | None, ...]:
     return tuple(out)
 
 
-def _varied(prompt: Prompt, turn: int, k: int) -> Prompt:
+def _varied(prompt: Prompt, turn: int, k: int, kept: int = _BEGINNING) -> Prompt:
     """The prompt's beginning under a number of its own."""
     number = f"({turn}.{k}) "
     if isinstance(prompt, str):
-        return number + prompt[:_BEGINNING]
+        return number + prompt[:kept]
     last = dict(prompt[-1])
-    return [*prompt[:-1], {**last, "content": number + str(last.get("content", ""))[:_BEGINNING]}]
+    return [*prompt[:-1], {**last, "content": number + str(last.get("content", ""))[:kept]}]
 
 
 def ask(client: Client, prompt: Prompt, tokens: int, job: Job) -> Answer:

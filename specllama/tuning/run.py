@@ -13,6 +13,7 @@ from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Served, Tuned, label
 from specllama.tuning.judge import answer, compared
 from specllama.tuning.measure import (
+    Answer,
     Job,
     Measurement,
     ask,
@@ -29,6 +30,7 @@ MOST_K = 8  # the longest draft that is tried
 LEAST_GAIN = 1.03  # under it speculation is off
 _ROUNDS = 4  # short requests for each draft length
 _LEAST_PROMPTS, _MOST_PROMPTS = 3, 12
+_FIRST_TOKENS, _FIRST_TRIES = 16, 4  # to learn how fast it is
 _LEAST_TOKENS, _MOST_TOKENS = 24, 128
 # Of the budget: for all arms together, and for the first look at the baseline.
 _ARMS_SHARE, _FIRST_SHARE = 0.8, 0.12
@@ -142,8 +144,8 @@ class Run:
 def baseline(run: Run, client: Client) -> Measurement:
     """The baseline. Its speed decides how long the answers of every arm can be."""
     task = run.task
-    probe = Job(task.prompts, task.sampling, 16, task.chat)
-    first = ask(client, task.prompts[-1], 16, probe)
+    probe = Job(task.prompts, task.sampling, _FIRST_TOKENS, task.chat)
+    first = _first(client, probe)
     seconds = run.arm_share * task.budget
     if run.lab.room_for_two:
         seconds *= _CONFIRM_SHARE / 2
@@ -157,6 +159,16 @@ def baseline(run: Run, client: Client) -> Measurement:
     if not run.lab.room_for_two:
         run.job = replace(job, prompts=task.prompts[: len(found.answers)])
     return replace(found, greedy=_greedy(run, client))
+
+
+def _first(client: Client, job: Job) -> Answer:
+    """An answer that shows how fast the server is: some end after a word."""
+    found: list[Answer] = []
+    for prompt in reversed(job.prompts[-_FIRST_TRIES:]):
+        found.append(ask(client, prompt, job.tokens, job))
+        if found[-1].tokens > job.tokens / 2:
+            break
+    return max(found, key=lambda a: a.tokens)
 
 
 def job_of(run: Run, part: float = 1.0) -> Job:
