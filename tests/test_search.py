@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +164,31 @@ def test_a_sure_gain_comes_before_a_faster_one_that_may_be_noise() -> None:
     assert "inside the noise" in t.reason
 
 
+def test_answers_are_compared_with_those_to_the_same_prompt() -> None:
+    """Seen: 0.77x (0.23 to 1.18) of a gain of 1.07x, since an answer of one word had shifted
+    the others against the wrong prompts."""
+    plain, own = measured(10, 20, 30), measured(5, 10, 15, drafted=9)
+    word = replace(own.answers[1], tokens=1, ms=0.01)
+    own = replace(own, answers=(own.answers[0], word, own.answers[2]))
+    t = answer("code", [plain], [Arm(MTP, own)], (), {}, 3, 1.0, True, 1.03, False)
+    assert t.best is not None
+    assert t.best.speedup is not None
+    assert (t.best.speedup.value, t.best.speedup.low) == (2, 2)
+    t = answer(
+        "code",
+        [plain],
+        [Arm(MTP, replace(own, answers=(word,)))],
+        (),
+        {},
+        3,
+        1.0,
+        True,
+        1.03,
+        False,
+    )
+    assert (t.best, t.reason) == (None, "the answers are too short to show a speed")
+
+
 def test_the_bound_is_never_under_the_best_arm() -> None:
     """Seen: 1.07x measured over 8 prompts, a "bound" of 1.03x over the 3 that all arms shared."""
     plain, slow = measured(10, 10, 10), measured(12, 12, 12, 12, 12)
@@ -181,6 +207,17 @@ def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:
     t, lab = run(slowing, task(Candidate(DRAFT, longest=1)), two=False)
     assert lab.launches.count(None) == 2  # A-B-A
     assert t.best is None
+
+
+def test_a_gain_that_could_not_be_confirmed_is_named() -> None:
+    lab = FakeLab(Script(smooth))
+    silent = Silent()
+    silent.step = lambda text, share: time.sleep(0.2 if text.startswith("measuring draft") else 0)  # type: ignore[method-assign]
+    t = tune(lab, replace(task(DRAFT), budget=0.1), silent)
+    assert t.best is None
+    assert "K=3: no time was left to confirm it (2." in t.reason
+    assert t.reason.endswith("x is predicted): a larger --budget")
+    assert not t.complete_enough
 
 
 def test_an_answer_of_one_word_does_not_say_how_fast_it_is() -> None:

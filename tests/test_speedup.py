@@ -160,8 +160,14 @@ def test_the_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
 def test_one_pair_says_nothing() -> None:
     i = paired_ratio([10.0], [5.0])
     assert (i.value, i.low, i.high) == (2.0, 0.0, math.inf)
-    with pytest.raises(ValueError, match="same prompts"):
+    with pytest.raises(ValueError, match="shorter"):
         paired_ratio([1.0, 2.0], [1.0])
+
+
+def test_pairs_without_a_speed_are_left_out() -> None:
+    assert paired_ratio([10.0, 0.0, 10.0, 12.0], [5.0, 5.0, 0.0, 6.0]).value == 2
+    with pytest.raises(ValueError, match="show a speed"):
+        paired_ratio([0.0, 2.0], [1.0, 0.0])
 
 
 def test_a_single_hiccup_does_not_shift_the_cost() -> None:

@@ -17,6 +17,7 @@ import httpx
 
 from specllama.engine.client import Prompt
 from specllama.tuning.errors import TuningError
+from specllama.tuning.measure import decoding
 from specllama.tuning.speedup import Interval, paired_ratio
 
 _TIMEOUT = 120.0
@@ -226,7 +227,7 @@ def probe(
         acceptance=acceptance,
         tokens_per_second=sum(r.tokens - 1 for r in replies) / ms * 1000 if ms > 0 else 0.0,
         first_ms=sum(r.first_ms for r in replies) / len(replies),
-        ms_per_token=tuple(r.ms / max(1, r.tokens - 1) for r in replies),
+        ms_per_token=tuple(decoding(r.ms, r.tokens) for r in replies),
         missing=tuple(missing),
     )
 
@@ -235,9 +236,11 @@ def speedup(baseline: Attached, other: Attached) -> Interval:
     """How many times faster `other` decodes the same prompts. Raises TuningError when an
     answer came in one piece, which shows no speed."""
     n = min(len(baseline.ms_per_token), len(other.ms_per_token))
-    if not sum(other.ms_per_token[:n]) or not sum(baseline.ms_per_token[:n]):
-        raise TuningError("the answers came in one piece: there is no speed to compare")
-    return paired_ratio(baseline.ms_per_token[:n], other.ms_per_token[:n])
+    try:
+        return paired_ratio(baseline.ms_per_token[:n], other.ms_per_token[:n])
+    except ValueError:
+        said = "the answers came in one piece or after a word: there is no speed to compare"
+        raise TuningError(said) from None
 
 
 def parse(text: str) -> tuple[str, Counters] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import Arm, Dropped, Tuned
+from specllama.tuning.arms import NO_TIME, Arm, Dropped, Tuned
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.speedup import Interval, oracle, paired_ratio
 
@@ -27,10 +27,10 @@ def compared(arm: Arm, baselines: Sequence[Measurement]) -> Arm:
 def _speedup(baselines: Sequence[Measurement], arm: Arm) -> Interval | None:
     """The ratio over prompts. Two baselines that differ show how much the machine itself
     changed meanwhile: the interval is widened by half of it to both sides."""
-    base, own = _pairs(baselines, arm)
-    if not own or sum(own) <= 0:
+    pairs = _pairs(baselines, arm).values()
+    if not pairs:
         return None
-    ratio = paired_ratio(base, own)
+    ratio = paired_ratio([base for base, _ in pairs], [own for _, own in pairs])
     speeds = [b.tokens_per_second for b in _sources(baselines, arm)]
     drift = (max(speeds) - min(speeds)) / (max(speeds) + min(speeds)) if max(speeds) > 0 else 0
     return Interval(ratio.value, ratio.low * (1 - drift), ratio.high * (1 + drift))
@@ -41,19 +41,16 @@ def _sources(baselines: Sequence[Measurement], arm: Arm) -> Sequence[Measurement
     return [arm.against] if arm.against is not None else baselines
 
 
-def _pairs(baselines: Sequence[Measurement], arm: Arm) -> tuple[list[float], list[float]]:
-    """ms per token of the baseline and of the arm, for the prompts that both answered."""
-    base = _times(_sources(baselines, arm))
-    own = [a.ms_per_token for a in arm.measurement.answers if a.tokens > 1]
-    n = min(len(base), len(own))
-    return base[:n], own[:n]
-
-
-def _times(baselines: Sequence[Measurement]) -> list[float]:
-    """ms per token for each prompt, over all baseline runs."""
-    rows = [[a.ms_per_token for a in b.answers] for b in baselines]
-    n = min(len(r) for r in rows)
-    return [sum(r[i] for r in rows) / len(rows) for i in range(n)]
+def _pairs(baselines: Sequence[Measurement], arm: Arm) -> dict[int, tuple[float, float]]:
+    """Prompt → ms per token of the baseline (the mean, where it ran more than once) and of the
+    arm, for the prompts that all answered at some length."""
+    measured = [*_sources(baselines, arm), arm.measurement]
+    found = {}
+    for i, answers in enumerate(zip(*(m.answers for m in measured), strict=False)):
+        *base, own = (a.ms_per_token for a in answers)
+        if own and all(base):
+            found[i] = sum(base) / len(base), own
+    return found
 
 
 def _same(ours: Sequence[str], theirs: Sequence[str]) -> float | None:
@@ -117,15 +114,12 @@ def _upper(baselines: Sequence[Measurement], arms: Sequence[Arm]) -> float:
     best = fastest(arms)
     if best is None:
         return 1.0
-    base, _ = _pairs(baselines, best)
-    rows = [base]
+    base = {i: plain for i, (plain, _) in _pairs(baselines, best).items()}
+    rows = [list(base.values())]
     for arm in arms:
         if not arm.measurement.findings:
-            ratios = [
-                own / plain for plain, own in zip(*_pairs(baselines, arm), strict=True) if plain
-            ]
-            ratios += [1.0] * (len(base) - len(ratios))
-            rows.append([b * r for b, r in zip(base, ratios, strict=False)])
+            ratio = {i: own / plain for i, (plain, own) in _pairs(baselines, arm).items()}
+            rows.append([ms * ratio.get(i, 1.0) for i, ms in base.items()])
     return oracle(rows)
 
 
@@ -145,8 +139,11 @@ def _reason(
     if best is None or best.speedup is None:
         if dropped:
             return "; ".join(f"{d.what}: {d.why}" for d in dropped[:3])
-        return "nothing was there to be measured" if not arms else "nothing was drafted"
+        return _nothing(arms)
     s = best.speedup
+    late = [f"{d.what}: {d.why}" for d in dropped if d.why.startswith(NO_TIME)]
+    if late and best.trial and s.value < least_gain:
+        return "; ".join(late[:3])
     slower = [f"{d.what}: {d.why}" for d in dropped if d.why.startswith(SLOWER)]
     if slower and s.value < least_gain:
         return "; ".join(slower[:3])
@@ -160,6 +157,14 @@ def _reason(
     alpha = best.measurement.alpha
     said = f", although {alpha:.0%} of its drafts are accepted" if alpha and alpha > 0.6 else ""
     return f"{measured}{said}: under {least_gain:g}x it does not pay"
+
+
+def _nothing(arms: Sequence[Arm]) -> str:
+    if not arms:
+        return "nothing was there to be measured"
+    if any(a.measurement.drafted for a in arms):
+        return "the answers are too short to show a speed"
+    return "nothing was drafted"
 
 
 def shorter_ngram(spec: Speculation) -> Speculation | None:

@@ -20,6 +20,7 @@ from specllama.engine.errors import EngineError
 from specllama.tuning.speedup import Cost, Step, StepLog
 
 _GREEDY_TOKENS = 32
+_LEAST_TOKENS = 4  # of an answer that shows a speed
 _DEGENERATE = 0.8  # share of one word in an answer
 _MOST_DEGENERATE = 0.5  # share of such answers: with sampling, one now and then is chance
 _MANY_DRAFTS = 100  # drafted tokens after which α ≈ 0 is no accident
@@ -50,8 +51,15 @@ class Answer:
 
     @property
     def ms_per_token(self) -> float:
-        """Of decoding: the first token comes from the prompt."""
-        return self.ms / max(1, self.tokens - 1)
+        """Of decoding: the first token comes from the prompt. 0 where the answer is too short
+        to show it."""
+        return decoding(self.ms, self.tokens)
+
+
+def decoding(ms: float, tokens: int) -> float:
+    """Milliseconds per token of an answer that took `ms` after its first; 0 where it ended
+    after a word or two: a step of those says nothing."""
+    return ms / (tokens - 1) if tokens >= _LEAST_TOKENS else 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class Measurement:
 
 def _by_answer(answers: Sequence[Answer]) -> Cost | None:
     """The same from whole answers, where no steps are seen."""
-    times = [a.ms_per_token for a in answers if a.tokens > 1]
+    times = [a.ms_per_token for a in answers if a.ms_per_token]
     if len(times) < 2:
         return None
     mean = sum(times) / len(times)

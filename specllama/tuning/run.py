@@ -154,8 +154,8 @@ def baseline(run: Run, client: Client) -> Measurement:
     run.job = replace(probe, tokens=max(_LEAST_TOKENS, min(_MOST_TOKENS, tokens)))
     job = replace(job_of(run), prompts=task.prompts[:_MOST_PROMPTS])
     # one that stays up is asked again with every arm: here it only has to show its speed
-    share = _FIRST_SHARE if run.lab.room_for_two else run.arm_share
-    found = measure(client, replace(job, until=run.until(share)), _LEAST_PROMPTS)
+    share, least = (_FIRST_SHARE, 2) if run.lab.room_for_two else (run.arm_share, _LEAST_PROMPTS)
+    found = measure(client, replace(job, until=run.until(share)), least)
     if not run.lab.room_for_two:
         run.job = replace(job, prompts=task.prompts[: len(found.answers)])
     return replace(found, greedy=_greedy(run, client))

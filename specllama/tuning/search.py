@@ -174,8 +174,10 @@ def _restarts(run: Run, c: Candidate, top: int) -> list[int]:
 
 
 def _try_length(run: Run, c: Candidate, k: int, expected: Interval | None) -> Arm | None:
-    if run.over:
-        run.drop(replace(c.speculation, n_max=k), f"{NO_TIME} to confirm it")
+    # what was predicted may take the last of the budget: unconfirmed it is worth nothing
+    if run.spent > run.task.budget if expected is not None else run.over:
+        said = f" ({expected.value:.2f}x is predicted)" if expected is not None else ""
+        run.drop(_with_length(run, c, k), f"{NO_TIME} to confirm it{said}: a larger --budget")
         return None
     spec = _with_length(run, c, k)
     run.say(f"confirming {label(spec)}")

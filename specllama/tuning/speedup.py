@@ -310,14 +310,18 @@ def paired_ratio(
     baseline: Sequence[float], other: Sequence[float], rounds: int = 1000, seed: int = 0
 ) -> Interval:
     """How many times faster `other` is, from times per token of the same prompts: the ratio
-    of the sums with a 95 % bootstrap interval over prompts (percentile method).
+    of the sums with a 95 % bootstrap interval over prompts (percentile method). Pairs of which
+    one shows no speed (0) are left out.
 
-    One pair has no spread to resample: its interval is open (0 to infinity).
+    One pair has no spread to resample: its interval is open (0 to infinity). Raises ValueError
+    when there is none.
     """
     import random
 
-    if len(baseline) != len(other) or not baseline or sum(other) <= 0:
-        raise ValueError("two non-empty rows of the same prompts are needed")
+    pairs = [p for p in zip(baseline, other, strict=True) if all(p)]
+    if not pairs:
+        raise ValueError("two rows of the same prompts are needed that both show a speed")
+    baseline, other = zip(*pairs, strict=True)
     value = sum(baseline) / sum(other)
     if len(baseline) < 2:
         return Interval(value, 0.0, math.inf)
