@@ -92,6 +92,8 @@ def serve(
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
     from specllama.storage import new_log
 
+    if tune not in (AUTO, OFF, FULL):
+        raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
     settings = Settings(
         model=model, host=host, port=port, context=context, parallel=parallel, api_key=api_key
     )
@@ -101,8 +103,6 @@ def serve(
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
     scope = Scope(bool(draft or method), lengths=(n_max,) if n_max else (), p_min=p_min)
     wanted = Wanted(tune, budget, scope, force)
-    if tune not in (AUTO, OFF, FULL):
-        raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
     if dry_run:
         plan = as_measured(plan, wanted)
         if as_json:
