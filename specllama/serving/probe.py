@@ -11,7 +11,7 @@ from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import Wish, prepare
 from specllama.serving.lab import Lab
-from specllama.serving.scope import Scope, candidates, combinations, held, subject, worth
+from specllama.serving.scope import Scope, candidates, combinations, held, subject, task, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import Progress, Tuned
@@ -101,18 +101,13 @@ def _planned(plan: Plan, wish: Wish, asked: Asked) -> Planned:
     repeats = any(m.startswith("ngram-") for m in plan.workload.methods)
     if asked.everything or (repeats and not named):
         found += combinations(plan, kept)
-    task = Task(
-        workload=plan.workload.name,
-        prompts=asked.prompts or plan.workload.prompts,
-        sampling=plan.workload.sampling,
-        chat=plan.target.has_chat_template,
-        candidates=found,
-        budget=asked.budget / len(asked.wishes),
+    told = task(
+        plan,
+        scope,
+        found,
+        asked.budget / len(asked.wishes),
         thorough=True,
-        lengths=scope.lengths,
-        p_min=scope.p_min,
-        slots=plan.settings.parallel,
-        hybrid=plan.target.memory != "attention",
+        prompts=asked.prompts,
     )
     about = tuple(dict.fromkeys(subject(plan, w, scope) for w in (kept, usual)))
-    return Planned(asked, wish, plan, task, doubts, about)
+    return Planned(asked, wish, plan, told, doubts, about)

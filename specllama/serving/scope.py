@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from specllama.engine.client import Prompt
 from specllama.engine.command import check_methods
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
 from specllama.planning.ways import Way, ways
 from specllama.tuning import results
 from specllama.tuning.results import Subject
-from specllama.tuning.run import MOST_K, Candidate
+from specllama.tuning.run import MOST_K, Candidate, Task
 
 # Arguments that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
@@ -68,6 +69,32 @@ def combinations(plan: Plan, found: Sequence[Way]) -> tuple[Candidate, ...]:
             spec = replace(way.speculation, methods=methods, ngram=plan.workload.ngram)
             out.append(Candidate(spec, way.longest))
     return tuple(out)
+
+
+def task(
+    plan: Plan,
+    scope: Scope,
+    found: Sequence[Candidate],
+    budget: float,
+    thorough: bool,
+    force: bool = False,
+    prompts: Sequence[Prompt] = (),
+) -> Task:
+    """What the search is told. `prompts`: in place of the workload's; `budget` in seconds."""
+    return Task(
+        workload=plan.workload.name,
+        prompts=tuple(prompts) or plan.workload.prompts,
+        sampling=plan.workload.sampling,
+        chat=plan.target.has_chat_template,
+        candidates=tuple(found),
+        budget=budget,
+        thorough=thorough,
+        force=force,
+        lengths=scope.lengths,
+        p_min=scope.p_min,
+        slots=plan.settings.parallel,
+        hybrid=plan.target.memory != "attention",
+    )
 
 
 def subject(plan: Plan, kept: Sequence[Way], scope: Scope) -> Subject:

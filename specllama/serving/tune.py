@@ -9,7 +9,7 @@ from pathlib import Path
 from specllama.planning.plan import Plan
 from specllama.serving.lab import Lab
 from specllama.serving.launch import LaunchFailed
-from specllama.serving.scope import Scope, candidates, combinations, held, subject, worth
+from specllama.serving.scope import Scope, candidates, combinations, held, subject, task, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import Progress, Tuned
@@ -56,17 +56,17 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
         return Outcome(plan, OFF)
     if plan.choice.speculation is None or plan.user.value("--spec-type"):
         return Outcome(plan, "none")
-    task, doubts, about = quick_task(plan, wanted)
+    told, doubts, about = quick_task(plan, wanted)
     known, stale = results.find(about)
     if known is not None and not stale and wanted.mode == AUTO and not wanted.force:
         return Outcome(_applied(plan, known), "cached", (_cached_line(known),), result=known)
     notes = tuple(results.stale_lines(known, stale))
-    if not task.candidates:
+    if not told.candidates:
         because = "; ".join(doubts)
         return Outcome(plan.without_speculation(because), "none", notes)
     try:
         with stop_on_signals(but=("SIGINT",)):
-            found = tune(Lab(plan, log), task, progress)
+            found = tune(Lab(plan, log), told, progress)
     except Interrupted as e:
         kept = _by(plan, e.partial) if e.partial.arms else plan
         return Outcome(kept, "skipped", (*notes, "tuning skipped"), e.partial)
@@ -99,22 +99,11 @@ def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...], Subje
     scope = held(plan, replace(wanted.scope, everything=wanted.force))
     kept, doubts = worth(plan, scope)
     full = wanted.mode == FULL
-    task = Task(
-        workload=plan.workload.name,
-        prompts=plan.workload.prompts,
-        sampling=plan.workload.sampling,
-        chat=plan.target.has_chat_template,
-        candidates=candidates(kept)
-        + (combinations(plan, kept) if full and not scope.named else ()),
-        budget=wanted.budget,
-        thorough=full,
-        force=wanted.force,
-        lengths=scope.lengths,
-        p_min=scope.p_min,
-        slots=plan.settings.parallel,
-        hybrid=plan.target.memory != "attention",
-    )
-    return task, doubts, subject(plan, kept, scope)
+    found = candidates(kept)
+    if full and not scope.named:
+        found += combinations(plan, kept)
+    told = task(plan, scope, found, wanted.budget, thorough=full, force=wanted.force)
+    return told, doubts, subject(plan, kept, scope)
 
 
 def _applied(plan: Plan, known: Result) -> Plan:
