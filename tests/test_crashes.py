@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from specllama.cli.render import Printer, ServeReport
 from specllama.engine import process
 from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Settings
+from specllama.planning.plan import Plan
 from specllama.planning.prepare import Wish, prepare
+from specllama.serving import serve as serving
 from specllama.serving.lab import Lab
+from specllama.serving.launch import Launch, Progress, launch
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, gone, script, specllama
 
@@ -93,6 +98,26 @@ def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> N
         assert "ended 3 times in a row: it crashed (SIGSEGV)" in s.err
         assert "ended again: it crashed (SIGSEGV); restarting it without speculation" in s.err
     assert ["--spec-type" in argv for argv in fake.starts] == [True, True, False]
+
+
+def test_a_long_load_is_no_long_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that loads for minutes and dies when it is ready is given up all the same."""
+    fake = Fake(tmp_path)
+    launched: list[Launch] = []
+
+    def loads_for_minutes(plan: Plan, log: Path, report: Progress) -> Launch:
+        assert len(launched) < serving.MAX_QUICK_CRASHES, "it should have been given up"
+        running = launch(plan, log, report)
+        running.server.started -= 10 * serving.QUICK_S
+        running.server.popen.send_signal(signal.SIGSEGV)
+        launched.append(running)
+        return running
+
+    monkeypatch.setattr(serving, "launch", loads_for_minutes)
+    settings = Settings(TARGET, "127.0.0.1", 0)
+    plan = prepare(settings, Wish("chat", method="none"), (), str(fake.path))
+    with pytest.raises(EngineError, match="ended 3 times in a row: it crashed"):
+        serving.serve(plan, tmp_path / "log", ServeReport(Printer()))
 
 
 def test_nothing_drafted_is_off_even_if_slots_say_on(tmp_path: Path) -> None:

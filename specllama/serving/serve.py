@@ -16,7 +16,7 @@ from specllama.serving.stop import Stopped, stop_on_signals
 from specllama.serving.verify import Engagement, verify
 
 MAX_QUICK_CRASHES = 3  # in a row; then it is no accident
-QUICK_S = 60.0  # a server that lived longer is counted afresh
+QUICK_S = 60.0  # one that answered for longer is counted afresh; loading may take any time
 _POLL_S = 0.2
 
 
@@ -55,6 +55,7 @@ def _serve(plan: Plan, log: Path, report: Report, strict: bool, known: bool) -> 
     quick = 0
     while True:
         running = launch(plan, log, report)
+        answered = time.monotonic()
         try:
             with report.busy("checking that it drafts …"):
                 engagement = check(running, known)
@@ -65,7 +66,7 @@ def _serve(plan: Plan, log: Path, report: Report, strict: bool, known: bool) -> 
             why = _wait_for_exit(running)
         finally:
             running.stop()
-        lived = time.monotonic() - running.server.started
+        lived = time.monotonic() - answered
         quick = quick + 1 if lived < QUICK_S else 1
         plan = _after_crash(running.plan, why, quick, log, report)
 
