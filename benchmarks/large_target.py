@@ -42,8 +42,8 @@ def build(out: Path, layers: int, ff: int, like: Path = _TINY) -> int:
         )
     writer = gguf.GGUFWriter(out, arch)
     more = layers - old_layers
-    _copy_keys(reader, writer, arch, old_layers, more)
-    writer.add_block_count(layers + nextn)
+    blocks = [*range(old_layers), *[old_layers - 1] * more, *range(old_layers, old_layers + nextn)]
+    copy_keys(reader, writer, blocks, without=(f"{arch}.feed_forward_length",))
     writer.add_feed_forward_length(ff)
     rng = np.random.default_rng(0)
     total = 0
@@ -68,11 +68,7 @@ def build(out: Path, layers: int, ff: int, like: Path = _TINY) -> int:
             name = f"blk.{int(block[1]) + more}.{block[2]}"
         add(name, data)
     last = old_layers - 1
-    added = {
-        name.removeprefix(f"blk.{last}."): np.array(t.data)
-        for name, t in tensors.items()
-        if name.startswith(f"blk.{last}.")
-    }
+    added = {name: np.array(t.data) for name, t in block_tensors(reader, last).items()}
     width = int(tensors[f"blk.{last}.attn_output.weight"].shape[0])
     added["attn_output.weight"] = np.zeros_like(added["attn_output.weight"])
     for part in ("gate", "up"):
@@ -81,10 +77,7 @@ def build(out: Path, layers: int, ff: int, like: Path = _TINY) -> int:
     for i in range(old_layers, layers):
         for name, data in added.items():
             add(f"blk.{i}.{name}", data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return total
 
 
@@ -99,19 +92,35 @@ def _zeros(rows: int, columns: int) -> np.ndarray[Any, Any]:
     return np.zeros((rows, columns // _BLOCK * _BYTES), dtype=np.uint8)
 
 
-def _copy_keys(reader: Any, writer: Any, arch: str, layers: int, more: int) -> None:
-    """All keys but those that change; of an array with an entry per block, the last layer's
-    entry once more for each added one."""
-    own = {"general.architecture", f"{arch}.block_count", f"{arch}.feed_forward_length"}
-    blocks = int(reader.fields[f"{arch}.block_count"].contents())
+def copy_keys(reader: Any, writer: Any, blocks: Sequence[int], without: Sequence[str] = ()) -> None:
+    """All keys but those in `without`, for a file whose blocks are copies of the reader's
+    `blocks`, in that order: their count, and each array with an entry per block, are theirs."""
+    arch = str(reader.fields["general.architecture"].contents())
+    own = {"general.architecture", f"{arch}.block_count", *without}
+    old = int(reader.fields[f"{arch}.block_count"].contents())
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key in own:
             continue
         kind, value = field.types[0], field.contents()
         sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        if sub is not None and key.startswith(f"{arch}.") and len(value) == blocks:
-            value = [*value[:layers], *[value[layers - 1]] * more, *value[layers:]]
+        if sub is not None and key.startswith(f"{arch}.") and len(value) == old:
+            value = [value[i] for i in blocks]
         writer.add_key_value(key, value, kind, sub)
+    writer.add_block_count(len(blocks))
+
+
+def block_tensors(reader: Any, block: int) -> dict[str, Any]:
+    """The tensors of one block by their names within it."""
+    start = f"blk.{block}."
+    return {t.name.removeprefix(start): t for t in reader.tensors if t.name.startswith(start)}
+
+
+def finish(writer: Any) -> None:
+    """Writes the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.support import MODELS
 
 NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
+MODELS_ENV = "SPECLLAMA_TEST_MODELS"
+_KEPT = (NATIVE_ENV, MODELS_ENV)
 
 
 @pytest.fixture(autouse=True)
@@ -25,24 +27,47 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     for name in ("HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE"):
         monkeypatch.delenv(name, raising=False)
     for name in list(os.environ):
-        if name.startswith(("LLAMA_ARG_", "SPECLLAMA_")) and name != NATIVE_ENV:
+        if name.startswith(("LLAMA_ARG_", "SPECLLAMA_")) and name not in _KEPT:
             monkeypatch.delenv(name)
+
+
+def _missing(message: str) -> NoReturn:
+    """What a test needs is not there: it is skipped, and fails in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 def _native() -> Path:
     value = os.environ.get(NATIVE_ENV)
     if value and Path(value).is_file():
         return Path(value)
-    message = f"{NATIVE_ENV} must name a llama-server (.ci/build-llama makes one)"
-    if os.environ.get("CI"):
-        pytest.fail(message)
-    pytest.skip(message)
+    _missing(f"{NATIVE_ENV} must name a llama-server (.ci/build-llama makes one)")
 
 
 @pytest.fixture(scope="session")
 def native() -> Path:
     """A llama-server built from llama.cpp's source."""
     return _native()
+
+
+def _real_model(name: str) -> Path:
+    path = Path(os.environ.get(MODELS_ENV, "")) / name
+    if os.environ.get(MODELS_ENV) and path.is_file():
+        return path
+    _missing(f"{MODELS_ENV} must name a folder with {name} (.ci/fetch-models makes one)")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1: a real chat model of 30 layers."""
+    return _real_model("smollm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Path:
+    """Gemma 3 270M, Q4_K_M: sliding windows, a large vocabulary, no chat template."""
+    return _real_model("gemma.gguf")
 
 
 @pytest.fixture(scope="session")
@@ -55,10 +80,7 @@ def vocab_dir() -> Path:
 def llama_cpp() -> Any:
     """The module of the extra llama-cpp-python, which must be there in CI."""
     if importlib.util.find_spec("llama_cpp") is None:
-        message = "the extra llama-cpp-python is not installed"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+        _missing("the extra llama-cpp-python is not installed")
     return importlib.import_module("llama_cpp")
 
 

@@ -1,0 +1,48 @@
+"""Builders of a large target and of a draft from a real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from benchmarks import real_models
+from benchmarks.large_target import block_tensors
+from specllama.gguf import inspect
+
+
+def test_real_models_can_be_read(smollm2: Path, gemma: Path) -> None:
+    assert (inspect(smollm2).architecture, inspect(smollm2).layers) == ("llama", 30)
+    assert (inspect(gemma).architecture, inspect(gemma).layers) == ("gemma3", 18)
+
+
+def test_the_large_target_has_layers_that_change_nothing(smollm2: Path, tmp_path: Path) -> None:
+    out = tmp_path / "large.gguf"
+    real_models.large(smollm2, out, layers=2)
+    small, big = inspect(smollm2), inspect(out)
+    assert big.layers == small.layers + 2
+    assert big.quantization == "F32"
+    assert big.tensor_bytes == 4 * big.parameters
+    assert big.parameters > small.parameters
+    reader = gguf.GGUFReader(out)
+    for i in (30, 31):
+        added = block_tensors(reader, i)
+        assert set(added) == set(block_tensors(reader, 29))
+        zero = {name for name, t in added.items() if not np.any(t.data)}
+        assert zero == {"attn_output.weight", "ffn_down.weight"}
+    out.unlink()  # half a gigabyte
+
+
+def test_the_draft_lacks_what_was_dropped(smollm2: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft.gguf"
+    real_models.main(["draft", str(smollm2), str(out), "--drop", "18,22"])
+    assert inspect(out).layers == 28
+    old, new = gguf.GGUFReader(smollm2), gguf.GGUFReader(out)
+    for before, after in ((17, 17), (19, 18), (21, 20), (23, 21), (29, 27)):
+        theirs, ours = block_tensors(old, before), block_tensors(new, after)
+        assert set(theirs) == set(ours)
+        assert all(np.array_equal(t.data, ours[name].data) for name, t in theirs.items())
+    with pytest.raises(SystemExit, match="layers 0 to 29"):
+        real_models.draft(smollm2, tmp_path / "none.gguf", [30])
