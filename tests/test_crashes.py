@@ -6,10 +6,11 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from specllama.cli.render import Printer, ServeReport
+from specllama.cli.render import Printer, ServeReport, engagement_line
 from specllama.engine import process
 from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
@@ -19,6 +20,7 @@ from specllama.planning.prepare import Wish, prepare
 from specllama.serving import serve as serving
 from specllama.serving.lab import Lab
 from specllama.serving.launch import Launch, Progress, launch
+from specllama.serving.verify import Engagement
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, gone, script, specllama
 
@@ -136,6 +138,39 @@ def test_slots_that_say_off_are_believed(tmp_path: Path) -> None:
         tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
     ) as s:
         assert "llama-server started without it" in s.info["reason"]
+
+
+@pytest.mark.parametrize(
+    ("brief", "sent"), [(True, "1 probe request"), (False, "2 probe requests")]
+)
+def test_the_requests_that_were_sent_are_counted(tmp_path: Path, brief: bool, sent: str) -> None:
+    engagement = checked(tmp_path, brief, slots=True)
+    assert engagement.reason == f"nothing was drafted in {sent}"
+    assert engagement_line(engagement).startswith(
+        f"speculation OFF because nothing was drafted in {sent}; /slots says speculative true"
+    )
+
+
+def test_slots_that_contradict_the_counters_are_named(tmp_path: Path) -> None:
+    engagement = checked(tmp_path, slots=False, draft_n=10)
+    assert (engagement.engaged, engagement.alpha) == (True, 0.5)
+    said = "/slots says speculative false although tokens were drafted"
+    assert engagement_line(engagement).endswith(said)
+    assert checked(tmp_path, slots=True, draft_n=10).doubt == ""
+
+
+def checked(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
+    """What serve finds when it checks a scripted server with a draft."""
+    fake = Fake(tmp_path, **config)
+    settings = Settings(TARGET, "127.0.0.1", 0)
+    wish = Wish("chat", draft=MODELS / "draft.gguf")
+    running = launch(
+        prepare(settings, wish, (), str(fake.path)), tmp_path / "log", ServeReport(Printer())
+    )
+    try:
+        return serving.check(running, brief)
+    finally:
+        running.stop()
 
 
 def test_builds_without_counters_leave_them_out(tmp_path: Path) -> None:

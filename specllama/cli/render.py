@@ -146,12 +146,13 @@ def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
 def engagement_line(e: Engagement) -> str:
     """`speculation ON: …` or `speculation OFF because …`."""
     speed = f"{e.tokens_per_second:.1f} tok/s" if e.tokens_per_second else "speed unknown"
+    doubt = f"; {e.doubt}" if e.doubt else ""
     if not e.engaged:
-        return f"speculation OFF because {e.reason} ({speed})"
+        return f"speculation OFF because {e.reason}{doubt} ({speed})"
     tau = f", τ={e.tokens_per_step:.2f} tokens per step" if e.tokens_per_step else ""
     return (
         f"speculation ON: α={e.alpha or 0:.2f} ({e.accepted} of {e.drafted} drafted tokens "
-        f"accepted){tau}, {speed}"
+        f"accepted){tau}, {speed}{doubt}"
     )
 
 
@@ -167,6 +168,8 @@ def ready_data(ready: Ready) -> dict[str, Any]:
         "server_pid": launch.server.pid,
         "speculation": "on" if e.engaged else "off",
         "reason": e.reason,
+        "slots_speculative": e.slots,
+        "doubt": e.doubt or None,
         "alpha": e.alpha,
         "drafted": e.drafted,
         "accepted": e.accepted,

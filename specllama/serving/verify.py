@@ -21,7 +21,8 @@ BRIEF_TOKENS = 12  # of one prompt, where the same settings were measured before
 @dataclass(frozen=True)
 class Engagement:
     """What the probe saw. `engaged`: the server drafted tokens. Counts over all probe
-    requests; `ms` is decoding time; `verify_steps` is None where the build has no counter."""
+    requests; `ms` is decoding time; `verify_steps` is None where the build has no counter.
+    `slots`: what /slots calls `speculative`, None where it does not say."""
 
     engaged: bool
     reason: str
@@ -30,6 +31,16 @@ class Engagement:
     tokens: int = 0
     ms: float = 0.0
     verify_steps: int | None = None
+    slots: bool | None = None
+
+    @property
+    def doubt(self) -> str:
+        """Where /slots and the counters disagree, else ""."""
+        if self.slots is False and self.drafted:
+            return "/slots says speculative false although tokens were drafted"
+        if self.slots and not self.drafted:
+            return "/slots says speculative true all the same"
+        return ""
 
     @property
     def alpha(self) -> float | None:
@@ -57,25 +68,32 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     short = brief and (spec is None or spec.uses_draft)
     count, tokens = (1, BRIEF_TOKENS) if short else (PROBE_PROMPTS, PROBE_TOKENS)
     timings = [_ask(client, plan, prompt, tokens) for prompt in plan.workload.prompts[:count]]
-    seen = _add(timings, _steps(before, client.metrics()))
+    seen = replace(_add(timings, _steps(before, client.metrics())), slots=_slots(client))
     if not plan.speculates:
         return replace(seen, engaged=False, reason=plan.choice.because)
     if seen.drafted:
         return replace(seen, engaged=True, reason=plan.choice.because)
     if plan.user.value("--spec-type") == "none":
         return replace(seen, engaged=False, reason="you gave --spec-type none")
-    slots = client.slots()
-    if slots and not slots[0].get("speculative", True):
+    if seen.slots is False:
         cause = explain(0, log_text)
         # the log is full of harmless complaints: only what can stop speculation counts
         detail = f" ({cause.message})" if cause.blames_speculation else ""
         return replace(seen, engaged=False, reason=f"llama-server started without it{detail}")
-    return replace(seen, engaged=False, reason=_idle_reason(plan))
+    return replace(seen, engaged=False, reason=_idle_reason(plan, len(timings)))
 
 
-def _idle_reason(plan: Plan) -> str:
+def _slots(client: Client) -> bool | None:
+    """What /slots says of speculation; None where it is not offered or does not say."""
+    slots = client.slots()
+    said = slots[0].get("speculative") if slots else None
+    return said if isinstance(said, bool) else None
+
+
+def _idle_reason(plan: Plan, sent: int) -> str:
+    """Why nothing was drafted in `sent` probe requests."""
     spec = plan.settings.speculation
-    nothing = f"nothing was drafted in {PROBE_PROMPTS} probe requests"
+    nothing = f"nothing was drafted in {sent} probe request{'s' if sent != 1 else ''}"
     if spec is not None and spec.ngram is not None and not spec.uses_draft:
         n = spec.ngram.mod_match if "ngram-mod" in spec.methods else spec.ngram.n
         run = "nothing" if spec.methods == ("ngram-cache",) else f"no run of {n} tokens"
