@@ -42,6 +42,33 @@ def test_engines_with_gauges(
     assert (data["alpha"], data["tau"]) == (pytest.approx(alpha), pytest.approx(tau))
 
 
+@pytest.mark.parametrize(
+    ("metrics", "path", "says"),
+    [
+        (VLLM.replace("{accepted}", "{drafted}9"), "/metrics", "drafted tokens accepted"),
+        (VLLM.replace("{drafted}", "-{drafted}"), "/metrics", "drafted tokens accepted"),
+        (VLLM.replace("{first}", "{drafted}"), "/metrics", "2 of the drafts accepted"),
+        (VLLM.replace("{accepted}.0", "NaN"), "/metrics", "the counters are no numbers"),
+        (SGLANG.replace("0.55", "3"), "/metrics", "α=3"),
+        (TRTLLM.replace("2.1", "0.5"), "/prometheus/metrics", "τ=0.5"),
+    ],
+)
+def test_counters_that_cannot_be_right_are_not_believed(metrics: str, path: str, says: str) -> None:
+    with serving(metrics, path) as url:
+        data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
+    assert (data["alpha"], data["tau"], data["acceptance_by_position"]) == (None, None, [])
+    assert len(data["missing"]) == 1
+    assert data["missing"][0].startswith("the counters ")
+    assert says in data["missing"][0]
+
+
+def test_a_length_of_0_says_that_nothing_was_drafted() -> None:
+    with serving(SGLANG.replace("2.4", "0.0").replace("0.55", "0.0")) as url:
+        done = specllama("probe", "--url", url, "--budget", "1")
+    assert "it counted no drafted tokens" in done.stdout
+    assert "accepts" not in done.stdout
+
+
 def test_without_metrics_the_speed_is_measured_and_the_rest_is_said() -> None:
     with serving() as url:
         done = specllama("probe", "--url", url)

@@ -159,6 +159,32 @@ def test_slots_that_contradict_the_counters_are_named(tmp_path: Path) -> None:
     assert checked(tmp_path, slots=True, draft_n=10).doubt == ""
 
 
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "memory", "says"),
+    [
+        (10, 30, "attention", "ON, but the counters contradict themselves: 30 of 10 drafted"),
+        (10, -3, "attention", "ON, but the counters contradict themselves: -3 of 10 drafted"),
+        (10, 10, "hybrid", "ON, but all 10 drafted tokens accepted on a hybrid target: "),
+        (10, 10, "attention", "ON: α=1.00 (10 of 10 drafted tokens accepted)"),
+        (10, 9, "hybrid", "ON: α=0.90 (9 of 10 drafted tokens accepted)"),
+    ],
+)
+def test_counters_that_cannot_be_right_show_no_alpha(
+    drafted: int, accepted: int, memory: str, says: str
+) -> None:
+    seen = Engagement(True, "", drafted, accepted, tokens=48, ms=480.0, memory=memory)
+    assert engagement_line(seen).startswith(f"speculation {says}")
+    assert (seen.alpha is None) == bool(seen.doubt)
+
+
+def test_a_negative_count_is_no_drafting(tmp_path: Path) -> None:
+    engagement = checked(tmp_path, draft_n=-10)
+    assert not engagement.engaged
+    assert "OFF because nobody knows what was drafted; the counters contradict" in engagement_line(
+        engagement
+    )
+
+
 def checked(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
     """What serve finds when it checks a scripted server with a draft."""
     fake = Fake(tmp_path, **config)

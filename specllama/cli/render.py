@@ -149,9 +149,11 @@ def engagement_line(e: Engagement) -> str:
     doubt = f"; {e.doubt}" if e.doubt else ""
     if not e.engaged:
         return f"speculation OFF because {e.reason}{doubt} ({speed})"
+    if e.alpha is None:
+        return f"speculation ON, but {e.doubt} ({speed})"
     tau = f", τ={e.tokens_per_step:.2f} tokens per step" if e.tokens_per_step else ""
     return (
-        f"speculation ON: α={e.alpha or 0:.2f} ({e.accepted} of {e.drafted} drafted tokens "
+        f"speculation ON: α={e.alpha:.2f} ({e.accepted} of {e.drafted} drafted tokens "
         f"accepted){tau}, {speed}{doubt}"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from specllama.engine.client import Client, Metrics, Timings
+from specllama.engine.counters import contradiction
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain
 from specllama.planning.plan import Plan
@@ -22,7 +23,8 @@ BRIEF_TOKENS = 12  # of one prompt, where the same settings were measured before
 class Engagement:
     """What the probe saw. `engaged`: the server drafted tokens. Counts over all probe
     requests; `ms` is decoding time; `verify_steps` is None where the build has no counter.
-    `slots`: what /slots calls `speculative`, None where it does not say."""
+    `slots`: what /slots calls `speculative`, None where it does not say. `memory`: what the
+    target keeps (gguf/architectures.py). α and τ are None where the counts cannot be right."""
 
     engaged: bool
     reason: str
@@ -32,25 +34,45 @@ class Engagement:
     ms: float = 0.0
     verify_steps: int | None = None
     slots: bool | None = None
+    memory: str = "attention"
 
     @property
     def doubt(self) -> str:
-        """Where /slots and the counters disagree, else ""."""
-        if self.slots is False and self.drafted:
+        """Where the counters disagree with themselves or with /slots, else ""."""
+        return "; ".join(s for s in (self._miscounted, self._slots_disagree) if s)
+
+    @property
+    def _miscounted(self) -> str:
+        """Why the counts are not believed. All accepted on a target whose state must be rolled
+        back was seen where it is not (the text is wrong), and where only what is verified again
+        is counted (llama.cpp PR 22506)."""
+        if said := contradiction(self.drafted, self.accepted, self.verify_steps):
+            return said
+        if self.memory != "attention" and self.drafted == self.accepted > 0:
+            return (
+                f"all {self.drafted} drafted tokens accepted on a {self.memory} target: "
+                "its counters or its state are in doubt"
+            )
+        return ""
+
+    @property
+    def _slots_disagree(self) -> str:
+        if self.slots is False and self.drafted > 0:
             return "/slots says speculative false although tokens were drafted"
-        if self.slots and not self.drafted:
+        if self.slots and self.drafted == 0:
             return "/slots says speculative true all the same"
         return ""
 
     @property
     def alpha(self) -> float | None:
         """Acceptance rate α = accepted / drafted."""
-        return self.accepted / self.drafted if self.drafted else None
+        return self.accepted / self.drafted if self.drafted and not self._miscounted else None
 
     @property
     def tokens_per_step(self) -> float | None:
         """Mean accepted length τ = 1 + accepted / verify steps."""
-        return 1 + self.accepted / self.verify_steps if self.verify_steps else None
+        steps = self.verify_steps
+        return 1 + self.accepted / steps if steps and not self._miscounted else None
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -68,11 +90,14 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     short = brief and (spec is None or spec.uses_draft)
     count, tokens = (1, BRIEF_TOKENS) if short else (PROBE_PROMPTS, PROBE_TOKENS)
     timings = [_ask(client, plan, prompt, tokens) for prompt in plan.workload.prompts[:count]]
-    seen = replace(_add(timings, _steps(before, client.metrics())), slots=_slots(client))
+    seen = _add(timings, _steps(before, client.metrics()))
+    seen = replace(seen, slots=_slots(client), memory=plan.target.memory)
     if not plan.speculates:
         return replace(seen, engaged=False, reason=plan.choice.because)
-    if seen.drafted:
+    if seen.drafted > 0:
         return replace(seen, engaged=True, reason=plan.choice.because)
+    if seen.drafted < 0 or seen.accepted:
+        return replace(seen, engaged=False, reason="nobody knows what was drafted")
     if plan.user.value("--spec-type") == "none":
         return replace(seen, engaged=False, reason="you gave --spec-type none")
     if seen.slots is False:

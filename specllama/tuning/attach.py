@@ -8,6 +8,7 @@ llama.cpp (server-task.cpp, b10289+), vLLM 0.33 (v1/spec_decode/metrics.py), SGL
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 
 from specllama.engine.client import Prompt
+from specllama.engine.counters import contradiction
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import decoding
 from specllama.tuning.speedup import Interval, paired_ratio
@@ -211,10 +213,10 @@ def probe(
     after = server.counters()
     missing = [] if after else ["no metrics that are known: acceptance cannot be read"]
     engine = after[0] if after else "unknown engine"
-    alpha, tau, acceptance = _acceptance(
-        engine, before[1] if before else None, after[1] if after else None
-    )
-    if after and alpha is None and tau is None:
+    seen = _acceptance(engine, before[1] if before else None, after[1] if after else None)
+    if seen.doubt:
+        missing.append(seen.doubt)
+    elif after and seen.alpha is None and seen.tau is None:
         missing.append("it counted no drafted tokens: speculation is off there")
     ms = sum(r.ms for r in replies)
     if not ms:
@@ -222,9 +224,9 @@ def probe(
     return Attached(
         engine=engine,
         model=model,
-        alpha=alpha,
-        tau=tau,
-        acceptance=acceptance,
+        alpha=seen.alpha,
+        tau=seen.tau,
+        acceptance=seen.by_position,
         tokens_per_second=sum(r.tokens - 1 for r in replies) / ms * 1000 if ms > 0 else 0.0,
         first_ms=sum(r.first_ms for r in replies) / len(replies),
         ms_per_token=tuple(decoding(r.ms, r.tokens) for r in replies),
@@ -264,12 +266,21 @@ def parse(text: str) -> tuple[str, Counters] | None:
     return (engine, Counters(values, by_position)) if engine else None
 
 
-def _acceptance(
-    engine: str, before: Counters | None, after: Counters | None
-) -> tuple[float | None, float | None, tuple[float, ...]]:
-    """(α, τ, a_i) of what happened in between; gauges as they stand."""
+@dataclass(frozen=True)
+class _Acceptance:
+    """α, τ and a_i, None or () where they are not counted. `doubt`: why the counters are not
+    believed; then there is nothing else."""
+
+    alpha: float | None = None
+    tau: float | None = None
+    by_position: tuple[float, ...] = ()
+    doubt: str = ""
+
+
+def _acceptance(engine: str, before: Counters | None, after: Counters | None) -> _Acceptance:
+    """What happened in between; gauges as they stand."""
     if after is None:
-        return None, None, ()
+        return _Acceptance()
     names = ENGINES[engine]
     old = before or Counters({}, {})
 
@@ -277,18 +288,34 @@ def _acceptance(
         return after.values.get(name, 0.0) - old.values.get(name, 0.0) if name else 0.0
 
     drafted, accepted, drafts = grown(names.drafted), grown(names.accepted), grown(names.drafts)
-    alpha = accepted / drafted if drafted > 0 else after.values.get(names.rate_gauge)
-    tau = (
-        1 + accepted / drafts
-        if drafts > 0 and drafted > 0
-        else after.values.get(names.length_gauge)
-    )
+    alpha, tau = _gauges(names, after)
+    if drafted > 0:
+        alpha = accepted / drafted
+        tau = 1 + accepted / drafts if drafts > 0 else tau
     by_position = tuple(
         (after.by_position[i] - old.by_position.get(i, 0.0)) / drafts
         for i in sorted(after.by_position)
         if drafts > 0
     )
-    return alpha, tau, by_position
+    doubt = _impossible(alpha, tau, by_position)
+    if names.drafted in after.values:
+        doubt = contradiction(drafted, accepted, drafts) or doubt
+    return _Acceptance(doubt=doubt) if doubt else _Acceptance(alpha, tau, by_position)
+
+
+def _gauges(names: Names, now: Counters) -> tuple[float | None, float | None]:
+    """(α, τ) as they stand, None where there are none. A length of 0 says that nothing was
+    drafted yet."""
+    length = now.values.get(names.length_gauge)
+    return (None, None) if length == 0 else (now.values.get(names.rate_gauge), length)
+
+
+def _impossible(alpha: float | None, tau: float | None, by_position: Sequence[float]) -> str:
+    """What no engine can have seen, "" when all of it can be."""
+    shown = [f"α={alpha:g}"] if alpha is not None and not 0 <= alpha <= 1 else []
+    shown += [f"τ={tau:g}"] if tau is not None and not 1 <= tau < math.inf else []
+    shown += [f"{a:g} of the drafts accepted" for a in by_position if not 0 <= a <= 1]
+    return f"the counters contradict themselves: {shown[0]}" if shown else ""
 
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
