@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _KEPT_LOGS = 20
 
@@ -31,6 +35,27 @@ def new_log(port: int) -> Path:
     for old in logs[_KEPT_LOGS - 1 :]:
         old.unlink(missing_ok=True)
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{port}.log"
+
+
+def strict_json(data: Any, indent: int | None = None) -> str:
+    """`data` as JSON that every reader takes: null for what is not finite, which Python would
+    write as Infinity or NaN."""
+    return json.dumps(_finite(data), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {_key(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value
+
+
+def _key(key: Any) -> Any:
+    """A name has to be a text or a finite number."""
+    return str(key) if isinstance(key, float) and not math.isfinite(key) else key
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from specllama import __version__
 from specllama.cli.app import split
+from specllama.cli.render import Printer
 from tests.support import MODELS, script, specllama, write_gguf
 
 TARGET = MODELS / "target.gguf"
@@ -86,6 +88,22 @@ def test_an_architecture_nobody_knows(tmp_path: Path, engine: str) -> None:
     done = specllama("serve", path, "--port", "0", "--llama-server", engine)
     assert done.returncode == 1
     assert "'frobnicator'" in done.stderr
+
+
+def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    """An interval may be open; Infinity and NaN are Python's own."""
+    inf, nan = float("inf"), float("nan")
+    Printer().json({"a": [1.5, 1.0, inf], "b": {"c": (nan, "NaN")}, "d": {inf: -inf, 1: True}})
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    read = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert read == {
+        "a": [1.5, 1.0, None],
+        "b": {"c": [None, "NaN"]},
+        "d": {"inf": None, "1": True},
+    }
 
 
 def test_version_and_help() -> None:

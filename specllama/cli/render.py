@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
+
+from specllama.storage import strict_json
 
 if TYPE_CHECKING:  # render is imported by commands that start no server
     from specllama.planning.plan import Plan
@@ -35,8 +36,8 @@ class Printer:
         self._console.print(table)
 
     def json(self, data: dict[str, Any]) -> None:
-        """One JSON object on stdout, on one line, flushed."""
-        print(json.dumps(data), flush=True)
+        """One JSON object on stdout, on one line, flushed; null for what is not finite."""
+        print(strict_json(data), flush=True)
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:

@@ -21,7 +21,7 @@ from specllama import __version__
 from specllama.engine.errors import EngineError
 from specllama.engine.helptext import Option, parse_options, parse_version
 from specllama.engine.locate import Engine
-from specllama.storage import cache_dir, write_atomically
+from specllama.storage import cache_dir, strict_json, write_atomically
 
 MAINLINE, IK_LLAMA, UNKNOWN_FLAVOUR = "mainline", "ik_llama", "unknown"
 _FIRST_REAL_BUILD = 1000  # llama-server existed under that name from b3145 on
@@ -275,6 +275,6 @@ def _read_cache(engine: Engine) -> tuple[str, str] | None:
 def _write_cache(engine: Engine, version_text: str, help_text: str) -> None:
     try:
         data = {"version": version_text, "help": help_text}
-        write_atomically(_cache_file(engine), json.dumps(data))
+        write_atomically(_cache_file(engine), strict_json(data))
     except OSError:
         pass  # a read-only home costs half a second per start, nothing else

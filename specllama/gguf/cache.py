@@ -14,7 +14,7 @@ from specllama.gguf.model import ModelInfo, Names, Sidecar
 from specllama.gguf.source import FileSource
 from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
-from specllama.storage import cache_dir, write_atomically
+from specllama.storage import cache_dir, strict_json, write_atomically
 
 _VERSION = f"{__version__}/4"  # change when ModelInfo does
 _MOST = 5000  # models kept
@@ -57,7 +57,7 @@ class InspectCache:
             return
         newest = dict(list(self._known.items())[-_MOST:])
         try:
-            write_atomically(self._file, json.dumps({"version": _VERSION, "models": newest}))
+            write_atomically(self._file, strict_json({"version": _VERSION, "models": newest}))
         except OSError:
             pass
 

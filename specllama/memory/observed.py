@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllama.storage import cache_dir, write_atomically
+from specllama.storage import cache_dir, strict_json, write_atomically
 
 MIB = 2**20
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
@@ -75,7 +75,7 @@ class Residual:
 def remember(files: Sequence[Path], engine: Path, ours: int, real: int) -> None:
     """Keeps the residual. A home that cannot be written costs the next estimate a line."""
     try:
-        write_atomically(_file(files, engine), json.dumps({"ours": ours, "real": real}))
+        write_atomically(_file(files, engine), strict_json({"ours": ours, "real": real}))
     except OSError:
         pass
 
