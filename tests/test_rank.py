@@ -138,6 +138,35 @@ def test_the_data_is_well_formed() -> None:
             assert 0 < families.prior(method, name).alpha < 1
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "templates", "differ"),
+    [  # each: general.name, general.finetune, file name
+        (("Big", "Instruct", "a"), ("Small", "instruct", "b-base"), True, False),
+        (("Big", "Instruct", "a"), ("Small", "base", "b-instruct"), True, True),
+        (("Big", "", "big-it"), ("Small", "", "small"), True, False),
+        (("Big", "", "big-it"), ("Small", "", "small"), False, True),
+        (("Big Instruct", "", "a"), ("Small", "", "small-chat"), False, False),
+        (("Big Instruct", "", "a"), ("Small", "", "small"), False, True),
+        (("Big", "", "a"), ("Small", "", "b"), False, False),
+    ],
+)
+def test_what_a_file_says_of_itself_comes_before_its_name(
+    target: ModelInfo,
+    draft: ModelInfo,
+    ours: tuple[str, str, str],
+    theirs: tuple[str, str, str],
+    templates: bool,
+    differ: bool,
+) -> None:
+    def called(m: ModelInfo, name: str, finetune: str, file: str) -> ModelInfo:
+        names = replace(m.names, name=name, basename="", finetune=finetune)
+        path = m.path.with_name(f"{file}.gguf")
+        return replace(m, names=names, path=path, template_hash="x" if templates else "")
+
+    said = warnings(called(target, *ours), "draft-simple", called(draft, *theirs))
+    assert any("instruct-tuned" in line for line in said) is differ
+
+
 def test_warnings(target: ModelInfo, draft: ModelInfo) -> None:
     def said(t: ModelInfo, method: str, d: ModelInfo | None) -> str:
         return " | ".join(warnings(t, method, d))
