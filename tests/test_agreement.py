@@ -1,16 +1,25 @@
-"""Acceptance without a server: the replay's arithmetic, and the real server's counts."""
+"""Acceptance and costs without a server: the arithmetic, and the real server's counts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.drafts.replay import expected_tau, interval, replay
+from specllama.cli.measured_lines import cost_lines
+from specllama.drafts.costs import Costs, best
+from specllama.drafts.inprocess import Answer
+from specllama.drafts.pick import Candidate, Measured, Picked
+from specllama.drafts.rank import predict
+from specllama.drafts.replay import Replay, expected_tau, interval, replay
+from specllama.drafts.timing import batch_times
 from specllama.engine.client import Client
+from specllama.gguf import inspect
 from tests.support import MODELS, Serve, specllama
 from tests.test_serve import CODE
 
@@ -59,6 +68,89 @@ def test_the_interval_holds_the_value() -> None:
     assert low < high
 
 
+def _always(share: float) -> list[Replay]:
+    """Runs in which every token has this chance to be accepted, K = 1 … 8."""
+    return [Replay(k, 100, 0, 0, 0, tuple(share**i for i in range(1, k + 1))) for k in range(1, 9)]
+
+
+def test_a_step_costs_its_passes() -> None:
+    costs = Costs(1, target=(100, 120, 150), draft=(10, 12, 15))
+    assert costs.drafting(2) == 2 * 10 + 15
+    assert costs.step(2) == 150 + 35
+    assert costs.speedup(1.85, 2) == pytest.approx(1.0)
+
+
+def test_the_best_k_follows_the_costs() -> None:
+    runs = _always(0.8)
+    flat = Costs(1, target=(100,) * 9, draft=(1,) * 9)
+    assert best(runs, flat.speedup).k == 8
+    steep = replace(flat, target=tuple(100 + 60 * b for b in range(9)))
+    assert best(runs, steep.speedup).k < 4
+    # a batch of 5 takes a slower way through the matrices: no draft longer than 3
+    cliff = replace(flat, target=(100, 102, 104, 106, 300, 300, 300, 300, 300))
+    assert best(runs, cliff.speedup).k == 3
+
+
+def test_a_draft_as_dear_as_the_target_never_pays() -> None:
+    for target in ((100.0,) * 9, tuple(100.0 + 20 * b for b in range(9))):
+        costs = Costs(1, target=target, draft=target)
+        for share in (0.0, 0.5, 1.0):
+            run = best(_always(share), costs.speedup)
+            assert costs.speedup(run.tau, run.k) < 1
+
+
+class _Timed:
+    """Passes that take b ms, on a context that must be where it is said to be."""
+
+    def __init__(self, keeps: bool = False, seconds: float = 0.0) -> None:
+        self.at, self.now, self.passes = 0, 0.0, 0
+        self._keeps, self._seconds = keeps, seconds
+
+    def evaluate(self, ids: Sequence[int], at: int, outputs: int) -> float:
+        assert at == self.at
+        assert 1 <= outputs <= len(ids)
+        self.at += len(ids)
+        self.passes += 1
+        self.now += self._seconds
+        return float(len(ids))
+
+    def take_back(self, at: int) -> bool:
+        if self._keeps:
+            return False
+        self.at = at
+        return True
+
+    def forget(self) -> None:
+        self.at = 0
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 40, 2000])
+def test_every_size_is_timed_from_the_same_prefix(tokens: int) -> None:
+    model = _Timed()
+    answers = [Answer((1, 2), ()), Answer((1,), (7,) * tokens)]
+    assert batch_times(model, answers, 9, all_rows=True) == tuple(range(1, 10))
+    assert model.at == 0
+
+
+def test_timing_a_slow_model_is_bounded() -> None:
+    model = _Timed(seconds=10)
+    assert batch_times(model, [Answer((1,), (2,) * 20)], 9, True, lambda: model.now) is not None
+    assert model.passes == 1 + 2 + 2 * 10  # the prefix, the first touch, two rounds
+
+
+def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() -> None:
+    assert batch_times(_Timed(keeps=True), [Answer((1,), (2, 3))], 9, all_rows=True) is None
+    target, draft = inspect(TARGET), inspect(DRAFT)
+    m = Measured(
+        k=2, alpha=0.5, tau=1.7, tau_low=1.6, tau_high=1.8, by_position=(0.5, 0.2),
+        tau_hot={}, speedup=1.2, speedup_low=1.1, speedup_high=1.3, costs=None,
+        uncosted="target.gguf cannot take back single tokens", source="",
+    )  # fmt: skip
+    c = Candidate("draft-simple", draft, predict(target, "draft-simple", draft, "code"), (), m)
+    (line,) = cost_lines(Picked((c,), ()))
+    assert "draft.gguf: guessed from bytes, not measured (target.gguf cannot" in line
+
+
 @pytest.mark.usefixtures("llama_cpp")
 def test_it_agrees_with_what_the_server_counts(native: Path, tmp_path: Path) -> None:
     from specllama.drafts.agreement import measure
@@ -105,8 +197,18 @@ def test_pick_draft_measures(tmp_path: Path) -> None:
     assert 0 < best["measured"]["alpha"] < 1
     low, high = best["measured"]["tau_interval"]
     assert low <= best["measured"]["tau"] <= high
+    slow, fast = best["measured"]["speedup_interval"]
+    assert slow <= best["measured"]["speedup"] <= fast
+    costs = best["measured"]["costs"]
+    assert costs["threads"] == 1
+    for times in (costs["target_batch_ms"], costs["draft_batch_ms"]):
+        assert len(times) == 9
+        assert min(times) > 0
+    assert best["measured"]["costs_guessed_because"] is None
     human = specllama(*args, "--measure", "-w", "code")
     assert "measured on the target's own answers" in human.stdout
+    assert "cost     measured in process, 1 thread: a plain step takes" in human.stdout
+    assert "cost     draft.gguf at K=" in human.stdout
     text = tmp_path / "text.py"
     text.write_text("\n".join(CODE) * 3)
     given = specllama(*args, "--measure", "--text", text)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli.measured_lines import cost_lines, measured_data
 from specllama.cli.options import LlamaServer, Vram, Workload
 
 if TYPE_CHECKING:
@@ -125,12 +126,14 @@ def _print(
             table.add_row(*_row(target, c, room))
         printer.table(table)
         if (room := next((r for r in space if r is not None), None)) is not None:
+            plain = f"{room.plain:,} tokens fit" if room.plain else "no context fits as a whole"
             printer.say(
-                f"memory   beside the target, at {room.context:,} tokens; without a draft "
-                f"{room.plain:,} tokens fit"
+                f"memory   beside the target, at {room.context:,} tokens; without a draft {plain}"
             )
     for source in dict.fromkeys(c.measured.source for c in picked.candidates if c.measured):
         printer.say(f"note     α and τ marked * are measured on {source}, at temperature 0")
+    for line in cost_lines(picked):
+        printer.say(line)
     for c in picked.candidates:
         for warning in c.warnings:
             printer.say(f"note     {_file(target, c)}: {warning}")
@@ -238,27 +241,11 @@ def _data(
                 "speedup_low": c.prediction.low,
                 "speedup": c.prediction.speedup,
                 "speedup_high": c.prediction.high,
-                "measured": _measured_data(c),
+                "measured": measured_data(c),
                 "warnings": list(c.warnings),
             }
             for c, room in zip(picked.candidates, space, strict=True)
         ],
         "rejected": [{"what": r.what, "rule": r.rule, "detail": r.detail} for r in picked.rejected],
         "advice": [] if picked.candidates else _advice(target),
-    }
-
-
-def _measured_data(c: Candidate) -> dict[str, Any] | None:
-    m = c.measured
-    if m is None:
-        return None
-    return {
-        "source": m.source,
-        "k": m.k,
-        "alpha": m.alpha,
-        "tau": m.tau,
-        "tau_interval": [m.tau_low, m.tau_high],
-        "acceptance_by_position": list(m.by_position),
-        "tau_by_temperature": {str(t): v for t, v in m.tau_hot.items()},
-        "speedup": m.speedup,
     }

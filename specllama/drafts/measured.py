@@ -1,25 +1,25 @@
-"""Measured agreement in place of the prior: `pick-draft --measure`."""
+"""Measured agreement and costs in place of the prior and bytes: `pick-draft --measure`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+from specllama.drafts import costs
 from specllama.drafts.agreement import (
+    MOST_K,
     TEMPERATURES,
     Agreement,
-    MeasureError,
     measure,
     measure_text,
 )
+from specllama.drafts.inprocess import MeasureError
 from specllama.drafts.pick import Candidate, Measured, Picked
 from specllama.drafts.rank import draft_cost, verify_cost
 from specllama.drafts.replay import expected_tau, interval, replay
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.workloads import Workload
-
-_MOST_K = 8
 
 
 def measured(
@@ -64,20 +64,28 @@ def _speed(c: Candidate) -> float:
 
 
 def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) -> Measured:
-    """At the K with the highest speed-up by measured τ and predicted costs."""
-    step = draft_cost(target, c.method, c.draft)
-    runs = [replay(agreement.agrees, k) for k in range(1, _MOST_K + 1)]
-    speeds = [r.tau / (step * r.k + verify_cost(target, r.k)) for r in runs]
-    speed, best = max(zip(speeds, runs, strict=True), key=lambda pair: pair[0])
-    low, high = interval(agreement.agrees, best.k)
+    """At the K with the highest speed-up by measured τ and measured costs; by costs guessed
+    from bytes where they could not be measured."""
+
+    def speedup(tau: float, k: int) -> float:
+        if agreement.costs is not None:
+            return agreement.costs.speedup(tau, k)
+        return tau / (draft_cost(target, c.method, c.draft) * k + verify_cost(target, k))
+
+    run = costs.best([replay(agreement.agrees, k) for k in range(1, MOST_K + 1)], speedup)
+    low, high = interval(agreement.agrees, run.k)
     return Measured(
-        k=best.k,
-        alpha=best.alpha,
-        tau=best.tau,
+        k=run.k,
+        alpha=run.alpha,
+        tau=run.tau,
         tau_low=low,
         tau_high=high,
-        by_position=best.by_position,
-        tau_hot={t: expected_tau(agreement.probability[t], best.k) for t in TEMPERATURES},
-        speedup=speed,
+        by_position=run.by_position,
+        tau_hot={t: expected_tau(agreement.probability[t], run.k) for t in TEMPERATURES},
+        speedup=speedup(run.tau, run.k),
+        speedup_low=speedup(low, run.k),
+        speedup_high=speedup(high, run.k),
+        costs=agreement.costs,
+        uncosted=agreement.uncosted,
         source=source,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specllama.drafts import compat
 from specllama.drafts.compat import METHOD_OF_KIND
+from specllama.drafts.costs import Costs
 from specllama.drafts.discover import Found, Rejected, discover
 from specllama.drafts.rank import Prediction, predict
 from specllama.drafts.warnings import warnings
@@ -23,7 +24,8 @@ _HALF = 0.5  # a whole model over half the target cannot pay
 @dataclass(frozen=True)
 class Measured:
     """Agreement with the target, by replay over its answers (temperature 0). `tau` at `k`
-    with its 95 % interval; `tau_hot`: temperature → τ at that k."""
+    with its 95 % interval; `tau_hot`: temperature → τ at that k. `speedup` at `k`, with the
+    interval that τ's gives, from `costs`; None = guessed from bytes, `uncosted` says why."""
 
     k: int
     alpha: float
@@ -33,6 +35,10 @@ class Measured:
     by_position: tuple[float, ...]
     tau_hot: Mapping[float, float]
     speedup: float
+    speedup_low: float
+    speedup_high: float
+    costs: Costs | None
+    uncosted: str
     source: str
 
 

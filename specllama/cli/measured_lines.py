@@ -1,0 +1,71 @@
+"""What `pick-draft --measure` measured, as lines and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specllama.drafts.costs import Costs
+    from specllama.drafts.pick import Candidate, Picked
+
+
+def cost_lines(picked: Picked) -> list[str]:
+    """Which step times each measured candidate's predicted speed-up comes from."""
+    steps, guessed = [], []
+    costs: Costs | None = None
+    for c in picked.candidates:
+        if (m := c.measured) is None:
+            continue
+        name = c.draft.path.name if c.draft else c.method
+        if m.costs is None:
+            guessed.append(
+                f"cost     {name}: guessed from bytes, not measured ({m.uncosted}); "
+                "`specllama serve` measures it"
+            )
+            continue
+        costs = m.costs
+        steps.append(
+            f"cost     {name} at K={m.k}: drafting {_ms(costs.drafting(m.k))} + verifying "
+            f"{_ms(costs.target[m.k])}, for {m.tau:.2f} tokens"
+        )
+    if costs is not None:
+        threads = "1 thread" if costs.threads == 1 else f"{costs.threads} threads"
+        plain = _ms(costs.target[0])
+        steps.insert(0, f"cost     measured in process, {threads}: a plain step takes {plain}")
+    return steps + guessed
+
+
+def measured_data(c: Candidate) -> dict[str, Any] | None:
+    """As one object; None where nothing was measured. Entry b-1 of the batch times is for a
+    batch of b tokens."""
+    m = c.measured
+    if m is None:
+        return None
+    return {
+        "source": m.source,
+        "k": m.k,
+        "alpha": m.alpha,
+        "tau": m.tau,
+        "tau_interval": [m.tau_low, m.tau_high],
+        "acceptance_by_position": list(m.by_position),
+        "tau_by_temperature": {str(t): v for t, v in m.tau_hot.items()},
+        "speedup": m.speedup,
+        "speedup_interval": [m.speedup_low, m.speedup_high],
+        "costs": _costs_data(m.costs),
+        "costs_guessed_because": m.uncosted or None,
+    }
+
+
+def _costs_data(costs: Costs | None) -> dict[str, Any] | None:
+    if costs is None:
+        return None
+    return {
+        "threads": costs.threads,
+        "target_batch_ms": list(costs.target),
+        "draft_batch_ms": list(costs.draft),
+    }
+
+
+def _ms(ms: float) -> str:
+    """Three digits at most, so that a step of 0.3 ms is not 0 ms."""
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"

@@ -1,0 +1,43 @@
+"""What a drafting step costs, from measured passes of target and draft, and the speed-up
+that follows for every K. Pure.
+
+A step of llama.cpp's server with K drafted tokens (common/speculative.cpp, draft-simple):
+K passes of one token through the draft (draft), one batch of K+1 through the target, all
+rows put out (server-context.cpp), the same batch through the draft, the last row put out
+(process). Sampling is left out: it is small beside the passes of a real model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from specllama.drafts.replay import Replay
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Medians in ms on `threads` threads; entry b-1 is for a batch of b tokens. `target`:
+    logits for every row; `draft`: for the last one. The first entries: one plain step, and
+    one drafting pass."""
+
+    threads: int
+    target: tuple[float, ...]
+    draft: tuple[float, ...]
+
+    def drafting(self, k: int) -> float:
+        """What the draft adds to a step with `k` drafted tokens, ms."""
+        return k * self.draft[0] + self.draft[k]
+
+    def step(self, k: int) -> float:
+        """A whole step with `k` drafted tokens, ms."""
+        return self.target[k] + self.drafting(k)
+
+    def speedup(self, tau: float, k: int) -> float:
+        """Of `tau` tokens per step with `k` drafted ones, over plain decoding."""
+        return tau * self.target[0] / self.step(k)
+
+
+def best(runs: Iterable[Replay], speedup: Callable[[float, int], float]) -> Replay:
+    """The run with the highest `speedup` by its τ and K."""
+    return max(runs, key=lambda r: speedup(r.tau, r.k))
