@@ -60,6 +60,13 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
     assert "\x1b" not in out
 
 
+def test_what_fits_nowhere_is_an_answer() -> None:
+    args = ("--draft", DRAFT, "--vram", "1MiB", "--llama-server", "embedded", "--", "-ngl", "99")
+    done = specllama("memory", TARGET, *args)
+    assert done.returncode == 0, done.stderr
+    assert "verdict  does not fit: GPU0 lacks " in done.stdout
+
+
 def test_json_says_the_same(headers: Path) -> None:
     target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
     data = memory(target, "--draft", draft, "-c", "32768", "--vram", "48GiB,24GiB")

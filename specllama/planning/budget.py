@@ -92,9 +92,12 @@ def budget(
     check = _checker(question, tool, user)
     asked = check(found[0])
     chosen = asked if asked.verdict.kind == FITS else check(choose((asked, *found[1:])))
-    while chosen.verdict.kind == TOO_BIG and chosen is not asked and len(found) > 2:
-        found = (found[0], *found[found.index(_same(found, chosen)) + 1 :])
-        chosen = check(choose(found[1:]))
+    while chosen.verdict.kind == TOO_BIG and chosen is not asked:
+        rest = found[found.index(_same(found, chosen)) + 1 :]
+        if not rest:
+            break  # not even the plain target fits
+        found = (found[0], *rest)
+        chosen = check(choose(rest))
     found = tuple(_replaced(o, asked, chosen) for o in found)
     return Budget(question, use.context, found, chosen, found[found.index(chosen) + 1 :])
 
