@@ -60,6 +60,34 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
     assert "\x1b" not in out
 
 
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--method", "none"), "no context fits without layers in RAM"),
+        (("--draft", DRAFT), "no context fits without layers in RAM, draft or not"),
+        (("--method", "none", "--", "-ngl", "99"), "no context fits"),
+        (("--draft", DRAFT, "--", "-ngl", "99"), "no context fits, draft or not"),
+    ],
+)
+def test_where_no_context_fits_that_is_said(args: tuple[str | Path, ...], says: str) -> None:
+    done = specllama("memory", TARGET, "--vram", "1MiB", "--llama-server", "embedded", *args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"longest  {says}"
+
+
+def test_the_draft_may_be_what_leaves_no_context(headers: Path) -> None:
+    pair = (headers / "llama-3.1-70b.gguf", "--draft", headers / "llama-3.1-8b.gguf")
+    done = specllama("memory", *pair, "--vram", "40GiB", "-c", "4096")
+    assert re.search(
+        r"^longest  no context fits.*; [\d,]+ tokens do without a draft$", done.stdout, re.M
+    )
+
+
+def test_pick_draft_says_that_no_context_fits() -> None:
+    done = specllama("pick-draft", TARGET, "--vram", "1MiB", "--llama-server", "embedded")
+    assert "without a draft no context fits as a whole" in done.stdout
+
+
 def test_what_fits_nowhere_is_an_answer() -> None:
     args = ("--draft", DRAFT, "--vram", "1MiB", "--llama-server", "embedded", "--", "-ngl", "99")
     done = specllama("memory", TARGET, *args)

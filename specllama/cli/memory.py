@@ -116,7 +116,6 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
 def _trade(b: Budget) -> list[str]:
     """What to give up, each with the flags that do it; where all fits, what is left over."""
     from specllama.cli import budget_lines as lines
-    from specllama.memory.decide import longest_context
 
     out = []
     if b.question.use.context < b.wanted:
@@ -126,14 +125,23 @@ def _trade(b: Budget) -> list[str]:
         flags = f"  [{' '.join(o.flags)}]" if o.flags else ""
         warning = f" ({o.warning})" if o.warning else ""
         out.append(f"{mark}     {o.name}: {lines.verdict(o)}{warning}{flags}")
+    return [*out, f"longest  {_longest(b)}"]
+
+
+def _longest(b: Budget) -> str:
+    """The longest context with everything where it belongs, or that there is none."""
+    from specllama.memory.decide import PARTLY, longest_context
+
     drafting = b.question.drafting
-    if drafting is not None:
-        longest = longest_context(b.question, drafting)
-        plain = longest_context(b.question, None)
-        out.append(f"longest  {longest:,} tokens as asked, {plain:,} without a draft")
-    else:
-        out.append(f"longest  {longest_context(b.question, None):,} tokens")
-    return out
+    none = "no context fits"
+    if any(o.verdict.kind == PARTLY for o in (b.asked, *b.options)):
+        none += " without layers in RAM"
+    plain = longest_context(b.question, None)
+    if drafting is None:
+        return f"{plain:,} tokens" if plain else none
+    if longest := longest_context(b.question, drafting):
+        return f"{longest:,} tokens as asked, {plain:,} without a draft"
+    return f"{none}; {plain:,} tokens do without a draft" if plain else f"{none}, draft or not"
 
 
 def _last_time(plan: Plan) -> dict[str, float] | None:
