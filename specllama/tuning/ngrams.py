@@ -1,0 +1,167 @@
+"""What every n-gram type and size would have drafted over texts that are known. Pure.
+
+An n-gram rule looks at token ids only. At temperature 0 the answer is the same whatever is
+drafted, so one answer from a plain server tells every draft, and how much of it would have
+been accepted, without a launch. The rules are those of llama.cpp b11434
+(common/speculative.cpp, ngram-map.cpp, ngram-mod.cpp, ngram-cache.cpp), the limits of a
+draft those of tools/server/server-context.cpp; tests/test_ngrams.py compares the counts
+with a real server's.
+
+Not replayed: several slots at once (ngram-mod's table is shared by all of them), answers
+ended by a stop string (how a draft would have gone on is not known), and targets whose
+state cannot be cut back (recurrent, hybrid): the server decodes a partly accepted draft
+twice and tells ngram-map one token more than was accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from specllama.engine.settings import NgramSizes
+from specllama.tuning.ngram_map import Map
+from specllama.tuning.ngram_rules import Cache, Mod, Simple
+from specllama.tuning.ngram_text import Rule, Text
+
+METHODS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+
+_N = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
+_M = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+_MAP_N = (2, 3, 4, 6, 8, 12, 16, 24)
+_MAP_M = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True)
+class Known:
+    """One request whose token ids are all known. `prompt` as the server tokenised it, with
+    special tokens; `answer` in order, its first token came from the prompt. `limit`: tokens
+    the request asked for, 0 = as many as the answer has. An answer shorter than its limit
+    ended with an end-of-generation token, which is part of it (return_tokens gives it)."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    limit: int = 0
+
+    @cached_property
+    def text(self) -> Text:
+        return Text(tuple(self.prompt) + tuple(self.answer))
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One request. `steps`: (drafted, accepted) tokens of every step after the prompt, in
+    order; drafted 0 = a plain step. `by_ngram`: for each step, whether the n-gram type
+    drafted; where it did not and something was drafted, the draft model did. `tokens` that
+    these steps made: the answer's less one."""
+
+    steps: tuple[tuple[int, int], ...]
+    by_ngram: tuple[bool, ...]
+    tokens: int
+
+    @property
+    def drafted(self) -> int:
+        return sum(d for d, _ in self.steps)
+
+    @property
+    def accepted(self) -> int:
+        return sum(a for _, a in self.steps)
+
+    @property
+    def tau(self) -> float:
+        """Tokens per step, plain ones included."""
+        return self.tokens / len(self.steps) if self.steps else 1.0
+
+
+def rule(method: str, sizes: NgramSizes) -> Rule:
+    """A new server's speculator, with the sizes as engine/command.py passes them."""
+    if method == "ngram-simple":
+        return Simple(sizes.n, sizes.m)
+    if method in ("ngram-map-k", "ngram-map-k4v"):
+        return Map(sizes.n, sizes.m, method == "ngram-map-k4v", sizes.min_hits)
+    if method == "ngram-mod":
+        return Mod(sizes.mod_match, sizes.mod_min, sizes.m)
+    if method == "ngram-cache":
+        return Cache()
+    raise ValueError(f"{method} is no n-gram type")
+
+
+def replay(
+    method: str, sizes: NgramSizes, texts: Sequence[Known], context: int = 0
+) -> tuple[Replayed, ...]:
+    """One server with one slot that answers the texts in order. `context`: tokens of its
+    slot, 0 = more than any of them reaches."""
+    speculator = rule(method, sizes)
+    return tuple(_replay(speculator, text, context, (), 0) for text in texts)
+
+
+def replay_combined(
+    method: str,
+    sizes: NgramSizes,
+    texts: Sequence[Known],
+    agrees: Sequence[Sequence[bool]],
+    k: int,
+    context: int = 0,
+) -> tuple[Replayed, ...]:
+    """`method` together with a draft model that drafts `k` tokens. `agrees[i][j]`: whether it
+    guesses `texts[i].answer[j + 1]` from what stands before it. llama.cpp asks the n-gram
+    types first, whatever the order of --spec-type, and takes the first draft there is
+    (common_speculative_init, common_speculative_draft)."""
+    speculator = rule(method, sizes)
+    pairs = zip(texts, agrees, strict=True)
+    return tuple(_replay(speculator, text, context, bits, k) for text, bits in pairs)
+
+
+def grid(method: str) -> tuple[NgramSizes, ...]:
+    """The sizes worth predicting. ngram-cache has none: one entry stands for it."""
+    if method == "ngram-simple":  # it drops copies shorter than n: with m < n, all of them
+        return tuple(NgramSizes(n, m) for n in _N for m in _M if m >= n)
+    if method == "ngram-map-k":
+        return tuple(NgramSizes(n, m) for n in _MAP_N for m in _MAP_M)
+    if method == "ngram-map-k4v":
+        return tuple(NgramSizes(n, m, h) for n in _MAP_N for m in _MAP_M for h in (1, 2))
+    if method == "ngram-mod":  # settings.py keeps n_match at 16 or more
+        return tuple(NgramSizes(n, m) for n in (16, 20, 24) for m in _M)
+    if method == "ngram-cache":  # up to 4 tokens looked up, 8 drafted: no flag changes them
+        return (NgramSizes(4, 8),)
+    raise ValueError(f"{method} is no n-gram type")
+
+
+def _replay(
+    speculator: Rule, known: Known, context: int, agrees: Sequence[bool], k: int
+) -> Replayed:
+    tokens, start = known.text.tokens, len(known.prompt)
+    end = len(tokens)
+    limit = start + (known.limit or len(known.answer))
+    speculator.begin(known.text, start)
+    steps, by_ngram = [], []
+    at = start + 1  # the answer's first token comes from the prompt's batch
+    while at < end:
+        # get_n_draft_max: the tokens left to generate less the one that verification adds,
+        # and two tokens of the context; when nothing is left, no rule is asked.
+        room = limit - at - 1
+        if context:
+            room = min(room, context - (at - 1) - 2)
+        drafted = run = 0
+        ngram = False
+        if room > 0:
+            draft = speculator.draft(at - 1)
+            if draft:
+                ngram = True
+                drafted = min(len(draft), room)
+                most = min(drafted, end - at)
+                while run < most and draft[run] == tokens[at + run]:
+                    run += 1
+            elif k:
+                drafted = min(k, room)
+                bits = agrees[at - start - 1 : at - start - 1 + drafted]
+                run = next((i for i, bit in enumerate(bits) if not bit), len(bits))
+        # An accepted end of generation ends the step: it is then the token that
+        # verification adds, unless it is the draft's last (common_sampler_sample_and_accept_n).
+        accepted = run - 1 if at + run == end and run < drafted else run
+        if ngram:
+            speculator.accept(accepted)
+        steps.append((drafted, accepted))
+        by_ngram.append(ngram)
+        at += accepted + 1
+    return Replayed(tuple(steps), tuple(by_ngram), max(0, len(known.answer) - 1))
