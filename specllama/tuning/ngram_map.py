@@ -3,7 +3,8 @@
 Both look the last n tokens up in a hash table of positions and draft the m tokens behind
 the position found, at most as many as were accepted of the key's last draft: a key of
 which nothing was accepted never drafts again. k4v also counts what followed (4 different
-m-grams at most) and drafts only when one of them is at least twice as frequent as all others together.
+m-grams at most) and drafts only when one of them is at least twice as frequent as all
+others together; the draft itself is what stands at the match, be it another one.
 
 Keys and positions outlive a request: they then point into the next request's history, where
 other tokens stand. That is replayed as well.
