@@ -27,7 +27,7 @@ _TOKENS = 48
 
 def speed(target: Path, k: int | None, engine: str | None, threads: int) -> tuple[float, ...]:
     """(tok/s, α, τ) of one server; `k` None = plain decoding."""
-    settings = Settings(target, host="127.0.0.1", port=0, context=1024)
+    settings = Settings(target, host="127.0.0.1", port=0, context=2048)
     wish = Wish("code", _DRAFT, n_max=k) if k else Wish("code", method="none")
     plan = prepare(settings, wish, ("-t", str(threads)), engine)
     tokens, ms, drafted, accepted = 0, 0.0, 0, 0

@@ -33,7 +33,8 @@ from tests.fake_lab import FakeLab, Request, Script
 from tests.support import MODELS
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
-CODE = load("code")
+# the short ones: the tiny models are served with a small context
+PROMPTS = tuple(p for p in load("code").prompts if len(p) < 500)
 COLD = {"temperature": 0.0}
 
 
@@ -54,7 +55,7 @@ def serving(tmp_path: Path, engine: str, model: Path, n_max: int, *theirs: str) 
 
 
 def job(**more: object) -> Job:
-    return Job(CODE.prompts, COLD, 48, False, **more)  # type: ignore[arg-type]
+    return Job(PROMPTS, COLD, 48, False, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", [TARGET, MTP], ids=["draft-simple", "draft-mtp"])
@@ -151,7 +152,7 @@ def test_two_servers_in_turn_say_the_same_when_cold(tmp_path: Path, engine: str)
     assert here.room_for_two
     with here.serve(None) as plain, here.serve(here.plan.choice.speculation) as drafting:
         a, b = measure_beside(plain.client, drafting.client, job())
-        assert len(a.answers) == len(b.answers) == len(CODE.prompts)
+        assert len(a.answers) == len(b.answers) == len(PROMPTS)
         assert (a.drafted, b.drafted > 0) == (0, True)
         same = sum(x.text == y.text for x, y in zip(a.answers, b.answers, strict=True))
         assert same >= len(a.answers) // 2  # batch shapes round differently
@@ -165,7 +166,7 @@ def test_measured_acceptance_is_the_teacher_forced_one(
     from specllama.drafts import agreement
     from specllama.drafts.replay import replay
 
-    _, forced = agreement.measure(TARGET, [DRAFT], CODE.prompts, 1)
+    _, forced = agreement.measure(TARGET, [DRAFT], PROMPTS, 1)
     expected = replay(forced[DRAFT].agrees, 4)
     with serving(tmp_path, engine, TARGET, 4) as client:
         log = measure(client, job()).log

@@ -21,8 +21,18 @@ def test_each_profile_is_complete(name: str) -> None:
     assert w.methods
     assert 0 <= w.sampling["temperature"] <= 2
     assert w.n_max >= 1
-    assert len(w.prompts) >= 10
+    assert len(w.prompts) == 24
     assert len(set(w.prompts)) == len(w.prompts)
+
+
+@pytest.mark.parametrize("name", ["code", "edit", "text"])
+def test_any_half_of_the_prompts_has_the_same_sizes(name: str) -> None:
+    sizes = [len(p) for p in workloads.load(name).prompts]
+    halves = (sizes[:12], sizes[12:])
+    for limits in ((0, 600), (600, 2200), (2200, 6500)):
+        first, second = (sum(limits[0] <= n < limits[1] for n in half) for half in halves)
+        assert first == second > 0
+    assert max(sizes[:2]) < 600  # they tell at every start whether drafting works
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("code", (12, 48)), ("text", (8, 32))])
