@@ -9,6 +9,8 @@ import pytest
 from specllama import workloads
 from specllama.errors import UsageError
 
+HELD_OUT = Path(__file__).parent.parent / "benchmarks" / "prompts"
+
 
 def test_the_profiles_that_are_promised() -> None:
     assert workloads.names() == ["chat", "code", "creative", "edit", "text"]
@@ -33,6 +35,19 @@ def test_any_half_of_the_prompts_has_the_same_sizes(name: str) -> None:
         first, second = (sum(limits[0] <= n < limits[1] for n in half) for half in halves)
         assert first == second > 0
     assert max(sizes[:2]) < 600  # they tell at every start whether drafting works
+
+
+def test_the_benchmarks_prompts_are_others() -> None:
+    """Held-out prompts, which judge what was chosen by the profiles' own, share no line with
+    them that says anything."""
+    files = sorted(HELD_OUT.glob("*.txt"))
+    assert [f.stem for f in files] == ["chat", "code", "edit", "text"]
+    for file in files:
+        held_out = file.read_text(encoding="utf-8")
+        assert len(held_out.split("\n=====\n")) == 12
+        ours = "\n".join("\n".join(workloads.load(n).prompts) for n in workloads.names())
+        lines = {s.strip() for s in held_out.splitlines()} & {s.strip() for s in ours.splitlines()}
+        assert max(map(len, lines), default=0) < 40
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("code", (12, 48)), ("text", (8, 32))])
