@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specllama import workloads
+from specllama.drafts import twins
 from specllama.drafts.discover import discover
 from specllama.drafts.pick import judge
 from specllama.engine.client import Client
@@ -250,6 +252,52 @@ def test_a_split_model_with_a_part_missing_is_named(tmp_path: Path) -> None:
     zoo.write(tmp_path / "m-00003-of-00003.gguf", "llama", {}, {"x": (8,)})
     with pytest.raises(GgufError, match="m-00002-of-00003"):
         inspect(first)
+
+
+# ---- one model under two names ------------------------------------------------
+
+
+def put_draft(path: Path, name: bytes = b"Specllama Tiny Draft", last_byte: int = 0) -> Path:
+    """A copy of the tiny draft that calls itself `name`, its last weight changed."""
+    data = bytearray((MODELS / "draft.gguf").read_bytes().replace(b"Specllama Tiny Draft", name))
+    data[-1] ^= last_byte
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_files_with_the_same_tensors_are_one_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = inspect(Path(shutil.copy(MODELS / "target.gguf", tmp_path)))
+    put_draft(tmp_path / "a.gguf")
+    put_draft(tmp_path / "b.gguf", name=b"Specllama Small Pair")
+    put_draft(tmp_path / "c.gguf", last_byte=1)
+    cached = put_draft(tmp_path / "cache" / "a.gguf")
+    for _ in range(2):
+        picked = judge(target, CODE, CAPS, discover(target, [cached.parent], everywhere=False))
+        names = {c.draft.path.name for c in picked.candidates if c.draft is not None}
+        assert names == {"a.gguf", "c.gguf"}
+        assert {(r.what, r.rule, r.detail) for r in picked.rejected} == {
+            ("b.gguf", "twin", "same tensors as a.gguf"),
+            (str(cached), "twin", f"same tensors as {tmp_path / 'a.gguf'}"),
+        }
+        monkeypatch.setattr(twins, "hashlib", None)  # what was read once is not read again
+
+
+def test_the_same_tensors_under_another_header(tmp_path: Path) -> None:
+    target = zoo.llama(tmp_path / "big.gguf", "Big", zoo.LLAMA2, 128)
+    zoo.llama(tmp_path / "a.gguf", "Small", zoo.LLAMA2, 32)
+    zoo.llama(tmp_path / "b.gguf", "Small, uploaded once more " * 9, zoo.LLAMA2, 32)
+    assert verdicts(target) == {"a": None, "b": ("twin", "same tensors as a.gguf")}
+
+
+def test_other_facts_make_another_model(tmp_path: Path) -> None:
+    """Weights of zeros are all alike: the vocabulary tells these apart."""
+    target = zoo.llama(tmp_path / "big.gguf", "Big", zoo.QWEN25_LARGE, 128)
+    zoo.llama(tmp_path / "a.gguf", "Small", zoo.QWEN25, 32)
+    zoo.llama(tmp_path / "b.gguf", "Small", replace(zoo.QWEN25, pre="other"), 32)
+    assert verdicts(target) == {"a": None, "b": None}
 
 
 # ---- the commands -------------------------------------------------------------

@@ -12,6 +12,7 @@ from specllama.drafts.compat import METHOD_OF_KIND
 from specllama.drafts.costs import Costs
 from specllama.drafts.discover import Found, Rejected, discover
 from specllama.drafts.rank import Prediction, predict
+from specllama.drafts.twins import twin
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.gguf import ModelInfo
@@ -94,6 +95,10 @@ def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, foun
             continue
         verdict = _verdict(target, model, caps)
         if verdict.ok:
+            same = twin(model, (c.draft for c in candidates if c.draft is not None))
+            if same is not None:
+                rejected.append(_twin(model, same))
+                continue
             c = _candidate(target, method, model, workload.name)
             if model.path in found.outside:
                 said = f"a link that leads out of the folder searched, to {model.path.resolve()}"
@@ -117,6 +122,14 @@ def _verdict(target: ModelInfo, model: ModelInfo, caps: Capabilities | None) -> 
         detail = f"it reads {share:.0%} of the target's bytes per token; it cannot pay"
         return compat.Verdict(False, "size", detail)
     return compat.verdict(target, model, caps)
+
+
+def _twin(model: ModelInfo, same: ModelInfo) -> Rejected:
+    """The second file of one model. With the same name in two folders, their paths tell them
+    apart."""
+    if model.path.name != same.path.name:
+        return Rejected(model.path.name, "twin", f"same tensors as {same.path.name}")
+    return Rejected(str(model.path), "twin", f"same tensors as {same.path}")
 
 
 def _candidate(target: ModelInfo, method: str, draft: ModelInfo | None, workload: str) -> Candidate:
