@@ -24,6 +24,7 @@ PER_POSITION = _PREFIX + "num_accepted_tokens_per_pos_total"
 
 # A text, or the messages of a conversation as OpenAI's API has them.
 Prompt = str | Sequence[Mapping[str, Any]]
+Ids = tuple[int, ...]  # token ids in the target's vocabulary
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,11 @@ class Timings:
 
 @dataclass(frozen=True)
 class Completion:
-    """`timings` is None when the server sent none."""
+    """`timings` is None when the server sent none; `ids` () where it sent no token ids."""
 
     text: str
     timings: Timings | None
+    ids: Ids = ()
 
 
 @dataclass(frozen=True)
@@ -122,16 +124,44 @@ class Client:
             raise EngineError("the server's chat answer has no message") from None
         return Completion(text, _timings(data))
 
+    def render(self, prompt: Prompt) -> str:
+        """`POST /apply-template`: the text that the chat endpoint would make of a conversation."""
+        data = self._post_json("/apply-template", {"messages": _messages(prompt)})
+        return str(data.get("prompt", ""))
+
+    def tokenize(self, text: str) -> Ids:
+        """`POST /tokenize`: the ids of a prompt, special tokens and all, as completions see it."""
+        body = {"content": text, "add_special": True, "parse_special": True}
+        return _ids(self._post_json("/tokenize", body))
+
+    def continue_ids(
+        self, ids: Sequence[int], tokens: int, sampling: Mapping[str, Any], cache: bool
+    ) -> Completion:
+        """`POST /completion` for a prompt given as ids, answered with ids (`return_tokens`).
+        `cache`: only what differs from the last prompt is evaluated; `timings.prompt_tokens`
+        says how much that was."""
+        body = {**_completion_body(list(ids), tokens, sampling), "cache_prompt": cache}
+        data = self._post_json("/completion", body | {"return_tokens": True})
+        return Completion(str(data.get("content", "")), _timings(data), _ids(data))
+
     def stream(
-        self, prompt: Prompt, tokens: int, sampling: Mapping[str, Any], chat: bool = False
+        self,
+        prompt: Prompt | Ids,
+        tokens: int,
+        sampling: Mapping[str, Any],
+        chat: bool = False,
+        cache: bool = False,
     ) -> Iterator[Completion]:
         """`POST /completion`, or with `chat` the chat endpoint, piece by piece. Every piece
-        carries the timings so far where the build knows `timings_per_token`, else the last."""
-        if chat or not isinstance(prompt, str):
-            path, body = "/v1/chat/completions", _chat_body(prompt, tokens, sampling)
+        carries the timings so far where the build knows `timings_per_token`, else the last.
+        Token ids as a prompt always go to `/completion`."""
+        given = isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], int)
+        if given or (isinstance(prompt, str) and not chat):
+            body = _completion_body(list(prompt) if given else prompt, tokens, sampling)
+            path = "/completion"
         else:
-            path, body = "/completion", _completion_body(prompt, tokens, sampling)
-        body |= {"stream": True, "timings_per_token": True}
+            path, body = "/v1/chat/completions", _chat_body(prompt, tokens, sampling)  # type: ignore[arg-type]
+        body |= {"stream": True, "timings_per_token": True, "cache_prompt": cache}
         try:
             # A connection of its own: llama-server may close one right after a stream
             # (seen with b11549), and the next request on it would find nobody there.
@@ -199,13 +229,28 @@ def parse_metrics(text: str) -> Metrics:
     )
 
 
-def _completion_body(prompt: str, tokens: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
+def _completion_body(prompt: Any, tokens: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
     return {**sampling, "prompt": prompt, "n_predict": tokens, "cache_prompt": False}
 
 
 def _chat_body(prompt: Prompt, tokens: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    return {**sampling, "messages": messages, "max_tokens": tokens, "cache_prompt": False}
+    return {
+        **sampling,
+        "messages": _messages(prompt),
+        "max_tokens": tokens,
+        "cache_prompt": False,
+    }
+
+
+def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
+def _ids(data: Mapping[str, Any]) -> Ids:
+    """The `tokens` of an answer; () when it has none, or has them with their texts."""
+    tokens = data.get("tokens")
+    whole = isinstance(tokens, list) and all(isinstance(t, int) for t in tokens)
+    return tuple(tokens) if whole else ()  # type: ignore[arg-type]
 
 
 def _piece(data: Any) -> Completion:
@@ -222,7 +267,7 @@ def _piece(data: Any) -> Completion:
         delta = choices[0].get("delta")
         if isinstance(delta, dict):  # a reasoning model's thoughts are tokens like any other
             text = delta.get("content") or delta.get("reasoning_content") or ""
-    return Completion(str(text or ""), _timings(data))
+    return Completion(str(text or ""), _timings(data), _ids(data))
 
 
 def _timings(data: Mapping[str, Any]) -> Timings | None:

@@ -25,6 +25,15 @@ _DROPPED_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
 _DROPPED = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
 
 _NGRAM_SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
+# Options with which the user fixes n-gram sizes.
+NGRAM_SIZE_OPTIONS = (
+    *(f"--spec-{m}-size-{x}" for m in _NGRAM_SIZED for x in "nm"),
+    "--spec-ngram-size-n",
+    "--spec-ngram-size-m",
+    "--spec-ngram-mod-n-match",
+    "--spec-ngram-mod-n-min",
+    "--spec-ngram-mod-n-max",
+)
 
 
 @dataclass(frozen=True)
@@ -156,7 +165,7 @@ def ngram_flags(caps: Capabilities, spec: Speculation, method: str) -> list[list
             )
         return flags
     if method == "ngram-mod":
-        flags = _one(caps, sizes.mod_match, "--spec-ngram-mod-n-match", "--spec-ngram-size-n")
+        flags = _one(caps, sizes.n, "--spec-ngram-mod-n-match", "--spec-ngram-size-n")
         flags += _one(caps, sizes.mod_min, "--spec-ngram-mod-n-min")
         flags += _one(caps, sizes.m, "--spec-ngram-mod-n-max")
         return flags

@@ -15,11 +15,6 @@ class NgramSizes:
     min_hits: int = 1
 
     @property
-    def mod_match(self) -> int:
-        """ngram-mod warns below 16 (llama.cpp, common/ngram-mod.cpp)."""
-        return max(16, self.n)
-
-    @property
     def mod_min(self) -> int:
         """ngram-mod throws shorter chains away; its default of 48 drafts almost nothing."""
         return max(1, self.m // 4)

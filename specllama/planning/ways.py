@@ -6,28 +6,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from specllama.drafts import compat
-from specllama.drafts.rank import predict
+from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
 from specllama.gguf import ModelInfo
 from specllama.memory.decide import FITS, judge
 from specllama.planning import needs
 from specllama.planning.plan import Plan
 
-_SMALL_TARGET = 3_000_000_000  # parameters
 _HOT = 0.7  # temperature
-_MOST_K = 8
+_MOST_K = 16  # DFlash's block; the cost curve says whether so much is of use
+_BLOCK = ("draft-dflash", "draft-dspark")  # a whole block in one pass
 
 
 @dataclass(frozen=True)
 class Way:
     """A speculation that fits. `longest`: the largest K that its heads, block size and memory
-    allow; `expected`: the most the acceptance prior promises, None = unknown. `doubt`: why
-    reports agree that it does not pay, "" = they do not."""
+    allow; `cost`: one pass of the draft as a share of the target's, by bytes; `once`: a block
+    is one pass. `doubt`: why reports agree that it does not pay, "" = they do not."""
 
     speculation: Speculation
     draft: ModelInfo | None
     longest: int
-    expected: float | None
+    cost: float
+    once: bool = False
     doubt: str = ""
 
 
@@ -46,14 +47,12 @@ def _ways(plan: Plan, most_k: int) -> Iterator[Way]:
             continue
         seen.append(spec)
         method = next((m for m in spec.methods if m.startswith("draft-")), "")
-        expected = None
-        if method:
-            expected = predict(plan.target, method, draft, plan.workload.name, most_k).high
         yield Way(
             spec,
             draft,
             _longest(plan, spec, draft, method, most_k),
-            expected,
+            draft_cost(plan.target, method, draft) if method else 0.0,
+            method in _BLOCK,
             _doubt(plan, method),
         )
 
@@ -86,8 +85,6 @@ def _longest(
 def _doubt(plan: Plan, method: str) -> str:
     """Where public reports agree that a method loses."""
     target = plan.target
-    if method == "draft-simple" and target.parameters < _SMALL_TARGET:
-        return "a target under 3 B parameters is seldom faster with a draft model beside it"
     if method == "draft-mtp" and target.mla_rank:
         return "MLA targets were slower with MTP at every depth reported"
     temperature = plan.workload.sampling.get("temperature", 0.0)

@@ -1,10 +1,9 @@
-"""Servers for the tuner: on a free local port each, stopped afterwards."""
+"""Servers for the tuner, one at a time; the last one may go on to serve."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from specllama.engine import process
@@ -12,60 +11,73 @@ from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain
 from specllama.engine.settings import Speculation
-from specllama.memory.devices import overcommitted
-from specllama.memory.estimate import per_device
-from specllama.planning.budget import plain
 from specllama.planning.plan import Plan, free_port
-from specllama.serving.launch import LaunchFailed, ended_hint
+from specllama.serving.launch import Launch, LaunchFailed, ended_hint
 from specllama.tuning.arms import Served
 
-_LOCAL = "127.0.0.1"  # never where others could reach a server that is only being measured
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 _ENDING_S = 1.0  # between a broken connection and the end of the server that broke it
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lab:
-    """Starts `plan`'s server with other ways of speculating. Logs go to `log`, a plain
-    server's to a neighbour of it."""
+    """Starts `plan`'s server with other ways of speculating, its log at `log`. `final`: at the
+    plan's own address, so that the last server can stay and serve; otherwise, or where that
+    address can be reached from outside, on a free local port: nobody else may reach a server
+    that is only being measured. `running`: the server that is up."""
 
     plan: Plan
     log: Path
+    final: bool = False
+    running: Launch | None = field(default=None, init=False)
 
     @property
-    def room_for_two(self) -> bool:
-        """Whether the plain server fits beside the one the plan asks for."""
-        b = self.plan.budget
-        if b is None:
-            return False
-        sums = per_device(b.lines)
-        for device, size in per_device(plain(b).lines).items():
-            sums[device] = sums.get(device, 0) + size
-        return not overcommitted(sums, b.question.machine)
+    def stays(self) -> bool:
+        """Whether the last server can go on to serve."""
+        return self.final and self.plan.settings.host in _LOCAL
 
-    @contextmanager
-    def serve(self, speculation: Speculation | None) -> Iterator[Served]:
-        """A server that answers. Raises EngineError, explained, when it does not come up or
-        ends while it is used."""
-        plan = self.plan.at(_LOCAL, free_port(_LOCAL, 0)).speculating(speculation)
-        log = self.log if speculation is not None else self.log.with_suffix(".plain.log")
-        server = process.start(plan.command, log)
+    def start(self, speculation: Speculation | None, tick: Callable[[], None]) -> Served:
+        """Ends the server that is up and starts another; `tick` is called while it loads.
+        Raises EngineError, explained, when it does not come up."""
+        self.stop()
+        plan = self.plan if self.stays else self.plan.at(_LOCAL[0], free_port(_LOCAL[0], 0))
+        plan = plan.speculating(speculation)
+        server = process.start(plan.command, self.log)
         client = Client(plan.settings.url, plan.settings.api_key)
-        ready = False
+        self.running = Launch(plan, server, client)
         try:
-            try:
-                process.wait_ready(server, client.healthy)
-                ready = True
-                yield Served(client, server.log_text)
-            except EngineError:
-                code = server.exit_code(_ENDING_S)
-                if code is None:
-                    raise
-                why = explain(code, server.log_text())
-                if not ready:
-                    raise LaunchFailed(why, log) from None
-                raise EngineError(
-                    f"llama-server ended: {why.message}", ended_hint(why, log)
-                ) from None
-        finally:
-            client.close()
-            server.stop()
+            process.wait_ready(server, client.healthy, on_tick=tick)
+        except EngineError:
+            code = server.exit_code(_ENDING_S)
+            self.stop()
+            if code is None:
+                raise
+            raise LaunchFailed(explain(code, server.log_text()), self.log) from None
+        return Served(client, server.log_text)
+
+    def stop(self) -> None:
+        """Ends the server that is up, if one is."""
+        if self.running is not None:
+            running, self.running = self.running, None
+            running.stop()
+
+    def blame(self, error: EngineError) -> EngineError:
+        """Why the server ended, when that is what an error came from; else the error."""
+        if isinstance(error, LaunchFailed) or self.running is None:
+            return error
+        server = self.running.server
+        code = server.exit_code(_ENDING_S)
+        if code is None:
+            return error
+        why = explain(code, server.log_text())
+        return EngineError(f"llama-server ended: {why.message}", ended_hint(why, self.log))
+
+    def hand_over(self, plan: Plan) -> Launch | None:
+        """The server that is up, when it is the one that `plan` wants; no longer the lab's then."""
+        running = self.running
+        if running is None or not self.stays or running.server.exit_code() is not None:
+            return None
+        if running.plan.settings.speculation != plan.settings.speculation:
+            return None
+        self.running = None
+        return Launch(plan, running.server, running.client)

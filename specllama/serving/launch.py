@@ -57,7 +57,7 @@ def launch(plan: Plan, log: Path, report: Progress) -> Launch:
         if smaller is None:
             raise
         running = _start(smaller, log, report)
-    _observe(running)
+    observe(running)
     return running
 
 
@@ -79,7 +79,7 @@ def _smaller(plan: Plan, why: Exit, report: Progress) -> Plan | None:
     return plan.without_speculation(because)
 
 
-def _observe(running: Launch) -> None:
+def observe(running: Launch) -> None:
     """Keeps what the server really took beside our sum, for the next estimate."""
     plan = running.plan
     real = read_log(running.server.log_text(_WHOLE_START))

@@ -11,10 +11,10 @@ from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import Wish, prepare
 from specllama.serving.lab import Lab
-from specllama.serving.scope import Scope, candidates, combinations, held, subject, task, worth
+from specllama.serving.scope import Scope, held, subject, task, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import Progress, Tuned
+from specllama.tuning.arms import DECIDED, Progress, Tuned
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, tune
@@ -76,16 +76,19 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
     """
     out: list[Probed] = []
     for each in planned(asked):
+        lab = Lab(each.plan, log)
         try:
             with stop_on_signals(but=("SIGINT",)):
-                found = tune(Lab(each.plan, log), each.task, progress)
+                found = tune(lab, each.task, progress)
         except Interrupted as e:
             return (*out, Probed(each, e.partial))
         except KeyboardInterrupt:
             if out:
                 return tuple(out)
             raise
-        if found.arms and not asked.prompts:
+        finally:
+            lab.stop()
+        if found.state == DECIDED:
             for about in each.about:
                 results.store(about, found)
         out.append(Probed(each, found))
@@ -94,20 +97,13 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
 
 def _planned(plan: Plan, wish: Wish, asked: Asked) -> Planned:
     named = wish.draft is not None or wish.method is not None
-    scope = held(plan, Scope(named, asked.everything, asked.lengths))
+    method = wish.method is not None
+    scope = held(plan, Scope(named, method, asked.everything, asked.lengths))
     kept, doubts = worth(plan, scope)
-    usual, _ = worth(plan, replace(scope, everything=False))  # the best of all answers that too
-    found = candidates(kept)
-    repeats = any(m.startswith("ngram-") for m in plan.workload.methods)
-    if asked.everything or (repeats and not named):
-        found += combinations(plan, kept)
-    told = task(
-        plan,
-        scope,
-        found,
-        asked.budget / len(asked.wishes),
-        thorough=True,
-        prompts=asked.prompts,
-    )
-    about = tuple(dict.fromkeys(subject(plan, w, scope) for w in (kept, usual)))
+    narrow = replace(scope, everything=False)
+    usual, _ = worth(plan, narrow)  # the best of all answers that too
+    budget = asked.budget / len(asked.wishes)
+    told = task(plan, scope, kept, budget, thorough=True, prompts=asked.prompts)
+    asks = [(kept, scope), (usual, narrow)]
+    about = tuple(dict.fromkeys(subject(plan, w, s, asked.prompts) for w, s in asks))
     return Planned(asked, wish, plan, told, doubts, about)

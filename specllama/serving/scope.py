@@ -1,33 +1,49 @@
-"""What is measured: which ways, which draft lengths, and what a result of it is about."""
+"""What is measured: which drafts, which n-gram types, which lengths; and what a result of it is
+about."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from specllama.engine.client import Prompt
-from specllama.engine.command import check_methods
+from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
+from specllama.engine.settings import Speculation
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
 from specllama.planning.ways import Way, ways
 from specllama.tuning import results
 from specllama.tuning.results import Subject
-from specllama.tuning.run import MOST_K, Candidate, Task
+from specllama.tuning.run import Candidate, Task
 
-# Arguments that change neither speed nor acceptance.
+# Arguments and variables that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
+_IRRELEVANT_ENV = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_ALIAS"}
+# What decides which devices the server sees, and how it uses them.
+_ENV = ("LLAMA_ARG_", "GGML_", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_ENV += ("ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "OMP_NUM_THREADS")
+# In the order in which equal ones are preferred. ngram-cache only when it is named: α fell from
+# 86 % to 11 % on the second request (llama.cpp issue 27852).
+_NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 
 
 @dataclass(frozen=True)
 class Scope:
     """What the user decided. `named`: draft or method are theirs: only that is measured,
-    whatever reports say of it. `everything`: doubtful ways too. `lengths`: only these K (empty
-    = all); `p_min`: only this (None = any)."""
+    whatever reports say of it; `method`: the method is, so that nothing is joined with it.
+    `everything`: doubtful ways too. `lengths`: only these K (empty = all); `p_min`: only this
+    (None = any). `asked`: their other wishes that change what is measured, as words."""
 
     named: bool = False
+    method: bool = False
     everything: bool = False
     lengths: tuple[int, ...] = ()
     p_min: float | None = None
+    asked: tuple[str, ...] = ()
 
 
 def held(plan: Plan, scope: Scope) -> Scope:
@@ -43,12 +59,16 @@ def held(plan: Plan, scope: Scope) -> Scope:
 
 
 def worth(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
-    """The ways worth measuring, and the reasons against the others."""
-    found = ways(plan, max(scope.lengths, default=MOST_K))
-    if scope.named and plan.choice.speculation is not None:
-        return [w for w in found if w.speculation.methods == plan.choice.speculation.methods], ()
+    """The drafts worth measuring, and the reasons against the others."""
+    longest = max(scope.lengths, default=0)
+    found = [
+        w for w in (ways(plan, longest) if longest else ways(plan)) if w.speculation.uses_draft
+    ]
+    if scope.named:
+        own = plan.choice.speculation
+        return [w for w in found if own is not None and w.speculation.methods == own.methods], ()
     if scope.everything:
-        return list(found), ()
+        return found, ()
     doubts = tuple(
         f"{w.speculation.methods[0]} is not measured: {w.doubt}" for w in found if w.doubt
     )
@@ -56,37 +76,51 @@ def worth(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
 
 
 def candidates(found: Sequence[Way]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(w.speculation, w.longest, w.expected) for w in found)
+    """Each draft by itself; what is joined with it is predicted from that."""
+    return tuple(Candidate(_draft_alone(w.speculation), w.longest, w.cost, w.once) for w in found)
 
 
-def combinations(plan: Plan, found: Sequence[Way]) -> tuple[Candidate, ...]:
-    """Each drafting method with ngram-mod, for text that repeats: copies where there is
-    something to copy, drafts elsewhere."""
-    out = []
-    for way in found:
-        methods = ("ngram-mod", *way.speculation.methods)
-        if way.speculation.uses_draft and not check_methods(plan.capabilities, methods):
-            spec = replace(way.speculation, methods=methods, ngram=plan.workload.ngram)
-            out.append(Candidate(spec, way.longest))
-    return tuple(out)
+def _draft_alone(s: Speculation) -> Speculation:
+    methods = tuple(m for m in s.methods if m.startswith("draft-"))
+    return replace(s, methods=methods, ngram=None)
+
+
+def copying(plan: Plan, scope: Scope) -> tuple[Speculation, ...]:
+    """The n-gram types to predict: those that are named, or all that this build has."""
+    chosen = plan.choice.speculation
+    named = [m for m in (chosen.methods if chosen else ()) if m.startswith("ngram-")]
+    if scope.method:
+        wanted: Sequence[str] = named
+    else:
+        wanted = [m for m in _NGRAMS if not check_methods(plan.capabilities, [m])]
+    return tuple(Speculation((m,), ngram=plan.workload.ngram) for m in wanted)
 
 
 def task(
     plan: Plan,
     scope: Scope,
-    found: Sequence[Candidate],
+    found: Sequence[Way],
     budget: float,
     thorough: bool,
     force: bool = False,
     prompts: Sequence[Prompt] = (),
 ) -> Task:
     """What the search is told. `prompts`: in place of the workload's; `budget` in seconds."""
+    chosen = plan.choice.speculation
+    copies = copying(plan, scope)
+    joined = scope.method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
+    alone = not scope.named or (scope.method and not joined)  # n-grams without a draft
+    loads = {"loads": 12} if thorough else {}
     return Task(
         workload=plan.workload.name,
         prompts=tuple(prompts) or plan.workload.prompts,
         sampling=plan.workload.sampling,
         chat=plan.target.has_chat_template,
-        candidates=tuple(found),
+        candidates=candidates(found),
+        ngrams=copies,
+        copies_alone=alone,
+        drafts_alone=not joined,
+        fixed=any(plan.user.value(name) for name in NGRAM_SIZE_OPTIONS),
         budget=budget,
         thorough=thorough,
         force=force,
@@ -94,32 +128,78 @@ def task(
         p_min=scope.p_min,
         slots=plan.settings.parallel,
         hybrid=plan.target.memory != "attention",
+        output_share=plan.target.output_bytes / max(1, plan.target.active_bytes),
+        context=_slot_context(plan),
+        **loads,
     )
 
 
-def subject(plan: Plan, kept: Sequence[Way], scope: Scope) -> Subject:
-    """What a result of measuring these ways is about."""
+def _slot_context(plan: Plan) -> int:
+    """Tokens of one slot, 0 = not known."""
+    total = plan.budget.chosen.use.context if plan.budget is not None else plan.settings.context
+    return (total or plan.target.context_length or 0) // plan.settings.parallel
+
+
+def subject(
+    plan: Plan, kept: Sequence[Way], scope: Scope, prompts: Sequence[Prompt] = ()
+) -> Subject:
+    """What a result of measuring these ways is about: what was asked, not what fits of it at
+    the moment."""
     files = [*plan.target.shards]
     for way in kept:
         files += way.draft.shards if way.draft is not None else ()
-    # the context that was wanted: what fits of it changes from day to day
-    context = plan.budget.wanted if plan.budget is not None else plan.settings.context
-    flags = [f"-c {context}", f"-np {plan.settings.parallel}"]
-    flags += [f"K={k}" for k in scope.lengths]
-    flags += [f"p_min={scope.p_min:g}"] if scope.p_min is not None else []
-    flags += [" ".join(f.words) for f in plan.user.flags if not _IRRELEVANT & set(f.option.names)]
-    flags += [",".join(w.speculation.methods) for w in kept]
     build = results.stamp([plan.engine.identity])
-    size = build[0][1:] if build else ()
-    gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
-    devices = [f"{g.name} {g.label}" for g in gpus]
-    if any(g.name.startswith("CUDA") for g in gpus) and (version := driver()):
-        devices.append(f"driver {version}")
     return Subject(
         target=str(plan.target.path.absolute()),
         workload=plan.workload.name,
         files=results.stamp(files),
-        flags=tuple(flags),
-        engine=f"{plan.engine.label} {plan.capabilities.label} {size}",
-        devices=tuple(devices),
+        asked=tuple(_asked(plan, scope, prompts)),
+        engine=f"{plan.engine.label} {plan.capabilities.label} {build[0][1:] if build else ()}",
+        devices=tuple(_devices(plan)),
+        prompts="yours" if prompts else "profile",
     )
+
+
+def _asked(plan: Plan, scope: Scope, prompts: Sequence[Prompt]) -> Iterator[str]:
+    # the context that was wanted: what fits of it changes from day to day
+    context = plan.budget.wanted if plan.budget is not None else plan.settings.context
+    yield f"-c {context}"
+    yield f"-np {plan.settings.parallel}"
+    if scope.named:
+        chosen = plan.choice.speculation
+        yield f"named {','.join(chosen.methods) if chosen else 'none'} {scope.method}"
+    if scope.everything:
+        yield "everything"
+    yield from (f"K={k}" for k in scope.lengths)
+    if scope.p_min is not None:
+        yield f"p_min={scope.p_min:g}"
+    yield from scope.asked
+    for flag in plan.user.flags:
+        if not _IRRELEVANT & set(flag.option.names):
+            yield " ".join(flag.words)
+    for name, value in sorted(plan.command.env.items()):
+        secret = "KEY" in name or "TOKEN" in name
+        if name.startswith(_ENV) and name not in _IRRELEVANT_ENV and not secret:
+            yield f"{name}={value}"
+    w = plan.workload
+    content = repr((w.methods, sorted(w.sampling.items()), asdict(w.ngram), prompts or w.prompts))
+    yield hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _devices(plan: Plan) -> Iterator[str]:
+    gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
+    yield from (f"{g.name} {g.label}" for g in gpus)
+    if any(g.name.startswith("CUDA") for g in gpus) and (version := driver()):
+        yield f"driver {version}"
+    yield f"CPU {_cpu()} ({os.cpu_count()})"
+
+
+def _cpu() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

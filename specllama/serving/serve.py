@@ -35,26 +35,38 @@ class Report(Progress, Protocol):
         """The server answers and has been checked. Called again after a restart."""
 
 
-def serve(plan: Plan, log: Path, report: Report, strict: bool = False, known: bool = False) -> None:
+def serve(
+    plan: Plan,
+    log: Path,
+    report: Report,
+    strict: bool = False,
+    known: bool = False,
+    running: Launch | None = None,
+) -> None:
     """Runs until the user stops it (returns), or raises the error that ended it.
-    `known`: these settings were measured before, so that a brief check is enough.
+    `known`: these settings were measured before, so that a brief check is enough. `running`:
+    the plan's server, when it is up already.
 
     Raises StrictError when speculation is off and `strict`; EngineError when the
     server does not start or keeps crashing.
     """
     if strict and not plan.speculates:
+        if running is not None:
+            running.stop()
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     with stop_on_signals():
         try:
-            _serve(plan, log, report, strict, known)
+            _serve(plan, log, report, strict, known, running)
         except Stopped:
             return
 
 
-def _serve(plan: Plan, log: Path, report: Report, strict: bool, known: bool) -> None:
+def _serve(
+    plan: Plan, log: Path, report: Report, strict: bool, known: bool, up: Launch | None
+) -> None:
     quick = 0
     while True:
-        running = launch(plan, log, report)
+        running, up = up or launch(plan, log, report), None
         answered = time.monotonic()
         try:
             with report.busy("checking that it drafts …"):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from specllama.engine.client import Prompt
 from specllama.planning.plan import Plan
 from specllama.serving.lab import Lab
-from specllama.serving.launch import LaunchFailed
-from specllama.serving.scope import Scope, candidates, combinations, held, subject, task, worth
+from specllama.serving.launch import Launch, LaunchFailed
+from specllama.serving.scope import Scope, held, subject, task, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import Progress, Tuned
+from specllama.tuning.arms import CRASHED, OPEN, Progress, Tuned
 from specllama.tuning.errors import TuningError
 from specllama.tuning.results import Result, Subject
 from specllama.tuning.run import Task
-from specllama.tuning.search import Interrupted, tune
+from specllama.tuning.search import Earlier, Interrupted, tune
 
 # Why a plain server does not start, whatever is tried next.
 _LASTING = ("argument", "architecture", "model")
@@ -27,23 +29,27 @@ AUTO, OFF, FULL = "auto", "off", "full"
 @dataclass(frozen=True)
 class Outcome:
     """The plan to serve, and how it came about. `source`: off, none (nothing to tune), cached,
-    measured, skipped or failed. `notes` are for the user."""
+    measured, skipped or failed. `notes` are for the user. `running`: its server, when it is
+    up already."""
 
     plan: Plan
     source: str
     notes: tuple[str, ...] = ()
     tuned: Tuned | None = None
     result: Result | None = None
+    running: Launch | None = None
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to tune. `force`: serve the fastest way found even when it does not pay."""
+    """How to tune. `force`: serve the fastest way found even when it does not pay; `prompts`:
+    the user's own, in place of the workload's."""
 
     mode: str
     budget: float
     scope: Scope = field(default_factory=Scope)
     force: bool = False
+    prompts: tuple[Prompt, ...] = ()
 
 
 def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Outcome:
@@ -58,17 +64,39 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
         return Outcome(plan, "none")
     told, doubts, about = quick_task(plan, wanted)
     known, stale = results.find(about)
-    if known is not None and not stale and wanted.mode == AUTO and not wanted.force:
+    if known is not None and not stale and _answers(known, wanted):
         return Outcome(_applied(plan, known), "cached", (_cached_line(known),), result=known)
-    notes = tuple(results.stale_lines(known, stale))
-    if not told.candidates:
+    if not told.candidates and not told.ngrams:
         because = "; ".join(doubts)
-        return Outcome(plan.without_speculation(because), "none", notes)
+        return Outcome(plan.without_speculation(because), "none", doubts)
+    notes = (*results.stale_lines(known, stale), *doubts)
+    earlier = None
+    if known is not None and not stale and wanted.mode == AUTO:
+        notes += tuple(_open_lines(known))
+        earlier = known.earlier
+    lab = Lab(plan, log, final=True)
+    try:
+        out = _searched(plan, told, lab, progress, earlier, notes)
+        if out.source == "measured" and out.tuned is not None:
+            results.store(about, out.tuned)
+        return replace(out, running=lab.hand_over(out.plan))
+    finally:
+        lab.stop()
+
+
+def _searched(
+    plan: Plan,
+    told: Task,
+    lab: Lab,
+    progress: Progress,
+    earlier: Earlier | None,
+    notes: Sequence[str],
+) -> Outcome:
     try:
         with stop_on_signals(but=("SIGINT",)):
-            found = tune(Lab(plan, log), told, progress)
+            found = tune(lab, told, progress, earlier)
     except Interrupted as e:
-        kept = _by(plan, e.partial) if e.partial.arms else plan
+        kept = _by(plan, e.partial)
         return Outcome(kept, "skipped", (*notes, "tuning skipped"), e.partial)
     except KeyboardInterrupt:
         return Outcome(plan, "skipped", (*notes, "tuning skipped"))
@@ -79,18 +107,23 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
         if isinstance(why, LaunchFailed):  # speculation only needs more
             plan = plan.without_speculation("the server did not start even without it")
         return Outcome(plan, "failed", (*notes, f"not tuned: {e.message}"))
-    if not found.arms and not found.complete_enough:
-        return Outcome(plan, "failed", (*notes, f"not tuned: {found.reason}"), found)
-    results.store(about, found)
-    return Outcome(_by(plan, found), "measured", (*notes, *doubts), found)
+    return Outcome(_by(plan, found), "measured", tuple(notes), found)
+
+
+def _answers(known: Result, wanted: Wanted) -> bool:
+    """Whether an earlier result is the answer: not an open one, nor a server that crashed."""
+    asks_anew = wanted.mode != AUTO or wanted.force
+    return not asks_anew and known.state not in (OPEN, CRASHED)
 
 
 def as_measured(plan: Plan, wanted: Wanted) -> Plan:
     """The plan by an earlier result, where there is one that is not stale."""
-    if wanted.mode != AUTO or wanted.force or plan.choice.speculation is None:
+    if wanted.mode != AUTO or plan.choice.speculation is None:
         return plan
     known, stale = results.find(quick_task(plan, wanted)[2])
-    return _applied(plan, known) if known is not None and not stale else plan
+    if known is None or stale or not _answers(known, wanted):
+        return plan
+    return _applied(plan, known)
 
 
 def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...], Subject]:
@@ -98,12 +131,17 @@ def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...], Subje
     would be about."""
     scope = held(plan, replace(wanted.scope, everything=wanted.force))
     kept, doubts = worth(plan, scope)
-    full = wanted.mode == FULL
-    found = candidates(kept)
-    if full and not scope.named:
-        found += combinations(plan, kept)
-    told = task(plan, scope, found, wanted.budget, thorough=full, force=wanted.force)
-    return told, doubts, subject(plan, kept, scope)
+    told = task(
+        plan,
+        scope,
+        kept,
+        wanted.budget,
+        thorough=wanted.mode == FULL,
+        force=wanted.force,
+        prompts=wanted.prompts,
+    )
+    about = subject(plan, kept, replace(scope, everything=False), wanted.prompts)
+    return told, doubts, about
 
 
 def _applied(plan: Plan, known: Result) -> Plan:
@@ -113,15 +151,21 @@ def _applied(plan: Plan, known: Result) -> Plan:
 
 
 def _by(plan: Plan, found: Tuned) -> Plan:
-    if found.best is None or found.best.speculation is None:
+    if found.best is None:
         return plan.without_speculation(found.reason)
-    return plan.speculating(found.best.speculation, _because(found))
-
-
-def _because(found: Tuned) -> str:
-    return f"measured: {found.reason}"
+    return plan.speculating(found.best.speculation, f"measured: {found.reason}")
 
 
 def _cached_line(known: Result) -> str:
-    when = datetime.fromtimestamp(known.when).strftime("%Y-%m-%d %H:%M")
-    return f"as measured on {when}; `specllama results` shows and clears it"
+    return f"as measured on {_when(known.when)}; `specllama results` shows and clears it"
+
+
+def _open_lines(known: Result) -> Sequence[str]:
+    if known.state == CRASHED:
+        return [f"on {_when(known.when)} {known.reason}: tried again"]
+    going = "goes on from" if known.earlier.predictions else "starts again after"
+    return [f"{going} what was left open on {_when(known.when)} ({known.texts} prompts)"]
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

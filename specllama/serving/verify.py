@@ -120,7 +120,7 @@ def _idle_reason(plan: Plan, sent: int) -> str:
     spec = plan.settings.speculation
     nothing = f"nothing was drafted in {sent} probe request{'s' if sent != 1 else ''}"
     if spec is not None and spec.ngram is not None and not spec.uses_draft:
-        n = spec.ngram.mod_match if "ngram-mod" in spec.methods else spec.ngram.n
+        n = spec.ngram.n
         run = "nothing" if spec.methods == ("ngram-cache",) else f"no run of {n} tokens"
         return (
             f"{nothing}: {run} came back to be copied; "

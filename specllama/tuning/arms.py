@@ -1,19 +1,22 @@
-"""What was measured: one arm per launch, and the answer drawn from them."""
+"""What was measured and what it says: predictions, arms, and the answer drawn from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from specllama.engine.client import Client
-from specllama.engine.settings import Speculation
-from specllama.tuning.measure import Measurement
-from specllama.tuning.speedup import Interval
+from specllama.engine.errors import EngineError
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.tuning.confidence import Interval, Ratios
+from specllama.tuning.costs import Costs
+from specllama.tuning.measure import Measurement, Question
+from specllama.tuning.speedup import Cost, StepLog
 from specllama.tuning.statistics import TimeSplit
 
 NO_TIME = "no time was left"
+DECIDED, OPEN, CRASHED, FORCED = "decided", "open", "crashed", "forced"
 
 
 @dataclass(frozen=True)
@@ -25,42 +28,113 @@ class Served:
 
 
 class Lab(Protocol):
-    """Starts servers. `room_for_two`: whether two may be up at once (only one is ever asked)."""
+    """Runs one server at a time."""
 
-    @property
-    def room_for_two(self) -> bool: ...
+    def start(self, speculation: Speculation | None, tick: Callable[[], None]) -> Served:
+        """Ends the server that is up and starts another; `tick` is called while it loads.
+        Raises EngineError when it does not start. None = no speculation flags at all."""
 
-    def serve(self, speculation: Speculation | None) -> AbstractContextManager[Served]:
-        """A running server, stopped when the block ends. Raises EngineError when it does not
-        start. None = no speculation flags at all."""
+    def blame(self, error: EngineError) -> EngineError:
+        """Why the server ended, when that is what an error came from; else the error."""
+
+    def stop(self) -> None:
+        """Ends the server that is up, if one is."""
 
 
 class Progress(Protocol):
     """Told what is being learnt."""
 
-    def step(self, text: str, share: float) -> None:
-        """`share` of the budget is used, 0 to 1."""
+    def step(self, text: str, share: float, left_s: float) -> None:
+        """`share` of the budget is used, 0 to 1; `left_s` seconds of it are left."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What one server without speculation tells. `questions`: all prompts, with their token ids
+    where the build tokenizes; `lost`: what this build does not tell, and what follows."""
+
+    measurement: Measurement
+    costs: Costs
+    questions: tuple[Question, ...]
+    lost: tuple[str, ...] = ()
+    load_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class NgramMap:
+    """Predicted speed-up of every size of one n-gram type, alone or (`draft` = its label) where
+    a draft takes over when there is no copy."""
+
+    method: str
+    speeds: Mapping[NgramSizes, float]
+    draft: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A draft launched at its longest K. `lengths`: steps of short requests; `own_ms`: one pass
+    of the draft; `plain`: a plain step as this launch shows it (its step without a draft, less
+    that pass); `curve`: K → predicted speed-up."""
+
+    speculation: Speculation
+    measurement: Measurement
+    lengths: StepLog
+    own_ms: float
+    plain: Cost
+    curve: Mapping[int, Interval] = field(default_factory=dict)
+    split: TimeSplit | None = None
+
+    @property
+    def steps(self) -> StepLog:
+        """All steps seen."""
+        return StepLog(self.measurement.log.steps + self.lengths.steps)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A setting that may win. `known`: its speed-up for each text it was predicted from, where
+    the text itself had no say in choosing it."""
+
+    speculation: Speculation
+    known: Ratios
+    source: str
+
+    @property
+    def speedup(self) -> Interval:
+        return self.known.interval()
+
+
+@dataclass(frozen=True)
+class Deep:
+    """The same arm with a long prompt before it: how many tokens, and what comes of it."""
+
+    tokens: int
+    alpha: float | None
+    speedup: float
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One measured server. `against`: a baseline measured in turn with it, prompt by prompt;
-    None = the one measured before and after. `speedup` over it, with its interval;
-    `predicted`: what was expected before this launch; `same_text`: share of greedy answers equal to the
-    baseline's (different batch shapes round differently: it need not be 1); `split`: where the
-    server's log says time went; `slots`: α of each slot, where there are several; `trial`:
-    measured alone while the others were measured in turn with the plain server, so that it can
-    win only where nothing was confirmed."""
+    """A setting measured on prompts that did not choose it. `own`: its speed-up by prompt;
+    `pooled`: with what was predicted for the prompts that chose it; `speedup`, `slower`: the
+    figure with its interval, and the chance that it is slower than plain decoding. `plain_ms`:
+    a plain step meanwhile. `same_text`: share of greedy answers equal to the plain server's
+    (other batch shapes round differently: it need not be 1). `slots`: α of each, where there
+    are several; `cut`: the budget ended before the answer was clear."""
 
-    speculation: Speculation | None
+    speculation: Speculation
     measurement: Measurement
-    against: Measurement | None = None
-    speedup: Interval | None = None
+    own: Ratios
+    pooled: Ratios
+    speedup: Interval
+    slower: float
+    plain_ms: float = 0.0
     predicted: Interval | None = None
-    same_text: float | None = None
     split: TimeSplit | None = None
+    same_text: float | None = None
     slots: tuple[float | None, ...] = ()
-    trial: bool = False
+    deep: Deep | None = None
+    cut: bool = False
 
     @property
     def label(self) -> str:
@@ -83,33 +157,40 @@ def label(s: Speculation | None) -> str:
     return out
 
 
+def way(s: Speculation) -> str:
+    """The name of a method with its file, whatever its length: for reasons that hold for all."""
+    return "+".join(s.methods) + (f" {s.draft.name}" if s.draft is not None else "")
+
+
 @dataclass(frozen=True)
 class Dropped:
-    """A way that was not pursued, and why, by name."""
+    """A way that was not pursued, and why, by name. `crashed`: its server ended."""
 
     what: str
     why: str
+    crashed: bool = False
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The answer for one workload. `best` None = speculation off; `reason` says why either
-    way. `curves`: label of a probed way → K → predicted speed-up. `upper`: the gain of always
-    having the best measured method for each prompt. `complete` False: stopped early."""
+    """The answer for one workload. `best` None = speculation off; `reason` says why either way.
+    `state`: decided, open (cut short: to be continued), crashed (a server ended, so that
+    nothing is known of it) or forced. `plain` None: it was known from an earlier start."""
 
     workload: str
-    baseline: Arm
+    plain: Plain | None
+    trials: tuple[Trial, ...]
+    maps: tuple[NgramMap, ...]
+    predictions: tuple[Prediction, ...]
     arms: tuple[Arm, ...]
     best: Arm | None
     reason: str
     dropped: tuple[Dropped, ...]
-    curves: Mapping[str, Mapping[int, Interval]]
-    upper: float
-    launches: int
+    loads: int
     seconds: float
-    complete: bool = True
+    state: str = DECIDED
 
     @property
-    def complete_enough(self) -> bool:
-        """Whether the answer can be kept: nothing was left out for want of time."""
-        return self.complete and not any(d.why.startswith(NO_TIME) for d in self.dropped)
+    def bound(self) -> float:
+        """The speed-up of the best arm by prompt, over the prompts of the confirmed ones."""
+        return max([1.0, *(a.speedup.value for a in self.arms)])

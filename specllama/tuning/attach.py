@@ -18,9 +18,9 @@ import httpx
 
 from specllama.engine.client import Prompt
 from specllama.engine.counters import contradiction
+from specllama.tuning.confidence import Interval, ratios
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import decoding
-from specllama.tuning.speedup import Interval, paired_ratio
 
 _TIMEOUT = 120.0
 
@@ -237,12 +237,12 @@ def probe(
 def speedup(baseline: Attached, other: Attached) -> Interval:
     """How many times faster `other` decodes the same prompts. Raises TuningError when an
     answer came in one piece, which shows no speed."""
-    n = min(len(baseline.ms_per_token), len(other.ms_per_token))
-    try:
-        return paired_ratio(baseline.ms_per_token[:n], other.ms_per_token[:n])
-    except ValueError:
+    pairs = zip(baseline.ms_per_token, other.ms_per_token, strict=False)
+    found = ratios([(plain, own, 1.0) for plain, own in pairs])
+    if not len(found):
         said = "the answers came in one piece or after a word: there is no speed to compare"
-        raise TuningError(said) from None
+        raise TuningError(said)
+    return found.interval()
 
 
 def parse(text: str) -> tuple[str, Counters] | None:

@@ -1,184 +1,133 @@
-"""From arms to an answer: which is fastest, whether the gain is real, and what to say."""
+"""From what was measured to an answer: whether a gain is real, which arm wins, what to say. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import NO_TIME, Arm, Dropped, Tuned
-from specllama.tuning.measure import Answer, Measurement
-from specllama.tuning.speedup import Interval, oracle, paired_ratio
+from specllama.tuning.arms import (
+    CRASHED,
+    DECIDED,
+    FORCED,
+    OPEN,
+    Arm,
+    Dropped,
+    NgramMap,
+    Plain,
+    Prediction,
+    Trial,
+    Tuned,
+)
+from specllama.tuning.confidence import Ratios
 
-SLOWER = "at every length measured it is slower or no faster"
-_CLEAR_GAIN = 1.10  # above it a second baseline cannot change the answer
-
-
-def compared(arm: Arm, baselines: Sequence[Measurement]) -> Arm:
-    """The arm with its speed-up: same prompts, paired, against the baseline measured in turn
-    with it, else against all others."""
-    return replace(
-        arm,
-        speedup=_speedup(baselines, arm),
-        same_text=_same(baselines[0].greedy, arm.measurement.greedy),
-    )
-
-
-def _speedup(baselines: Sequence[Measurement], arm: Arm) -> Interval | None:
-    """The ratio over prompts. Two baselines that differ show how much the machine itself
-    changed meanwhile: the interval is widened by half of it to both sides."""
-    pairs = _pairs(baselines, arm).values()
-    if not pairs:
-        return None
-    ratio = paired_ratio([base for base, _ in pairs], [own for _, own in pairs])
-    speeds = [b.tokens_per_second for b in _sources(baselines, arm)]
-    drift = (max(speeds) - min(speeds)) / (max(speeds) + min(speeds)) if max(speeds) > 0 else 0
-    return Interval(ratio.value, ratio.low * (1 - drift), ratio.high * (1 + drift))
+LEAST_GAIN = 1.03  # under it speculation is off
+_LEAST_TEXTS = 5  # fewer say nothing about others
+# Chances: of being slower than plain decoding, for "on" and for ending a measurement early as
+# one; of being worth it after all, for ending one as "off"; of a prediction to be worth a launch.
+_MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.10, 0.02, 0.05, 0.20
 
 
-def _sources(baselines: Sequence[Measurement], arm: Arm) -> Sequence[Measurement]:
-    """What an arm is compared with."""
-    return [arm.against] if arm.against is not None else baselines
+def sure_enough(pooled: Ratios, own: Ratios) -> bool:
+    """Whether speculation goes on: the estimate reaches LEAST_GAIN, the chance that it is
+    slower is under a tenth, and its own prompts do not speak against it."""
+    enough = len(pooled) >= _LEAST_TEXTS and pooled.value >= LEAST_GAIN and own.value >= 1.0
+    return enough and pooled.chance_below(1.0) < _MOST_SLOWER
 
 
-def _pairs(baselines: Sequence[Measurement], arm: Arm) -> dict[int, tuple[float, float]]:
-    """Prompt → ms per token of the baseline (the mean, where it ran more than once) and of the
-    arm, for the prompts that all answered at some length."""
-    measured = [*_sources(baselines, arm), arm.measurement]
-    found = {}
-    for i, answers in enumerate(zip(*(m.answers for m in measured), strict=False)):
-        *base, own = (a.ms_per_token for a in answers)
-        if own and all(base):
-            found[i] = sum(base) / len(base), own
-    return found
-
-
-def _same(ours: Sequence[str], theirs: Sequence[str]) -> float | None:
-    n = min(len(ours), len(theirs))
-    return sum(a == b for a, b in zip(ours, theirs, strict=False)) / n if n else None
-
-
-def close_call(baselines: Sequence[Measurement], arms: Sequence[Arm], least_gain: float) -> bool:
-    """Whether a second baseline could change the answer: the best arm is near the threshold,
-    or its interval holds it."""
-    best = fastest(arms)
-    if best is None or best.speedup is None or best.against is not None or len(baselines) > 1:
+def clear(pooled: Ratios, own: Ratios) -> bool:
+    """Whether more prompts would hardly change the answer."""
+    if len(pooled) < _LEAST_TEXTS:
         return False
-    near = 2 - _CLEAR_GAIN <= best.speedup.value <= _CLEAR_GAIN
-    return near or best.speedup.low < least_gain <= best.speedup.high
+    if sure_enough(pooled, own) and pooled.chance_below(1.0) < _SURELY_FASTER:
+        return True
+    return 1 - pooled.chance_below(LEAST_GAIN) < _SURELY_NOT
+
+
+def worth_a_launch(p: Prediction) -> bool:
+    """Whether a prediction may come out as a gain. One from a single text says little: its
+    value decides; nothing is known where there is none."""
+    if not len(p.known):
+        return True
+    if len(p.known) < 3:
+        return p.known.value >= LEAST_GAIN
+    return 1 - p.known.chance_below(LEAST_GAIN) > _WORTH_A_LAUNCH
+
+
+def wins(arm: Arm) -> bool:
+    return sure_enough(arm.pooled, arm.own) and fit(arm)
+
+
+def fit(arm: Arm) -> bool:
+    """Whether an arm can be served at all: it drafted, and nothing is wrong with it."""
+    return bool(arm.measurement.drafted) and not arm.measurement.findings
 
 
 def fastest(arms: Sequence[Arm]) -> Arm | None:
-    """The arm with the highest speed-up among those that drafted and have nothing wrong."""
-    fit = [a for a in arms if a.speedup and a.measurement.drafted and not a.measurement.findings]
-    fit = [a for a in fit if not a.trial] or fit
-    return max(fit, key=lambda a: a.speedup.value if a.speedup else 0.0, default=None)
+    """The one with the highest speed-up, surely faster ones first; broken ones never."""
+    good = [a for a in arms if fit(a)]
+    sure = [a for a in good if wins(a)] or good
+    return max(sure, key=lambda a: a.speedup.value, default=None)
 
 
 def answer(
     workload: str,
-    baselines: Sequence[Measurement],
+    plain: Plain | None,
+    trials: Sequence[Trial],
+    maps: Sequence[NgramMap],
+    predictions: Sequence[Prediction],
     arms: Sequence[Arm],
-    dropped: tuple[Dropped, ...],
-    curves: Mapping[str, Mapping[int, Interval]],
-    launches: int,
+    dropped: Sequence[Dropped],
+    loads: int,
     seconds: float,
-    complete: bool,
-    least_gain: float,
+    cut: str,
     force: bool,
 ) -> Tuned:
-    """The decision, with every arm compared to all baselines."""
-    again = tuple(compared(a, baselines) for a in arms)
-    sure = [a for a in again if _wins(a, least_gain) and not a.trial]
-    best = fastest(sure) or fastest(again)  # one that surely wins before one that may
-    reason = _reason(best, again, dropped, least_gain)
-    wins = best is not None and _wins(best, least_gain)
+    """The decision. `cut`: why the search ended early, "" when it did not."""
+    best = fastest(arms)
+    won = best is not None and wins(best)
+    forced = force and best is not None and not won
+    reason = _reason(best, arms, dropped, cut)
     return Tuned(
         workload=workload,
-        baseline=Arm(None, _merged(baselines)),
-        arms=again,
-        best=best if wins or (force and best is not None) else None,
-        reason=f"{reason}, taken by --force" if force and best is not None and not wins else reason,
-        dropped=dropped,
-        curves=dict(curves),
-        upper=_upper(baselines, again),
-        launches=launches,
+        plain=plain,
+        trials=tuple(trials),
+        maps=tuple(maps),
+        predictions=tuple(predictions),
+        arms=tuple(arms),
+        best=best if won or forced else None,
+        reason=f"{reason}; taken by --force" if forced else reason,
+        dropped=tuple(dropped),
+        loads=loads,
         seconds=seconds,
-        complete=complete,
+        state=_state(won, forced, best, dropped, cut),
     )
 
 
-def _upper(baselines: Sequence[Measurement], arms: Sequence[Arm]) -> float:
-    """The gain of always having the best arm, over the prompts of the fastest one. Each arm
-    counts by its ratio to its own baseline: they were measured at different times."""
-    best = fastest(arms)
+def _state(won: bool, forced: bool, best: Arm | None, dropped: Sequence[Dropped], cut: str) -> str:
+    if won:
+        return DECIDED
+    if forced:
+        return FORCED
+    if cut or (best is not None and best.cut):
+        return OPEN
+    return CRASHED if any(d.crashed for d in dropped) else DECIDED
+
+
+def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
+    why = [f"{d.what}: {d.why}" for d in dropped]
     if best is None:
-        return 1.0
-    base = {i: plain for i, (plain, _) in _pairs(baselines, best).items()}
-    rows = [list(base.values())]
-    for arm in arms:
-        if not arm.measurement.findings:
-            ratio = {i: own / plain for i, (plain, own) in _pairs(baselines, arm).items()}
-            rows.append([ms * ratio.get(i, 1.0) for i, ms in base.items()])
-    return oracle(rows)
-
-
-def _merged(baselines: Sequence[Measurement]) -> Measurement:
-    """Both baselines as one: answers of the second count too."""
-    answers: tuple[Answer, ...] = tuple(a for b in baselines for a in b.answers)
-    return replace(baselines[0], answers=answers)
-
-
-def _wins(arm: Arm, least_gain: float) -> bool:
-    return arm.speedup is not None and arm.speedup.value >= least_gain and arm.speedup.low >= 1.0
-
-
-def _reason(
-    best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], least_gain: float
-) -> str:
-    if best is None or best.speedup is None:
-        if dropped:
-            return "; ".join(f"{d.what}: {d.why}" for d in dropped[:3])
-        return _nothing(arms)
+        said = why[:3] or ["nothing was drafted" if arms else "nothing was there to be measured"]
+        broken = [f"{a.label}: {f}" for a in arms for f in a.measurement.findings]
+        return "; ".join([*([cut] if cut else []), *broken[:2], *said])
     s = best.speedup
-    late = [f"{d.what}: {d.why}" for d in dropped if d.why.startswith(NO_TIME)]
-    if late and best.trial and s.value < least_gain:
-        return "; ".join(late[:3])
-    slower = [f"{d.what}: {d.why}" for d in dropped if d.why.startswith(SLOWER)]
-    if slower and s.value < least_gain:
-        return "; ".join(slower[:3])
     # near the threshold two digits would say that it is reached
-    value = f"{s.value:.3f}" if abs(s.value - least_gain) < 0.005 else f"{s.value:.2f}"
+    value = f"{s.value:.3f}" if abs(s.value - LEAST_GAIN) < 0.005 else f"{s.value:.2f}"
     measured = f"{best.label} is {value}x plain decoding ({s.low:.2f} to {s.high:.2f})"
-    if _wins(best, least_gain):
+    if wins(best):
         return measured
-    if s.value >= least_gain:
-        return f"{measured}: inside the noise"
+    if s.value >= LEAST_GAIN:
+        chance = f"{best.slower:.0%} chance that it is slower"
+        more = "; measuring goes on at the next start" if best.cut else ""
+        return f"{measured}, {chance}{more}"
     alpha = best.measurement.alpha
-    said = f", although {alpha:.0%} of its drafts are accepted" if alpha and alpha > 0.6 else ""
-    return f"{measured}{said}: under {least_gain:g}x it does not pay"
-
-
-def _nothing(arms: Sequence[Arm]) -> str:
-    if not arms:
-        return "nothing was there to be measured"
-    if any(a.measurement.drafted for a in arms):
-        return "the answers are too short to show a speed"
-    return "nothing was drafted"
-
-
-def shorter_ngram(spec: Speculation) -> Speculation | None:
-    """Half the n-gram lengths, which find more to copy; None when they are short already."""
-    sizes = spec.ngram
-    if sizes is None or sizes.n <= 3:
-        return None
-    half = NgramSizes(max(3, sizes.n // 2), max(4, sizes.m // 4), sizes.min_hits)
-    return replace(spec, ngram=half)
-
-
-def longer_ngram(spec: Speculation) -> Speculation | None:
-    """Twice as long a copy; None when it is long already."""
-    sizes = spec.ngram
-    if sizes is None or sizes.m >= 128:
-        return None
-    return replace(spec, ngram=replace(sizes, m=2 * sizes.m))
+    although = f", although {alpha:.0%} of its drafts are accepted" if alpha and alpha > 0.6 else ""
+    return f"{measured}{although}: under {LEAST_GAIN:g}x it does not pay"

@@ -1,4 +1,4 @@
-"""One measurement of one running server over one workload.
+"""Measuring one running server: requests, and a log of their verify steps.
 
 Requests are streamed: the server's timings after every step (`timings_per_token`,
 server-context.cpp) tell how long each verify step took, what it drafted and what it kept. The
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any
 
-from specllama.engine.client import Client, Metrics, Prompt, Timings
+from specllama.engine.client import Client, Ids, Metrics, Prompt, Timings
 from specllama.engine.errors import EngineError
 from specllama.tuning.speedup import Cost, Step, StepLog
 
@@ -25,19 +25,26 @@ _DEGENERATE = 0.8  # share of one word in an answer
 _MOST_DEGENERATE = 0.5  # share of such answers: with sampling, one now and then is chance
 _MANY_DRAFTS = 100  # drafted tokens after which α ≈ 0 is no accident
 _DEAD = 0.02
-# Characters of a prompt that are kept where the whole is not needed: for some text, for steps.
-_BEGINNING, _SHORT = 80, 24
-_LEAST_ROUNDS = 2
-_PLAIN_TOKENS = 6  # of a short request to the plain server
-_WARM_UP = "Say hello."
+WARM_UP = "Say hello."
 
 Sampling = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Question:
+    """A prompt, and its token ids as the server evaluates it (() = not known). `again`: how
+    often it was asked before."""
+
+    prompt: Prompt
+    ids: Ids = ()
+    again: int = 0
+
+
+@dataclass(frozen=True)
 class Answer:
     """One request. Milliseconds; `first_ms`: until the first token arrived here. `steps` is
-    empty where the build gives no timings per token."""
+    empty where the build gives no timings per token, `ids` where it gives no token ids (or not
+    all: a stream leaves out those within a character)."""
 
     prompt_tokens: int
     prompt_ms: float
@@ -48,6 +55,8 @@ class Answer:
     accepted: int
     text: str
     steps: tuple[Step, ...]
+    asked: Ids = ()
+    ids: Ids = ()
 
     @property
     def ms_per_token(self) -> float:
@@ -64,16 +73,11 @@ def decoding(ms: float, tokens: int) -> float:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One arm. `answers`: one per prompt, in the prompts' order. `lengths`: steps of short
-    requests, made to learn what each draft length costs; `plain`: the plain server's steps in
-    between. `missing`: what this build does not report; `findings`: what is wrong with the arm,
-    in a user's words."""
+    """The answers of one server, in order. `missing`: what this build does not report;
+    `findings`: what is wrong with it, in a user's words."""
 
-    answers: tuple[Answer, ...]
-    lengths: StepLog = field(default_factory=lambda: StepLog(()))
-    plain: StepLog = field(default_factory=lambda: StepLog(()))
+    answers: tuple[Answer, ...] = ()
     greedy: tuple[str, ...] = ()
-    metrics: Metrics | None = None
     missing: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
 
@@ -81,16 +85,6 @@ class Measurement:
     def log(self) -> StepLog:
         """The steps of the full answers."""
         return StepLog(tuple(s for a in self.answers for s in a.steps))
-
-    @property
-    def all_steps(self) -> StepLog:
-        """Those and the steps of the short requests."""
-        return StepLog(self.log.steps + self.lengths.steps)
-
-    def curve(self) -> dict[int, Cost]:
-        """What a step with each number of drafted tokens costs. Steps right after a prompt, as
-        short requests make them, cost what steps within an answer do (compared at K = 1, 4, 8)."""
-        return self.all_steps.curve()
 
     @property
     def tokens_per_second(self) -> float:
@@ -113,9 +107,13 @@ class Measurement:
         return sum(a.drafted for a in self.answers)
 
     @property
+    def accepted(self) -> int:
+        return sum(a.accepted for a in self.answers)
+
+    @property
     def alpha(self) -> float | None:
         """α over all answers; None when nothing was drafted."""
-        return sum(a.accepted for a in self.answers) / self.drafted if self.drafted else None
+        return self.accepted / self.drafted if self.drafted else None
 
     @property
     def cost(self) -> Cost | None:
@@ -135,132 +133,96 @@ def _by_answer(answers: Sequence[Answer]) -> Cost | None:
 
 @dataclass(frozen=True)
 class Job:
-    """What is sent. `tokens` per answer; `chat`: through the chat endpoint. `until`: a
-    time.monotonic() after which nothing new is asked; `tick` is told after each request."""
+    """How questions are asked. `tokens` per answer; `chat`: those without ids go through the
+    chat endpoint. `until`: a time.monotonic() after which nothing new is asked; `tick` is told
+    after each request."""
 
-    prompts: tuple[Prompt, ...]
     sampling: Sampling
     tokens: int
     chat: bool
     until: float = float("inf")
-    tick: Callable[[], None] = lambda: None
+    tick: Callable[[], None] = field(default=lambda: None)
 
     @property
     def over(self) -> bool:
         return time.monotonic() > self.until
 
 
-def measure(client: Client, job: Job, least: int = 2) -> Measurement:
-    """All prompts once; a warm-up before is thrown away. When the time is over, what was
-    measured so far, but at least `least` answers.
-
-    Raises EngineError when the server cannot be asked, or answers without timings.
-    """
-    return _measure([client], job, least)[0]
+def warm_up(client: Client, job: Job) -> None:
+    """The first request of a server is slower than any other."""
+    ask(client, Question(WARM_UP), job, tokens=2)
 
 
-def measure_beside(
-    plain: Client, client: Client, job: Job, least: int = 2
-) -> tuple[Measurement, Measurement]:
-    """The same for two servers in turn, prompt by prompt, so that whatever slows the machine
-    down for a while slows both. Only one is asked at a time: under load at once they would
-    take each other's cores."""
-    both = _measure([plain, client], job, least)
-    return both[0], both[1]
-
-
-def _measure(clients: Sequence[Client], job: Job, least: int) -> list[Measurement]:
-    for client in clients:
-        ask(client, _WARM_UP, 8, job)
-    before = [_metrics(client) for client in clients]
-    answers: list[list[Answer]] = [[] for _ in clients]
-    for prompt in job.prompts:
-        if job.over and len(answers[0]) >= least:
-            break
-        for client, own in zip(clients, answers, strict=True):
-            own.append(ask(client, prompt, job.tokens, job))
-            job.tick()
-    return [
-        _summed(own, _delta(old, _metrics(client)))
-        for client, own, old in zip(clients, answers, before, strict=True)
-    ]
-
-
-def _summed(answers: Sequence[Answer], metrics: Metrics | None) -> Measurement:
+def measured(answers: Sequence[Answer], hybrid: bool = False) -> Measurement:
+    """The answers of one server with what is missing and what is wrong about them."""
     missing = []
-    if not any(a.steps for a in answers):
+    if answers and not any(a.steps for a in answers):
         missing.append("timings per token: α by position and the cost of lengths are not known")
-    if metrics is None:
-        missing.append("counters of speculation in /metrics (b10289 and later have them)")
-    found = Measurement(tuple(answers), metrics=metrics, missing=tuple(missing))
-    return replace(found, findings=tuple(_findings(found)))
+    found = Measurement(tuple(answers), missing=tuple(missing))
+    return replace(found, findings=tuple(_findings(found, hybrid)))
 
 
 def sample_lengths(
-    client: Client, job: Job, lengths: Sequence[int], times: int, plain: Client | None = None
-) -> tuple[StepLog, StepLog]:
-    """Short requests for each draft length, `times` rounds, while there is time; in each round
-    one to the plain server too, so that a machine that slows down slows both. The steps, and
-    the plain server's. A length seen once has no cost: the first two rounds may take twice the
-    time.
-
-    Every request has a prompt of its own: what was seen before would be drafted too well.
-    """
-    latest = 2 * job.until - time.monotonic()
-    requests = [(client, k, k + 2) for k in lengths]
-    if plain is not None:
-        requests.insert(0, (plain, 0, _PLAIN_TOKENS))
-    steps: dict[bool, list[Step]] = {True: [], False: []}
-    for turn, (i, (server, k, tokens)) in product(range(times), enumerate(requests)):
-        if time.monotonic() > (latest if turn < _LEAST_ROUNDS else job.until):
+    client: Client, question: Question, job: Job, lengths: Sequence[int], rounds: int
+) -> StepLog:
+    """The steps of short requests, `rounds` times for each draft length, while there is time
+    (two rounds of all in any case: a length seen once has no cost). With ids the prompt is kept
+    between them, so that each costs little more than its steps."""
+    steps: list[Step] = []
+    for turn, (i, k) in product(range(rounds), enumerate(lengths)):
+        if job.over and turn >= 2:
             break
-        prompt = job.prompts[(turn * len(requests) + i) % len(job.prompts)]
-        short = _varied(prompt, turn, k, _SHORT)
-        steps[server is plain] += ask(server, short, tokens, job).steps
+        asked = question if question.ids else _varied(question, turn * len(lengths) + i)
+        steps += ask(client, asked, job, tokens=k + 2, cache=bool(question.ids)).steps
         job.tick()
-    return StepLog(tuple(steps[False])), StepLog(tuple(steps[True]))
+    return StepLog(tuple(steps))
 
 
-def greedy_texts(client: Client, job: Job, count: int = 2) -> tuple[str, ...]:
-    """The first answers at temperature 0, to compare with another server's."""
-    cold = replace(job, sampling={**job.sampling, "temperature": 0.0})
-    texts = []
-    for prompt in job.prompts[:count]:
-        texts.append(ask(client, _varied(prompt, 7, 7), _GREEDY_TOKENS, cold).text)
-        job.tick()
-    return tuple(texts)
+def greedy_texts(client: Client, questions: Sequence[Question], job: Job) -> tuple[str, ...]:
+    """Answers at temperature 0, to compare with another server's."""
+    cold = replace(job, sampling={**job.sampling, "temperature": 0.0}, tokens=_GREEDY_TOKENS)
+    return tuple(ask(client, q, cold).text for q in questions)
 
 
-def by_slot(client: Client, job: Job, slots: int) -> tuple[float | None, ...]:
+def by_slot(
+    client: Client, questions: Sequence[Question], job: Job, slots: int
+) -> tuple[float | None, ...]:
     """α of each slot, over one request each; None where nothing was drafted."""
     out = []
     for i in range(slots):
         there = replace(job, sampling={**job.sampling, "id_slot": i})
-        answer = ask(client, _varied(job.prompts[i % len(job.prompts)], 9, i), job.tokens, there)
+        answer = ask(client, questions[i % len(questions)], there)
         out.append(answer.accepted / answer.drafted if answer.drafted else None)
         job.tick()
     return tuple(out)
 
 
-def _varied(prompt: Prompt, turn: int, k: int, kept: int = _BEGINNING) -> Prompt:
-    """The prompt's beginning under a number of its own."""
-    number = f"({turn}.{k}) "
+def _varied(question: Question, number: int) -> Question:
+    """The same under a number of its own: what was seen before is drafted too well."""
+    prompt, said = question.prompt, f"({number}) "
     if isinstance(prompt, str):
-        return number + prompt[:kept]
+        return Question(said + prompt)
     last = dict(prompt[-1])
-    return [*prompt[:-1], {**last, "content": number + str(last.get("content", ""))[:kept]}]
+    return Question([*prompt[:-1], {**last, "content": said + str(last.get("content", ""))}])
 
 
-def ask(client: Client, prompt: Prompt, tokens: int, job: Job) -> Answer:
+def ask(
+    client: Client, question: Question, job: Job, tokens: int | None = None, cache: bool = False
+) -> Answer:
     """One streamed request. Raises EngineError when there are no timings in it."""
     started = time.monotonic()
     first: float | None = None
     text: list[str] = []
+    ids: list[int] = []
     marks: list[Timings] = []
-    for piece in client.stream(prompt, tokens, job.sampling, job.chat):
+    asked = (
+        question.ids or (_varied(question, question.again) if question.again else question).prompt
+    )
+    for piece in client.stream(asked, tokens or job.tokens, job.sampling, job.chat, cache):
         if first is None and (piece.text or piece.timings):
             first = time.monotonic()
         text.append(piece.text)
+        ids += piece.ids
         if piece.timings is not None:
             marks.append(piece.timings)
     if not marks:
@@ -276,6 +238,8 @@ def ask(client: Client, prompt: Prompt, tokens: int, job: Job) -> Answer:
         accepted=last.accepted,
         text="".join(text),
         steps=tuple(steps_of(marks)),
+        asked=question.ids,
+        ids=tuple(ids) if 0 <= last.tokens - len(ids) <= 1 else (),  # the last may not be sent
     )
 
 
@@ -302,13 +266,18 @@ def steps_of(marks: Sequence[Timings]) -> Iterator[Step]:
         yield from steps
 
 
-def _findings(m: Measurement) -> Iterator[str]:
-    """What is wrong, by name."""
+def _findings(m: Measurement, hybrid: bool) -> Iterator[str]:
+    """What is wrong, by name. That a hybrid accepts everything was seen to mean that its state
+    is not rolled back: the text is wrong, however fast it comes."""
     bad = sum(_degenerate(a.text) for a in m.answers)
     if bad > _MOST_DEGENERATE * len(m.answers):
         yield "degenerate output: one word over and over"
+    if any(not 0 <= a.accepted <= a.drafted for a in m.answers):
+        yield f"counters that contradict themselves: {m.accepted} of {m.drafted} drafted accepted"
     if m.alpha is not None and m.drafted >= _MANY_DRAFTS and m.alpha < _DEAD:
         yield f"a dead head or draft: {m.alpha:.1%} of {m.drafted} drafted tokens accepted"
+    if hybrid and m.alpha == 1.0 and m.drafted >= _MANY_DRAFTS:
+        yield f"all {m.drafted} drafted tokens accepted on a hybrid target: its state is in doubt"
 
 
 def _degenerate(text: str) -> bool:
@@ -316,23 +285,9 @@ def _degenerate(text: str) -> bool:
     return len(words) >= 20 and Counter(words).most_common(1)[0][1] > _DEGENERATE * len(words)
 
 
-def _metrics(client: Client) -> Metrics | None:
+def counters(client: Client) -> Metrics | None:
+    """The server's own counters of speculation; None where the build has none."""
     try:
         return client.metrics()
     except (EngineError, ValueError):  # no such endpoint, or not in Prometheus' format
         return None
-
-
-def _delta(before: Metrics | None, after: Metrics | None) -> Metrics | None:
-    """What happened between two readings; None where the build does not count."""
-    if before is None or after is None or after.drafted is None or before.drafted is None:
-        return None
-    old = before.accepted_by_position
-    return Metrics(
-        drafted=after.drafted - before.drafted,
-        accepted=(after.accepted or 0) - (before.accepted or 0),
-        verify_steps=(after.verify_steps or 0) - (before.verify_steps or 0),
-        accepted_by_position=tuple(
-            n - (old[i] if i < len(old) else 0) for i, n in enumerate(after.accepted_by_position)
-        ),
-    )

@@ -80,7 +80,7 @@ def rule(method: str, sizes: NgramSizes) -> Rule:
     if method in ("ngram-map-k", "ngram-map-k4v"):
         return Map(sizes.n, sizes.m, method == "ngram-map-k4v", sizes.min_hits)
     if method == "ngram-mod":
-        return Mod(sizes.mod_match, sizes.mod_min, sizes.m)
+        return Mod(sizes.n, sizes.mod_min, sizes.m)
     if method == "ngram-cache":
         return Cache()
     raise ValueError(f"{method} is no n-gram type")
@@ -120,8 +120,8 @@ def grid(method: str) -> tuple[NgramSizes, ...]:
         return tuple(NgramSizes(n, m) for n in _MAP_N for m in _MAP_M)
     if method == "ngram-map-k4v":
         return tuple(NgramSizes(n, m, h) for n in _MAP_N for m in _MAP_M for h in (1, 2))
-    if method == "ngram-mod":  # settings.py keeps n_match at 16 or more
-        return tuple(NgramSizes(n, m) for n in (16, 20, 24) for m in _M)
+    if method == "ngram-mod":  # llama.cpp warns below 16 and works (b11434)
+        return tuple(NgramSizes(n, m) for n in _MAP_N for m in _M)
     if method == "ngram-cache":  # up to 4 tokens looked up, 8 drafted: no flag changes them
         return (NgramSizes(4, 8),)
     raise ValueError(f"{method} is no n-gram type")

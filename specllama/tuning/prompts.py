@@ -15,6 +15,7 @@ _ROLES = {"system", "user", "assistant", "developer", "tool"}
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
     """All prompts of a file: `{"prompt": …}` or `{"messages": […]}` by line, or plain text.
+    An answer at the end of the messages, as in a log of conversations, is not asked.
 
     Raises UsageError for a file that cannot be read or holds none, and names a bad line by
     its number.
@@ -58,6 +59,8 @@ def _json_lines(path: Path, text: str) -> list[Prompt]:
                 f"--prompts {path}: line {number} has neither a prompt nor messages",
                 'Each line is {"prompt": "…"} or {"messages": [{"role": "user", "content": "…"}]}.',
             )
+        if not prompt:
+            raise UsageError(f"--prompts {path}: line {number} has answers only, no question")
         out.append(prompt)
     return out
 
@@ -70,8 +73,23 @@ def _prompt(data: Any) -> Prompt | None:
         return prompt
     if not isinstance(messages, list) or not messages:
         return None
-    good = all(
-        isinstance(m, dict) and m.get("role") in _ROLES and isinstance(m.get("content"), str)
-        for m in messages
-    )
-    return tuple(messages) if good else None
+    found = [_message(m) for m in messages]
+    good = [m for m in found if m is not None]
+    if len(good) < len(found):
+        return None
+    while good and good[-1]["role"] == "assistant":
+        good.pop()
+    return tuple(good)
+
+
+def _message(data: Any) -> dict[str, Any] | None:
+    """A message with its text in one piece; None when it is none."""
+    if not isinstance(data, dict) or data.get("role") not in _ROLES:
+        return None
+    content = data.get("content")
+    if isinstance(content, list):  # OpenAI's parts
+        texts = [p.get("text") if isinstance(p, dict) else None for p in content]
+        content = "".join(t for t in texts if isinstance(t, str)) if all(texts) else None
+    if content is None and data["role"] == "assistant" and data.get("tool_calls"):
+        return data
+    return {**data, "content": content} if isinstance(content, str) else None

@@ -1,7 +1,8 @@
-"""What was measured before, on disk: one JSON file per target, candidates, workload and flags.
+"""What was measured before, on disk: one JSON file per question that was asked.
 
 A result made with another build, engine file or device is kept but stale: it is shown, said to
-be stale, and not used.
+be stale, and not used. An answer that was cut short is kept as open, with what it knows, and
+continued at the next start; a choice made by --force is never kept as the answer.
 """
 
 from __future__ import annotations
@@ -16,42 +17,55 @@ from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.storage import cache_dir, write_atomically
-from specllama.tuning.arms import Tuned, label
+from specllama.tuning.arms import FORCED, OPEN, Prediction, Tuned, label
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.search import Earlier
 
-_VERSION = 1
+_VERSION = 2
+_MOST_KEPT = 6  # predictions of an open answer
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a result is about. `files`: path, size and time of each model file; `flags`: the
-    user's arguments that matter; `engine` and `devices` make a result stale, not another."""
+    """What a result is about. `files`: path, size and time of each model file; `asked`: what
+    the user decided and every argument and variable that matters; `prompts`: whose they are
+    (`profile` or `yours`). `engine` and `devices` make a result stale, not another."""
 
     target: str
     workload: str
     files: tuple[tuple[str, int, int], ...]
-    flags: tuple[str, ...]
+    asked: tuple[str, ...]
     engine: str
     devices: tuple[str, ...]
+    prompts: str = "profile"
 
     @property
     def key(self) -> str:
-        data = [self.workload, self.files, self.flags]
+        data = [self.workload, self.files, self.asked]
         return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
 class Result:
-    """`speculation` None = off. `speedup`: (value, low, high), None when nothing was measured."""
+    """`speculation` None = off. `speedup`: (value, low, high), None when nothing was measured;
+    `slower`: the chance that it is slower than plain decoding. `state` as in Tuned; `texts`:
+    prompts that it was drawn from; `since`: when the first of them was asked."""
 
     target: str
     workload: str
     speculation: Speculation | None
     reason: str
     speedup: tuple[float, float, float] | None
-    tokens_per_second: float
+    slower: float | None
+    tokens_per_second: float | None
     engine: str
     devices: tuple[str, ...]
     when: float
+    since: float
+    state: str
+    prompts: str
+    texts: int
+    earlier: Earlier
     file: Path
 
     @property
@@ -67,24 +81,61 @@ def stamp(paths: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
 
 def store(subject: Subject, tuned: Tuned) -> None:
     """Keeps a result. A home that cannot be written costs the next start a tuning run."""
-    best, s = tuned.best, tuned.best.speedup if tuned.best else None
-    rate = (best or tuned.baseline).measurement.tokens_per_second
+    if tuned.state == FORCED:
+        return
+    before = _read(_folder() / f"{subject.key}.json")
+    best, now = tuned.best, time.time()
+    shown = best or max(tuned.arms, key=lambda a: a.speedup.value, default=None)
+    s = shown.speedup if shown is not None else None
+    measured = best or tuned.plain or shown
     data = {
         "version": _VERSION,
         "target": subject.target,
         "workload": subject.workload,
         "engine": subject.engine,
         "devices": list(subject.devices),
-        "when": time.time(),
-        "speculation": _spec_data(best.speculation) if best else None,
+        "when": now,
+        "since": before.since if before is not None and before.state == OPEN else now,
+        "state": tuned.state,
+        "prompts": subject.prompts,
+        "texts": len(shown.pooled) if shown is not None else 0,
+        "speculation": _spec_data(best.speculation) if best is not None else None,
         "reason": tuned.reason,
-        "speedup": [s.value, s.low, s.high] if s else None,
-        "tokens_per_second": rate,
+        "speedup": [_number(x) for x in (s.value, s.low, s.high)] if s is not None else None,
+        "slower": shown.slower if shown is not None else None,
+        "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
+        "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
     try:
         write_atomically(_folder() / f"{subject.key}.json", json.dumps(data, indent=1))
     except OSError:
         pass
+
+
+def _number(x: float) -> float | None:
+    return x if abs(x) != float("inf") else None
+
+
+def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
+    """What the next start goes on from."""
+    measured = dict(before.earlier.measured) if before is not None else {}
+    measured |= {a.label: a.own for a in tuned.arms}
+    best = sorted(tuned.predictions, key=lambda p: -p.known.mean)[:_MOST_KEPT]
+    asked = len(tuned.plain.measurement.answers) if tuned.plain is not None else 0
+    asked += sum(len(t.measurement.answers) for t in tuned.trials)
+    asked += sum(len(a.measurement.answers) for a in tuned.arms)
+    return {
+        "predictions": [
+            {
+                "speculation": _spec_data(p.speculation),
+                "known": asdict(p.known),
+                "source": p.source,
+            }
+            for p in best
+        ],
+        "measured": {name: asdict(r) for name, r in measured.items()},
+        "used": asked + (before.earlier.used if before is not None else 0),
+    }
 
 
 def find(subject: Subject) -> tuple[Result | None, str]:
@@ -119,8 +170,8 @@ def _folder() -> Path:
     return cache_dir() / "tuning"
 
 
-def _spec_data(s: Speculation | None) -> dict[str, Any] | None:
-    return None if s is None else {**asdict(s), "draft": str(s.draft) if s.draft else None}
+def _spec_data(s: Speculation) -> dict[str, Any]:
+    return {**asdict(s), "draft": str(s.draft) if s.draft else None}
 
 
 def _read(path: Path) -> Result | None:
@@ -129,25 +180,54 @@ def _read(path: Path) -> Result | None:
         if data["version"] != _VERSION:
             return None
         speedup = data["speedup"]
+        ends = tuple(float("inf") if x is None else float(x) for x in speedup or ())
         return Result(
             target=str(data["target"]),
             workload=str(data["workload"]),
-            speculation=_spec(data["speculation"]),
+            speculation=_spec(data["speculation"]) if data["speculation"] else None,
             reason=str(data["reason"]),
-            speedup=(float(speedup[0]), float(speedup[1]), float(speedup[2])) if speedup else None,
-            tokens_per_second=float(data["tokens_per_second"]),
+            speedup=(ends[0], ends[1], ends[2]) if speedup else None,
+            slower=_maybe(data["slower"]),
+            tokens_per_second=_maybe(data["tokens_per_second"]),
             engine=str(data["engine"]),
             devices=tuple(str(d) for d in data["devices"]),
             when=float(data["when"]),
+            since=float(data["since"]),
+            state=str(data["state"]),
+            prompts=str(data["prompts"]),
+            texts=int(data["texts"]),
+            earlier=_earlier(data["open"]),
             file=path,
         )
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
 
 
-def _spec(data: Mapping[str, Any] | None) -> Speculation | None:
-    if data is None:
-        return None
+def _maybe(x: Any) -> float | None:
+    return None if x is None else float(x)
+
+
+def _earlier(data: Mapping[str, Any] | None) -> Earlier:
+    if not data:
+        return Earlier()
+    return Earlier(
+        tuple(
+            Prediction(_spec(p["speculation"]), _ratios(p["known"]), str(p["source"]))
+            for p in data["predictions"]
+        ),
+        {str(name): _ratios(r) for name, r in data["measured"].items()},
+        int(data["used"]),
+    )
+
+
+def _ratios(data: Mapping[str, Any]) -> Ratios:
+    logs, weights = (tuple(float(x) for x in data[k]) for k in ("logs", "weights"))
+    if len(logs) != len(weights):
+        raise ValueError("logs and weights")
+    return Ratios(logs, weights)
+
+
+def _spec(data: Mapping[str, Any]) -> Speculation:
     ngram = data["ngram"]
     return Speculation(
         methods=tuple(str(m) for m in data["methods"]),
@@ -157,9 +237,7 @@ def _spec(data: Mapping[str, Any] | None) -> Speculation | None:
         p_min=float(data["p_min"]),
         draft_layers=data["draft_layers"],
         cache_type=data["cache_type"],
-        ngram=NgramSizes(int(ngram["n"]), int(ngram["m"]), int(ngram["min_hits"]))
-        if ngram
-        else None,
+        ngram=NgramSizes(**{k: int(v) for k, v in ngram.items()}) if ngram else None,
     )
 
 

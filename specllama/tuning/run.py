@@ -1,254 +1,189 @@
-"""One search's state, and what is taken from one launch."""
+"""One search's state: what is wanted, the time that is left, the prompts that are left."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specllama.engine.client import Client, Prompt
-from specllama.engine.errors import EngineError
+from specllama.engine.client import Prompt
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Arm, Dropped, Lab, Progress, Served, Tuned, label
-from specllama.tuning.judge import answer, compared
-from specllama.tuning.measure import (
-    Answer,
-    Job,
-    Measurement,
-    ask,
-    by_slot,
-    greedy_texts,
-    measure,
-    measure_beside,
-    sample_lengths,
+from specllama.tuning.arms import (
+    Arm,
+    Dropped,
+    Lab,
+    NgramMap,
+    Plain,
+    Prediction,
+    Progress,
+    Served,
+    Trial,
 )
-from specllama.tuning.speedup import Interval
-from specllama.tuning.statistics import time_split
+from specllama.tuning.measure import Answer, Job, Question
+from specllama.tuning.statistics import TimeSplit
 
-MOST_K = 8  # the longest draft that is tried
-LEAST_GAIN = 1.03  # under it speculation is off
-_ROUNDS = 4  # short requests for each draft length
-_LEAST_PROMPTS, _MOST_PROMPTS = 3, 12
-_FIRST_TOKENS, _FIRST_TRIES = 16, 4  # to learn how fast it is
-_LEAST_TOKENS, _MOST_TOKENS = 24, 128
-# Of the budget: for all arms together, and for the first look at the baseline.
-_ARMS_SHARE, _FIRST_SHARE = 0.8, 0.12
-# Of an arm's part: for a trial, which only has to show which length to confirm, and for that
-# confirmation, which decides; of a trial: for short requests.
-_TRIAL_SHARE, _CONFIRM_SHARE, _CURVE_SHARE = 0.7, 1.3, 0.5
-_USUAL_LAUNCHES = 4  # more candidates than that are seldom all tried
-_MANY_DRAFTS = 100  # drafted tokens after which an α of 1 is no accident
-_LAST_START = 0.85  # of the budget; later launches could not end within it
+MOST_K = 8  # where neither the file nor the cost curve says another limit
+SERVE_LOADS = 4  # of the target, until it serves
+# Tokens of an answer: so that it takes this share of the budget, within these bounds.
+_ANSWER_SHARE, _LEAST_TOKENS, _MOST_TOKENS = 0.07, 32, 192
+_PROMPT_SHARE = 0.5  # of an answer's time that evaluating its prompt may take
+_FEW = 3  # answers that a launch is worth at least
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to draft. `longest`: the largest K its files and memory allow; `expected`: the
-    most its acceptance prior promises, None = unknown."""
+    """A draft to try. `longest`: the largest K its files and memory allow; `cost`: one pass of
+    it as a share of the target's, by bytes; `once`: a block is one pass."""
 
     speculation: Speculation
     longest: int = MOST_K
-    expected: float | None = None
+    cost: float = 0.0
+    once: bool = False
+
+
+# The draft's own pass shows in the log where a draft of k tokens takes k passes.
+_BY_TOKEN = ("draft-simple", "draft-mtp")
+_LEAST_DRAFTED = 8
+
+
+def own_pass(candidate: Candidate | None, split: TimeSplit, step_ms: float) -> float:
+    """ms of one pass of the draft over one token, of a step without a draft that takes
+    `step_ms` with it: from the server's log where that says it, else by its bytes."""
+    if candidate is None:
+        return 0.0
+    for name, spent in split.methods.items():
+        if name in _BY_TOKEN and spent.drafted >= _LEAST_DRAFTED:
+            return min(spent.ms / spent.drafted, step_ms / 2)
+    return step_ms * candidate.cost / (1 + candidate.cost)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be found. `chat`: prompts go through the chat endpoint. `budget` in seconds,
-    loading not counted; `thorough`: p_min and n-gram sizes are tried too; `force`: the best arm
-    is taken however slow. `lengths`: only these K (empty = all); `p_min`: only this (None = any)."""
+    """What is to be found. `chat`: prompts go through the chat endpoint. `candidates`: drafts,
+    the best prior first. `ngrams`: the n-gram types to predict, each with what it is launched
+    with; `fixed`: their sizes are the user's, so that only those are tried. `copies_alone`,
+    `drafts_alone`: whether n-grams without a draft, and drafts without n-grams, may win. `budget`: seconds of wall time, loading included. `loads`: the most
+    launches; `thorough`: p_min and a long prompt are tried too; `force`: the best way is taken
+    however slow. `lengths`: only these K (empty = all); `p_min`: only this (None = any).
+    `output_share`: of the output matrix in the bytes of a pass. `context`: tokens of a slot."""
 
     workload: str
     prompts: tuple[Prompt, ...]
     sampling: Mapping[str, float]
     chat: bool
-    candidates: tuple[Candidate, ...]
-    budget: float
+    candidates: tuple[Candidate, ...] = ()
+    ngrams: tuple[Speculation, ...] = ()
+    fixed: bool = False
+    copies_alone: bool = True
+    drafts_alone: bool = True
+    budget: float = 60.0
+    loads: int = SERVE_LOADS
     thorough: bool = False
     force: bool = False
     lengths: tuple[int, ...] = ()
     p_min: float | None = None
     slots: int = 1
     hybrid: bool = False
+    output_share: float = 0.0
+    context: int = 0
 
 
 @dataclass
 class Run:
-    """The state of one search: what was measured, and what was dropped why. `beside`: the
-    baseline's server while it stays up; `slower`: what drafts at no length fast enough."""
+    """The state of one search. `waiting`: prompts not asked yet, of which the first are quick
+    to evaluate; `asked`: those that were, to be used again when none is left; `greedy`: those
+    whose answers at temperature 0 are compared. `cut`: why the search ended early."""
 
     lab: Lab
     task: Task
     progress: Progress
     started: float = field(default_factory=time.monotonic)
-    launches: int = 0
-    job: Job | None = None
-    beside: Client | None = None
-    baselines: list[Measurement] = field(default_factory=list)
+    loads: int = 0
+    load_s: float = 0.0
+    tokens: int = _LEAST_TOKENS
+    plain: Plain | None = None
+    waiting: list[Question] = field(default_factory=list)
+    asked: list[Question] = field(default_factory=list)
+    greedy: list[Question] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    maps: list[NgramMap] = field(default_factory=list)
+    predictions: list[Prediction] = field(default_factory=list)
     arms: list[Arm] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
-    curves: dict[str, Mapping[int, Interval]] = field(default_factory=dict)
-    slower: list[Speculation] = field(default_factory=list)
+    cut: str = ""
 
     @property
     def spent(self) -> float:
         return time.monotonic() - self.started
 
     @property
-    def over(self) -> bool:
-        """Whether there is no time for another launch."""
-        return self.spent > _LAST_START * self.task.budget
-
-    def say(self, text: str) -> None:
-        self.progress.step(text, min(1.0, self.spent / max(0.001, self.task.budget)))
+    def left(self) -> float:
+        """Seconds of the budget."""
+        return self.task.budget - self.spent
 
     @property
-    def arm_share(self) -> float:
-        """The part of the budget one launch may take: a draft takes two, and so do n-grams
-        whose first sizes find nothing."""
-        wanted = 2 * len(self.task.candidates)
-        wanted += 2 if self.task.thorough else 0  # p_min
-        return _ARMS_SHARE / min(max(1, wanted), _USUAL_LAUNCHES + 2 * self.task.thorough)
+    def too_many(self) -> str:
+        return f"not more than {self.task.loads} loads before serving"
 
-    @contextmanager
-    def serving(self, spec: Speculation | None) -> Iterator[Served]:
-        """A launch. The time a model takes to load is not counted: it says nothing."""
-        self.launches += 1
+    def needs(self, loads: int) -> float:
+        """Seconds that so many launches with a few answers each take."""
+        if self.plain is None:
+            return 0.0
+        answer_s = (1 + _PROMPT_SHARE / 2) * self.tokens * self.plain.costs.plain.ms / 1000
+        return loads * (self.load_s + _FEW * answer_s)
+
+    def say(self, text: str = "") -> None:
+        share = min(1.0, self.spent / max(0.001, self.task.budget))
+        self.progress.step(text, share, max(0.0, self.left))
+
+    def start(self, spec: Speculation | None) -> Served:
+        """A launch, in place of the server that was up."""
+        self.loads += 1
         before = time.monotonic()
-        with self.lab.serve(spec) as served:
-            self.started += time.monotonic() - before
-            yield served
+        served = self.lab.start(spec, self.say)
+        self.load_s = max(self.load_s, time.monotonic() - before)
+        return served
 
-    def until(self, share: float) -> float:
-        """The time.monotonic() at which a share of the budget, from now on, is used up."""
-        return time.monotonic() + share * self.task.budget
+    def drop(self, what: str, why: str, crashed: bool = False) -> None:
+        self.dropped.append(Dropped(what, why, crashed))
 
-    def drop(self, what: Speculation, why: str) -> None:
-        self.dropped.append(Dropped(label(what), why))
+    def job(self, seconds: float = float("inf")) -> Job:
+        """How questions are asked, for so many seconds from now."""
+        task = self.task
+        return Job(task.sampling, self.tokens, task.chat, time.monotonic() + seconds, tick=self.say)
 
-    def answered(self, complete: bool) -> Tuned:
-        return answer(
-            self.task.workload,
-            self.baselines,
-            self.arms,
-            tuple(self.dropped),
-            self.curves,
-            self.launches,
-            self.spent,
-            complete,
-            LEAST_GAIN,
-            self.task.force,
-        )
+    def ready(
+        self, questions: Sequence[Question], first: Answer, prompt_ms: float = 0.0, used: int = 0
+    ) -> None:
+        """The prompts in the order they are to be asked: those that this machine evaluates in
+        a share of an answer's time as they stand, then the others, the shortest first. `first`:
+        an answer that shows how fast it is; `prompt_ms`: to evaluate a token of a prompt, where
+        that is known better; `used`: so many were asked at an earlier start."""
+        step_ms = first.ms_per_token or first.ms / max(1, first.tokens - 1) or 1.0
+        ms_per_token = prompt_ms or first.prompt_ms / max(1, first.prompt_tokens)
+        budget_ms = self.task.budget * 1000
+        wanted = _ANSWER_SHARE * budget_ms / max(0.01, step_ms)
+        self.tokens = int(max(_LEAST_TOKENS, min(_MOST_TOKENS, wanted)))
+        room = self.task.context - self.tokens - 8 if self.task.context else 10**9
+        fit = [q for q in questions if len(q.ids) <= room] or list(questions)[:1]
+        most = _PROMPT_SHARE * self.tokens * step_ms / max(1e-6, ms_per_token)
+        quick = [q for q in fit if len(q.ids) <= most]
+        slow = sorted((q for q in fit if len(q.ids) > most), key=lambda q: len(q.ids))
+        in_order = quick + slow
+        self.asked = in_order[: used % len(in_order)]
+        self.waiting = in_order[len(self.asked) :]
 
+    def next_question(self) -> Question:
+        """A prompt that was not asked yet; when none is left, the one asked longest ago."""
+        if self.waiting:
+            question = self.waiting.pop(0)
+        else:
+            old = self.asked.pop(0)
+            question = replace(old, again=old.again + 1)
+        self.asked.append(question)
+        return question
 
-def baseline(run: Run, client: Client) -> Measurement:
-    """The baseline. Its speed decides how long the answers of every arm can be."""
-    task = run.task
-    probe = Job(task.prompts, task.sampling, _FIRST_TOKENS, task.chat)
-    first = _first(client, probe)
-    seconds = run.arm_share * task.budget
-    if run.lab.room_for_two:
-        seconds *= _CONFIRM_SHARE / 2
-    per_prompt = seconds / min(len(task.prompts), _MOST_PROMPTS)
-    tokens = int((per_prompt - first.prompt_ms / 1000) * 1000 / max(0.01, first.ms_per_token))
-    run.job = replace(probe, tokens=max(_LEAST_TOKENS, min(_MOST_TOKENS, tokens)))
-    job = replace(job_of(run), prompts=task.prompts[:_MOST_PROMPTS])
-    # one that stays up is asked again with every arm: here it only has to show its speed
-    share, least = (_FIRST_SHARE, 2) if run.lab.room_for_two else (run.arm_share, _LEAST_PROMPTS)
-    found = measure(client, replace(job, until=run.until(share)), least)
-    if not run.lab.room_for_two:
-        run.job = replace(job, prompts=task.prompts[: len(found.answers)])
-    return replace(found, greedy=_greedy(run, client))
-
-
-def _first(client: Client, job: Job) -> Answer:
-    """An answer that shows how fast the server is: some end after a word."""
-    found: list[Answer] = []
-    for prompt in reversed(job.prompts[-_FIRST_TRIES:]):
-        found.append(ask(client, prompt, job.tokens, job))
-        if found[-1].tokens > job.tokens / 2:
-            break
-    return max(found, key=lambda a: a.tokens)
-
-
-def job_of(run: Run, part: float = 1.0) -> Job:
-    """What every arm is asked: as many prompts as the baseline answered in its share. `part`:
-    of an arm's share of the budget."""
-    assert run.job is not None
-    return replace(
-        run.job,
-        until=run.until(part * run.arm_share),
-        tick=lambda: run.say(""),
-    )
-
-
-def _look(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
-    """The arm of a running server, asked in turn with the plain one where that is up."""
-    job = job_of(run, _CONFIRM_SHARE if expected is not None else 1.0)
-    least = min(_LEAST_PROMPTS, len(job.prompts))
-    if run.beside is not None:
-        against, found = measure_beside(run.beside, client, job, least)
-    else:
-        against, found = None, measure(client, job, least)
-    found = replace(found, greedy=_greedy(run, client), findings=_findings(run, found))
-    return compared(Arm(spec, found, against, predicted=expected), run.baselines)
-
-
-def _findings(run: Run, m: Measurement) -> tuple[str, ...]:
-    """What is wrong with an arm. That a hybrid accepts everything was seen to mean that its
-    state is not rolled back: the text is wrong, however fast it comes."""
-    if run.task.hybrid and m.alpha == 1.0 and m.drafted >= _MANY_DRAFTS:
-        said = f"all {m.drafted} drafted tokens accepted on a hybrid target: its state is in doubt"
-        return (*m.findings, said)
-    return m.findings
-
-
-def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
-    """The arm with the α of each slot: some builds draft badly in all but the first."""
-    if run.task.slots < 2 or not arm.measurement.drafted:
-        return arm
-    found = by_slot(client, job_of(run), run.task.slots)
-    best = max((a for a in found if a is not None), default=0.0)
-    bad = [f"{i} ({a or 0:.0%})" for i, a in enumerate(found) if (a or 0) < best / 2]
-    if not bad:
-        return replace(arm, slots=found)
-    said = f"slot {', '.join(bad)} drafts at less than half of the best one's {best:.0%}"
-    m = replace(arm.measurement, missing=(*arm.measurement.missing, said))
-    return replace(arm, slots=found, measurement=m)
-
-
-def _with_curve(run: Run, client: Client, spec: Speculation, expected: Interval | None) -> Arm:
-    """The arm with the cost of each draft length up to its own. Its answers are asked alone,
-    for as many steps as its time allows: a trial, whose best length is confirmed in turn with
-    the plain server."""
-    asked = run.task.lengths
-    wanted = [k for k in range(1, spec.n_max + 1) if not asked or k in asked or k == spec.n_max]
-    short = job_of(run, _CURVE_SHARE * _TRIAL_SHARE)
-    lengths, plain = sample_lengths(client, short, wanted, _ROUNDS, run.beside)
-    job = job_of(run, (1 - _CURVE_SHARE) * _TRIAL_SHARE)
-    found = measure(client, job, min(_LEAST_PROMPTS, len(job.prompts)))
-    found = replace(found, greedy=_greedy(run, client), findings=_findings(run, found))
-    found = replace(found, lengths=lengths, plain=plain)
-    return compared(Arm(spec, found, predicted=expected, trial=bool(run.beside)), run.baselines)
-
-
-def _greedy(run: Run, client: Client) -> tuple[str, ...]:
-    """Answers at temperature 0, to compare texts; only where there is time for it."""
-    return greedy_texts(client, job_of(run)) if run.task.thorough else ()
-
-
-def arm_of(
-    run: Run, spec: Speculation, expected: Interval | None = None, curve: bool = False
-) -> Arm | None:
-    """One launch and its arm; None, with the reason kept, when the server does not start or
-    dies while it is measured."""
-    try:
-        with run.serving(spec) as served:
-            look = _with_curve if curve else _look
-            arm = _with_slots(run, served.client, look(run, served.client, spec, expected))
-            arm = replace(arm, split=time_split(served.log()))
-    except EngineError as e:
-        run.drop(spec, e.message)
-        return None
-    run.arms.append(arm)
-    return arm
+    @property
+    def fresh(self) -> bool:
+        """Whether a prompt is left that was not asked yet."""
+        return bool(self.waiting)

@@ -14,10 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from specllama.drafts.replay import replay
-
-Z95 = 1.96  # half-width of a 95 % interval in standard errors
-
 
 @dataclass(frozen=True)
 class Step:
@@ -27,18 +23,6 @@ class Step:
     drafted: int
     accepted: int
     ms: float
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A figure with the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def scaled(self, by: float) -> Interval:
-        return Interval(self.value * by, self.low * by, self.high * by)
 
 
 @dataclass(frozen=True)
@@ -172,54 +156,85 @@ def _median(values: Sequence[float]) -> float:
     return ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
 
 
-def predict(
-    lengths: Mapping[int, tuple[float, float]], curve: Mapping[int, Cost], baseline: Cost
-) -> dict[int, Interval]:
-    """K → speed-up over plain decoding, for every K whose τ and cost were measured.
+@dataclass(frozen=True)
+class Trend:
+    """How acceptance changes with the depth in a draft at which a guess is made: `start` +
+    `slope` × depth, given that all before it were right. `mean` over all depths."""
 
-    `lengths`: K → τ and its standard error; `baseline`: ms per token of the server without
-    speculation. The interval holds the errors of all three.
-    """
-    out = {}
-    for k, cost in curve.items():
-        if k < 1 or k not in lengths or cost.ms <= 0:
-            continue
-        mean, error = lengths[k]
-        speedup = mean / cost.ms * baseline.ms
-        share = math.sqrt(
-            (error / mean) ** 2 + (cost.error / cost.ms) ** 2 + (baseline.error / baseline.ms) ** 2
-        )
-        out[k] = Interval(speedup, speedup * (1 - Z95 * share), speedup * (1 + Z95 * share))
-    return out
+    start: float
+    slope: float
+    mean: float
+
+    def at(self, depth: int) -> float:
+        return min(0.99, max(0.01, self.start + self.slope * depth))
 
 
-def lengths_from_acceptance(
-    acceptance: Sequence[float], steps: int
-) -> dict[int, tuple[float, float]]:
-    """K → τ(K) with its standard error, from a_i counted over so many steps. Right for the
-    length it was measured at; for shorter ones see `replayed_lengths`."""
-    return {k: _tau_with_error(acceptance[:k], steps) for k in range(1, len(acceptance) + 1)}
+def trend(log: StepLog) -> Trend:
+    """Trained heads guess worse the deeper they are in a draft; a draft model, which sees its
+    own text, does not. A decline is taken only where the steps show one (two standard errors
+    of the line): chance is none."""
+    seen: list[tuple[int, float, int]] = []  # depth, share right, how often
+    for depth in range(1, max((s.drafted for s in log.steps), default=0) + 1):
+        there = [s for s in log.steps if s.drafted >= depth and s.accepted >= depth - 1]
+        if there:
+            right = sum(s.accepted >= depth for s in there)
+            seen.append((depth, right / len(there), len(there)))
+    total = sum(n for _, _, n in seen)
+    if not total:
+        return Trend(0.0, 0.0, 0.0)
+    mean = sum(p * n for _, p, n in seen) / total
+    middle = sum(d * n for d, _, n in seen) / total
+    spread = sum(n * (d - middle) ** 2 for d, _, n in seen)
+    if spread <= 0:
+        return Trend(mean, 0.0, mean)
+    slope = sum(n * (d - middle) * (p - mean) for d, p, n in seen) / spread
+    error = math.sqrt(max(mean * (1 - mean), 0.01) / spread)
+    slope = slope if slope < -2 * error else 0.0
+    return Trend(mean - slope * middle, slope, mean)
 
 
-def replayed_lengths(answers: Sequence[StepLog]) -> dict[int, tuple[float, float]]:
-    """K → τ(K) with its standard error, for every K up to the longest draft in the answers.
+def replayed_tau(log: StepLog, k: int, by_depth: Trend) -> float:
+    """τ of one answer as drafts of k tokens would have had it.
 
     Where steps begin depends on K: a_1 at K = 8 is not a_1 at K = 1. So τ is not read from a_i
-    but from the verify loop replayed over the answers: which tokens the draft would have
-    guessed is known from the steps. Answers differ more than the steps of one: the spread of τ
-    between them (Student's t, few answers) counts where it is the larger.
+    but from the verify loop replayed over the answer: which tokens the draft guessed is known
+    from its steps. A guess made deeper in a draft than it would be at this K counts for a
+    little more where acceptance declines with depth.
     """
-    guessed = [bits for log in answers if (bits := agreement(log))]
-    longest = max((s.drafted for log in answers for s in log.steps), default=0)
-    out = {}
-    for k in range(1, longest + 1):
-        each = [r.tokens / r.steps for bits in guessed if (r := replay([bits], k)).steps]
-        whole = replay(guessed, k)
-        if each and whole.steps:
-            mean = whole.tokens / whole.steps
-            _, error = _tau_with_error(whole.by_position, whole.steps)
-            out[k] = mean, max(error, _spread(each))
+    made = _made(log)
+    begins = [0.0] * (len(made) + k + 2)
+    begins[0] = 1.0
+    steps = 0.0
+    for at in range(len(made)):
+        steps += begins[at]
+        reached, length = begins[at], min(k, len(made) - at - 1)
+        for i in range(length):
+            right = _right(made[at + i], i + 1, by_depth)
+            begins[at + i + 1] += reached * (1 - right)
+            reached *= right
+        begins[at + length + 1] += reached
+    return len(made) / steps if steps > 0 else 1.0
+
+
+def _made(log: StepLog) -> list[tuple[bool | None, int]]:
+    """Of each token but the first: whether the draft guessed it (None: it was not asked, after
+    a draft that was accepted whole), and how deep in its draft."""
+    out: list[tuple[bool | None, int]] = []
+    for s in log.steps:
+        out += [(True, i + 1) for i in range(s.accepted)]
+        out.append((False if s.drafted > s.accepted else None, s.accepted + 1))
     return out
+
+
+def _right(guess: tuple[bool | None, int], depth: int, by_depth: Trend) -> float:
+    """How likely a guess would have been right at another depth than it was made at."""
+    was, made_at = guess
+    if was is None:
+        return by_depth.at(depth)
+    before, now = by_depth.at(made_at), by_depth.at(depth)
+    if was:
+        return min(1.0, now / before)
+    return max(0.0, (now - before) / (1 - before))
 
 
 def agreement(log: StepLog) -> list[bool]:
@@ -230,28 +245,6 @@ def agreement(log: StepLog) -> list[bool]:
         bits += [True] * s.accepted
         bits.append(s.drafted == s.accepted and bool(s.drafted) and s.accepted > 0)
     return bits
-
-
-# 97.5 % points of Student's t for 1, 2, … degrees of freedom, as multiples of the normal's.
-_STUDENT = (6.48, 2.20, 1.62, 1.42, 1.31, 1.25, 1.21, 1.18, 1.15, 1.14, 1.12)
-
-
-def _spread(values: Sequence[float]) -> float:
-    """Standard error of a mean, larger for few values as Student's t has it; 0 for one."""
-    if len(values) < 2:
-        return 0.0
-    student = _STUDENT[min(len(values) - 2, len(_STUDENT) - 1)]
-    mean = sum(values) / len(values)
-    spread = sum((x - mean) ** 2 for x in values) / (len(values) - 1)
-    return student * math.sqrt(spread / len(values))
-
-
-def _tau_with_error(acceptance: Sequence[float], steps: int) -> tuple[float, float]:
-    """τ and its standard error: the accepted length L has E[L] = Σ a_i and
-    E[L²] = Σ (2i − 1) a_i."""
-    first = sum(acceptance)
-    second = sum((2 * i - 1) * a for i, a in enumerate(acceptance, 1))
-    return 1 + first, math.sqrt(max(0.0, second - first**2) / max(1, steps))
 
 
 def fit_cost(log: StepLog) -> tuple[float, float, float]:
@@ -287,49 +280,3 @@ def break_even(curve: Mapping[int, Cost], baseline_ms: float) -> float | None:
         middle = (low + high) / 2
         low, high = (low, middle) if gain(middle) >= 1 else (middle, high)
     return high
-
-
-def combined(share: float, first: tuple[float, float], second: tuple[float, float]) -> float:
-    """Tokens per ms when a share of steps is drafted by one method and the rest by another;
-    each as (tokens per step, ms per step)."""
-    tokens = share * first[0] + (1 - share) * second[0]
-    ms = share * first[1] + (1 - share) * second[1]
-    return tokens / ms if ms > 0 else 0.0
-
-
-def oracle(arms: Sequence[Sequence[float]]) -> float:
-    """The gain of always taking the best method for each prompt: total time of the first arm
-    (the baseline) over the sum of the least times. Rows are arms, columns prompts; ms."""
-    if not arms or not arms[0]:
-        return 1.0
-    best = sum(min(column) for column in zip(*arms, strict=True))
-    return sum(arms[0]) / best if best > 0 else 1.0
-
-
-def paired_ratio(
-    baseline: Sequence[float], other: Sequence[float], rounds: int = 1000, seed: int = 0
-) -> Interval:
-    """How many times faster `other` is, from times per token of the same prompts: the ratio
-    of the sums with a 95 % bootstrap interval over prompts (percentile method). Pairs of which
-    one shows no speed (0) are left out.
-
-    One pair has no spread to resample: its interval is open (0 to infinity). Raises ValueError
-    when there is none.
-    """
-    import random
-
-    pairs = [p for p in zip(baseline, other, strict=True) if all(p)]
-    if not pairs:
-        raise ValueError("two rows of the same prompts are needed that both show a speed")
-    baseline, other = zip(*pairs, strict=True)
-    value = sum(baseline) / sum(other)
-    if len(baseline) < 2:
-        return Interval(value, 0.0, math.inf)
-    rng, n, ratios = random.Random(seed), len(baseline), []
-    for _ in range(rounds):
-        chosen = [rng.randrange(n) for _ in range(n)]
-        ratios.append(sum(baseline[i] for i in chosen) / sum(other[i] for i in chosen))
-    ratios.sort()
-    return Interval(
-        value, ratios[int(0.025 * rounds)], ratios[min(rounds - 1, int(0.975 * rounds))]
-    )

@@ -1,0 +1,42 @@
+"""Several requests at once, for servers with several slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from specllama.engine.client import Client
+from specllama.tuning.measure import Answer, Job, Question, ask
+from specllama.tuning.run import Run
+
+_LEAST_ROUNDS = 3
+
+
+def rounds(run: Run, client: Client, job: Job, most: int) -> list[Answer]:
+    """Rounds of as many requests at once as there are slots, while there is time: each as one
+    answer (see `together`)."""
+    out: list[Answer] = []
+    while len(out) < most and not (job.over and len(out) >= _LEAST_ROUNDS):
+        questions = [run.next_question() for _ in range(run.task.slots)]
+        out.append(together(client, questions, job))
+        run.say()
+    return out
+
+
+def together(client: Client, questions: Sequence[Question], job: Job) -> Answer:
+    """All questions at once, summed as one answer: tokens of all, decoding time of the longest,
+    so that its ms per token is the whole server's. `first_ms` is the mean; steps of different
+    requests cannot be told apart and are left out."""
+    with ThreadPoolExecutor(len(questions)) as pool:
+        each = list(pool.map(lambda q: ask(client, q, job), questions))
+    return Answer(
+        prompt_tokens=sum(a.prompt_tokens for a in each),
+        prompt_ms=max(a.prompt_ms for a in each),
+        first_ms=sum(a.first_ms for a in each) / len(each),
+        tokens=1 + sum(a.tokens - 1 for a in each),
+        ms=max(a.ms for a in each),
+        drafted=sum(a.drafted for a in each),
+        accepted=sum(a.accepted for a in each),
+        text="\n".join(a.text for a in each),
+        steps=(),
+    )

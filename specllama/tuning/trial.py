@@ -1,0 +1,54 @@
+"""One launch of a draft at its longest K: its acceptance, the cost of every shorter length, and
+the cost of the draft itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specllama.engine.settings import Speculation
+from specllama.tuning.arms import Served, Trial
+from specllama.tuning.measure import Answer, ask, measured, sample_lengths, warm_up
+from specllama.tuning.predict import draft_rows
+from specllama.tuning.run import Candidate, Run, own_pass
+from specllama.tuning.speedup import Cost, StepLog
+from specllama.tuning.statistics import time_split
+
+_ROUNDS = 4  # short requests for each length
+_ANSWERS_SHARE, _LENGTHS_SHARE = 0.22, 0.08  # of the budget
+_LEAST_ANSWERS, _MOST_ANSWERS = 3, 8
+
+
+def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> Trial:
+    """Measures a running server that drafts `spec.n_max` tokens."""
+    client, task = served.client, run.task
+    job = run.job(_ANSWERS_SHARE * task.budget)
+    warm_up(client, job)
+    answers: list[Answer] = []
+    most = max(_LEAST_ANSWERS, min(_MOST_ANSWERS, len(task.prompts) // 3))
+    while len(answers) < most and not (job.over and len(answers) >= _LEAST_ANSWERS):
+        answers.append(ask(client, run.next_question(), job))
+        run.say()
+    found = measured(answers, task.hybrid)
+    top = spec.n_max
+    lengths = [0, *(k for k in range(1, top + 1) if not task.lengths or k in task.lengths), top]
+    steps = sample_lengths(
+        client,
+        run.asked[-1],
+        run.job(_LENGTHS_SHARE * task.budget),
+        list(dict.fromkeys(lengths)),
+        _ROUNDS,
+    )
+    split = time_split(served.log())
+    zero = StepLog(found.log.steps + steps.steps).cost(0) or _plain(run)
+    own = own_pass(candidate, split, zero.ms)
+    # a step without a draft also takes the draft over the new token (process() in
+    # common/speculative.cpp), which plain decoding does not
+    trial = Trial(spec, found, steps, own, replace(zero, ms=zero.ms - own), split=split)
+    curve = {k: r.interval() for k, r in draft_rows(trial).items() if len(r)}
+    return replace(trial, curve=curve)
+
+
+def _plain(run: Run) -> Cost:
+    """A plain step by the plain server, where this one shows none."""
+    assert run.plain is not None
+    return run.plain.costs.plain
