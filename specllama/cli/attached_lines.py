@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.probe_lines import interval
-from specllama.cli.tuning_lines import interval_data
+from specllama.cli.tuning_lines import interval, interval_data
 
 if TYPE_CHECKING:
     from specllama.tuning.attach import Attached
-    from specllama.tuning.speedup import Interval
+    from specllama.tuning.confidence import Interval
 
 
 def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str]:

@@ -17,7 +17,11 @@ def planned_lines(p: Planned) -> Iterator[str]:
     for c in p.task.candidates:
         longest = f", K up to {c.longest}" if c.speculation.uses_draft else ""
         yield f"measure  {'+'.join(c.speculation.methods)}{_with(c.speculation)}{longest}"
-    if not p.task.candidates:
+    if p.task.ngrams:
+        names = ", ".join("+".join(s.methods) for s in p.task.ngrams)
+        alone = "" if p.task.copies_alone else ", joined with a draft"
+        yield f"predict  {names}{alone}: all sizes, from answers without speculation"
+    if not p.task.candidates and not p.task.ngrams:
         yield f"measure  nothing: {p.plan.choice.because}"
     for doubt in p.doubts:
         yield f"note     {doubt} (--all measures it)"
@@ -39,9 +43,10 @@ def planned_data(p: Planned) -> dict[str, Any]:
                 "methods": list(c.speculation.methods),
                 "draft": str(c.speculation.draft) if c.speculation.draft else None,
                 "longest": c.longest if c.speculation.uses_draft else None,
-                "expected": c.expected,
+                "pass_cost": c.cost,
             }
             for c in p.task.candidates
         ],
+        "ngrams": [list(s.methods) for s in p.task.ngrams],
         "doubts": list(p.doubts),
     }

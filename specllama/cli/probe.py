@@ -35,10 +35,16 @@ def probe(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help="Your own prompts: JSON lines, or texts parted by lines of ---."),
+        typer.Option(
+            help="Your own questions: JSON lines (OpenAI messages too), or texts parted by lines "
+            "of ---."
+        ),
     ] = None,
     budget: Annotated[
-        float, typer.Option(help="Seconds for all workloads together (loading not counted).")
+        float,
+        typer.Option(
+            help="Seconds of wall time for all workloads together, loading the model included."
+        ),
     ] = 300,
     n_max: Annotated[str | None, typer.Option("--n-max", help="Only these K, as 1,2,4.")] = None,
     context: Annotated[
@@ -67,6 +73,7 @@ def probe(
     """Measure every way MODEL could speculate, and say which is fastest, or that none is."""
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
+    from specllama.tuning.arms import OPEN
     from specllama.tuning.prompts import read_prompts
 
     if (model is None) == (url is None):
@@ -108,7 +115,7 @@ def probe(
         return
     found = _measured(printer, asked)
     _show(printer, found, report, csv)
-    if not all(p.tuned.complete for p in found):
+    if len(found) < len(asked.wishes) or any(p.tuned.state == OPEN for p in found):
         raise typer.Exit(1)
 
 
@@ -191,7 +198,7 @@ def _show(
         for p in found:
             printer.say(lines.title(p), "bold")
             printer.table(lines.table(p))
-            for line in (*lines.plot(p.tuned), *lines.verdict(p)):
+            for line in lines.below_table(p):
                 printer.say(line)
     if report is not None:
         write_html(report, found)

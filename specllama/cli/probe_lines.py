@@ -1,4 +1,4 @@
-"""What probe shows: the table of arms, the curve, the verdict, the line to run."""
+"""What probe shows: the table of arms, the curves, the verdict, the line to run."""
 
 from __future__ import annotations
 
@@ -6,32 +6,47 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from specllama.cli.probe_plots import ngram_table, speed_plot, verify_line
 from specllama.cli.render import mib
-from specllama.cli.tuning_lines import arm_data, tuned_data
+from specllama.cli.tuning_lines import arm_data, dropped_lines, effort, interval, tuned_data
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from specllama.planning.plan import Plan
     from specllama.serving.probe import Probed
-    from specllama.tuning.arms import Arm, Tuned
-    from specllama.tuning.speedup import Interval
+    from specllama.tuning.arms import Arm, Plain, Tuned
 
-_BAR = 40  # characters for a speed-up of twice the largest shown
+_TEXT = ("arm", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
+_MORE = ("first token", "draft/verify", "memory")
 
 
 def title(p: Probed) -> str:
-    early = "" if p.tuned.complete else " (stopped early: partial results)"
+    from specllama.tuning.arms import OPEN
+
+    early = " (cut short: the answer is open)" if p.tuned.state == OPEN else ""
     return f"{p.plan.target.path.name}, {p.tuned.workload}{early}"
 
 
+def columns(p: Probed) -> tuple[str, ...]:
+    """With several slots tok/s is that of all together, and each request's is shown too."""
+    if slots(p) == 1:
+        return _TEXT + _MORE
+    names = list(_TEXT)
+    names[4:5] = ["tok/s, all", "per request"]
+    return (*names, *_MORE)
+
+
+def slots(p: Probed) -> int:
+    return p.planned.task.slots
+
+
 def table(p: Probed) -> Table:
-    """One row per arm, the baseline first."""
+    """One row per arm, the plain server first."""
     from rich.table import Table
 
-    names = ("arm", "α", "α·K", "τ", "tok/s", "speed-up", "first token", "draft/verify", "memory")
     out = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
+    for name in columns(p):
         out.add_column(name, justify="left" if name == "arm" else "right")
     for cells in rows(p):
         out.add_row(*cells)
@@ -40,9 +55,13 @@ def table(p: Probed) -> Table:
 
 def rows(p: Probed) -> Iterator[tuple[str, ...]]:
     """The cells of the table, as text."""
-    for arm in (p.tuned.baseline, *p.tuned.arms):
+    plain = p.tuned.plain
+    if plain is not None:
+        m = plain.measurement
+        speed = _speeds(p, m.tokens_per_second)
+        yield ("no speculation", "", "", "", *speed, "1x", "", f"{m.first_ms:.0f} ms", "", "")
+    for arm in p.tuned.arms:
         m = arm.measurement
-        against = (arm.against or p.tuned.baseline.measurement).first_ms
         tau = m.log.tokens_per_step
         share = arm.split.draft_share if arm.split else None
         extra = extra_memory(p.plan, arm)
@@ -51,12 +70,30 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
             f"{m.alpha:.2f}" if m.alpha is not None else "",
             _alpha_k(arm),
             f"{tau:.2f}" if tau else "",
-            f"{m.tokens_per_second:.1f}",
-            interval(arm.speedup) if arm.speculation else "1x",
-            f"{m.first_ms - against:+.0f} ms" if arm.speculation else f"{m.first_ms:.0f} ms",
+            *_speeds(p, m.tokens_per_second),
+            interval(arm.speedup),
+            chance(arm.slower),
+            _first_token(arm, plain),
             f"{share:.0%}/{1 - share:.0%}" if share is not None else "",
             f"+{mib(extra)}" if extra else "",
         )
+
+
+def _speeds(p: Probed, all_together: float) -> tuple[str, ...]:
+    n = slots(p)
+    each = (f"{all_together / n:.1f}",) if n > 1 else ()
+    return (f"{all_together:.1f}", *each)
+
+
+def _first_token(arm: Arm, plain: Plain | None) -> str:
+    if plain is None:
+        return f"{arm.measurement.first_ms:.0f} ms"
+    return f"{arm.measurement.first_ms - plain.measurement.first_ms:+.0f} ms"
+
+
+def chance(p: float) -> str:
+    """A probability in words of a table."""
+    return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{p:.0%}"
 
 
 def _alpha_k(arm: Arm) -> str:
@@ -64,13 +101,9 @@ def _alpha_k(arm: Arm) -> str:
     from specllama.tuning.speedup import effective_acceptance
 
     spec, alpha = arm.speculation, arm.measurement.alpha
-    if spec is None or alpha is None or not spec.uses_draft:
+    if alpha is None or not spec.uses_draft or spec.uses_ngram:
         return ""
     return f"{effective_acceptance(alpha, spec.n_max):.2f}"
-
-
-def interval(i: Interval | None) -> str:
-    return f"{i.value:.2f}x ({i.low:.2f} to {i.high:.2f})" if i else ""
 
 
 def extra_memory(plan: Plan, arm: Arm) -> int | None:
@@ -78,7 +111,7 @@ def extra_memory(plan: Plan, arm: Arm) -> int | None:
     from specllama.memory.estimate import total
     from specllama.planning import needs
 
-    if plan.budget is None or arm.speculation is None:
+    if plan.budget is None:
         return None
     q, use = plan.budget.question, plan.budget.chosen.use
     there = plan.speculating(arm.speculation)
@@ -86,101 +119,93 @@ def extra_memory(plan: Plan, arm: Arm) -> int | None:
     return total(q.lines(use, drafting)) - total(q.lines(use, None))
 
 
-def plot(t: Tuned) -> Iterator[str]:
-    """Speed-up against K: a bar for what is predicted, a mark for what was measured."""
-    for name, curve in t.curves.items():
-        yield f"speed-up by draft length K, {name} (│ = plain, ● = measured)"
-        measured = {
-            a.speculation.n_max: a.speedup.value
-            for a in t.arms
-            if a.speculation and a.speedup and name in a.label and not a.speculation.p_min
-        }
-        most = max([v.value for v in curve.values()] + list(measured.values()) + [1.2])
-        for k in sorted(set(curve) | set(measured)):
-            yield _bar(k, curve.get(k), measured.get(k), most)
-
-
-def _bar(k: int, predicted: Interval | None, measured: float | None, most: float) -> str:
-    def at(value: float) -> int:
-        return min(_BAR - 1, max(0, round(value / most * (_BAR - 1))))
-
-    cells = ["█" if predicted and i <= at(predicted.value) else " " for i in range(_BAR)]
-    cells[at(1.0)] = "│"
-    if measured is not None:
-        cells[at(measured)] = "●"
-    said = f"{predicted.value:.2f}x predicted" if predicted else ""
-    if measured is not None:
-        said += f"{', ' if said else ''}{measured:.2f}x measured"
-    return f"  K={k:<2} {''.join(cells)} {said}"
+def below_table(p: Probed) -> Iterator[str]:
+    """The curves, the answer, what was dropped and why, and the line to run."""
+    for trial in p.tuned.trials:
+        yield from speed_plot(trial, p.tuned.arms)
+    yield from ngram_table(p.tuned.maps)
+    yield from verdict(p)
 
 
 def verdict(p: Probed) -> Iterator[str]:
-    """The answer, what was dropped and why, and the line to run."""
+    """The answer and what it rests on."""
     t = p.tuned
-    yield f"verdict  {'on' if t.best else 'off'}: {t.reason}"
-    for d in t.dropped:
-        if f"{d.what}: {d.why}" not in t.reason:
-            yield f"not used {d.what}: {d.why}"
+    about = f" for {length}" if (length := about_length(p)) else ""
+    yield f"verdict  {'on' if t.best else 'off'}{about}: {t.reason}"
+    yield from deep_lines(t)
+    yield from dropped_lines(t)
     for doubt in p.planned.doubts:
         yield f"note     {doubt} (--all measures it)"
-    yield from costs(t)
+    if t.plain is not None and (line := verify_line(t.plain.costs)):
+        yield f"verify   {line}"
+    yield from draft_costs(t)
     for finding in _findings(t):
         yield f"note     {finding}"
-    if len(t.arms) > 1:
-        yield f"bound    {t.upper:.2f}x if the best arm were used for each prompt"
-    yield f"cost     {t.launches} launches, {t.seconds:.0f} s"
+    yield f"cost     {effort(t)}"
     yield f"run      {run_line(p)}"
 
 
-def costs(t: Tuned) -> Iterator[str]:
-    """What a step costs, the acceptance that would break even, and what combining promises."""
-    from specllama.tuning.speedup import break_even, combined, constant_acceptance, fit_cost
+def about_length(p: Probed) -> str:
+    """Which lengths a verdict is about: it may be another one after a long context."""
+    t = p.tuned
+    measured = [a.measurement for a in t.arms] or ([t.plain.measurement] if t.plain else [])
+    answers = [a for m in measured for a in m.answers]
+    if not answers:
+        return ""
+    n = slots(p)
+    prompts = [(len(a.asked) or a.prompt_tokens) // n for a in answers]
+    low, high = min(prompts), max(prompts)
+    lengths = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    most = max((a.tokens - 1) // n + 1 for a in answers)
+    many = f", {n} requests at a time" if n > 1 else ""
+    return f"prompts of {lengths} tokens and answers of up to {most:,}{many}"
 
-    probed = max((a for a in t.arms if a.measurement.lengths.steps), key=_k, default=None)
-    if probed is not None and (base := (probed.against or t.baseline.measurement).cost):
-        steps = probed.measurement.all_steps
-        fixed, per_token, _ = fit_cost(steps)
-        yield f"step     {fixed:.1f} ms and {per_token:.1f} ms per drafted token; plain {base.ms:.1f} ms"
-        even = break_even(probed.measurement.curve(), base.ms)
-        tau = probed.measurement.log.tokens_per_step
-        if even is not None and tau is not None:
-            have = constant_acceptance(tau, _k(probed))
-            yield f"even     at an acceptance of {even:.2f} per position; measured {have:.2f}"
-        elif even is None:
-            yield "even     never: no length pays even if every drafted token is accepted"
-    copies = next((a for a in t.arms if a.speculation and not a.speculation.uses_draft), None)
-    drafts = max(
-        (a for a in t.arms if a.speculation and a.speculation.uses_draft and a.speedup),
-        key=lambda a: a.speedup.value if a.speedup else 0,
-        default=None,
-    )
-    if copies is not None and drafts is not None and copies.measurement.log.drafting:
-        log, own = copies.measurement.log, drafts.measurement.log
-        found = log.drafting
-        share = len(found) / len(log.steps)
-        copied = (
-            1 + sum(s.accepted for s in found) / len(found),
-            sum(s.ms for s in found) / len(found),
+
+def deep_lines(t: Tuned) -> Iterator[str]:
+    """What becomes of each arm after a long prompt."""
+    for arm in t.arms:
+        if (d := arm.deep) is not None:
+            alpha = f", α={d.alpha:.2f}" if d.alpha is not None else ""
+            yield f"deep     after {d.tokens:,} tokens: {arm.label} is {d.speedup:.2f}x plain decoding{alpha}"
+
+
+def draft_costs(t: Tuned) -> Iterator[str]:
+    """What a step of each draft costs, and the acceptance that would break even."""
+    from specllama.tuning.arms import way
+    from specllama.tuning.speedup import break_even, constant_acceptance, fit_cost
+
+    for trial in t.trials:
+        if not trial.measurement.drafted or len(trial.steps.curve()) < 2:
+            continue
+        name = f" ({way(trial.speculation)})" if len(t.trials) > 1 else ""
+        fixed, per_token, _ = fit_cost(trial.steps)
+        yield (
+            f"step     {fixed:.1f} ms and {per_token:.1f} ms per drafted token; "
+            f"plain {trial.plain.ms:.1f} ms{name}"
         )
-        drafted = (own.tokens / max(1, len(own.steps)), own.ms / max(1, len(own.steps)))
-        plain = t.baseline.measurement.cost
-        if plain is not None:
-            gain = combined(share, copied, drafted) * plain.ms
-            yield f"together {copies.label} and {drafts.label}: about {gain:.2f}x expected"
-
-
-def _k(arm: Arm) -> int:
-    return arm.speculation.n_max if arm.speculation else 0
+        even = break_even(trial.steps.curve(), trial.plain.ms)
+        tau = trial.measurement.log.tokens_per_step
+        if even is None:
+            yield f"even     never: no length pays even if every drafted token is accepted{name}"
+        elif tau is not None:
+            have = constant_acceptance(tau, trial.speculation.n_max)
+            yield f"even     at an acceptance of {even:.2f} per position; measured {have:.2f}{name}"
 
 
 def _findings(t: Tuned) -> Iterator[str]:
+    from specllama.tuning.arms import label
+
+    if t.plain is not None:
+        yield from t.plain.lost
+    for trial in t.trials:
+        yield from (f"{label(trial.speculation)}: {x}" for x in trial.measurement.missing)
     for arm in t.arms:
         for text in (*arm.measurement.findings, *arm.measurement.missing):
             yield f"{arm.label}: {text}"
         if arm.same_text is not None and arm.same_text < 1:
             yield (
-                f"{arm.label}: {arm.same_text:.0%} of greedy answers are the baseline's, letter by "
-                "letter (other batch shapes round differently)"
+                f"{arm.label}: {arm.same_text:.0%} of greedy answers are the plain server's, "
+                "letter by letter (other batch shapes round differently)"
             )
 
 
@@ -216,16 +241,15 @@ def run_line(p: Probed) -> str:
 
 def data(p: Probed) -> dict[str, Any]:
     """The JSON of one workload."""
-    out = tuned_data(p.tuned)
-    arms = []
-    for arm in p.tuned.arms:
-        share = arm.split.draft_share if arm.split else None
-        extra = extra_memory(p.plan, arm)
-        arms.append(arm_data(arm) | {"draft_share": share, "extra_memory_bytes": extra})
-    return out | {
+    arms = [
+        arm_data(arm) | {"extra_memory_bytes": extra_memory(p.plan, arm)} for arm in p.tuned.arms
+    ]
+    return tuned_data(p.tuned) | {
         "target": str(p.plan.target.path),
         "engine": p.plan.engine.label,
         "build": p.plan.capabilities.label,
+        "slots": slots(p),
+        "about": about_length(p),
         "arms": arms,
         "doubts": list(p.planned.doubts),
         "run": run_line(p),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # render is imported by commands that start no server
     from specllama.serving.verify import Engagement
 
 _SHOWN_REJECTED = 6
+_OFTEN_S = 10.0  # between two lines of progress
 
 
 class Printer:
@@ -50,32 +52,47 @@ class Printer:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Bar]:
-        """A progress bar on a terminal, nothing elsewhere."""
+        """What is being learnt, and for how much longer: a bar on a terminal, a line now and
+        then elsewhere."""
         if not self._console.is_terminal:
-            yield Bar(None, None)
+            yield Bar(lambda text: self.say(f"{title:<8} {text}"))
             return
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (
-            TextColumn(title),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-        )
+        columns = (TextColumn(title), BarColumn(), TextColumn("{task.description}"))
         with Progress(*columns, console=self._console, transient=True) as bar:
-            yield Bar(bar, bar.add_task("", total=1.0))
+            task = bar.add_task("", total=1.0)
+            yield Bar(
+                lambda text: None,
+                lambda text, share: bar.update(task, completed=share, description=text),
+            )
 
 
 class Bar:
-    """What moves a progress bar. `step` with no text keeps the one that is shown."""
+    """What moves a progress bar, or says a line at once when something else is being learnt
+    and every _OFTEN_S otherwise. `step` with no text keeps the one that was given; before the
+    first one a server is being loaded."""
 
-    def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task, self._text = progress, task, ""
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        draw: Callable[[str, float], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say, self._draw, self._clock = say, draw, clock
+        self._text, self._shown, self._at = "loading the model", "", 0.0
 
-    def step(self, text: str, share: float) -> None:
+    def step(self, text: str, share: float, left_s: float) -> None:
         self._text = text or self._text
-        if self._progress is not None:
-            self._progress.update(self._task, completed=share, description=self._text)
+        left = f"{left_s:.0f} s left" if left_s >= 0.5 else "the budget is spent"
+        line = f"{self._text}, {left}"
+        if self._draw is not None:
+            self._draw(line, share)
+            return
+        now = self._clock()
+        if self._text != self._shown or now - self._at >= _OFTEN_S:
+            self._shown, self._at = self._text, now
+            self._say(line)
 
 
 class ServeReport:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from specllama.tuning.results import Result
 
 
 def register(app: typer.Typer) -> None:
@@ -34,45 +40,67 @@ def results(
         if as_json:
             printer.json({"cleared": count})
         else:
-            printer.say(f"{count} results forgotten")
+            printer.say(f"{count} {'result' if count == 1 else 'results'} forgotten")
         return
     wanted = str(model.absolute()) if model is not None else None
     found = [r for r in all_results() if wanted in (None, r.target)]
     if as_json:
-        printer.json(
-            {
-                "results": [
-                    {
-                        "target": r.target,
-                        "workload": r.workload,
-                        "speculation": r.label,
-                        "reason": r.reason,
-                        "speedup": list(r.speedup) if r.speedup else None,
-                        "tokens_per_second": r.tokens_per_second,
-                        "engine": r.engine,
-                        "devices": list(r.devices),
-                        "when": r.when,
-                    }
-                    for r in found
-                ]
-            }
-        )
+        printer.json({"results": [_data(r) for r in found]})
         return
     if not found:
         printer.say("nothing was measured yet: `specllama probe MODEL`, or `serve`, does it")
         return
+    printer.table(_table(found))
+    for r in found:
+        if r.speculation is None:
+            printer.say(f"off      {Path(r.target).name}, {r.workload}: {r.reason}")
+
+
+def _data(r: Result) -> dict[str, Any]:
+    return {
+        "target": r.target,
+        "workload": r.workload,
+        "state": r.state,
+        "speculation": r.label,
+        "reason": r.reason,
+        "speedup": list(r.speedup) if r.speedup else None,
+        "chance_slower": r.slower,
+        "tokens_per_second": r.tokens_per_second,
+        "prompts": r.prompts,
+        "texts": r.texts,
+        "engine": r.engine,
+        "devices": list(r.devices),
+        "since": r.since,
+        "when": r.when,
+    }
+
+
+def _table(found: Sequence[Result]) -> Table:
+    """One row per result: what it says, how sure that is, and what it rests on."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("model", "workload", "served with", "speed-up", "tok/s", "when"):
-        table.add_column(name, justify="right" if name in ("speed-up", "tok/s") else "left")
+    from specllama.cli.probe_lines import chance
+    from specllama.cli.tuning_lines import interval
+
+    names = ("model", "workload", "state", "served with", "speed-up", "chance slower", "tok/s")
+    out = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (*names, "prompts", "since"):
+        out.add_column(name, justify="right" if name in names[4:] else "left")
     for r in found:
-        table.add_row(
+        whose = "yours" if r.prompts == "yours" else "profile's"
+        out.add_row(
             Path(r.target).name,
             r.workload,
+            r.state,
             r.label,
-            f"{r.speedup[0]:.2f}x" if r.speedup else "",
-            f"{r.tokens_per_second:.1f}",
-            datetime.fromtimestamp(r.when).strftime("%Y-%m-%d %H:%M"),
+            interval(r.speedup),
+            chance(r.slower) if r.slower is not None else "",
+            f"{r.tokens_per_second:.1f}" if r.tokens_per_second is not None else "",
+            f"{r.texts} of {whose}" if r.texts else "",
+            _day(r.since),
         )
-    printer.table(table)
+    return out
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -57,6 +57,13 @@ def serve(
     ] = None,
     vram: Vram = None,
     prefer: Prefer = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Tune by your own questions: JSON lines (OpenAI messages too), or texts parted "
+            "by lines of ---."
+        ),
+    ] = None,
     tune: Annotated[
         str,
         typer.Option(help="auto: use what was measured, else measure shortly; off; full."),
@@ -64,7 +71,7 @@ def serve(
     budget: Annotated[
         float,
         typer.Option(
-            min=1, help="Seconds that measuring may take before serving (loading not counted)."
+            min=1, help="Seconds of wall time that tuning may take, loading the model included."
         ),
     ] = 60,
     force: Annotated[
@@ -91,9 +98,11 @@ def serve(
     from specllama.serving.stop import Stopped
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
     from specllama.storage import new_log
+    from specllama.tuning.prompts import read_prompts
 
     if tune not in (AUTO, OFF, FULL):
         raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
+    own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
         model=model, host=host, port=port, context=context, parallel=parallel, api_key=api_key
     )
@@ -101,8 +110,14 @@ def serve(
     printer = Printer(as_json)
     with printer.busy("reading the model and the engine …"):
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
-    scope = Scope(bool(draft or method), lengths=(n_max,) if n_max else (), p_min=p_min)
-    wanted = Wanted(tune, budget, scope, force)
+    scope = Scope(
+        named=bool(draft or method),
+        method=bool(method),
+        lengths=(n_max,) if n_max else (),
+        p_min=p_min,
+        asked=_asked(draft_layers, draft_cache, vram),
+    )
+    wanted = Wanted(tune, budget, scope, force, own)
     if dry_run:
         plan = as_measured(plan, wanted)
         if as_json:
@@ -118,10 +133,21 @@ def serve(
     path = log or new_log(plan.settings.port)
     try:
         with printer.progress("tuning") as progress:
-            outcome = tuned_plan(plan, wanted, path.with_suffix(".tuning.log"), progress)
+            outcome = tuned_plan(plan, wanted, path, progress)
     except Stopped:
         return
-    for line in tuning_lines(outcome):
-        printer.say(line)
-    report = ServeReport(printer, tuning_data(outcome))
-    run(outcome.plan, path, report, strict, known=outcome.source in ("cached", "measured"))
+    try:
+        for line in tuning_lines(outcome):
+            printer.say(line)
+        report = ServeReport(printer, tuning_data(outcome))
+        known = outcome.source in ("cached", "measured")
+        run(outcome.plan, path, report, strict, known, outcome.running)
+    finally:
+        if outcome.running is not None:  # its server may be up although nobody was told yet
+            outcome.running.stop()
+
+
+def _asked(layers: str | None, cache: str | None, vram: str | None) -> tuple[str, ...]:
+    """The options that change what is measured, as words."""
+    options = {"--draft-layers": layers, "--draft-cache": cache, "--vram": vram}
+    return tuple(f"{name} {value}" for name, value in options.items() if value is not None)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specllama.engine.settings import NgramSizes
     from specllama.serving.tune import Outcome
-    from specllama.tuning.arms import Arm, Tuned
-    from specllama.tuning.speedup import Interval
+    from specllama.tuning.arms import Arm, NgramMap, Plain, Prediction, Trial, Tuned
+    from specllama.tuning.confidence import Interval
+
+_SHOWN = 3  # predictions
 
 
 def tuning_lines(o: Outcome) -> Iterator[str]:
@@ -17,14 +21,66 @@ def tuning_lines(o: Outcome) -> Iterator[str]:
         yield f"tuning   {note}"
     if o.tuned is not None:
         t = o.tuned
-        off = "" if t.best else "off: "
-        yield f"tuned    {off}{t.reason} ({t.launches} launches, {t.seconds:.0f} s)"
-        for d in t.dropped:
-            if f"{d.what}: {d.why}" not in t.reason:
-                yield f"not used {d.what}: {d.why}"
+        yield f"tuned    {'' if t.best else 'off: '}{t.reason} ({effort(t)})"
+        yield from expected_lines(t)
+        yield from dropped_lines(t)
     elif o.result is not None:
         off = "" if o.result.speculation else "off: "
         yield f"tuned    {off}{o.result.reason}"
+
+
+def effort(t: Tuned) -> str:
+    loads = "1 load" if t.loads == 1 else f"{t.loads} loads"
+    return f"{loads} of the model, {t.seconds:.0f} s"
+
+
+def expected_lines(t: Tuned) -> Iterator[str]:
+    """What was predicted of the ways that were pursued, and from what: why these were."""
+    pursued = [p for p in t.predictions if len(p.known) and not _too_slow(t, p)]
+    for p in sorted(pursued, key=lambda p: -p.known.value)[:_SHOWN]:
+        yield f"expected {_name(p)} {interval(p.speedup)}: {p.source}"
+
+
+def dropped_lines(t: Tuned) -> Iterator[str]:
+    """The ways that are not used, each with its reason; what the answer already says is not
+    said again, and all that are predicted to be too slow share a line."""
+    slow = [p for p in t.predictions if _too_slow(t, p)]
+    names = {_name(p) for p in slow}
+    reasons: dict[str, list[str]] = {}
+    for d in t.dropped:
+        if d.what not in names and f"{d.what}: {d.why}" not in t.reason and d.why not in t.reason:
+            reasons.setdefault(d.why, []).append(d.what)
+    for why, what in reasons.items():
+        yield f"not used {', '.join(what)}: {why}"
+    slow = [p for p in slow if f"{_name(p)}: {_predicted(p)}" not in t.reason]
+    if slow:
+        found = sorted(slow, key=lambda p: -p.known.value)
+        said = ", ".join(f"{_name(p)} {p.known.value:.2f}x" for p in found)
+        yield f"not used predicted not to pay: {said}"
+
+
+def _too_slow(t: Tuned, p: Prediction) -> bool:
+    """Whether a prediction is why its way was dropped."""
+    return any(d.what == _name(p) and d.why.startswith(_predicted(p)) for d in t.dropped)
+
+
+def _predicted(p: Prediction) -> str:
+    return f"{p.known.value:.2f}x predicted"
+
+
+def _name(p: Prediction) -> str:
+    from specllama.tuning.arms import label
+
+    return label(p.speculation)
+
+
+def interval(i: Interval | Sequence[float] | None) -> str:
+    """A speed-up with its 95 % interval, where there is one."""
+    if i is None:
+        return ""
+    value, low, high = i if isinstance(i, Sequence) else (i.value, i.low, i.high)
+    ends = f"{low:.2f} to {high:.2f}" if math.isfinite(high) else "too few prompts to say how sure"
+    return f"{value:.2f}x ({ends})"
 
 
 def tuning_data(o: Outcome) -> dict[str, Any]:
@@ -34,43 +90,111 @@ def tuning_data(o: Outcome) -> dict[str, Any]:
         data |= tuned_data(o.tuned)
     elif o.result is not None:
         r = o.result
-        data |= {"reason": r.reason, "speedup": list(r.speedup) if r.speedup else None}
+        data |= {
+            "state": r.state,
+            "speculation": "on" if r.speculation else "off",
+            "best": r.label if r.speculation else None,
+            "reason": r.reason,
+            "speedup": list(r.speedup) if r.speedup else None,
+            "chance_slower": r.slower,
+            "texts": r.texts,
+            "prompts": r.prompts,
+        }
     return {"tuning": data}
 
 
 def tuned_data(t: Tuned) -> dict[str, Any]:
-    """The JSON object of one search."""
+    """The JSON object of one search. Times in ms, speeds in tok/s; a speed-up is [value, low,
+    high] with the ends of its 95 % interval."""
     return {
         "workload": t.workload,
+        "state": t.state,
         "speculation": "on" if t.best else "off",
         "best": t.best.label if t.best else None,
         "reason": t.reason,
-        "complete": t.complete,
-        "launches": t.launches,
+        "loads": t.loads,
         "seconds": t.seconds,
-        "upper_bound": t.upper,
-        "baseline": arm_data(t.baseline),
+        "plain": plain_data(t.plain),
+        "predictions": [
+            {
+                "label": _name(p),
+                "speedup": interval_data(p.speedup) if len(p.known) else None,
+                "texts": len(p.known),
+                "source": p.source,
+            }
+            for p in t.predictions
+        ],
+        "trials": [_trial_data(x) for x in t.trials],
+        "ngram_maps": [_map_data(m) for m in t.maps],
         "arms": [arm_data(a) for a in t.arms],
-        "predicted": {
-            name: {str(k): interval_data(v) for k, v in curve.items()}
-            for name, curve in t.curves.items()
-        },
-        "dropped": [{"what": d.what, "why": d.why} for d in t.dropped],
+        "dropped": [{"what": d.what, "why": d.why, "crashed": d.crashed} for d in t.dropped],
     }
 
 
+def plain_data(p: Plain | None) -> dict[str, Any] | None:
+    """The server without speculation; None when it is known from an earlier start."""
+    if p is None:
+        return None
+    m = p.measurement
+    return {
+        "tokens_per_second": m.tokens_per_second,
+        "prompt_per_second": m.prompt_per_second,
+        "first_token_ms": m.first_ms,
+        "step_ms": p.costs.plain.ms,
+        "verify_ms": {str(b): ms for b, ms in sorted(p.costs.verify.items())},
+        "slots": p.costs.slots,
+        "answers": len(m.answers),
+        "load_seconds": p.load_s,
+        "missing": list(p.lost),
+    }
+
+
+def _trial_data(t: Trial) -> dict[str, Any]:
+    from specllama.tuning.arms import label
+
+    log = t.measurement.log
+    return {
+        "label": label(t.speculation),
+        "alpha": t.measurement.alpha,
+        "tau": log.tokens_per_step,
+        "acceptance_by_position": list(log.acceptance),
+        "step_ms": {str(k): c.ms for k, c in t.steps.curve().items()},
+        "draft_pass_ms": t.own_ms,
+        "plain_step_ms": t.plain.ms,
+        "predicted": {str(k): interval_data(v) for k, v in t.curve.items()},
+        "answers": len(t.measurement.answers),
+        "missing": list(t.measurement.missing),
+        "findings": list(t.measurement.findings),
+    }
+
+
+def _map_data(m: NgramMap) -> dict[str, Any]:
+    best = max(m.speeds, key=lambda s: m.speeds[s], default=None)
+    return {
+        "method": m.method,
+        "with": m.draft or None,
+        "best": _sizes_data(best),
+        "speeds": [{**(_sizes_data(s) or {}), "speedup": v} for s, v in m.speeds.items()],
+    }
+
+
+def _sizes_data(s: NgramSizes | None) -> dict[str, int] | None:
+    return None if s is None else {"n": s.n, "m": s.m, "min_hits": s.min_hits}
+
+
 def arm_data(a: Arm) -> dict[str, Any]:
-    """One measured arm. Times in ms, speeds in tok/s."""
+    """One arm measured on prompts that did not choose it."""
     from specllama.tuning.speedup import conditional
 
     m, s = a.measurement, a.speculation
     log = m.log
     return {
         "label": a.label,
-        "methods": list(s.methods) if s else [],
-        "draft": str(s.draft) if s and s.draft else None,
-        "n_max": s.n_max if s and s.uses_draft else None,
-        "p_min": s.p_min if s and s.uses_draft else None,
+        "methods": list(s.methods),
+        "draft": str(s.draft) if s.draft else None,
+        "n_max": s.n_max if s.uses_draft else None,
+        "p_min": s.p_min if s.uses_draft else None,
+        "ngram": _sizes_data(s.ngram) if s.uses_ngram else None,
         "alpha": m.alpha,
         "tau": log.tokens_per_step,
         "acceptance_by_position": list(log.acceptance),
@@ -79,14 +203,28 @@ def arm_data(a: Arm) -> dict[str, Any]:
         "prompt_per_second": m.prompt_per_second,
         "first_token_ms": m.first_ms,
         "speedup": interval_data(a.speedup),
+        "chance_slower": a.slower,
         "predicted": interval_data(a.predicted),
-        "same_text": a.same_text,
-        "cost_ms": {str(k): c.ms for k, c in m.curve().items()},
+        "texts": len(a.pooled),
+        "own_texts": len(a.own),
         "answers": len(m.answers),
+        "plain_step_ms": a.plain_ms,
+        "draft_share": a.split.draft_share if a.split else None,
+        "same_text": a.same_text,
+        "alpha_by_slot": list(a.slots),
+        "deep": (
+            {"tokens": a.deep.tokens, "alpha": a.deep.alpha, "speedup": a.deep.speedup}
+            if a.deep
+            else None
+        ),
+        "cut_short": a.cut,
         "missing": list(m.missing),
         "findings": list(m.findings),
     }
 
 
-def interval_data(i: Interval | None) -> list[float] | None:
-    return None if i is None else [i.value, i.low, i.high]
+def interval_data(i: Interval | None) -> list[float | None] | None:
+    """[value, low, high]; null for an end that is not known."""
+    if i is None:
+        return None
+    return [x if math.isfinite(x) else None for x in (i.value, i.low, i.high)]

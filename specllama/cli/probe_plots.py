@@ -1,0 +1,134 @@
+"""probe's curves in text: speed-up by draft length, by n-gram sizes, the cost of verifying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specllama.engine.settings import NgramSizes, Speculation
+    from specllama.tuning.arms import Arm, NgramMap, Trial
+    from specllama.tuning.confidence import Interval
+    from specllama.tuning.costs import Costs
+
+_BAR = 40  # characters for the largest speed-up shown
+_VERIFIED = (2, 4, 8, 16)
+_SHOWN_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+def speed_plot(trial: Trial, arms: Sequence[Arm]) -> Iterator[str]:
+    """Speed-up against K: a bar for what is predicted, a mark for what was measured."""
+    from specllama.tuning.arms import way
+
+    measured = measured_lengths(trial, arms)
+    if not trial.curve and not measured:
+        return
+    yield f"speed-up by draft length K, {way(trial.speculation)} (│ = plain, ● = measured)"
+    values = {k: i.value for k, i in measured.items()}
+    most = max([v.value for v in trial.curve.values()] + list(values.values()) + [1.2])
+    for k in sorted(set(trial.curve) | set(values)):
+        yield _bar(k, trial.curve.get(k), values.get(k), most)
+
+
+def measured_lengths(trial: Trial, arms: Sequence[Arm]) -> dict[int, Interval]:
+    """K → speed-up of the arms that are the trial's way at that length."""
+    spec = trial.speculation
+    return {
+        a.speculation.n_max: a.speedup
+        for a in arms
+        if (a.speculation.methods, a.speculation.draft) == (spec.methods, spec.draft)
+        and not a.speculation.p_min
+    }
+
+
+def _bar(k: int, predicted: Interval | None, measured: float | None, most: float) -> str:
+    def at(value: float) -> int:
+        return min(_BAR - 1, max(0, round(value / most * (_BAR - 1))))
+
+    cells = ["█" if predicted and i <= at(predicted.value) else " " for i in range(_BAR)]
+    cells[at(1.0)] = "│"
+    if measured is not None:
+        cells[at(measured)] = "●"
+    said = f"{predicted.value:.2f}x predicted" if predicted else ""
+    if measured is not None:
+        said += f"{', ' if said else ''}{measured:.2f}x measured"
+    return f"  K={k:<2} {''.join(cells)} {said}"
+
+
+def best_sizes(m: NgramMap) -> NgramSizes:
+    """The sizes with the highest speed-up, the smallest draft of equals."""
+    return max(m.speeds, key=lambda s: (m.speeds[s], -s.m, -s.n))
+
+
+def ngram_table(maps: Sequence[NgramMap]) -> Iterator[str]:
+    """The map that predicts most, as a table; the best sizes of each other one."""
+    found = [m for m in maps if m.speeds]
+    paying = [m for m in found if m.speeds[best_sizes(m)] > 1]
+    if found and not paying:
+        yield "speed-up by n-gram sizes: none of any type is predicted to be over 1.00x"
+    if not paying:
+        return
+    first = max(paying, key=lambda m: m.speeds[best_sizes(m)])
+    best = best_sizes(first)
+    yield f"speed-up by n-gram sizes, {map_name(first)} (predicted; [ ] = best)"
+    ns, ms, cells = grid(first)
+    ns, ms = _some(ns, best.n), _some(ms, best.m)  # all of them would not fit a terminal
+    yield f"  n\\m {''.join(f'{m:>6}' for m in ms)}"
+    for n in ns:
+        found_n = [(cells.get((n, m)), (n, m) == (best.n, best.m)) for m in ms]
+        yield f"  {n:>3} {''.join(_cell(v, mark) for v, mark in found_n)}".rstrip()
+    for other in paying:
+        if other is not first:
+            s = best_sizes(other)
+            yield f"  {map_name(other)}: {other.speeds[s]:.2f}x at n={s.n} m={s.m}"
+
+
+def _cell(value: float | None, best: bool) -> str:
+    if value is None:
+        return " " * 6
+    return f"[{value:.2f}]" if best else f" {value:.2f} "
+
+
+def _some(sizes: Sequence[int], best: int) -> list[int]:
+    return [x for x in sizes if x in _SHOWN_SIZES or x == best]
+
+
+def measured_sizes(m: NgramMap, arms: Sequence[Arm]) -> dict[tuple[int, int], Interval]:
+    """(n, m) → speed-up of the arms that are this map's type, alone or with its draft."""
+    found = {}
+    for a in arms:
+        spec = a.speculation
+        if spec.ngram is not None and m.method in spec.methods and _draft_of(spec) == m.draft:
+            found[spec.ngram.n, spec.ngram.m] = a.speedup
+    return found
+
+
+def _draft_of(s: Speculation) -> str:
+    """The name of a setting without its n-grams; "" when nothing is left."""
+    from specllama.tuning.arms import label
+
+    methods = tuple(m for m in s.methods if not m.startswith("ngram-"))
+    return label(replace(s, methods=methods, ngram=None)) if methods else ""
+
+
+def map_name(m: NgramMap) -> str:
+    return f"{m.method} with {m.draft}" if m.draft else m.method
+
+
+def grid(m: NgramMap) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
+    """Its n, its m, and the highest speed-up of each pair (ngram-map-k4v has several)."""
+    cells: dict[tuple[int, int], float] = {}
+    for s, v in m.speeds.items():
+        cells[s.n, s.m] = max(v, cells.get((s.n, s.m), 0.0))
+    return sorted({n for n, _ in cells}), sorted({m for _, m in cells}), cells
+
+
+def verify_line(costs: Costs) -> str:
+    """What verifying some tokens at once costs; "" when it is not known."""
+    known = [(b, ms / costs.step) for b in _VERIFIED if (ms := costs.of(b)) is not None]
+    if not costs.known or not known:
+        return ""
+    (b, x), *others = known
+    more = "".join(f", {b} take {x:.1f}" for b, x in others)
+    return f"{b} tokens take as long as {x:.1f} plain steps{more}"

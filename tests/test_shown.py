@@ -1,0 +1,420 @@
+"""What a user sees of a tuning: progress, lines, tables, the report; on answers built by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from specllama.cli import app, probe_lines, report, svg
+from specllama.cli.figures import figures
+from specllama.cli.probe_plots import measured_sizes, ngram_table, verify_line
+from specllama.cli.render import Bar
+from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning_lines
+from specllama.engine.settings import NgramSizes, Settings
+from specllama.planning.prepare import Wish
+from specllama.serving.launch import Launch
+from specllama.serving.probe import Asked, Probed, planned
+from specllama.serving.tune import Outcome
+from specllama.storage import strict_json
+from specllama.tuning.arms import Dropped, NgramMap, Prediction, Tuned
+from specllama.tuning.confidence import Interval, Ratios
+from specllama.tuning.costs import Costs
+from specllama.tuning.speedup import Cost
+from tests import made
+from tests.support import MODELS
+
+TARGET, DRAFT = (MODELS / f"{n}.gguf" for n in ("target", "draft"))
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_terminal_progress_is_said_at_once_and_then_every_ten_seconds() -> None:
+    said: list[str] = []
+    clock = Clock()
+    bar = Bar(said.append, clock=clock)
+    bar.step("", 0.0, 60.0)
+    assert said == ["loading the model, 60 s left"]
+    for second in range(1, 25):
+        clock.now += 1
+        bar.step("", 0.0, 60.0 - second)
+    assert said[1:] == ["loading the model, 50 s left", "loading the model, 40 s left"]
+    said.clear()
+    bar.step("confirming draft-simple d2.gguf K=3", 0.5, 24.4)
+    clock.now += 9.9
+    bar.step("confirming draft-simple d2.gguf K=3", 0.6, 14.5)
+    bar.step("", 0.6, 14.5)
+    assert said == ["confirming draft-simple d2.gguf K=3, 24 s left"]
+    clock.now += 0.1
+    bar.step("", 1.0, 0.0)
+    assert said[1:] == ["confirming draft-simple d2.gguf K=3, the budget is spent"]
+
+
+def test_on_a_terminal_the_bar_shows_it() -> None:
+    drawn: list[tuple[str, float]] = []
+    bar = Bar(lambda text: pytest.fail("said"), lambda text, share: drawn.append((text, share)))
+    bar.step("learning", 0.25, 45.0)
+    bar.step("", 0.5, 30.0)
+    assert drawn == [("learning, 45 s left", 0.25), ("learning, 30 s left", 0.5)]
+
+
+# ---- serve ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def probed() -> Probed:
+    """One workload's plan with an answer built by hand."""
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    (each,) = planned(Asked(settings, (Wish("code", DRAFT),), llama_server="embedded"))
+    return Probed(each, made.tuned())
+
+
+def lines(probed: Probed, t: Tuned) -> list[str]:
+    return list(tuning_lines(Outcome(probed.plan, "measured", ("a note",), t)))
+
+
+def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: Probed) -> None:
+    said = lines(probed, made.tuned())
+    assert said[0] == "tuning   a note"
+    assert said[1] == f"tuned    {made.REASON} (4 loads of the model, 57 s)"
+    assert said[2].startswith("expected ngram-simple n=4 m=8 1.")
+    assert said[2].endswith(": replayed over 8 plain answers")
+    assert said[3].startswith("expected draft-simple d2.gguf K=3 1.")
+    assert said[4] == "not used draft-mtp: llama-server ended: it crashed (SIGSEGV)"
+    assert said[5] == "not used predicted not to pay: ngram-mod n=4 m=8 1.00x"
+    off = lines(probed, replace(made.tuned(best=False), loads=1))
+    assert off[1] == f"tuned    off: {made.REASON} (1 load of the model, 57 s)"
+
+
+def test_what_the_answer_says_is_not_said_again(probed: Probed) -> None:
+    why = "it costs 30.0 ms a token beside 40.0: it cannot pay even if always right"
+    both = (Dropped("draft-simple a.gguf", why), Dropped("draft-simple b.gguf", why))
+    t = replace(made.tuned(best=False), predictions=(), dropped=both, reason="no draft pays")
+    assert lines(probed, t)[2:] == [f"not used draft-simple a.gguf, draft-simple b.gguf: {why}"]
+    t = replace(t, reason=f"draft-simple a.gguf: {why}")
+    assert lines(probed, t)[2:] == []
+
+
+def test_an_interval_that_is_not_known_is_said() -> None:
+    assert interval(Interval(1.2, 0.0, math.inf)) == "1.20x (too few prompts to say how sure)"
+    assert interval((1.2, 1.1, 1.3)) == "1.20x (1.10 to 1.30)"
+    assert interval(None) == ""
+
+
+def read(data: dict[str, Any]) -> dict[str, Any]:
+    """Through strict JSON and back."""
+    found: dict[str, Any] = json.loads(strict_json(data))
+    return found
+
+
+def test_the_numbers_in_json(probed: Probed) -> None:
+    one = Prediction(made.DRAFTED, Ratios((0.1,), (60.0,)), "one answer")
+    none = Prediction(made.COPIED, Ratios(), "as the profile has it")
+    t = replace(made.tuned(), predictions=(*made.tuned().predictions, one, none))
+    data = read(tuning_data(Outcome(probed.plan, "measured", (), t)))["tuning"]
+    assert "Infinity" not in json.dumps(data)
+    assert (data["source"], data["state"], data["best"]) == (
+        "measured",
+        "decided",
+        "draft-simple d2.gguf K=3",
+    )
+    assert (data["loads"], data["seconds"], data["reason"]) == (4, 57.3, made.REASON)
+    assert data["plain"]["step_ms"] == 90
+    assert data["plain"]["verify_ms"]["5"] == 160
+    assert data["predictions"][-2]["speedup"][1:] == [0.0, None]
+    assert data["predictions"][-1]["speedup"] is None
+    drafted, copied = data["arms"]
+    assert (drafted["n_max"], drafted["ngram"]) == (3, None)
+    assert (copied["n_max"], copied["ngram"]) == (None, {"n": 4, "m": 8, "min_hits": 1})
+    assert drafted["speedup"][1] < drafted["speedup"][0] < drafted["speedup"][2]
+    assert 0 <= drafted["chance_slower"] < 0.1
+    assert drafted["texts"] == 9
+    assert drafted["deep"] == {"tokens": 2048, "alpha": 0.41, "speedup": 0.98}
+    assert data["trials"][0]["predicted"]["3"][0] > data["trials"][0]["predicted"]["8"][0]
+    assert data["ngram_maps"][0]["best"] == {"n": 4, "m": 6, "min_hits": 1}
+    assert {d["what"]: d["crashed"] for d in data["dropped"]}["draft-mtp"] is True
+    known = read(tuned_data(replace(t, plain=None, arms=(), best=None)))
+    assert known["plain"] is None
+    assert known["speculation"] == "off"
+
+
+# ---- probe ------------------------------------------------------------------------
+
+
+def test_the_table(probed: Probed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: 2**20)
+    names, (plain, drafted, copied) = probe_lines.columns(probed), probe_lines.rows(probed)
+    assert len(plain) == len(drafted) == len(copied) == len(names)
+    row = dict(zip(names, drafted, strict=True))
+    assert re.fullmatch(r"1\.\d\dx \(1\.\d\d to 1\.\d\d\)", row["speed-up"])
+    assert row["chance slower"] == "<1%"
+    assert row["draft/verify"] == "12%/88%"
+    assert row["first token"] == "+0 ms"
+    assert row["memory"] == "+1.0 MiB"
+    assert dict(zip(names, copied, strict=True))["α·K"] == ""
+    assert dict(zip(names, plain, strict=True))["speed-up"] == "1x"
+
+
+def test_several_slots_show_both_speeds(probed: Probed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: None)
+    both = replace(
+        probed, planned=replace(probed.planned, task=replace(probed.planned.task, slots=4))
+    )
+    names = probe_lines.columns(both)
+    for cells in probe_lines.rows(both):
+        row = dict(zip(names, cells, strict=True))
+        assert float(row["tok/s, all"]) == pytest.approx(4 * float(row["per request"]), abs=0.3)
+    assert probe_lines.about_length(both).endswith(", 4 requests at a time")
+
+
+def test_a_verdict_names_the_length_it_is_about(probed: Probed) -> None:
+    said = list(probe_lines.verdict(probed))
+    about = "prompts of 60 to 460 tokens and answers of up to 64"
+    assert said[0] == f"verdict  on for {about}: {made.REASON}"
+    assert (
+        "deep     after 2,048 tokens: draft-simple d2.gguf K=3 is 0.98x plain decoding, α=0.41"
+        in said
+    )
+    assert "cost     4 loads of the model, 57 s" in said
+    assert (
+        "verify   2 tokens take as long as 1.3 plain steps, 4 take 1.6, 8 take 2.3, 16 take 3.6"
+        in said
+    )
+    assert any(line.startswith("step     ") and "plain 91.0 ms" in line for line in said)
+    assert said[-1].startswith("run      specllama serve ")
+
+
+def test_nothing_measured_is_shown_as_that(probed: Probed) -> None:
+    """Loading took the whole budget: no plain row, no curve, no length."""
+    t = replace(
+        made.tuned("open", best=False), plain=None, trials=(), maps=(), predictions=(), arms=(),
+        dropped=(), reason="loading took 50 s of 60: no time was left to measure anything",
+    )  # fmt: skip
+    p = replace(probed, tuned=t)
+    assert list(probe_lines.rows(p)) == []
+    said = list(probe_lines.below_table(p))
+    assert said[0] == f"verdict  off: {t.reason}"
+    assert len(said) == 3
+    assert "the answer is open" in probe_lines.title(p)
+    assert figures(t) == []
+
+
+def test_plots_in_text(probed: Probed) -> None:
+    out = "\n".join(probe_lines.below_table(probed))
+    assert "speed-up by draft length K, draft-simple d2.gguf" in out
+    assert re.search(r"K=3 .*●.* 1\.18x predicted, 1\.12x measured", out)
+    assert "speed-up by n-gram sizes, ngram-simple (predicted; [ ] = best)" in out
+    assert "[1.40]" in out
+    assert "ngram-map-k with draft-simple d2.gguf K=3: 1.20x at n=4 m=6" in out
+    assert all(len(line) <= 80 for line in ngram_table(made.tuned().maps))
+    flat = NgramMap("ngram-mod", {NgramSizes(16, 8): 1.0, NgramSizes(16, 16): 0.98})
+    assert list(ngram_table([flat])) == [
+        "speed-up by n-gram sizes: none of any type is predicted to be over 1.00x"
+    ]
+    assert list(ngram_table([])) == []
+
+
+def test_what_verifying_costs_where_it_is_not_known() -> None:
+    plain = Cost(50.0, 0.5, 9)
+    assert verify_line(Costs(plain)) == ""
+    assert (
+        verify_line(Costs(plain, {1: 50.0, 3: 75.0})) == "2 tokens take as long as 1.2 plain steps"
+    )
+    assert (
+        verify_line(Costs(plain, {1: 50.0, 8: 100.0}, 4))
+        == "2 tokens take as long as 1.4 plain steps"
+    )
+
+
+# ---- the report -------------------------------------------------------------------
+
+
+def test_every_figure_says_what_it_shows(probed: Probed) -> None:
+    found = {f.title: f for f in figures(made.tuned(), NgramSizes(12, 48))}
+    assert list(found) == [
+        "What verifying costs",
+        "Speed-up by draft length",
+        "Acceptance by position",
+        "n-gram sizes: ngram-simple",
+        "n-gram sizes: ngram-mod",
+        "n-gram sizes: ngram-map-k with draft-simple d2.gguf K=3",
+        "Where decoding time goes",
+    ]
+    says = {title: f.says for title, f in found.items()}
+    assert "Verifying 4 tokens takes as long as 1.6 plain steps" in says["What verifying costs"]
+    speed = says["Speed-up by draft length"]
+    assert "K=3 of draft-simple d2.gguf is predicted best with 1.18x" in speed
+    assert "measured there on other prompts it is 1.12x" in speed
+    assert "against 0.95x with the workload's usual 12 and 48" in says["n-gram sizes: ngram-simple"]
+    assert "measured at n=4 m=8 on other prompts" in says["n-gram sizes: ngram-simple"]
+    assert "No sizes of ngram-mod" in says["n-gram sizes: ngram-mod"]
+    assert "spends 12% of its decoding time on drafting" in says["Where decoding time goes"]
+    for f in found.values():
+        assert f.says.endswith(".")
+        drawn(f.svg)
+
+
+def test_an_arm_is_measured_for_one_map_only() -> None:
+    both = replace(made.DRAFTED, methods=("ngram-map-k", "draft-simple"), ngram=NgramSizes(4, 6))
+    arms = (made.arm(both, 1.3), made.arm(replace(both, p_min=0.5), 0.9), made.arm(made.COPIED))
+    alone, _, joined = made.tuned().maps
+    assert measured_sizes(joined, arms) == {(4, 6): arms[0].speedup}
+    assert measured_sizes(alone, arms) == {(4, 8): arms[2].speedup}
+
+
+def drawn(figure: str) -> None:
+    """Well-formed, numbers only, and no label outside of the frame or over another one."""
+    tree = ET.fromstring(figure)
+    _, _, width, height = map(float, tree.attrib["viewBox"].split())
+    boxes = []
+    for e in tree.iter():
+        assert not any("nan" in v or "inf" in v for k, v in e.attrib.items() if k != "aria-label")
+        if e.tag.endswith("text"):
+            x, y, size = float(e.attrib["x"]), float(e.attrib["y"]), 6.3 * len(e.text or "")
+            left = {"start": x, "middle": x - size / 2, "end": x - size}[e.attrib["text-anchor"]]
+            boxes.append((left, y - 11, left + size, y, e.text))
+            assert left >= -2, e.text
+            assert left + size <= width + 2, e.text
+            assert 8 <= y <= height, e.text
+    for i, a in enumerate(boxes):
+        for b in boxes[:i]:
+            apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+            assert apart, (a, b)
+
+
+@pytest.mark.parametrize("longest", [2, 9, 40, 129])
+@pytest.mark.parametrize("step_ms", [0.4, 12.0, 2400.0])
+def test_figures_of_any_size(longest: int, step_ms: float) -> None:
+    verify = {b: step_ms * (1 + 0.2 * (b - 1)) for b in range(1, longest + 1)}
+    plain = replace(made.plain(), costs=Costs(Cost(step_ms, 0.01, 9), verify))
+    trials = (
+        made.trial(top=min(longest, 16)),
+        made.trial(replace(made.DRAFTED, methods=("draft-mtp",))),
+    )
+    wide = replace(trials[0], curve={1: Interval(1.2, 0.0, math.inf), 2: Interval(4.1, 0.2, 90.0)})
+    for shown in (trials, (wide,), (replace(wide, curve={}),)):
+        t = replace(made.tuned(), plain=plain, trials=shown)
+        for f in figures(t):
+            drawn(f.svg)
+
+
+def test_a_report_opens_offline_and_hides_no_markup(probed: Probed, tmp_path: Path) -> None:
+    evil = replace(made.tuned(), reason="<b>&amp; a file called <script>x</script>.gguf")
+    report.write_html(tmp_path / "r.html", [replace(probed, tuned=evil), probed])
+    text = (tmp_path / "r.html").read_text()
+    assert "<script" not in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert text.count("<figure>") == text.count("<svg") == 14
+    assert text.count("<figcaption>") == 14
+    assert "speed-up (95 %)" in text
+
+
+def test_rows_of_csv(probed: Probed, tmp_path: Path) -> None:
+    report.write_csv(tmp_path / "r.csv", [probed])
+    plain, drafted, copied = csv.DictReader((tmp_path / "r.csv").open())
+    assert plain["label"] == "no speculation"
+    assert float(plain["tokens_per_second"]) > 0
+    assert plain["speedup"] == plain["chance_slower"] == ""
+    assert (
+        float(drafted["speedup_low"]) < float(drafted["speedup"]) < float(drafted["speedup_high"])
+    )
+    assert (drafted["texts"], drafted["n_max"]) == ("9", "3")
+    assert float(drafted["chance_slower"]) < 0.1
+    assert copied["methods"] == "ngram-simple"
+
+
+def test_ticks_are_round_and_within() -> None:
+    assert svg.ticks(0.0, 1.0) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert svg.ticks(0.63, 1.4) == pytest.approx([0.8, 1.0, 1.2, 1.4])
+    assert svg.doublings(1, 65) == [1, 2, 4, 8, 16, 32, 64]
+    assert svg.cut("a very long name.gguf", 70).endswith(".gguf")
+
+
+# ---- the command ------------------------------------------------------------------
+
+
+class Up:
+    """A server that serve was handed."""
+
+    stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dict[str, Any]]:
+    """(exit code, what it told the tuner and the server), with both left out."""
+    told: dict[str, Any] = {}
+
+    def tuned_plan(plan: Any, wanted: Any, log: Path, progress: Any) -> Outcome:
+        told.update(wanted=wanted, log=log)
+        progress.step("measuring", 0.5, 30.0)
+        return Outcome(plan, "measured", (), made.tuned(), running=cast(Launch, up))
+
+    def run(plan: Any, log: Path, *rest: Any) -> None:
+        told.update(served_log=log, running=rest[-1])
+
+    monkeypatch.setattr("specllama.serving.tune.tuned_plan", tuned_plan)
+    monkeypatch.setattr("specllama.serving.serve.serve", run)
+    command = ["serve", str(TARGET), "--draft", str(DRAFT), "--port", "0", "-c", "1024"]
+    return app.run([*command, "--llama-server", "embedded", *args]), told
+
+
+def test_serve_tells_the_tuner_what_was_asked_and_takes_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("one\n---\ntwo\n")
+    up, log = Up(), tmp_path / "server.log"
+    options = ("--draft-cache", "q8_0", "--draft-layers", "9", "--prompts", str(file))
+    code, told = serve(monkeypatch, up, *options, "--budget", "45", "--log", str(log))
+    assert code == 0
+    wanted = told["wanted"]
+    assert wanted.prompts == ("one", "two")
+    assert wanted.budget == 45
+    assert (wanted.scope.named, wanted.scope.method) == (True, False)
+    assert set(wanted.scope.asked) == {"--draft-cache q8_0", "--draft-layers 9"}
+    assert told["log"] == told["served_log"] == log
+    assert told["running"] is up
+    out = capsys.readouterr().out
+    assert "tuning   measuring, 30 s left" in out
+    assert "tuned    draft-simple d2.gguf K=3 is 1.12x" in out
+    _, told = serve(monkeypatch, Up(), "--method", "draft")
+    assert told["wanted"].scope.method
+    assert told["wanted"].scope.asked == ()
+
+
+def test_a_server_that_was_handed_over_is_stopped_when_anything_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(o: Outcome) -> list[str]:
+        raise ZeroDivisionError("told nobody")
+
+    monkeypatch.setattr("specllama.cli.tuning_lines.tuning_lines", broken)
+    up = Up()
+    code, told = serve(monkeypatch, up)
+    assert code == 1
+    assert "running" not in told
+    assert up.stopped == 1
+    assert "told nobody" in capsys.readouterr().err
+
+
+def test_bad_prompts_are_said_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = serve(monkeypatch, Up(), "--prompts", "/nowhere.txt")
+    assert code == 2
+    assert told == {}
+    assert "/nowhere.txt: cannot be read" in capsys.readouterr().err
