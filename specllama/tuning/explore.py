@@ -29,6 +29,7 @@ from specllama.tuning.run import MOST_K, Candidate, Run, Task
 from specllama.tuning.trial import look
 
 _LIKELY = 0.85  # acceptance per position for which the longest K of a trial is taken
+_OVER_BYTES = 1.5  # what a pass of a small model takes beyond its bytes
 _LATE = 0.5  # of what is left of the budget: a load that takes more is not made
 
 
@@ -154,7 +155,7 @@ def _longest(run: Run, c: Candidate, plain: Plain) -> int:
     """The K to launch a draft at: longer ones could not pay at a likely acceptance."""
     if not plain.costs.known:
         return min(c.longest, MOST_K)
-    own = c.cost * plain.costs.plain.ms
+    own = _OVER_BYTES * c.cost * plain.costs.plain.ms
     most = min(c.longest, max(1, plain.costs.longest - 1))
     return max(min(2, most), best_length(plain.costs, _LIKELY, own, most, c.once))
 

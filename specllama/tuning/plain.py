@@ -30,11 +30,11 @@ from specllama.tuning.run import Run, Task
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 33, 65)
 _OFTEN = 17  # sizes up to this are measured in every round
 _ROUNDS = 3
-_COST_SHARE = 0.1  # of the budget, for V(b)
+_COST_SHARE = 0.07  # of the budget, for V(b)
 _ANSWERS_SHARE = {True: 0.45, False: 0.3}  # used up when the answers end; True: no draft follows
 _LEAST_ANSWERS, _MOST_ANSWERS = 3, 10
-_FEW_ANSWERS, _FEW_TOKENS = 2, 24  # where only the plain step's time is of use
-_WITH_DRAFT = 33  # the largest batch where copies only come beside a draft
+_FEW_ANSWERS, _FEW_TOKENS = 2, 16  # where only the plain step's time is of use
+_WITH_DRAFT = 17  # the largest batch where copies only come beside a draft
 _GREEDY = 2
 _FIRST_TOKENS, _FIRST_TRIES = 12, 4
 

@@ -129,11 +129,15 @@ def _best(rows: Mapping[S, Ratios], beside: Mapping[S, Sequence[S]], without: in
 
 
 def _worth(r: Ratios, without: int | None) -> float:
-    """What a setting surely brings: its mean less a part of its error, so that one that lives
-    on a single text does not come before one that helps in all."""
     if without is not None:
         left = [i for i in range(len(r)) if i != without]
         r = Ratios(tuple(r.logs[i] for i in left), tuple(r.weights[i] for i in left))
+    return cautious(r)
+
+
+def cautious(r: Ratios) -> float:
+    """What a setting surely brings, as a logarithm: its mean less a part of its error, so that
+    one that lives on a single text does not come before one that helps in all."""
     return r.mean - (_CAUTION * r.error if len(r) > 1 else 0.0)
 
 

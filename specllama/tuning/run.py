@@ -97,7 +97,7 @@ class Run:
     lab: Lab
     task: Task
     progress: Progress
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     loads: int = 0
     load_s: float = 0.0
     tokens: int = _LEAST_TOKENS

@@ -28,10 +28,12 @@ from specllama.tuning.confirm import confirm
 from specllama.tuning.explore import explore
 from specllama.tuning.judge import answer, fit, wins, worth_a_launch
 from specllama.tuning.plain import introduced
+from specllama.tuning.predict import cautious
 from specllama.tuning.run import MOST_K, Candidate, Run, Task
 
 _P_MINS = (0.5, 0.75)
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
+_COMBINED = 0.03  # that a combination must bring beyond its parts
 _MOST_CONFIRMED = 3  # by probe: the best of several ways, for comparison
 
 
@@ -119,8 +121,12 @@ def _confirm_best(run: Run, earlier: Earlier) -> None:
 
 
 def _order(p: Prediction) -> float:
-    """The best first, by what it is surely worth; what is not known after what is."""
-    return -(p.known.mean if len(p.known) else 0.0)
+    """The best first, by what it surely brings; a combination only before what is simpler when
+    it brings clearly more; what is not known after what is."""
+    if not len(p.known):
+        return 0.0
+    both = p.speculation.uses_draft and p.speculation.uses_ngram
+    return -(cautious(p.known) - (_COMBINED if both else 0.0))
 
 
 def _settled(run: Run) -> bool:
