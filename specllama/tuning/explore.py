@@ -119,7 +119,7 @@ def _try_draft(run: Run, c: Candidate, plain: Plain) -> None:
     if reason := _hopeless(run, c, plain):
         run.drop(way(spec), reason)
         return
-    if run.loads + 2 > task.loads:
+    if run.loads + 3 > task.loads:  # one to confirm, and one to serve plainly when that fails
         run.drop(way(spec), run.too_many)
         return
     if run.needs(loads=2 if run.predictions else 1) > run.left:

@@ -174,12 +174,13 @@ class Run:
         self.waiting = in_order[len(self.asked) :]
 
     def next_question(self) -> Question:
-        """A prompt that was not asked yet; when none is left, the one asked longest ago."""
+        """A prompt that was not asked yet; when none is left, the one asked longest ago, under a
+        number of its own (so without its ids): what a server saw before it drafts too well."""
         if self.waiting:
             question = self.waiting.pop(0)
         else:
             old = self.asked.pop(0)
-            question = replace(old, again=old.again + 1)
+            question = replace(old, ids=(), again=old.again + 1)
         self.asked.append(question)
         return question
 
