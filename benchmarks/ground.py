@@ -1,0 +1,118 @@
+"""What benchmarks/real.py stands on: models, the engine, and a home where nothing is remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import large_target, real_models
+
+ROOT = Path(__file__).parent.parent
+_TINY_MTP = ROOT / "tests" / "models" / "mtp.gguf"
+_LAYERS, _DROP = 80, (18, 22)  # of the large target (added), of the draft (left out)
+_MTP_LAYERS, _MTP_FF = 30, 8192
+_HOMES = ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME")
+_FOREIGN = ("LLAMA_", "SPECLLAMA_", "HF_", "GGML_")
+
+
+@dataclass(frozen=True)
+class Models:
+    """Where they lie: `large` says what `small` says, `draft` nearly so; `mtp` has a head."""
+
+    folder: Path
+    large: Path
+    draft: Path
+    mtp: Path
+
+
+def engine() -> str:
+    """A value for --llama-server: the tests' native one, one on PATH, else the embedded one."""
+    named = os.environ.get("SPECLLAMA_TEST_LLAMA_SERVER")
+    return named or shutil.which("llama-server") or "embedded"
+
+
+def models() -> Models:
+    """Fetched and built where that was not done before; kept outside the checkout."""
+    source = _fetched() / "smollm2.gguf"
+    made_by = [Path(str(m.__file__)).read_bytes() for m in (real_models, large_target)]
+    settings = repr((source.stat().st_size, _LAYERS, _DROP, _MTP_LAYERS, _MTP_FF)).encode()
+    key = hashlib.sha256(b"".join([settings, *made_by, _TINY_MTP.read_bytes()])).hexdigest()[:10]
+    folder = _cache() / f"real-{source.parent.name.removeprefix('models-')}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Models(folder, folder / "large.gguf", folder / "draft.gguf", folder / "mtp.gguf")
+    _make(found.large, lambda new: real_models.large(source, new, _LAYERS))
+    _make(found.draft, lambda new: real_models.draft(source, new, _DROP))
+    _make(found.mtp, lambda new: large_target.build(new, _MTP_LAYERS, _MTP_FF, _TINY_MTP))
+    return found
+
+
+def _cache() -> Path:
+    """The folder of .ci/fetch-models."""
+    named = os.environ.get("SPECLLAMA_CI_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(named) if named else Path(base) / "specllama" / "ci"
+
+
+def _fetched() -> Path:
+    named = os.environ.get("SPECLLAMA_TEST_MODELS")
+    if named:
+        return Path(named).resolve()
+    done = subprocess.run([ROOT / ".ci" / "fetch-models"], stdout=subprocess.PIPE, check=True)
+    return Path(done.stdout.decode().strip())
+
+
+def _make(path: Path, build: Callable[[Path], object]) -> None:
+    """Builds a file that is not there; half a file never gets its name."""
+    if path.exists():
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        new = Path(folder) / path.name
+        build(new)
+        new.replace(path)
+
+
+@contextmanager
+def fresh_home(near: Path) -> Iterator[Path]:
+    """A new folder beside the models, where caches, logs and the home lie while this lasts, and
+    no setting from outside holds: the tuner finds and remembers nothing."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(dir=near) as folder:
+        try:
+            for name in [n for n in os.environ if n.startswith(_FOREIGN)]:
+                del os.environ[name]
+            os.environ.update({name: f"{folder}/{name.lower()}" for name in _HOMES})
+            yield Path(folder)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def alone(folder: Path, *files: Path) -> tuple[Path, ...]:
+    """The files by links in a folder of their own, so that nothing else lies beside them."""
+    folder.mkdir()
+    return tuple(_linked(f, folder / f.name) for f in files)
+
+
+def _linked(file: Path, link: Path) -> Path:
+    os.link(file, link)
+    return link
+
+
+def machine() -> str:
+    """The processor and what is free of it."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), name)
+    except OSError:
+        pass
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    return f"{name}, {os.cpu_count()} cores{load}"
