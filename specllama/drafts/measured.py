@@ -45,8 +45,10 @@ def measured(
         _, found = measure_text(target.path, drafts, content, threads)
         source = text.name
     else:
-        _, found = measure(target.path, drafts, workload.prompts, threads)
-        source = f"the target's own answers to the prompts of {workload.name}"
+        # each is read three times, in process: the short ones say as much in a fraction of it
+        prompts = sorted(workload.prompts, key=len)[:_PROMPTS]
+        _, found = measure(target.path, drafts, prompts, threads)
+        source = f"the target's own answers to {len(prompts)} prompts of {workload.name}"
     candidates = [
         replace(c, measured=_best(target, c, found[c.draft.path], source))
         if c.draft is not None and c.draft.path in found
