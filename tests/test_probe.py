@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.cli.planned_lines import planned_lines
 from specllama.cli.probe_lines import run_line
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.errors import UsageError
@@ -31,7 +32,7 @@ from specllama.tuning.results import store
 from specllama.tuning.statistics import time_split
 from tests import made
 from tests.fake_server import Fake
-from tests.support import MODELS, Serve, gone, specllama
+from tests.support import MODELS, ONE_THREAD, Serve, gone, specllama
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
 QUICK = ("--budget", "4", "-c", "1024")
@@ -172,7 +173,8 @@ def test_a_run_line_keeps_the_ngram_sizes_that_were_measured() -> None:
 def test_mtp_and_the_numbers_in_json(engine: str) -> None:
     w = probe(MTP, "-w", "code", "--llama-server", engine)
     assert w["plain"]["step_ms"] > 0
-    assert {"1", "2", "5"} <= set(w["plain"]["verify_ms"])
+    # with a sliding window it goes back to a checkpoint: small batches are not seen
+    assert len(w["plain"]["verify_ms"]) > 1
     assert w["loads"] >= 1
     if not w["trials"]:  # it cannot pay on this machine, which is said without a launch
         assert "draft-mtp" in {d["what"] for d in w["dropped"]}
@@ -192,8 +194,8 @@ def test_mtp_and_the_numbers_in_json(engine: str) -> None:
 def test_only_the_lengths_asked_for() -> None:
     w = probe(TARGET, "--draft", DRAFT, "--n-max", "1,3")
     assert {a["n_max"] for a in w["arms"] if a["n_max"]} <= {1, 3}
-    for trial in w["trials"]:
-        assert set(trial["predicted"]) <= {"1", "3"}
+    for p in w["predictions"]:
+        assert re.search(r" K=[13]\b", p["label"])
 
 
 def test_all_predicts_combinations(native: Path) -> None:
@@ -261,41 +263,73 @@ def test_serve_tunes_once_and_then_remembers(tmp_path: Path, engine: str) -> Non
     if first["tuning"]["speculation"] == "off":
         assert first["speculation"] == "off"
         assert first["tuning"]["reason"] in first["reason"]
-    started = time.monotonic()
     with Serve(folders[1], *args, "--llama-server", engine) as s:
-        assert s.info["tuning"]["source"] == "cached"
+        second = s.info["tuning"]
+    if first["tuning"]["state"] == "decided":
+        assert second["source"] == "cached"
+        assert "specllama results" in second["notes"][0]
         assert s.info["methods"] == first["methods"]
         assert s.info["n_max"] == first["n_max"]
-        assert "specllama results" in s.info["tuning"]["notes"][0]
-    assert time.monotonic() - started < 30  # no probing: the start alone
+    else:  # what a few seconds leave open is gone on with
+        assert second["source"] == "measured"
+        assert "what was left open" in second["notes"][0]
     with Serve(folders[2], *args, "--force", "--llama-server", engine) as s:
         assert s.info["tuning"]["source"] == "measured"
         assert s.info["methods"]  # the fastest way, however slow
     specllama("results", "--clear")
 
 
+def decided(model: Path, context: int, *theirs: str) -> None:
+    """As if probe had found that K=2 of the draft pays."""
+    settings = Settings(model, "127.0.0.1", 0, context=context)
+    asked = Asked(settings, (Wish("code", DRAFT),), theirs, "embedded")
+    (p,) = planned(asked)
+    spec = p.plan.choice.speculation
+    assert spec is not None
+    best = made.arm(replace(spec, n_max=2))
+    store(p.about[0], replace(made.tuned(), arms=(best,), best=best))
+
+
+def test_what_probe_decided_is_what_serve_starts_with(tmp_path: Path) -> None:
+    copy = tmp_path / "model.gguf"
+    copy.write_bytes(TARGET.read_bytes())
+    decided(copy, 0, *ONE_THREAD[1:])
+    args = ("--draft", DRAFT, "-w", "code", "--tune", "auto", "--llama-server", "embedded")
+    started = time.monotonic()
+    with Serve(tmp_path, copy, *args) as s:
+        tuning = s.info["tuning"]
+        assert (tuning["source"], tuning["state"]) == ("cached", "decided")
+        assert (tuning["texts"], tuning["prompts"]) == (9, "profile")
+        assert tuning["best"] == "draft-simple draft.gguf K=2"
+        assert s.info["n_max"] == 2
+        assert f"tuned    {made.REASON}" in s.err
+    assert time.monotonic() - started < 30  # no measuring: the start alone
+
+
 def test_another_build_makes_a_result_stale(tmp_path: Path) -> None:
     copy = tmp_path / "model.gguf"
     copy.write_bytes(TARGET.read_bytes())
-    probe(copy, "--draft", DRAFT, "-w", "code", "--llama-server", "embedded")
+    decided(copy, 1024, *ONE[1:])
     fake = Fake(tmp_path)
     args = ("serve", copy, "--draft", DRAFT, "-w", "code", "-c", "1024", "--dry-run")
     same = specllama(*args, "--llama-server", "embedded", *ONE)
-    assert "measured: " in same.stdout or "method   none: draft-simple" in same.stdout
+    assert "K=2: measured: " in same.stdout
     other = specllama(*args, "--llama-server", fake.path, *ONE)
     assert "measured: " not in other.stdout
     assert "you named the draft" in other.stdout
 
 
 def test_doubtful_ways_are_not_measured_unless_asked(tmp_path: Path) -> None:
-    """A target under 3 B with a draft model nobody named: reports agree that it loses."""
-    folder = tmp_path / "m"
-    folder.mkdir()
+    """A draft that nobody named, for creative text at a high temperature."""
     for name in ("target", "draft"):
-        (folder / f"{name}.gguf").write_bytes((MODELS / f"{name}.gguf").read_bytes())
-    with Serve(tmp_path, folder / "target.gguf", "--tune", "auto", "--budget", "3") as s:
-        assert not any("draft-simple" in a["methods"] for a in s.info["tuning"]["arms"])
-        assert any("under 3 B parameters" in n for n in s.info["tuning"]["notes"])
+        (tmp_path / f"{name}.gguf").write_bytes((MODELS / f"{name}.gguf").read_bytes())
+    settings = Settings(tmp_path / "target.gguf", "127.0.0.1", 0, context=1024)
+    (p,) = planned(Asked(settings, (Wish("creative"),)))
+    assert not p.task.candidates
+    assert "accepted too seldom" in p.doubts[0]
+    assert "note     draft-simple is not measured: " in "\n".join(planned_lines(p))
+    (p,) = planned(Asked(settings, (Wish("creative"),), everything=True))
+    assert p.task.candidates
 
 
 def test_ctrl_c_while_tuning_skips_it_and_serves(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,13 +70,15 @@ def _verifying(t: Tuned) -> Iterator[Figure]:
     steps = (costs.of(b) or costs.step) / costs.step
     bounds = [(x * costs.step / ms, x) for x in range(2, costs.longest + 1) if (ms := costs.of(x))]
     most, at = max(bounds, default=(1.0, 1))
+    each = f" of each of {costs.slots} requests" if costs.slots > 1 else ""
+    gap = "by the gap to the dashed line " if costs.slots == 1 else ""
     yield Figure(
         "What verifying costs",
         plot.draw("time of a pass against the tokens it verifies"),
-        f"Verifying {b} tokens takes as long as {steps:.1f} plain steps, so that a draft of {b - 1} "
-        f"pays only if more than {max(0.0, steps - 1):.1f} of its tokens are accepted on average, its own time not counted; the gap "
-        f"to the dashed line is all that there is to gain, {most:.1f}x for a draft of {at - 1} that "
-        "is always right and costs nothing.",
+        f"Verifying {b} tokens{each} takes as long as {steps:.1f} plain steps, so that a draft of "
+        f"{b - 1} pays only if more than {max(0.0, steps - 1):.1f} of its tokens are accepted on "
+        f"average, its own time not counted; {gap}at most {most:.1f}x can be gained, by a draft of "
+        f"{at - 1} that is always right and costs nothing.",
     )
 
 
@@ -185,10 +187,13 @@ def _ngrams(t: Tuned, usual: NgramSizes | None) -> Iterator[Figure]:
     for m in t.maps:
         if len(m.speeds) >= _LEAST_CELLS and any(abs(v - 1) >= 0.005 for v in m.speeds.values()):
             measured = measured_sizes(m, t.arms)
-            yield Figure(f"n-gram sizes: {map_name(m)}", _heat(m), _heat_says(m, measured, usual))
+            yield Figure(
+                f"n-gram sizes: {map_name(m)}", _heat(m, measured), _heat_says(m, measured, usual)
+            )
 
 
-def _heat(m: NgramMap) -> str:
+def _heat(m: NgramMap, measured: Collection[tuple[int, int]]) -> str:
+    """A cell for each n and m; the best in a frame, what was measured in a dashed one."""
     ns, ms, cells = grid(m)
     best, left, top, row = best_sizes(m), 40.0, 24.0, 24.0
     width = min(46.0, (svg.WIDTH - left - 8) / len(ms))
@@ -198,7 +203,7 @@ def _heat(m: NgramMap) -> str:
         for i, drafted in enumerate(ms)
     ]
     span = max(_LEAST_SPAN, *(abs(v - 1) for v in cells.values()))
-    marked = ""
+    marked: list[str] = []
     for j, n in enumerate(ns):
         y = top + 20 + j * row
         out.append(svg.text(left - 8, y + 16, str(n), svg.SOFT, "end"))
@@ -211,12 +216,12 @@ def _heat(m: NgramMap) -> str:
             chosen = (n, drafted) == (best.n, best.m)
             weight = "bold" if chosen else ""
             out.append(svg.text(x + width / 2, y + 16, f"{value:.2f}", ink, "middle", weight))
-            if chosen:
-                marked = svg.rect(
-                    x, y, width, row, "none", f'stroke="{svg.INK}" stroke-width="2.5"'
-                )
+            if chosen or (n, drafted) in measured:
+                dashes = "" if chosen else ' stroke-dasharray="4 2"'
+                frame = f'stroke="{svg.INK}" stroke-width="2.5"{dashes}'
+                marked.append(svg.rect(x, y, width, row, "none", frame))
     height = top + 26 + row * len(ns)
-    return svg.svg([*out, marked], height, f"speed-up by n and m, {map_name(m)}")
+    return svg.svg([*out, *marked], height, f"speed-up by n and m, {map_name(m)}")
 
 
 def _colour(value: float, span: float) -> tuple[str, str]:
@@ -242,7 +247,7 @@ def _heat_says(
     if usual is not None and there and (usual.n, usual.m) != (best.n, best.m):
         said += f", against {max(there):.2f}x with the workload's usual {usual.n} and {usual.m}"
     for (n, drafted), i in measured.items():
-        at = "there" if (n, drafted) == (best.n, best.m) else f"at n={n} m={drafted}"
+        at = "there" if (n, drafted) == (best.n, best.m) else f"at n={n} m={drafted} (dashed)"
         said += f"; measured {at} on other prompts it is {interval(i)}"
     return f"{said}."
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.cli.probe_plots import ngram_table, speed_plot, verify_line
 from specllama.cli.render import mib
-from specllama.cli.tuning_lines import arm_data, dropped_lines, effort, interval, tuned_data
+from specllama.cli.tuning_lines import (
+    arm_data,
+    dropped_lines,
+    effort,
+    expected_lines,
+    interval,
+    tuned_data,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
     from specllama.planning.plan import Plan
     from specllama.serving.probe import Probed
     from specllama.tuning.arms import Arm, Plain, Tuned
+    from specllama.tuning.measure import Measurement
 
 _TEXT = ("arm", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
 _MORE = ("first token", "draft/verify", "memory")
@@ -86,9 +94,16 @@ def _speeds(p: Probed, all_together: float) -> tuple[str, ...]:
 
 
 def _first_token(arm: Arm, plain: Plain | None) -> str:
-    if plain is None:
-        return f"{arm.measurement.first_ms:.0f} ms"
-    return f"{arm.measurement.first_ms - plain.measurement.first_ms:+.0f} ms"
+    """Beside plain decoding, whose prompts were others: as it would have taken over as many
+    tokens."""
+    m = arm.measurement
+    if plain is None or not (theirs := _prompt_tokens(plain.measurement)):
+        return f"{m.first_ms:.0f} ms"
+    return f"{m.first_ms - plain.measurement.first_ms * _prompt_tokens(m) / theirs:+.0f} ms"
+
+
+def _prompt_tokens(m: Measurement) -> float:
+    return sum(a.prompt_tokens for a in m.answers) / max(1, len(m.answers))
 
 
 def chance(p: float) -> str:
@@ -132,6 +147,7 @@ def verdict(p: Probed) -> Iterator[str]:
     t = p.tuned
     about = f" for {length}" if (length := about_length(p)) else ""
     yield f"verdict  {'on' if t.best else 'off'}{about}: {t.reason}"
+    yield from expected_lines(t)
     yield from deep_lines(t)
     yield from dropped_lines(t)
     for doubt in p.planned.doubts:
