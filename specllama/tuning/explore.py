@@ -30,6 +30,7 @@ from specllama.tuning.trial import look
 
 _LIKELY = 0.85  # acceptance per position for which the longest K of a trial is taken
 _OVER_BYTES = 1.5  # what a pass of a small model takes beyond its bytes
+_ROUNDING = 1e-6  # of a logarithm that would be 0
 _LATE = 0.5  # of what is left of the budget: a load that takes more is not made
 
 
@@ -84,7 +85,7 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Plain) -> None:
     run.maps.append(NgramMap(method, {s: r.value for s, r in rows.items()}))
     source = f"replayed over {len(known)} plain answers"
     prediction = Prediction(replace(spec, ngram=sizes), known, source)
-    if known.value <= 1.0 and all(x <= 0 for x in rows[sizes].logs) and not run.task.force:
+    if all(x < _ROUNDING for x in rows[sizes].logs) and not run.task.force:
         run.drop(way(spec), _no_copies(rows[sizes], sizes, known))
     else:
         run.predictions.append(prediction)
@@ -104,7 +105,7 @@ def _usual(spec: Speculation, run: Run) -> list[Speculation]:
 
 
 def _no_copies(row: Ratios, sizes: NgramSizes, known: Ratios) -> str:
-    if not any(row.logs):
+    if all(abs(x) < _ROUNDING for x in row.logs):
         return f"nothing would be drafted: no run of {sizes.n} tokens came back in the answers"
     return f"{known.value:.2f}x at most by replay over the plain answers"
 

@@ -8,6 +8,7 @@ from specllama.tuning.arms import (
     CRASHED,
     DECIDED,
     FORCED,
+    NO_TIME,
     OPEN,
     Arm,
     Dropped,
@@ -16,6 +17,7 @@ from specllama.tuning.arms import (
     Prediction,
     Trial,
     Tuned,
+    way,
 )
 from specllama.tuning.confidence import Ratios
 
@@ -98,18 +100,23 @@ def answer(
         dropped=tuple(dropped),
         loads=loads,
         seconds=seconds,
-        state=_state(won, forced, best, dropped, cut),
+        state=DECIDED if won else FORCED if forced else _state(arms, dropped, cut),
     )
 
 
-def _state(won: bool, forced: bool, best: Arm | None, dropped: Sequence[Dropped], cut: str) -> str:
-    if won:
-        return DECIDED
-    if forced:
-        return FORCED
-    if cut or (best is not None and best.cut):
+def _state(arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
+    """Of an answer that is "off"."""
+    best = fastest(arms)
+    late = any(d.why.startswith(NO_TIME) for d in dropped)
+    if cut or late or (best is not None and best.cut):
         return OPEN
-    return CRASHED if any(d.crashed for d in dropped) else DECIDED
+    return CRASHED if _crashed(arms, dropped) else DECIDED
+
+
+def _crashed(arms: Sequence[Arm], dropped: Sequence[Dropped]) -> bool:
+    """Whether a way ended in a crash: one that dies at its longest draft is tried again."""
+    ended = {d.what.split(" K=")[0]: d.crashed for d in dropped}
+    return any(c for what, c in ended.items() if what not in {way(a.speculation) for a in arms})
 
 
 def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
@@ -117,7 +124,7 @@ def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], c
     if best is None:
         said = why[:3] or ["nothing was drafted" if arms else "nothing was there to be measured"]
         broken = [f"{a.label}: {f}" for a in arms for f in a.measurement.findings]
-        return "; ".join([*([cut] if cut else []), *broken[:2], *said])
+        return "; ".join(dict.fromkeys([*([cut] if cut else []), *broken[:2], *said]))
     s = best.speedup
     # near the threshold two digits would say that it is reached
     value = f"{s.value:.3f}" if abs(s.value - LEAST_GAIN) < 0.005 else f"{s.value:.2f}"

@@ -154,17 +154,23 @@ def _answers(run: Run, client: Client) -> list[Answer]:
         least = most = _FEW_ANSWERS
         job = replace(job, tokens=min(job.tokens, _FEW_TOKENS))
     if task.slots > 1:
-        return concurrent.rounds(run, client, job, most)
+        some = len(task.prompts) // (2 * task.slots)  # the rest is for what follows
+        return concurrent.rounds(run, client, job, max(_LEAST_ANSWERS, min(most, some)))
     out: list[Answer] = []
-    while len(out) < most and not (job.over and len(out) >= least):
+    shown = 0  # answers that show a speed: some end after a word
+    while (len(out) < most and not (job.over and len(out) >= least)) or (
+        shown < _FEW_ANSWERS and len(out) < _MOST_ANSWERS
+    ):
         out.append(plain_answer(client, run.next_question(), job))
+        shown += out[-1].ms_per_token > 0
         run.say()
     return out
 
 
 def _alone(run: Run, client: Client, first: Answer) -> list[Answer]:
     """Two answers with nothing beside them: a plain step is one token's."""
-    return [first, ask(client, run.waiting[0], replace(run.job(), tokens=_FIRST_TOKENS))]
+    questions = run.waiting or run.asked
+    return [first, _first(client, questions, replace(run.job(), tokens=_FIRST_TOKENS))]
 
 
 def plain_answer(client: Client, question: Question, job: Job) -> Answer:
