@@ -82,14 +82,16 @@ def test_a_server_that_ends_while_it_is_measured_did_start(tmp_path: Path) -> No
     settings = Settings(TARGET, "127.0.0.1", 0)
     plan = prepare(settings, Wish("chat", method="none"), (), str(fake.path))
     lab = Lab(plan, tmp_path / "log")
-    with pytest.raises(EngineError, match="llama-server ended: it crashed"):
+    with pytest.raises(EngineError) as broken:
         _ask_until_it_ends(lab)
+    assert lab.blame(broken.value).message.startswith("llama-server ended: it crashed")
+    lab.stop()
 
 
 def _ask_until_it_ends(lab: Lab) -> None:
-    with lab.serve(None) as served:
-        while True:
-            served.client.complete("x", 4, {})
+    served = lab.start(None, lambda: None)
+    while True:
+        served.client.complete("x", 4, {})
 
 
 def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> None:

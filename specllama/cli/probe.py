@@ -40,6 +40,14 @@ def probe(
             "of ---."
         ),
     ] = None,
+    replayed: Annotated[
+        Path | None,
+        typer.Option(
+            "--replay",
+            help="Your past conversations, JSON lines with their answers (OpenAI messages): what "
+            "every setting would have gained on them. Nothing is generated again.",
+        ),
+    ] = None,
     budget: Annotated[
         float,
         typer.Option(
@@ -73,13 +81,19 @@ def probe(
     """Measure every way MODEL could speculate, and say which is fastest, or that none is."""
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
-    from specllama.tuning.arms import OPEN
     from specllama.tuning.prompts import read_prompts
 
     if (model is None) == (url is None):
         raise UsageError("probe takes a MODEL or --url URL, one of the two")
     if budget <= 0:
         raise UsageError(f"--budget {budget:g}: there is no time to measure anything")
+    if replayed is not None:
+        others = {
+            "--url": url, "--prompts": prompts, "--n-max": n_max, "--report": report, "--csv": csv,
+            "--baseline-url": baseline_url,
+        }  # fmt: skip
+        if clash := [name for name, value in others.items() if value is not None]:
+            raise UsageError(f"--replay does not go with {clash[0]}")
     own = read_prompts(prompts) if prompts is not None else ()
     printer = Printer(as_json)
     names = workloads or ["chat"]
@@ -110,12 +124,15 @@ def probe(
         llama_server=llama_server,
         api_key=api_key,
     )
+    if replayed is not None:
+        _replay(printer, asked, replayed, dry_run)
+        return
     if dry_run:
         _show_planned(printer, asked)
         return
     found = _measured(printer, asked)
     _show(printer, found, report, csv)
-    if len(found) < len(asked.wishes) or any(p.tuned.state == OPEN for p in found):
+    if len(found) < len(asked.wishes) or any(p.stopped for p in found):
         raise typer.Exit(1)
 
 
@@ -206,6 +223,38 @@ def _show(
     if csv is not None:
         write_csv(csv, found)
         printer.say(f"csv      {csv}")
+
+
+def _replay(printer: Printer, asked: Any, file: Path, dry_run: bool) -> None:
+    """What the settings would have gained on past conversations."""
+    from specllama.cli import replay_lines as lines
+    from specllama.serving.replay import planned_replay, replay
+    from specllama.serving.stop import Stopped
+    from specllama.storage import new_log
+    from specllama.tuning.conversations import read_conversations
+    from specllama.tuning.errors import TuningError
+
+    source = read_conversations(file)
+    if dry_run:
+        p = planned_replay(asked)
+        if printer.as_json:
+            printer.json(lines.planned_replay_data(p, source))
+        else:
+            for line in lines.planned_replay_lines(p, source):
+                printer.say(line)
+        return
+    try:
+        with printer.progress("replay") as progress:
+            found = replay(asked, source, new_log(0).with_suffix(".replay.log"), progress)
+    except (KeyboardInterrupt, Stopped):
+        raise TuningError("stopped before anything was replayed") from None
+    if printer.as_json:
+        printer.json(lines.data(found))
+        return
+    printer.say(lines.title(found), "bold")
+    printer.table(lines.table(found))
+    for line in lines.below_table(found):
+        printer.say(line)
 
 
 def _attach(

@@ -14,7 +14,7 @@ from specllama.serving.lab import Lab
 from specllama.serving.scope import Scope, held, subject, task, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import DECIDED, Progress, Tuned
+from specllama.tuning.arms import DECIDED, OPEN, Progress, Tuned
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, tune
@@ -51,10 +51,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Probed:
-    """One workload's answer: what was planned, and what came of it."""
+    """One workload's answer: what was planned, and what came of it. `stopped`: by Ctrl-C,
+    before it was complete."""
 
     planned: Planned
     tuned: Tuned
+    stopped: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -69,8 +71,8 @@ def planned(asked: Asked) -> Iterator[Planned]:
 
 
 def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
-    """One answer per workload, in order. After Ctrl-C, those until then (the last one not
-    `complete`); KeyboardInterrupt when there is nothing yet.
+    """One answer per workload, in order. After Ctrl-C, those until then (the last one
+    `stopped`); KeyboardInterrupt when there is nothing yet.
 
     Raises TuningError when a baseline cannot be measured.
     """
@@ -81,14 +83,14 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
             with stop_on_signals(but=("SIGINT",)):
                 found = tune(lab, each.task, progress)
         except Interrupted as e:
-            return (*out, Probed(each, e.partial))
+            return (*out, Probed(each, e.partial, stopped=True))
         except KeyboardInterrupt:
             if out:
                 return tuple(out)
             raise
         finally:
             lab.stop()
-        if found.state == DECIDED:
+        if found.state in (DECIDED, OPEN):
             for about in each.about:
                 results.store(about, found)
         out.append(Probed(each, found))
@@ -98,7 +100,8 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
 def _planned(plan: Plan, wish: Wish, asked: Asked) -> Planned:
     named = wish.draft is not None or wish.method is not None
     method = wish.method is not None
-    scope = held(plan, Scope(named, method, asked.everything, asked.lengths))
+    words = (f"--vram {wish.vram}",) if wish.vram is not None else ()
+    scope = held(plan, Scope(named, method, asked.everything, asked.lengths, asked=words))
     kept, doubts = worth(plan, scope)
     narrow = replace(scope, everything=False)
     usual, _ = worth(plan, narrow)  # the best of all answers that too

@@ -198,7 +198,8 @@ def probe(
     tokens: int,
     until: float,
 ) -> Attached:
-    """All prompts once, until the time is over (but two at least).
+    """All prompts once, the shortest first, until the time is over (but two at least). Those
+    that are too long for the server are left out.
 
     Raises TuningError with one clear line for everything that keeps it from being measured.
     """
@@ -206,10 +207,15 @@ def probe(
     server.ask(model, "Say hello.", 8, sampling)
     before = server.counters()
     replies: list[Reply] = []
-    for prompt in prompts:
+    for prompt in sorted(prompts, key=lambda p: len(str(p))):
         if len(replies) >= 2 and time.monotonic() > until:
             break
-        replies.append(server.ask(model, prompt, tokens, sampling))
+        try:
+            replies.append(server.ask(model, prompt, tokens, sampling))
+        except TuningError:
+            if len(replies) < 2:
+                raise
+            break  # the rest is longer still
     after = server.counters()
     missing = [] if after else ["no metrics that are known: acceptance cannot be read"]
     engine = after[0] if after else "unknown engine"

@@ -37,6 +37,7 @@ _CALM = 3  # steps without a draft within an answer: no short request is needed 
 _SHORT = 2  # requests of two tokens after each answer
 _DEEP_TOKENS, _DEEP_SHARE = 8192, 0.25  # of a long prompt: at most, and of the context
 _LEAST_DEEP = 256
+_DEEP_TIME = 0.5  # of the time that is left
 _NOTHING = Ratios()
 
 
@@ -161,7 +162,7 @@ def _more(run: Run, client: Client, arm: Arm, own_ms: float) -> Arm:
     if not task.thorough or run.plain is None:
         return arm
     theirs = run.plain.measurement.greedy
-    if theirs:
+    if theirs and run.left > 0:
         ours = greedy_texts(client, run.greedy, run.job())
         same = sum(a == b for a, b in zip(ours, theirs, strict=False)) / len(theirs)
         arm = replace(arm, same_text=same)
@@ -182,8 +183,9 @@ def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
 
 def _deep(run: Run, client: Client, own_ms: float) -> Deep | None:
     """Acceptance and cost change with the depth of the context: the prompts one after the
-    other, up to a quarter of the context, and one answer."""
-    wanted = min(_DEEP_TOKENS, int(run.task.context * _DEEP_SHARE))
+    other, up to a quarter of the context or half of the time that is left, and one answer."""
+    in_time = _DEEP_TIME * max(0.0, run.left) * 1000 / max(0.001, run.prompt_ms)
+    wanted = int(min(_DEEP_TOKENS, run.task.context * _DEEP_SHARE, in_time))
     ids = [t for q in run.asked for t in q.ids]
     if not ids or wanted < _LEAST_DEEP:
         return None

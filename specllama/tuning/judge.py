@@ -122,7 +122,8 @@ def _crashed(arms: Sequence[Arm], dropped: Sequence[Dropped]) -> bool:
 def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
     why = [f"{d.what}: {d.why}" for d in dropped]
     if best is None:
-        said = why[:3] or ["nothing was drafted" if arms else "nothing was there to be measured"]
+        nothing = "nothing was drafted" if arms else "nothing was there to be measured"
+        said = why[:3] or ([] if cut else [nothing])
         broken = [f"{a.label}: {f}" for a in arms for f in a.measurement.findings]
         return "; ".join(dict.fromkeys([*([cut] if cut else []), *broken[:2], *said]))
     s = best.speedup

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.storage import cache_dir, write_atomically
+from specllama.storage import cache_dir, strict_json, write_atomically
 from specllama.tuning.arms import FORCED, OPEN, Prediction, Tuned, label
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.search import Earlier
@@ -101,19 +101,15 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "texts": len(shown.pooled) if shown is not None else 0,
         "speculation": _spec_data(best.speculation) if best is not None else None,
         "reason": tuned.reason,
-        "speedup": [_number(x) for x in (s.value, s.low, s.high)] if s is not None else None,
+        "speedup": [s.value, s.low, s.high] if s is not None else None,
         "slower": shown.slower if shown is not None else None,
         "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
     try:
-        write_atomically(_folder() / f"{subject.key}.json", json.dumps(data, indent=1))
+        write_atomically(_folder() / f"{subject.key}.json", strict_json(data, indent=1))
     except OSError:
         pass
-
-
-def _number(x: float) -> float | None:
-    return x if abs(x) != float("inf") else None
 
 
 def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:

@@ -92,7 +92,8 @@ class Task:
 class Run:
     """The state of one search. `waiting`: prompts not asked yet, of which the first are quick
     to evaluate; `asked`: those that were, to be used again when none is left; `greedy`: those
-    whose answers at temperature 0 are compared. `cut`: why the search ended early."""
+    whose answers at temperature 0 are compared. `tokens` of an answer; `prompt_ms` to evaluate
+    a token of a prompt. `cut`: why the search ended early."""
 
     lab: Lab
     task: Task
@@ -101,6 +102,7 @@ class Run:
     loads: int = 0
     load_s: float = 0.0
     tokens: int = _LEAST_TOKENS
+    prompt_ms: float = 0.0
     plain: Plain | None = None
     waiting: list[Question] = field(default_factory=list)
     asked: list[Question] = field(default_factory=list)
@@ -161,6 +163,7 @@ class Run:
         that is known better; `used`: so many were asked at an earlier start."""
         step_ms = first.ms_per_token or first.ms / max(1, first.tokens - 1) or 1.0
         ms_per_token = prompt_ms or first.prompt_ms / max(1, first.prompt_tokens)
+        self.prompt_ms = ms_per_token
         budget_ms = self.task.budget * 1000
         wanted = _ANSWER_SHARE * budget_ms / max(0.01, step_ms)
         self.tokens = int(max(_LEAST_TOKENS, min(_MOST_TOKENS, wanted)))

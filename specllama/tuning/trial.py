@@ -44,7 +44,9 @@ def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> T
     # a step without a draft also takes the draft over the new token (process() in
     # common/speculative.cpp), which plain decoding does not
     trial = Trial(spec, found, steps, own, replace(zero, ms=zero.ms - own), split=split)
-    curve = {k: r.interval() for k, r in draft_rows(trial).items() if len(r)}
+    rows = draft_rows(trial)
+    asked = [k for k in rows if len(rows[k]) and (not task.lengths or k in task.lengths)]
+    curve = {k: rows[k].interval() for k in asked}
     return replace(trial, curve=curve)
 
 
