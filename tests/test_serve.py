@@ -134,7 +134,7 @@ def test_n_gram_that_finds_nothing_says_so(tmp_path: Path) -> None:
     args = (TARGET, "--method", "ngram-mod", "--workload", "chat", "--llama-server", "embedded")
     with Serve(tmp_path, *args) as s:
         assert s.info["speculation"] == "off"
-        assert "no run of 16 tokens came back to be copied" in s.info["reason"]
+        assert "no run of 8 tokens came back to be copied" in s.info["reason"]
 
 
 def test_a_draft_with_another_vocabulary_serves_and_says_why(engine: str, tmp_path: Path) -> None:
