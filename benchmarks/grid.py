@@ -4,7 +4,7 @@ In a round every setting answers the same prompts with the same seed, so that al
 text. How fast the machine was just then is seen on each server itself: requests of two tokens
 before and after the answer, on the prompt in its cache, make steps without a draft. They take
 the same on all servers with a draft model, and on all without (whose answers have such steps
-too). Times are divided by that step's ratio to its median over the case.
+too). Times are divided by that step's ratio to what it takes in a calm moment of the case.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from specllama.tuning.measure import Answer, Job, Question, ask, warm_up
 
 _SHORT = 2  # requests of two tokens before an answer, and after it
 _LEAST_TOKENS = 12  # of an answer that counts
+_CALM = 0.1  # of the steps are faster than one in a calm moment
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Shot:
-    """One answer. `key`: round and prompt, the same for all settings; `step_ms`: a step without
-    a draft beside it, 0 = not seen."""
+    """One answer. `key`: round and prompt, the same for all settings; `steps`: ms of steps
+    without a draft beside it."""
 
     setting: str
     drafting: bool
     key: tuple[int, int]
     ms: float
     tokens: int
-    step_ms: float
+    steps: tuple[float, ...] = ()
+
+    @property
+    def step_ms(self) -> float:
+        """Such a step, 0 = not seen."""
+        return statistics.fmean(self.steps) if self.steps else 0.0
 
 
 @dataclass
@@ -63,7 +69,7 @@ class Shots:
 
     def ratio(self, name: str, base: str, rounds: Sequence[int] | None = None) -> Ratios:
         """How much faster `name` is than `base`, by prompt, over the rounds that both were in."""
-        usual = {kind: self._step(kind) for kind in (True, False)}
+        usual = {kind: self._calm_step(kind) for kind in (True, False)}
         own, other = (
             {s.key: s for s in self._of(n, rounds) if s.tokens >= _LEAST_TOKENS}
             for n in (name, base)
@@ -78,21 +84,21 @@ class Shots:
             s for s in self.shots if s.setting == name and (rounds is None or s.key[0] in rounds)
         ]
 
-    def _step(self, drafting: bool) -> float:
-        seen = [s.step_ms for s in self.shots if s.drafting == drafting and s.step_ms]
-        return statistics.median(seen) if seen else 0.0
+    def _calm_step(self, drafting: bool) -> float:
+        seen = sorted(x for s in self.shots if s.drafting == drafting for x in s.steps)
+        return seen[int(_CALM * len(seen))] if seen else 0.0
 
     @property
     def swing(self) -> float:
         """The slowest machine seen ÷ the fastest, both of the middle nine tenths."""
-        usual = {kind: self._step(kind) for kind in (True, False)}
+        usual = {kind: self._calm_step(kind) for kind in (True, False)}
         seen = sorted(s.step_ms / usual[s.drafting] for s in self.shots if s.step_ms)
         cut = len(seen) // 20
         return seen[-1 - cut] / seen[cut] if seen else 1.0
 
 
 def _calm(shot: Shot, usual: dict[bool, float]) -> float:
-    """ms per token, had the machine been as fast as usual."""
+    """ms per token, had the machine been calm."""
     drift = shot.step_ms / usual[shot.drafting] if shot.step_ms else 1.0
     return shot.ms / max(1, shot.tokens - 1) / drift
 
@@ -138,12 +144,12 @@ class Bench:
                 steps += _plain_steps(client, question, job, True)
                 if not setting.drafting:
                     steps += [s.ms for s in answer.steps if not s.drafted]
-                step = statistics.fmean(steps) if steps else 0.0
+                key = (number, i)
                 shot = Shot(
-                    setting.name, setting.drafting, (number, i), answer.ms, answer.tokens, step
+                    setting.name, setting.drafting, key, answer.ms, answer.tokens, tuple(steps)
                 )
                 self.found.shots.append(shot)
-                self.say(_line(setting.name, i, answer, step))
+                self.say(_line(setting.name, i, answer, shot.step_ms))
         finally:
             lab.stop()
 

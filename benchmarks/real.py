@@ -32,6 +32,7 @@ _THREADS = ("-t", "1")
 _BUDGET = 60.0  # of `serve`, by default
 _GUIDE_K, _GUIDE_NGRAM = 4, (12, 48)
 _PLAIN, _SPEC_DEFAULT = "plain", "--spec-default"
+_HOPELESS = 0.97  # of a grid whose best is slower, none is measured again
 _CHARACTERS = 4  # in a token, roughly
 
 
@@ -71,7 +72,7 @@ class Size:
 _NGRAMS = ((12, 48), (4, 8), (3, 6), (4, 16), (2, 8), (6, 12))
 _MORE = ((8, 16), (4, 4), (3, 16), (8, 32))
 FULL = Size((1, 2, 3, 4, 6, 8), _NGRAMS + _MORE, 3, 48, (300, 1200), float("inf"))
-QUICK = Size((1, 2, 3, 4, 6), _NGRAMS, 2, 40, (100, 420), 170.0)
+QUICK = Size((1, 2, 3, 4, 6), _NGRAMS, 2, 40, (100, 420), 160.0)
 
 
 @dataclass
@@ -156,9 +157,8 @@ class Ground:
             sizes = self.size.ngrams if self.case.draft == "none" else self.size.ngrams[:3]
             specs += [Speculation(("ngram-simple",), ngram=NgramSizes(*s)) for s in sizes]
         found = [Setting(_PLAIN, plan), *(Setting(_name(s), plan, s, _guides(s)) for s in specs)]
-        if self.case.draft != "small" or self.size is FULL:
-            theirs = self.plan("--slot-save-path", str(self.folder), _SPEC_DEFAULT, method="none")
-            found.append(Setting(_SPEC_DEFAULT, theirs, default=True))
+        theirs = self.plan("--slot-save-path", str(self.folder), _SPEC_DEFAULT, method="none")
+        found.append(Setting(_SPEC_DEFAULT, theirs, default=True))
         return found
 
 
@@ -210,7 +210,9 @@ def _row(
     grids.append(here.bench.round(arms if number % 2 == 0 else arms[::-1], asked[0]))
     ratio = here.bench.found.ratio
     gains = {s.name: ratio(s.name, _PLAIN, grids) for s in settings[1:]}
-    best = max(settings, key=lambda s: gains[s.name].value if s.name in gains else 1.0)
+    best = max(settings[1:], key=lambda s: gains[s.name].value)
+    if gains[best.name].value < _HOPELESS:
+        best = settings[0]
     last = [s for s in arms if s in (settings[0], tuned, best)]
     finals = [here.bench.round(last, asked[1])] if len(last) > 1 else []
     if finals and time.monotonic() < until:

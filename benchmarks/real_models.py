@@ -68,6 +68,19 @@ def draft(src: Path, out: Path, drop: Sequence[int] = (18, 22)) -> None:
     finish(writer)
 
 
+def widen(src: Path, out: Path) -> None:
+    """Writes `out`: `src` in F32, whatever heads it has. It says the same, and is memory-bound."""
+    reader = gguf.GGUFReader(src)
+    arch = str(reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(out, arch)
+    blocks = int(reader.fields[f"{arch}.block_count"].contents())
+    copy_keys(reader, writer, range(blocks), without=_QUANTISED)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    for t in reader.tensors:
+        writer.add_tensor(t.name, _widened(t))
+    finish(writer)
+
+
 def _opened(src: Path) -> tuple[Any, str, int]:
     """The file, its architecture and its number of blocks, none of them an MTP head."""
     reader = gguf.GGUFReader(src)

@@ -57,7 +57,9 @@ class Row:
     @property
     def share(self) -> float:
         """Speed kept: 1 where the grid knows nothing better."""
-        return self.kept.value if self.chosen != self.best else 1.0
+        if self.chosen == self.best:
+            return 1.0
+        return self.kept.value if self.on else min(1.0, self.kept.value)
 
     @property
     def verdict(self) -> str:
@@ -68,14 +70,14 @@ class Row:
         return "right" if self.share >= KEPT_WORST else "slow"
 
     def line(self) -> str:
-        same = self.chosen == self.best
+        known_best = self.share == 1.0
         cells = (
             self.case,
             self.chosen,
             f"{self.speedup:.2f}",
             self.best,
             f"{self.best_gain.value:.2f}",
-            "1" if same else _with_error(self.kept),
+            "1" if known_best else _with_error(self.kept),
             f"{self.by_default.value:.2f}",
             self.verdict,
             str(self.loads),

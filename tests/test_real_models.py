@@ -11,6 +11,7 @@ import pytest
 from benchmarks import real_models
 from benchmarks.large_target import block_tensors
 from specllama.gguf import inspect
+from tests.support import MODELS
 
 
 def test_real_models_can_be_read(smollm2: Path, gemma: Path) -> None:
@@ -46,3 +47,11 @@ def test_the_draft_lacks_what_was_dropped(smollm2: Path, tmp_path: Path) -> None
         assert all(np.array_equal(t.data, ours[name].data) for name, t in theirs.items())
     with pytest.raises(SystemExit, match="layers 0 to 29"):
         real_models.draft(smollm2, tmp_path / "none.gguf", [30])
+
+
+def test_a_target_with_a_head_is_widened(tmp_path: Path) -> None:
+    out = tmp_path / "wide.gguf"
+    real_models.widen(MODELS / "mtp.gguf", out)
+    before, after = inspect(MODELS / "mtp.gguf"), inspect(out)
+    assert (after.layers, after.kind, after.quantization) == (before.layers, before.kind, "F32")
+    assert after.parameters == before.parameters

@@ -41,12 +41,12 @@ def test_a_slow_minute_changes_no_ratio() -> None:
     """Plain answers while the machine is twice as slow as when the draft's does."""
     shots = Shots(
         [
-            Shot("plain", False, (0, 0), ms=4000, tokens=41, step_ms=100),
-            Shot("plain", False, (1, 0), ms=8000, tokens=41, step_ms=200),
-            Shot("plain", False, (2, 0), ms=4000, tokens=41, step_ms=100),
-            Shot("K=2", True, (0, 0), ms=2000, tokens=41, step_ms=110),
-            Shot("K=2", True, (1, 0), ms=2000, tokens=41, step_ms=110),
-            Shot("K=2", True, (3, 0), ms=9999, tokens=41, step_ms=110),
+            Shot("plain", False, (0, 0), ms=4000, tokens=41, steps=(100.0,)),
+            Shot("plain", False, (1, 0), ms=8000, tokens=41, steps=(200.0,)),
+            Shot("plain", False, (2, 0), ms=4000, tokens=41, steps=(100.0,)),
+            Shot("K=2", True, (0, 0), ms=2000, tokens=41, steps=(110.0,)),
+            Shot("K=2", True, (1, 0), ms=2000, tokens=41, steps=(110.0,)),
+            Shot("K=2", True, (3, 0), ms=9999, tokens=41, steps=(110.0,)),
         ]
     )
     found = shots.ratio("K=2", "plain")
@@ -56,7 +56,7 @@ def test_a_slow_minute_changes_no_ratio() -> None:
 
 
 def test_answers_that_end_at_once_do_not_count() -> None:
-    long, short = (Shot("a", False, (0, i), 1000, n, 100) for i, n in ((0, 40), (1, 3)))
+    long, short = (Shot("a", False, (0, i), 1000, n, (100.0,)) for i, n in ((0, 40), (1, 3)))
     shots = Shots([long, short, *(replace(s, setting="b", ms=500) for s in (long, short))])
     assert len(shots.ratio("b", "a")) == 1
     assert shots.ratio("b", "a").value == pytest.approx(2.0)
@@ -71,6 +71,7 @@ def test_verdicts() -> None:
         "false off": replace(off, best_gain=_ratios(1.06)),
     }
     assert {name: r.verdict for name, r in cases.items()} == {name: name for name in cases}
+    assert replace(off, kept=_ratios(1.1)).share == 1.0  # the grid's best is slower than plain
     nothing_better = replace(off, best="plain", best_gain=Ratios(), kept=Ratios())
     assert (nothing_better.verdict, nothing_better.share) == ("right", 1.0)
 
