@@ -20,8 +20,9 @@ from specllama.cli.tuning_lines import (
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from specllama.engine.settings import Speculation
     from specllama.planning.plan import Plan
-    from specllama.serving.probe import Probed
+    from specllama.serving.probe import Planned, Probed
     from specllama.tuning.arms import Arm, Plain, Tuned
     from specllama.tuning.measure import Measurement
 
@@ -226,21 +227,24 @@ def _findings(t: Tuned) -> Iterator[str]:
 
 
 def run_line(p: Probed) -> str:
+    return serve_line(p.planned, p.tuned.best.speculation if p.tuned.best else None)
+
+
+def serve_line(p: Planned, best: Speculation | None) -> str:
     """`specllama serve …` with what was found, and what was asked of the server here too."""
     from specllama.engine.command import ngram_flags
 
-    asked, plan = p.planned.asked, p.plan
-    words = ["specllama", "serve", str(plan.target.path), "--workload", p.tuned.workload]
+    asked, plan = p.asked, p.plan
+    words = ["specllama", "serve", str(plan.target.path), "--workload", p.task.workload]
     if asked.settings.context:
         words += ["-c", str(asked.settings.context)]
     if asked.settings.parallel > 1:
         words += ["--parallel", str(asked.settings.parallel)]
-    if p.planned.wish.vram is not None:
-        words += ["--vram", p.planned.wish.vram]
+    if p.wish.vram is not None:
+        words += ["--vram", p.wish.vram]
     if asked.llama_server is not None:
         words += ["--llama-server", asked.llama_server]
     theirs = plan.user.argv
-    best = p.tuned.best.speculation if p.tuned.best else None
     if best is None:
         words += ["--method", "none"]
     else:

@@ -125,7 +125,7 @@ def tuned_data(t: Tuned) -> dict[str, Any]:
             for p in t.predictions
         ],
         "trials": [_trial_data(x) for x in t.trials],
-        "ngram_maps": [_map_data(m) for m in t.maps],
+        "ngram_maps": [map_data(m) for m in t.maps],
         "arms": [arm_data(a) for a in t.arms],
         "dropped": [{"what": d.what, "why": d.why, "crashed": d.crashed} for d in t.dropped],
     }
@@ -168,17 +168,17 @@ def _trial_data(t: Trial) -> dict[str, Any]:
     }
 
 
-def _map_data(m: NgramMap) -> dict[str, Any]:
+def map_data(m: NgramMap) -> dict[str, Any]:
     best = max(m.speeds, key=lambda s: m.speeds[s], default=None)
     return {
         "method": m.method,
         "with": m.draft or None,
-        "best": _sizes_data(best),
-        "speeds": [{**(_sizes_data(s) or {}), "speedup": v} for s, v in m.speeds.items()],
+        "best": sizes_data(best),
+        "speeds": [{**(sizes_data(s) or {}), "speedup": v} for s, v in m.speeds.items()],
     }
 
 
-def _sizes_data(s: NgramSizes | None) -> dict[str, int] | None:
+def sizes_data(s: NgramSizes | None) -> dict[str, int] | None:
     return None if s is None else {"n": s.n, "m": s.m, "min_hits": s.min_hits}
 
 
@@ -194,7 +194,7 @@ def arm_data(a: Arm) -> dict[str, Any]:
         "draft": str(s.draft) if s.draft else None,
         "n_max": s.n_max if s.uses_draft else None,
         "p_min": s.p_min if s.uses_draft else None,
-        "ngram": _sizes_data(s.ngram) if s.uses_ngram else None,
+        "ngram": sizes_data(s.ngram) if s.uses_ngram else None,
         "alpha": m.alpha,
         "tau": log.tokens_per_step,
         "acceptance_by_position": list(log.acceptance),

@@ -8,6 +8,7 @@ timed. Needs the extra `llama-cpp-python`.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,29 @@ def compare(
         )
 
     return {d: agreement(d) for d in drafts}
+
+
+def guessed(
+    draft: Path,
+    answers: Sequence[Answer],
+    longest: int,
+    threads: int | None = None,
+    until: float = math.inf,
+) -> tuple[tuple[tuple[bool, ...], ...], tuple[float, ...] | None]:
+    """For each token but the first of given answers, whether the draft's most likely token is
+    that one: it would have been accepted, whoever wrote the answer and however it was sampled.
+    And ms of its passes over 1 … `longest` tokens, None where they say too little. Only the
+    draft is loaded, with a context as long as the texts. After `until` (time.monotonic()) no
+    further answer is read."""
+    context = max(len(a.prompt) + len(a.tokens) for a in answers) + 2 * longest
+    agrees: list[tuple[bool, ...]] = []
+    with loaded(draft, threads, max(CONTEXT, context)) as model:
+        for a in answers:
+            if agrees and time.monotonic() > until:
+                break
+            rows = zip(model.rows(a), a.tokens[1:], strict=True)
+            agrees.append(tuple(int(row.argmax()) == token for row, token in rows))
+        return tuple(agrees), batch_times(model, answers, longest, all_rows=False)
 
 
 def _probability(row: Any, token: int, temperature: float) -> float:

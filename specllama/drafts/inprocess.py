@@ -3,6 +3,7 @@ logits, and how long passes over it take. Needs the extra `llama-cpp-python`."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -143,10 +144,22 @@ def usual_threads() -> int:
     return int(psutil.cpu_count(logical=False) or os.cpu_count() or 1)
 
 
+def available() -> bool:
+    """Whether llama-cpp-python is installed."""
+    return importlib.util.find_spec("llama_cpp") is not None
+
+
+def offloads() -> bool:
+    """Whether the installed llama-cpp-python can use a GPU."""
+    import llama_cpp
+
+    return bool(llama_cpp.llama_supports_gpu_offload())
+
+
 @contextmanager
-def loaded(path: Path, threads: int | None) -> Iterator[Model]:
-    """The model, freed at the end; `threads` None = usual_threads(). Raises MeasureError when llama-cpp-python is missing or
-    cannot load the file."""
+def loaded(path: Path, threads: int | None, context: int = CONTEXT) -> Iterator[Model]:
+    """The model, freed at the end; `threads` None = usual_threads(). Raises MeasureError when
+    llama-cpp-python is missing or cannot load the file."""
     try:
         import llama_cpp as lib
     except ImportError:
@@ -161,7 +174,7 @@ def loaded(path: Path, threads: int | None) -> Iterator[Model]:
     if not model:
         raise MeasureError(f"llama-cpp-python cannot load {path}")
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch = CONTEXT, _BATCH, _BATCH
+    params.n_ctx, params.n_batch, params.n_ubatch = context, _BATCH, _BATCH
     params.n_threads = params.n_threads_batch = threads or usual_threads()
     ctx = lib.llama_init_from_model(model, params)
     try:

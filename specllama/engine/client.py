@@ -129,9 +129,10 @@ class Client:
         data = self._post_json("/apply-template", {"messages": _messages(prompt)})
         return str(data.get("prompt", ""))
 
-    def tokenize(self, text: str) -> Ids:
-        """`POST /tokenize`: the ids of a prompt, special tokens and all, as completions see it."""
-        body = {"content": text, "add_special": True, "parse_special": True}
+    def tokenize(self, text: str, special: bool = True) -> Ids:
+        """`POST /tokenize`: the ids of a prompt, special tokens and all, as completions see it;
+        without `special` those of a text that is an answer, as it stands."""
+        body = {"content": text, "add_special": special, "parse_special": special}
         return _ids(self._post_json("/tokenize", body))
 
     def continue_ids(

@@ -91,8 +91,33 @@ def replay(
 ) -> tuple[Replayed, ...]:
     """One server with one slot that answers the texts in order. `context`: tokens of its
     slot, 0 = more than any of them reaches."""
-    speculator = rule(method, sizes)
+    return replay_rule(rule(method, sizes), texts, context)
+
+
+def replay_rule(speculator: Rule, texts: Sequence[Known], context: int = 0) -> tuple[Replayed, ...]:
+    """The same for a rule whose sizes are not of those that specllama passes."""
     return tuple(_replay(speculator, text, context, (), 0) for text in texts)
+
+
+class _Nothing:
+    """A server without an n-gram type."""
+
+    def begin(self, text: Text, length: int) -> None:
+        pass
+
+    def draft(self, length: int) -> Sequence[int]:
+        return ()
+
+    def accept(self, accepted: int) -> None:
+        pass
+
+
+def replay_draft(
+    texts: Sequence[Known], agrees: Sequence[Sequence[bool]], k: int, context: int = 0
+) -> tuple[Replayed, ...]:
+    """A draft model alone, as in `replay_combined`."""
+    pairs = zip(texts, agrees, strict=True)
+    return tuple(_replay(_Nothing(), text, context, bits, k) for text, bits in pairs)
 
 
 def replay_combined(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from specllama.engine.settings import NgramSizes
@@ -35,15 +36,20 @@ def known_texts(answers: Sequence[Answer], limit: int = 0) -> tuple[Known, ...]:
 
 
 def ngram_rows(
-    method: str, grid: Sequence[NgramSizes], texts: Sequence[Known], costs: Costs
+    method: str, grid: Sequence[NgramSizes], texts: Sequence[Known], costs: Costs, context: int = 0
 ) -> dict[NgramSizes, Ratios]:
     """Sizes → speed-up by text. Sizes whose longest draft has no cost are left out."""
     out = {}
     for sizes in grid:
         if sizes.m + 1 <= costs.longest:
-            found = ngrams.replay(method, sizes, texts)
-            out[sizes] = _ratios(found, lambda d, _: costs.of(d + 1), costs.step)
+            out[sizes] = copied_ratios(ngrams.replay(method, sizes, texts, context), costs)
     return out
+
+
+def copied_ratios(found: Sequence[Replayed], costs: Costs) -> Ratios:
+    """Speed-up by text where drafting costs nothing; texts with a draft too long to have a cost
+    are left out."""
+    return ratios_of(found, lambda d, _: costs.of(d + 1), costs.step)
 
 
 def draft_rows(trial: Trial) -> dict[int, Ratios]:
@@ -82,17 +88,40 @@ def combined_rows(
         verify = costs.of(d + 1)
         return None if verify is None else verify * slower + trial.own_ms
 
-    out = {}
+    fitting = [sizes for sizes in grid if sizes.m + 1 <= costs.longest]
+    return joined_rows(method, fitting, Drafted(texts, bits, k, cost, trial.plain.ms))
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What a draft guessed over known texts: a bit for each token but the first of an answer.
+    `k`: its length; `cost`: (tokens drafted, whether they are a copy) → ms of the step, None =
+    not known; `plain_ms`: a plain step meanwhile. `context`: as for ngrams.replay."""
+
+    texts: Sequence[Known]
+    agrees: Sequence[Sequence[bool]]
+    k: int
+    cost: Callable[[int, bool], float | None]
+    plain_ms: float
+    context: int = 0
+
+
+def joined_rows(
+    method: str, grid: Sequence[NgramSizes], drafted: Drafted
+) -> dict[NgramSizes, Ratios]:
+    """Sizes → speed-up by text of an n-gram type before that draft."""
+    d, out = drafted, {}
     for sizes in grid:
-        if sizes.m + 1 <= costs.longest:
-            found = ngrams.replay_combined(method, sizes, texts, bits, k)
-            out[sizes] = _ratios(found, cost, trial.plain.ms)
+        found = ngrams.replay_combined(method, sizes, d.texts, d.agrees, d.k, d.context)
+        out[sizes] = ratios_of(found, d.cost, d.plain_ms)
     return out
 
 
-def _ratios(
+def ratios_of(
     found: Sequence[Replayed], cost: Callable[[int, bool], float | None], plain: float
 ) -> Ratios:
+    """Speed-up by text, from ms of each step (`cost`, as Drafted has it) and of a plain one.
+    Texts without a step, or with one that has no cost, are left out."""
     logs, weights = [], []
     for text in found:
         times = [cost(d, copied) for (d, _), copied in zip(text.steps, text.by_ngram, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,40 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     Raises UsageError for a file that cannot be read or holds none, and names a bad line by
     its number.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or "not UTF-8 text"
-        raise UsageError(f"--prompts {path}: cannot be read ({reason})") from None
+    text = read_text(path, "--prompts")
     first = next((line for line in text.splitlines() if line.strip()), "")
-    json_lines = path.suffix == ".jsonl" or first.lstrip().startswith("{")
-    found = _json_lines(path, text) if json_lines else _texts(text)
+    by_line = path.suffix == ".jsonl" or first.lstrip().startswith("{")
+    found = _json_lines(path, text) if by_line else _texts(text)
     if not found:
         raise UsageError(f"--prompts {path}: no prompt in it")
     return tuple(found[:_MOST])
+
+
+def read_text(path: Path, option: str) -> str:
+    """The file's text. Raises UsageError, which names the option, when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as e:
+        reason = getattr(e, "strerror", None) or "not UTF-8 text"
+        raise UsageError(f"{option} {path}: cannot be read ({reason})") from None
+
+
+def json_lines(path: Path, text: str, option: str) -> Iterator[tuple[int, Any]]:
+    """Line numbers and what stands there; empty lines are left out. Raises UsageError for a
+    line that is not JSON, or that no server could be sent: NaN, half a character."""
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines() parts at U+2028 too
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line, parse_constant=_refused)
+            json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError):
+            raise UsageError(f"{option} {path}: line {number} is not JSON") from None
+        yield number, data
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _texts(text: str) -> list[Prompt]:
@@ -46,13 +70,7 @@ def _texts(text: str) -> list[Prompt]:
 
 def _json_lines(path: Path, text: str) -> list[Prompt]:
     out: list[Prompt] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            data = json.loads(line)
-        except ValueError:
-            raise UsageError(f"--prompts {path}: line {number} is not JSON") from None
+    for number, data in json_lines(path, text, "--prompts"):
         prompt = _prompt(data)
         if prompt is None:
             raise UsageError(
@@ -73,7 +91,7 @@ def _prompt(data: Any) -> Prompt | None:
         return prompt
     if not isinstance(messages, list) or not messages:
         return None
-    found = [_message(m) for m in messages]
+    found = [message(m) for m in messages]
     good = [m for m in found if m is not None]
     if len(good) < len(found):
         return None
@@ -82,14 +100,18 @@ def _prompt(data: Any) -> Prompt | None:
     return tuple(good)
 
 
-def _message(data: Any) -> dict[str, Any] | None:
+def message(data: Any) -> dict[str, Any] | None:
     """A message with its text in one piece; None when it is none."""
-    if not isinstance(data, dict) or data.get("role") not in _ROLES:
+    if not isinstance(data, dict):
+        return None
+    role = data.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
         return None
     content = data.get("content")
     if isinstance(content, list):  # OpenAI's parts
         texts = [p.get("text") if isinstance(p, dict) else None for p in content]
-        content = "".join(t for t in texts if isinstance(t, str)) if all(texts) else None
-    if content is None and data["role"] == "assistant" and data.get("tool_calls"):
+        told = all(isinstance(t, str) for t in texts)
+        content = "".join(t for t in texts if isinstance(t, str)) if told else None
+    if content is None and role == "assistant" and data.get("tool_calls"):
         return data
     return {**data, "content": content} if isinstance(content, str) else None

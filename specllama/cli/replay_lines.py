@@ -1,0 +1,184 @@
+"""What probe --replay shows: a row per setting, the map of the best n-gram type, the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from specllama.cli.planned_lines import planned_data
+from specllama.cli.probe_lines import serve_line
+from specllama.cli.probe_plots import ngram_table, verify_line
+from specllama.cli.tuning_lines import interval, interval_data, map_data, sizes_data
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from specllama.serving.probe import Planned
+    from specllama.serving.replay import Replay
+    from specllama.tuning.arms import NgramMap
+    from specllama.tuning.conversations import Conversations
+    from specllama.tuning.replayed import Setting
+
+_COLUMNS = (
+    "setting", "drafted", "accepted", "α", "tokens per step", "predicted speed-up", "what it is"
+)  # fmt: skip
+_LEFT = ("setting", "what it is")
+
+
+def planned_replay_lines(p: Planned, source: Conversations) -> Iterator[str]:
+    """--dry-run: what would be done."""
+    yield f"{p.plan.target.path.name}, {_held(source)}"
+    yield f"baseline {p.plan.speculating(None).command.display()}"
+    if p.task.ngrams:
+        names = ", ".join("+".join(s.methods) for s in p.task.ngrams)
+        yield f"replay   {names}: all sizes, over these answers; nothing is generated again"
+    for c in p.task.candidates:
+        name = f" with {c.speculation.draft.name}" if c.speculation.draft is not None else ""
+        yield f"read     {'+'.join(c.speculation.methods)}{name}, K up to {c.longest}"
+    for doubt in p.doubts:
+        yield f"note     {doubt} (--all replays it)"
+
+
+def planned_replay_data(p: Planned, source: Conversations) -> dict[str, Any]:
+    return {"replay": planned_data(p) | _source_data(source)}
+
+
+def title(r: Replay) -> str:
+    texts = r.texts
+    return (
+        f"{r.planned.plan.target.path.name}, {_answers(len(texts.known))} of {texts.tokens:,} "
+        f"tokens replayed, from {r.source.path.name}"
+    )
+
+
+def table(r: Replay) -> Table:
+    """One row per setting, the fastest first, and plain decoding where it stands among them."""
+    from rich.table import Table
+
+    out = Table(box=None, pad_edge=False, header_style="bold")
+    for name in _COLUMNS:
+        out.add_column(name, justify="left" if name in _LEFT else "right")
+    plain = ("no speculation", "", "", "", "1.00", "1x", "")
+    faster = sum(s.known.value >= 1 for s in r.settings)
+    cells = [_row(s) for s in r.settings]
+    for row in (*cells[:faster], plain, *cells[faster:]):
+        out.add_row(*row)
+    return out
+
+
+def _row(s: Setting) -> tuple[str, ...]:
+    return (
+        s.name,
+        f"{s.drafted:,}",
+        f"{s.accepted:,}",
+        f"{s.alpha:.2f}" if s.alpha is not None else "",
+        f"{s.tau:.2f}",
+        interval(s.speedup),
+        s.source,
+    )
+
+
+def below_table(r: Replay) -> Iterator[str]:
+    """The best type's map, the answer and what it rests on, and the line to run."""
+    yield from ngram_table(_of_best(r) or r.maps)
+    yield f"verdict  {'on' if r.best else 'off'} for these conversations: {r.reason}"
+    for d in r.dropped:
+        yield f"not used {d.what}: {d.why}"
+    for why, count in r.left_out.items():
+        yield f"left out {_answers(count)}: {why}"
+    if r.source.calls:
+        yield f"left out {_answers(r.source.calls)}: tool calls, whose tokens are not in the file"
+    for note in (*r.planned.doubts, *r.notes):
+        yield f"note     {note}"
+    yield (
+        "note     counts are of these very texts; speed-ups come from them and from what "
+        "verifying costs here"
+    )
+    if line := verify_line(r.costs):
+        yield f"verify   {line}"
+    yield f"cost     1 load of the model, {r.seconds:.0f} s"
+    yield f"run      {run_line(r)}"
+
+
+def _of_best(r: Replay) -> list[NgramMap]:
+    """The map that the answer was chosen from; the other types have their rows in the table."""
+    if r.best is None:
+        return []
+    spec = r.best.speculation
+    there = [m for m in r.maps if m.method in spec.methods and bool(m.draft) == spec.uses_draft]
+    draft = spec.draft.name if spec.draft is not None else ""
+    return [m for m in there if draft in m.draft][:1]
+
+
+def run_line(r: Replay) -> str:
+    return serve_line(r.planned, r.best.speculation if r.best is not None else None)
+
+
+def data(r: Replay) -> dict[str, Any]:
+    """The JSON object. A speed-up is [value, low, high]; times in ms."""
+    return {
+        "replay": {
+            "target": str(r.planned.plan.target.path),
+            "engine": r.planned.plan.engine.label,
+            "build": r.planned.plan.capabilities.label,
+            "workload": r.planned.task.workload,
+            **_source_data(r.source),
+            "answers_replayed": len(r.texts.known),
+            "tokens": r.texts.tokens,
+            "left_out": dict(r.left_out),
+            "step_ms": r.costs.plain.ms,
+            "verify_ms": {str(b): ms for b, ms in sorted(r.costs.verify.items())},
+            "settings": [_setting_data(s) for s in r.settings],
+            "ngram_maps": [map_data(m) for m in r.maps],
+            "speculation": "on" if r.best else "off",
+            "best": r.best.name if r.best else None,
+            "reason": r.reason,
+            "dropped": [{"what": d.what, "why": d.why} for d in r.dropped],
+            "doubts": list(r.planned.doubts),
+            "notes": list(r.notes),
+            "seconds": r.seconds,
+            "run": run_line(r),
+        }
+    }
+
+
+def _setting_data(s: Setting) -> dict[str, Any]:
+    spec = s.speculation
+    return {
+        "name": s.name,
+        "methods": list(spec.methods),
+        "draft": str(spec.draft) if spec.draft is not None else None,
+        "n_max": spec.n_max if spec.uses_draft else None,
+        "ngram": sizes_data(spec.ngram),
+        "drafted": s.drafted,
+        "accepted": s.accepted,
+        "steps": s.steps,
+        "tokens": s.tokens,
+        "alpha": s.alpha,
+        "tau": s.tau,
+        "speedup": interval_data(s.speedup),
+        "texts": len(s.known),
+        "source": s.source,
+        "only_compared": not s.may_win,
+        "by_length": {str(k): interval_data(i) for k, i in s.curve.items()},
+    }
+
+
+def _source_data(source: Conversations) -> dict[str, Any]:
+    return {
+        "file": str(source.path),
+        "conversations": len(Counter(r.line for r in source.requests)),
+        "answers": len(source.requests),
+        "tool_calls": source.calls,
+    }
+
+
+def _held(source: Conversations) -> str:
+    conversations = len(Counter(r.line for r in source.requests))
+    many = "1 conversation" if conversations == 1 else f"{conversations:,} conversations"
+    return f"{_answers(len(source.requests))} in {many} of {source.path.name}"
+
+
+def _answers(count: int) -> str:
+    return "1 answer" if count == 1 else f"{count:,} answers"

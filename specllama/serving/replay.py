@@ -1,0 +1,246 @@
+"""probe --replay: what every setting would have gained on conversations that were held.
+
+One server without speculation tokenizes them and shows what verifying costs; nothing of them is
+generated again. A draft reads the same tokens in process, where llama-cpp-python is installed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specllama.drafts.agreement import guessed
+from specllama.drafts.inprocess import Answer, MeasureError, available, offloads
+from specllama.engine.client import Client
+from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
+from specllama.engine.errors import EngineError
+from specllama.engine.settings import Speculation
+from specllama.errors import UsageError
+from specllama.serving.lab import Lab
+from specllama.serving.probe import Asked, Planned, planned
+from specllama.serving.stop import stop_on_signals
+from specllama.tuning.arms import Dropped, NgramMap, Progress, way
+from specllama.tuning.conversations import Conversations
+from specllama.tuning.costs import Costs, why_no_draft
+from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.past import Past, tokenized, verifying_costs
+from specllama.tuning.replayed import (
+    Guessed,
+    Setting,
+    Texts,
+    best_copies,
+    best_draft,
+    best_joined,
+    given_copies,
+    spec_default,
+    verdict,
+)
+from specllama.tuning.run import Candidate
+
+_COST_SHARE, _DRAFT_SHARE = 0.2, 0.5  # of the budget
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of it. `settings`: the fastest first; `best` None = speculation off. `left_out`:
+    why → how many requests."""
+
+    planned: Planned
+    source: Conversations
+    texts: Texts
+    costs: Costs
+    settings: tuple[Setting, ...]
+    maps: tuple[NgramMap, ...]
+    best: Setting | None
+    reason: str
+    left_out: Mapping[str, int]
+    dropped: tuple[Dropped, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+
+def planned_replay(asked: Asked) -> Planned:
+    """What would be replayed. Starts nothing. Raises UsageError for what cannot be."""
+    if len(asked.wishes) > 1:
+        raise UsageError("--replay goes with one --workload")
+    if asked.settings.parallel > 1:
+        raise UsageError("--replay is about one request at a time: leave out --parallel")
+    if asked.prompts or asked.lengths:
+        raise UsageError("--replay does not go with --prompts or --n-max")
+    (p,) = planned(asked)
+    user = p.plan.user
+    for name in (*NGRAM_SIZE_OPTIONS, "--spec-type", "--spec-default"):
+        if user.value(name) is not None or user.spelled(name):
+            raise UsageError(f"--replay tells what every setting does: leave out {name} after --")
+    if p.task.p_min is not None:
+        raise UsageError("--replay does not know probabilities: leave out the p-min after --")
+    if p.task.hybrid:
+        raise UsageError(
+            f"{p.plan.target.path.name} keeps a state that cannot be cut back: what its steps cost "
+            "is not known from a plain server",
+            "`specllama probe` without --replay measures it.",
+        )
+    return p
+
+
+def replay(asked: Asked, source: Conversations, log: Path, progress: Progress) -> Replay:
+    """The whole answer. Raises TuningError or EngineError when the plain server cannot be
+    measured or does not tell tokens."""
+    p = planned_replay(asked)
+    work = _Work(p, asked.budget, progress)
+    lab = Lab(p.plan, log)
+    try:
+        with stop_on_signals(but=("SIGINT",)):
+            work.say("loading the model")
+            served = lab.start(None, lambda: work.say("loading the model"))
+            past = work.told(served.client, source)
+            texts = past.texts
+            work.say("measuring what verifying several tokens costs")
+            seconds = _COST_SHARE * work.budget
+            costs = verifying_costs(served.client, p.task, texts, seconds, work.say)
+    except EngineError as e:
+        raise lab.blame(e) from None
+    finally:
+        lab.stop()
+    _copies(work, texts, costs)
+    _drafts(work, texts, costs)
+    best, reason = verdict(work.settings, costs)
+    ordered = sorted(work.settings, key=lambda s: -s.known.value)
+    return Replay(
+        p, source, texts, costs, tuple(ordered), tuple(work.maps), best, reason, past.left_out,
+        tuple(work.dropped), tuple(work.notes), time.monotonic() - work.started,
+    )  # fmt: skip
+
+
+@dataclass
+class _Work:
+    """What was found so far."""
+
+    planned: Planned
+    budget: float
+    progress: Progress
+    started: float = field(default_factory=time.monotonic)
+    settings: list[Setting] = field(default_factory=list)
+    maps: list[NgramMap] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def say(self, text: str = "") -> None:
+        spent = time.monotonic() - self.started
+        self.progress.step(text, min(1.0, spent / self.budget), max(0.0, self.budget - spent))
+
+    def told(self, client: Client, source: Conversations) -> Past:
+        self.say("tokenizing the conversations")
+        v = self.planned.plan.target.vocabulary
+        end = (v.eot_id if v.eot_id >= 0 else v.eos_id) if v is not None else -1
+        past = tokenized(client, self.planned.task, source, end, self.say)
+        if past.refused:
+            self.notes.append(f"refused by the server, the first one: {past.refused}")
+        return past
+
+    def add(self, setting: Setting | None) -> Setting | None:
+        if setting is not None and len(setting.known):
+            self.settings.append(setting)
+        return setting
+
+
+def _copies(work: _Work, texts: Texts, costs: Costs) -> None:
+    """Every n-gram type alone, and what they are compared with."""
+    plan, task = work.planned.plan, work.planned.task
+    for spec in task.ngrams:
+        work.say(f"replaying {spec.methods[0]}")
+        setting, speeds = best_copies(spec, texts, costs, may_win=task.drafts_alone)
+        work.add(setting)
+        work.maps.append(speeds)
+    there = {s.methods[0] for s in task.ngrams}
+    if "ngram-cache" not in there and not check_methods(plan.capabilities, ["ngram-cache"]):
+        cache = Speculation(("ngram-cache",))
+        work.add(best_copies(cache, texts, costs, may_win=False)[0])
+    order = [m for m in plan.workload.methods if m in there] or sorted(there)
+    for method in order[:1]:
+        spec = Speculation((method,), ngram=plan.workload.ngram)
+        work.add(given_copies(spec, texts, costs, "the profile's sizes"))
+    if not check_methods(plan.capabilities, ["ngram-mod"]):
+        work.add(spec_default(texts, costs))
+
+
+def _drafts(work: _Work, texts: Texts, costs: Costs) -> None:
+    """Every draft alone, and with the n-gram type that would have done most."""
+    task, wish = work.planned.task, work.planned.wish
+    named = wish.draft is not None or wish.method is not None
+    able: list[Candidate] = []
+    for c in task.candidates:
+        name = way(c.speculation)
+        own = c.cost * costs.plain.ms
+        if c.speculation.methods != ("draft-simple",):
+            work.dropped.append(
+                Dropped(name, "a head needs a running server: probe without --replay measures it")
+            )
+        elif not named and (why := why_no_draft(costs, own, c.longest, LEAST_GAIN, c.once)):
+            work.dropped.append(Dropped(name, why))
+        elif not available():
+            why = (
+                "reading with it needs llama-cpp-python: pip install 'specllama[llama-cpp-python]'"
+            )
+            work.dropped.append(Dropped(name, why))
+        else:
+            able.append(c)
+    for c in able:
+        until = time.monotonic() + _DRAFT_SHARE * work.budget / len(able)
+        work.say(f"reading the answers with {c.speculation.draft and c.speculation.draft.name}")
+        try:
+            found = _guessed(work, c, texts, costs, until)
+        except MeasureError as e:
+            work.dropped.append(Dropped(way(c.speculation), e.message))
+            continue
+        some = texts.first(len(found.agrees))
+        if len(some.known) < len(texts.known):
+            work.notes.append(
+                f"{way(c.speculation)} read the first {len(some.known)} answers only: "
+                "a larger --budget gives it more"
+            )
+        _predict(work, found, some, costs)
+
+
+def _guessed(work: _Work, c: Candidate, texts: Texts, costs: Costs, until: float) -> Guessed:
+    plan = work.planned.plan
+    assert c.speculation.draft is not None
+    given = plan.user.value("--threads") or ""
+    threads = int(given) if given.isdigit() and int(given) else None
+    answers = [Answer(k.prompt, k.answer) for k in texts.known]
+    agrees, passes = guessed(c.speculation.draft, answers, c.longest + 1, threads, until)
+    gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
+    why = "" if passes else "it cannot take back single tokens"
+    if gpus and not offloads():
+        passes, why = None, "llama-cpp-python here has no GPU"
+    if passes is None:
+        passes = (c.cost * costs.plain.ms,)
+        work.notes.append(
+            f"{way(c.speculation)}: what it costs is guessed from bytes, not measured ({why})"
+        )
+        return Guessed(c, agrees, passes, timed=False)
+    return Guessed(c, agrees, passes, timed=True)
+
+
+def _predict(work: _Work, found: Guessed, texts: Texts, costs: Costs) -> None:
+    task, c = work.planned.task, found.candidate
+    lengths = [k for k in range(1, c.longest + 1) if not task.lengths or k in task.lengths]
+    alone = work.add(best_draft(found, texts, costs, lengths, task.drafts_alone))
+    if alone is None:
+        work.dropped.append(Dropped(way(c.speculation), "no length of it has a known cost"))
+        return
+    copies = _most_copying(work.maps, task.ngrams)
+    if copies is not None:
+        work.say(f"replaying {copies.methods[0]} with {alone.name}")
+        both, speeds = best_joined(copies, alone.speculation, found, texts, costs)
+        work.add(both)
+        work.maps.append(speeds)
+
+
+def _most_copying(maps: Sequence[NgramMap], types: Sequence[Speculation]) -> Speculation | None:
+    """The n-gram type that does most alone."""
+    speed = {m.method: max(m.speeds.values(), default=0.0) for m in maps if not m.draft}
+    able = [s for s in types if s.methods[0] in speed]
+    return max(able, key=lambda s: speed[s.methods[0]], default=None)
