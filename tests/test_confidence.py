@@ -1,0 +1,181 @@
+"""Intervals and chances: against tables, by simulation, and for the tuner as a whole."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.tuning.arms import Tuned
+from specllama.tuning.confidence import (
+    Interval,
+    Ratios,
+    ratios,
+    student_cdf,
+    student_quantile,
+)
+from specllama.tuning.run import Candidate, Task
+from specllama.tuning.speedup import tau_constant
+from tests.fake_lab import Request, Script, tuned
+
+# Student's t, upper quantiles as printed in tables (e.g. NIST handbook 1.3.6.7.2)
+TABLE = {
+    (1, 0.90): 3.078,
+    (1, 0.95): 6.314,
+    (1, 0.975): 12.706,
+    (2, 0.975): 4.303,
+    (3, 0.95): 2.353,
+    (4, 0.975): 2.776,
+    (5, 0.995): 4.032,
+    (7, 0.975): 2.365,
+    (10, 0.90): 1.372,
+    (10, 0.975): 2.228,
+    (11, 0.975): 2.201,
+    (20, 0.95): 1.725,
+    (30, 0.975): 2.042,
+    (100, 0.975): 1.984,
+    (1000, 0.975): 1.962,
+}
+
+
+@pytest.mark.parametrize(("at", "value"), TABLE.items())
+def test_students_t_is_the_tables(at: tuple[int, float], value: float) -> None:
+    freedom, p = at
+    assert student_quantile(p, freedom) == pytest.approx(value, abs=0.0006)
+    assert student_quantile(1 - p, freedom) == pytest.approx(-value, abs=0.0006)
+    assert student_cdf(value, freedom) == pytest.approx(p, abs=1e-4)
+
+
+def test_students_t_in_closed_form() -> None:
+    for t in (-7.0, -1.0, -0.1, 0.0, 0.5, 3.0, 40.0):
+        assert student_cdf(t, 1) == pytest.approx(0.5 + math.atan(t) / math.pi, abs=1e-9)
+        assert student_cdf(t, 2) == pytest.approx(0.5 + t / 2 / math.sqrt(2 + t * t), abs=1e-9)
+
+
+@given(st.floats(-50, 50), st.floats(0.05, 500))
+def test_students_t_is_a_distribution(t: float, freedom: float) -> None:
+    p = student_cdf(t, freedom)
+    assert 0 <= p <= 1
+    assert student_cdf(-t, freedom) == pytest.approx(1 - p, abs=1e-9)
+    assert student_cdf(t + 0.1, freedom) >= p - 1e-12
+
+
+@pytest.mark.parametrize("n", [5, 8, 12])
+@pytest.mark.parametrize("uneven", [False, True], ids=["alike", "uneven"])
+def test_nineteen_intervals_in_twenty_hold_the_truth(n: int, uneven: bool) -> None:
+    """Log-normal speed-ups by prompt; `uneven`: answers of 20 to 60 tokens."""
+    rng, hits, rounds = random.Random(n), 0, 1500
+    for _ in range(rounds):
+        weights = tuple(rng.uniform(20, 60) if uneven else 40.0 for _ in range(n))
+        seen = Ratios(tuple(math.log(1.1) + rng.gauss(0, 0.12) for _ in range(n)), weights)
+        i = seen.interval()
+        hits += i.low <= 1.1 <= i.high
+    assert 0.93 <= hits / rounds <= 0.97
+
+
+def test_chances_are_as_often_right_as_they_say() -> None:
+    rng, below, rounds = random.Random(3), 0, 2000
+    for _ in range(rounds):
+        seen = Ratios(tuple(rng.gauss(0, 0.12) for _ in range(7)), (1.0,) * 7)
+        below += seen.chance_below(1.0) < 0.1
+    assert below / rounds == pytest.approx(0.1, abs=0.02)
+
+
+def test_by_hand() -> None:
+    r = ratios([(10, 5, 40), (10, 10, 40), (0, 5, 40), (10, 0, 40), (10, 5, 0)])
+    assert r.logs == pytest.approx((math.log(2), 0))
+    assert r.value == pytest.approx(math.sqrt(2))
+    assert r.freedom == pytest.approx(1)
+    # spread of log 2 / √2 over two prompts
+    assert r.error == pytest.approx(math.log(2) / 2)
+    half = 12.706 * math.log(2) / 2
+    assert r.interval().high == pytest.approx(math.exp(math.log(2) / 2 + half), rel=1e-3)
+    assert Ratios((0.0, 1.0), (1.0, 3.0)).mean == pytest.approx(0.75)
+    assert Ratios((0.1, 0.3), (1.0, 1.0)).shifted(-0.1).logs == pytest.approx((0.0, 0.2))
+
+
+def test_one_prompt_says_nothing_of_others() -> None:
+    one = Ratios((0.5,), (40.0,))
+    assert one.interval() == Interval(math.exp(0.5), 0.0, math.inf)
+    assert one.chance_below(1.0) == 0.5
+    assert (Ratios().value, Ratios().mean, Ratios().chance_below(1.0)) == (1.0, 0.0, 0.5)
+
+
+def test_prompts_that_agree_by_chance_are_not_certainty() -> None:
+    same = Ratios((0.02,) * 5, (40.0,) * 5)
+    assert same.interval().low < 1.02
+    assert same.interval(4).low < same.interval().low
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(0.1, 1e4)), max_size=20), st.integers(1, 9))
+def test_any_prompts(seen: list[tuple[float, float]], comparisons: int) -> None:
+    r = Ratios(tuple(x for x, _ in seen), tuple(w for _, w in seen))
+    i = r.interval(comparisons)
+    assert i.low <= i.value <= i.high
+    assert 0 <= r.chance_below(1.03) <= 1
+    assert r.chance_below(1.0) <= r.chance_below(1.03) + 1e-12
+    assert -1 <= r.freedom <= len(seen)
+
+
+# ---- the tuner as a whole ---------------------------------------------------------
+
+PROMPTS = tuple(f"prompt number {i}" for i in range(24))
+DRAFT = Speculation(("draft-simple",), Path("draft.gguf"), n_max=4)
+NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
+PLAIN, OWN = 90.0, 9.0  # ms, as a CPU has them
+P, P_SPREAD = 0.6, 0.09  # acceptance: at K = 2 a tenth between prompts
+REAL = {1: 1.02, 2: 1.12, 3: 1.09, 4: 1.09, 5: 1.03, 6: 0.98, 7: 0.94, 8: 0.90}  # tuner.md
+
+
+@functools.cache
+def mean_tau(k: int) -> float:
+    """The geometric mean of τ(k) over prompts."""
+    rng = random.Random(5)
+    logs = (math.log(tau_constant(likely(rng), k)) for _ in range(4000))
+    return math.exp(sum(logs) / 4000)
+
+
+def likely(rng: random.Random) -> float:
+    return min(0.95, max(0.05, rng.gauss(P, P_SPREAD)))
+
+
+def drafted(seed: int, gains: dict[int, float], budget: float) -> Tuned:
+    """A draft of which each K is worth what `gains` says, on a machine that is a few percent
+    faster or slower at each launch."""
+
+    def verify(b: int) -> float:
+        if b == 1:
+            return PLAIN
+        return mean_tau(b - 1) * PLAIN / gains.get(b - 1, 0.5) - b * OWN
+
+    script = Script(
+        verify,
+        own=lambda m: OWN,
+        accept=lambda r: likely(random.Random(f"{seed}/{r.prompt}")),
+        noise=0.04,
+        drift=lambda n: math.exp(random.Random(f"{seed}/launch {n}").gauss(0, 0.05)),
+    )
+    draft = Candidate(DRAFT, longest=8, cost=0.1)
+    wanted = Task("code", PROMPTS, {"temperature": 0.2}, False, (draft,), budget=budget)
+    return tuned(script, wanted, seed)[0]
+
+
+def copied(seed: int, per_token: float, copies: float, budget: float) -> Tuned:
+    def share(r: Request) -> float:
+        return copies
+
+    script = Script(
+        lambda b: PLAIN + per_token * (b - 1),
+        copies=share,
+        length=lambda p: 150,
+        noise=0.04,
+        drift=lambda n: math.exp(random.Random(f"{seed}/launch {n}").gauss(0, 0.05)),
+    )
+    wanted = Task("edit", PROMPTS, {"temperature": 0.2}, False, ngrams=(NGRAM,), budget=budget)
+    return tuned(script, wanted, seed)[0]

@@ -1,0 +1,225 @@
+"""Predictions: the best of many settings, without flattery; against what servers then do."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.tuning.arms import Trial
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.costs import Costs
+from specllama.tuning.measure import Answer, Measurement
+from specllama.tuning.ngrams import Known, grid
+from specllama.tuning.predict import (
+    cautious,
+    choose,
+    combined_rows,
+    draft_rows,
+    known_texts,
+    near_sizes,
+    ngram_rows,
+)
+from specllama.tuning.speedup import Cost, Step, StepLog
+
+SPEC = Speculation(("draft-simple",), Path("d.gguf"), n_max=4)
+COSTS = Costs(Cost(10.0, 0.1, 9), {b: 10.0 + (b - 1) for b in range(1, 66)})
+
+
+def alone(s: object) -> list[object]:
+    return []
+
+
+def rows(logs: dict[int, list[float]]) -> dict[int, Ratios]:
+    return {k: Ratios(tuple(x), (1.0,) * len(x)) for k, x in logs.items()}
+
+
+def test_the_highest_mean_is_chosen() -> None:
+    found = choose(rows({1: [0.1, 0.12, 0.1], 2: [0.2, 0.22, 0.2], 3: [0.0, 0.0, 0.1]}), alone)
+    assert found is not None
+    assert found[0] == 2
+    assert found[1].logs == (0.2, 0.22, 0.2)
+
+
+def test_nothing_to_choose_from() -> None:
+    assert choose({}, alone) is None
+    assert choose({1: Ratios()}, alone) is None
+    one = choose(rows({1: [0.3], 2: [0.5]}), alone)
+    assert one is not None
+    assert one == (2, Ratios((0.5,), (1.0,)))
+
+
+def test_a_setting_that_lives_on_one_text_comes_after_one_that_helps_in_all() -> None:
+    found = choose(rows({1: [0.2, 0.2, 0.2, 0.2], 2: [1.0, 0.0, 0.0, 0.0]}), alone)
+    assert found is not None
+    assert found[0] == 1
+
+
+def test_neighbours_count() -> None:
+    """A single size that stands out of its surroundings by chance."""
+    sizes = grid("ngram-simple")
+    near = near_sizes(sizes)
+    peak, hill = NgramSizes(12, 24), NgramSizes(4, 8)
+    worth = {s: [0.0, 0.01, -0.01] for s in sizes}
+    worth[peak] = [0.32, 0.3, 0.31]
+    for s in (hill, *near(hill)):
+        worth[s] = [0.29, 0.27, 0.28]
+    found = choose({s: Ratios(tuple(x), (1.0,) * 3) for s, x in worth.items()}, near)
+    assert found is not None
+    assert found[0] == hill
+    assert set(near(hill)) == {
+        NgramSizes(3, 8),
+        NgramSizes(5, 8),
+        NgramSizes(4, 6),
+        NgramSizes(4, 10),
+    }
+
+
+def test_the_best_of_a_hundred_does_not_flatter_itself() -> None:
+    """All settings are worth nothing: the best looks like a gain, what is said of it does not."""
+    best, said, rounds = 0.0, 0.0, 60
+    for seed in range(rounds):
+        rng = random.Random(seed)
+        seen = rows({k: [rng.gauss(0, 0.1) for _ in range(6)] for k in range(100)})
+        found = choose(seen, alone)
+        assert found is not None
+        best += seen[found[0]].mean / rounds
+        said += found[1].mean / rounds
+    assert best > 0.06
+    assert abs(said) < 0.02
+
+
+@given(
+    st.integers(1, 6).flatmap(
+        lambda n: st.dictionaries(
+            st.integers(0, 30),
+            st.lists(st.floats(-2, 2), min_size=n, max_size=n),
+            min_size=1,
+            max_size=8,
+        )
+    )
+)
+def test_any_rows(logs: dict[int, list[float]]) -> None:
+    found = choose(rows(logs), lambda k: [k - 1, k + 1])
+    assert found is not None
+    assert found[0] in logs
+    assert len(found[1]) == len(next(iter(logs.values())))
+    assert cautious(found[1]) <= found[1].mean
+
+
+# ---- copies ----------------------------------------------------------------------
+
+
+def test_a_copy_by_hand() -> None:
+    """The prompt's 20 tokens come back whole: after two of them the rest is drafted."""
+    prompt = tuple(range(100, 130))
+    text = Known(prompt, (1, *prompt[5:25], 2, 3, 4), 0)
+    found = ngram_rows("ngram-simple", [NgramSizes(2, 16)], [text], COSTS)
+    (row,) = found.values()
+    # first token given; 2 plain steps, 16 drafted and one more, 5 plain ones or drafts cut short
+    assert row.weights == (23.0,)
+    assert row.value > 1.5
+
+
+def test_sizes_without_a_cost_are_left_out() -> None:
+    short = Costs(Cost(10.0, 0.1, 9), {1: 10.0, 9: 20.0})
+    text = Known(tuple(range(50)), tuple(range(20, 40)))
+    found = ngram_rows("ngram-simple", grid("ngram-simple"), [text], short)
+    assert found
+    assert max(s.m for s in found) == 8
+
+
+def test_answers_without_ids_and_of_a_few_words_are_not_replayed() -> None:
+    ids = tuple(range(9))
+
+    def answered(ids: tuple[int, ...], asked: tuple[int, ...]) -> Answer:
+        return Answer(5, 1.0, 1.0, len(ids), 90.0, 0, 0, "", (), asked, ids)
+
+    good = answered(ids, (1, 2))
+    texts = known_texts([good, answered((), (1, 2)), answered(ids, ()), answered((1, 2), ids)], 40)
+    assert texts == (Known((1, 2), ids, 40),)
+
+
+# ---- drafts ----------------------------------------------------------------------
+
+
+def head(k: int, p: float, seed: int, decline: float = 0.0, tokens: int = 120) -> tuple[Step, ...]:
+    """The steps of one answer; how hard its tokens are to guess is in the text."""
+    rng = random.Random(seed)
+    u = [rng.random() for _ in range(tokens + 40)]
+    out, at = [], 0
+    while at < tokens:
+        kept = 0
+        while kept < k and u[at + kept] < p - decline * kept:
+            kept += 1
+        out.append(Step(k, kept, 10.0 + 3.0 * k))
+        at += kept + 1
+    return tuple(out)
+
+
+def launched(k: int, p: float, n: int = 20, decline: float = 0.0) -> Trial:
+    answers = []
+    for seed in range(n):
+        steps = head(k, p, seed, decline)
+        tokens = 1 + sum(s.accepted + 1 for s in steps)
+        ids = tuple(10_000 * (seed + 1) + i for i in range(tokens))
+        answers.append(Answer(9, 9.0, 9.0, tokens, 1.0, 9, 9, "", steps, tuple(range(40)), ids))
+    lengths = tuple(Step(j, 0, 10.0 + 3.0 * j) for j in range(k + 1) for _ in range(3))
+    spec = Speculation(SPEC.methods, SPEC.draft, n_max=k)
+    return Trial(spec, Measurement(tuple(answers)), StepLog(lengths), 1.0, Cost(9.5, 0.1, 9))
+
+
+def true_gain(k: int, p: float, decline: float, plain: float = 9.5) -> float:
+    logs = []
+    for seed in range(20):
+        steps = head(k, p, seed, decline)
+        logs.append(math.log(sum(s.accepted + 1 for s in steps) / sum(s.ms for s in steps) * plain))
+    return sum(logs) / len(logs)
+
+
+@pytest.mark.parametrize("decline", [0.0, 0.07])
+def test_every_shorter_length_is_predicted_from_the_longest(decline: float) -> None:
+    found = draft_rows(launched(6, 0.75, decline=decline))
+    assert set(found) == {1, 2, 3, 4, 5, 6}
+    for k, row in found.items():
+        assert row.mean == pytest.approx(true_gain(k, 0.75, decline), abs=0.03), k
+        assert len(row) == 20
+
+
+def test_lengths_without_a_cost_have_no_prediction() -> None:
+    trial = launched(4, 0.7)
+    only = StepLog(tuple(s for s in trial.lengths.steps if s.drafted in (0, 2)))
+    found = draft_rows(Trial(SPEC, trial.measurement, only, 1.0, trial.plain))
+    assert set(found) == {2, 4}
+
+
+def test_an_old_builds_answers_have_no_rows() -> None:
+    silent = Measurement((Answer(9, 9.0, 9.0, 40, 1.0, 9, 9, "", ()),))
+    assert draft_rows(Trial(SPEC, silent, StepLog(()), 0.0, Cost(10, 0, 2))) == {}
+
+
+def test_a_combination_without_copies_is_the_draft() -> None:
+    trial = launched(4, 0.7)
+    sizes = [NgramSizes(4, 8)]
+    both = combined_rows("ngram-simple", sizes, trial, 4, COSTS)[sizes[0]]
+    # the same steps, but for the tokens after drafts that were accepted whole
+    assert both.mean == pytest.approx(draft_rows(trial)[4].mean, abs=0.05)
+
+
+def test_a_combination_needs_ids_and_costs() -> None:
+    trial = launched(4, 0.7)
+    sizes = [NgramSizes(4, 8)]
+    assert combined_rows("ngram-simple", sizes, trial, 4, Costs(Cost(10, 0, 9))) == {}
+    assert combined_rows("ngram-simple", sizes, trial, 9, COSTS) == {}
+    bare = Measurement(
+        tuple(
+            Answer(9, 9.0, 9.0, a.tokens, 1.0, 9, 9, "", a.steps) for a in trial.measurement.answers
+        )
+    )
+    without = Trial(trial.speculation, bare, trial.lengths, 1.0, trial.plain)
+    assert combined_rows("ngram-simple", sizes, without, 4, COSTS) == {}
