@@ -21,8 +21,8 @@ from specllama.tuning.replayed import Texts
 from specllama.tuning.run import Task
 from specllama.tuning.speedup import Cost
 
-# What is replayed of a large file: all sizes take about a minute then.
-_MOST_ANSWERED, _MOST_TOKENS = 40_000, 250_000
+# What is replayed of a large file, by seconds of the budget: all sizes take a third of it then.
+_ANSWERED_PER_S, _TOKENS_PER_S = 130, 800
 _MOST_GROUPS, _LEAST_CONVERSATIONS = 40, 5
 _LEAST_TOKENS = 2  # the first comes from the prompt: an answer of one has no step
 _PLAIN_TOKENS, _PLAIN_ROUNDS = 17, 2
@@ -44,14 +44,16 @@ class Past:
 
 
 def tokenized(client: Client, task: Task, source: Conversations, end: int, tick: Tick) -> Past:
-    """The requests as token ids. `end`: the token that ends an answer, -1 = not known."""
+    """The requests as token ids, as many as the budget allows. `end`: the token that ends an
+    answer, -1 = not known."""
     out: list[tuple[int, Known]] = []
     left: Counter[str] = Counter()
     refused = ""
     answered = total = 0
     for i, r in enumerate(source.requests):
-        if answered >= _MOST_ANSWERED or total >= _MOST_TOKENS:
-            left[f"beyond the first {answered:,} tokens of answers"] = len(source.requests) - i
+        spent = max(answered / _ANSWERED_PER_S, total / _TOKENS_PER_S)
+        if out and spent >= task.budget:
+            left["a larger --budget replays them too"] = len(source.requests) - i
             break
         try:
             as_is = isinstance(r.prompt, str) and not task.chat
