@@ -21,6 +21,8 @@ from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.workloads import Workload
 
+_PROMPTS = 12
+
 
 def measured(
     target: ModelInfo, picked: Picked, workload: Workload, text: Path | None, threads: int | None

@@ -24,8 +24,10 @@ from specllama.tuning.run import Candidate, Task
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
 _IRRELEVANT_ENV = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_ALIAS"}
 # What decides which devices the server sees, and how it uses them.
-_ENV = ("LLAMA_ARG_", "GGML_", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-_ENV += ("ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "OMP_NUM_THREADS")
+_ENV = tuple(
+    "LLAMA_ARG_ GGML_ CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES "
+    "ZE_AFFINITY_MASK ONEAPI_DEVICE_SELECTOR OMP_NUM_THREADS".split()
+)
 # In the order in which equal ones are preferred. ngram-cache only when it is named: α fell from
 # 86 % to 11 % on the second request (llama.cpp issue 27852).
 _NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
