@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from specllama.tuning.statistics import TimeSplit
 MOST_K = 8  # where neither the file nor the cost curve says another limit
 SERVE_LOADS = 4  # of the target, until it serves
 # Tokens of an answer: so that it takes this share of the budget, within these bounds.
-_ANSWER_SHARE, _LEAST_TOKENS, _MOST_TOKENS = 0.07, 32, 192
+_ANSWER_SHARE, _LEAST_TOKENS, _MOST_TOKENS = 0.07, 24, 192
 _PROMPT_SHARE = 0.5  # of an answer's time that evaluating its prompt may take
 _FEW = 3  # answers that a launch is worth at least
 
@@ -127,12 +128,22 @@ class Run:
     def too_many(self) -> str:
         return f"not more than {self.task.loads} loads before serving"
 
-    def needs(self, loads: int) -> float:
-        """Seconds that so many launches with a few answers each take."""
+    @property
+    def step_ms(self) -> float:
+        """A plain step with its part of evaluating a prompt; 0 where it is not known yet."""
         if self.plain is None:
             return 0.0
-        answer_s = (1 + _PROMPT_SHARE / 2) * self.tokens * self.plain.costs.plain.ms / 1000
-        return loads * (self.load_s + _FEW * answer_s)
+        return (1 + _PROMPT_SHARE / 2) * self.plain.costs.plain.ms
+
+    def needs(self, loads: int) -> float:
+        """Seconds that so many launches with a few short answers each take."""
+        return loads * (self.load_s + _FEW * _LEAST_TOKENS * self.step_ms / 1000)
+
+    def shorten(self, seconds: float, answers: int) -> None:
+        """Makes answers so short that so many of them fit into the time."""
+        if self.step_ms and math.isfinite(seconds):
+            fitting = int(seconds / answers * 1000 / self.step_ms)
+            self.tokens = max(_LEAST_TOKENS, min(self.tokens, fitting))
 
     def say(self, text: str = "") -> None:
         share = min(1.0, self.spent / max(0.001, self.task.budget))

@@ -14,14 +14,18 @@ from specllama.tuning.speedup import Cost, StepLog
 from specllama.tuning.statistics import time_split
 
 _ROUNDS = 4  # short requests for each length
-_ANSWERS_SHARE, _LENGTHS_SHARE = 0.22, 0.08  # of the budget
+# Of what is left of the budget; the rest is for the confirmation, which decides.
+_ANSWERS_SHARE, _LENGTHS_SHARE = 0.3, 0.12
+_LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between are often seen by the way
 _LEAST_ANSWERS, _MOST_ANSWERS = 3, 8
 
 
 def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens."""
     client, task = served.client, run.task
-    job = run.job(_ANSWERS_SHARE * task.budget)
+    left = max(0.0, run.left)
+    run.shorten(_ANSWERS_SHARE * left, _LEAST_ANSWERS)
+    job = run.job(_ANSWERS_SHARE * left)
     warm_up(client, job)
     answers: list[Answer] = []
     most = max(_LEAST_ANSWERS, min(_MOST_ANSWERS, len(task.prompts) // 3))
@@ -29,15 +33,10 @@ def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> T
         answers.append(ask(client, run.next_question(), job))
         run.say()
     found = measured(answers, task.hybrid)
-    top = spec.n_max
-    lengths = [0, *(k for k in range(1, top + 1) if not task.lengths or k in task.lengths), top]
-    steps = sample_lengths(
-        client,
-        run.asked[-1],
-        run.job(_LENGTHS_SHARE * task.budget),
-        list(dict.fromkeys(lengths)),
-        _ROUNDS,
-    )
+    wanted = [k for k in task.lengths or _LENGTHS if k < spec.n_max]
+    lengths = dict.fromkeys([0, *wanted, spec.n_max])
+    share = run.job(_LENGTHS_SHARE * left)
+    steps = sample_lengths(client, run.asked[-1], share, list(lengths), _ROUNDS)
     split = time_split(served.log())
     zero = StepLog(found.log.steps + steps.steps).cost(0) or _plain(run)
     own = own_pass(candidate, split, zero.ms)
