@@ -14,24 +14,20 @@ from specllama.tuning.speedup import (
     Cost,
     Step,
     StepLog,
+    Trend,
     agreement,
     break_even,
-    combined,
     conditional,
     constant_acceptance,
     effective_acceptance,
     fit_cost,
-    lengths_from_acceptance,
-    oracle,
-    paired_ratio,
-    predict,
-    replayed_lengths,
-    tau,
+    replayed_tau,
     tau_constant,
+    trend,
 )
 
 CURVE = {k: Cost(10 + 2 * k, 0.01, 50) for k in range(1, 6)}
-PLAIN = Cost(10.0, 0.01, 100)
+LEVEL = Trend(0.7, 0.0, 0.7)
 
 
 def test_the_guides_example() -> None:
@@ -42,7 +38,6 @@ def test_the_guides_example() -> None:
 
 
 def test_tau_by_hand() -> None:
-    assert tau([0.8, 0.5, 0.2]) == pytest.approx(2.5)
     assert tau_constant(0.5, 3) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
     assert tau_constant(1.0, 4) == 5.0
     assert tau_constant(0.0, 4) == 1.0
@@ -61,18 +56,98 @@ def test_acceptance_by_position_by_hand() -> None:
     assert StepLog(tuple(steps)).acceptance == pytest.approx((4 / 5, 2 / 4, 1 / 4))
 
 
-def test_prediction_by_hand() -> None:
-    found = predict(lengths_from_acceptance([0.8, 0.5, 0.2], 1000), CURVE, PLAIN)
-    assert set(found) == {1, 2, 3}  # never past what was measured
-    assert found[1].value == pytest.approx(1.8 / 12 * 10)
-    assert found[2].value == pytest.approx(2.3 / 14 * 10)
-    assert found[2].low < found[2].value < found[2].high
-
-
 def test_agreement_by_hand() -> None:
     # drafts of 3: two right, then a wrong one; nothing right; all right and one unknown
     log = StepLog((Step(3, 2, 1.0), Step(3, 0, 1.0), Step(3, 3, 1.0), Step(0, 0, 1.0)))
     assert agreement(log) == [True, True, False, False, True, True, True, True, False]
+
+
+# ---- other lengths, from one launch ----------------------------------------------
+
+
+def answer(bits: list[bool], k: int) -> StepLog:
+    """What a draft of k tokens makes of a text of which it guesses the tokens with a True."""
+    out, at = [], 0
+    while at + k + 1 <= len(bits):
+        kept = 0
+        while kept < k and bits[at + kept]:
+            kept += 1
+        out.append(Step(k, kept, 1.0))
+        at += kept + 1
+    return StepLog(tuple(out))
+
+
+def launched(k: int, p: float, decline: float, seeds: range = range(40)) -> list[StepLog]:
+    """Answers of a head that is right with probability p at its first token and less by
+    `decline` at each further one."""
+    out = []
+    for seed in seeds:
+        rng = random.Random(seed)
+        u = [rng.random() for _ in range(400)]
+        steps, at = [], 0
+        while at + k + 1 <= len(u):
+            kept = 0
+            while kept < k and u[at + kept] < p - decline * kept:
+                kept += 1
+            steps.append(Step(k, kept, 1.0))
+            at += kept + 1
+        out.append(StepLog(tuple(steps)))
+    return out
+
+
+def seen(logs: list[StepLog]) -> float:
+    """τ over all answers."""
+    return sum(log.tokens for log in logs) / sum(len(log.steps) for log in logs)
+
+
+def joined(logs: list[StepLog]) -> StepLog:
+    return StepLog(tuple(s for log in logs for s in log.steps))
+
+
+def replayed(logs: list[StepLog], k: int, by_depth: Trend) -> float:
+    found = [replayed_tau(log, k, by_depth) for log in logs]
+    return sum(log.tokens for log in logs) / sum(
+        log.tokens / t for log, t in zip(logs, found, strict=True)
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8])
+def test_a_head_that_declines_with_depth(k: int) -> None:
+    """MTP: 85 % at the first token, 8 points less at each further one."""
+    at_8 = launched(8, 0.85, 0.08)
+    declines = trend(joined(at_8))
+    assert declines.slope == pytest.approx(-0.08, abs=0.01)
+    assert declines.at(1) == pytest.approx(0.85, abs=0.02)
+    truth = seen(launched(k, 0.85, 0.08))
+    assert replayed(at_8, k, declines) == pytest.approx(truth, rel=0.015)
+
+
+def test_without_the_correction_a_short_draft_of_it_would_seem_worse() -> None:
+    at_8, truth = launched(8, 0.85, 0.08), seen(launched(2, 0.85, 0.08))
+    mean = trend(joined(at_8)).mean
+    assert replayed(at_8, 2, Trend(mean, 0.0, mean)) < 0.97 * truth
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8])
+def test_a_draft_model_does_not_decline_and_is_not_changed(k: int) -> None:
+    at_8 = launched(8, 0.7, 0.0)
+    found = trend(joined(at_8))
+    assert found.slope == 0.0
+    assert replayed(at_8, k, found) == pytest.approx(seen(launched(k, 0.7, 0.0)), rel=0.015)
+
+
+def test_chance_is_no_decline() -> None:
+    """Of short looks at a draft that does not decline, few seem to."""
+    declining = sum(
+        trend(joined(launched(8, 0.7, 0.0, range(s, s + 1)))).slope < 0 for s in range(100)
+    )
+    assert declining <= 6
+
+
+def test_the_length_it_was_launched_with_is_kept() -> None:
+    log = StepLog((Step(2, 2, 1.0), Step(2, 0, 1.0), Step(2, 1, 1.0), Step(0, 0, 1.0)))
+    assert replayed_tau(log, 2, LEVEL) == pytest.approx(7 / 4, rel=0.05)
+    assert replayed_tau(StepLog(()), 4, LEVEL) == 1.0
 
 
 def test_shorter_drafts_begin_elsewhere() -> None:
@@ -80,25 +155,16 @@ def test_shorter_drafts_begin_elsewhere() -> None:
     one of a single token begins one step in three on the hard one."""
     rng = random.Random(1)
     bits = [[(i % 5) < 4 and rng.random() < 0.97 for i in range(600)] for _ in range(5)]
-
-    def steps(answer: list[bool], k: int) -> StepLog:
-        out, at = [], 0
-        while at + k + 1 <= len(answer):
-            kept = 0
-            while kept < k and answer[at + kept]:
-                kept += 1
-            out.append(Step(k, kept, 1.0))
-            at += kept + 1
-        return StepLog(tuple(out))
-
-    seen = [steps(answer, 8) for answer in bits]
-    found = replayed_lengths(seen)
+    logs = [answer(b, 8) for b in bits]
     for k in (1, 2, 4, 8):
-        truth = [s for answer in bits for s in steps(answer, k).steps]
-        tokens = sum(s.accepted + 1 for s in truth) / len(truth)
-        assert found[k][0] == pytest.approx(tokens, rel=0.03)
-    naive = 1 + sum(log.acceptance[0] for log in seen) / len(seen)
-    assert abs(naive - found[1][0]) > 0.1
+        truth = seen([answer(b, k) for b in bits])
+        found = replayed(logs, k, Trend(0.9, 0.0, 0.9))
+        assert found == pytest.approx(truth, rel=0.03)
+    naive = 1 + sum(log.acceptance[0] for log in logs) / len(logs)
+    assert abs(naive - seen([answer(b, 1) for b in bits])) > 0.1
+
+
+# ---- costs -----------------------------------------------------------------------
 
 
 def test_break_even_by_hand() -> None:
@@ -112,18 +178,6 @@ def test_a_straight_line_is_found() -> None:
     log = StepLog(tuple(Step(k, 0, 10 + 2.5 * k) for k in (0, 1, 2, 4, 8) for _ in range(3)))
     assert fit_cost(log) == pytest.approx((10.0, 2.5, 0.0), abs=1e-9)
     assert fit_cost(StepLog(())) == (0.0, 0.0, 0.0)
-
-
-def test_a_combination_lies_between() -> None:
-    copies, drafts = (9.0, 20.0), (2.0, 12.0)
-    assert combined(0.0, copies, drafts) == pytest.approx(2 / 12)
-    assert combined(1.0, copies, drafts) == pytest.approx(9 / 20)
-    assert combined(0.5, copies, drafts) == pytest.approx(11 / 32)
-
-
-def test_the_oracle_takes_the_best_of_each_prompt() -> None:
-    assert oracle([[10, 10, 10], [5, 20, 10], [20, 5, 20]]) == pytest.approx(30 / 20)
-    assert oracle([]) == 1.0
 
 
 @pytest.mark.parametrize(("p", "k"), [(0.3, 3), (0.7, 4), (0.9, 8)])
@@ -140,34 +194,9 @@ def test_simulation_agrees(p: float, k: int) -> None:
     assert log.tokens_per_step == pytest.approx(tau_constant(p, k), rel=0.03)
     for i, a in enumerate(log.acceptance, 1):
         assert a == pytest.approx(p**i, abs=0.03)
-    found = predict(lengths_from_acceptance(log.acceptance, 4000), log.curve(), PLAIN)[k]
-    true = tau_constant(p, k) / (10 + k) * 10
-    assert found.low <= true <= found.high
-    assert (found.high - found.low) / found.value < 0.1
-
-
-def test_the_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
-    hits = 0
-    for seed in range(200):
-        rng = random.Random(seed)
-        base = [rng.gauss(10, 1) for _ in range(12)]
-        other = [rng.gauss(8, 1) for _ in range(12)]
-        i = paired_ratio(base, other, rounds=300, seed=seed)
-        hits += i.low <= 1.25 <= i.high
-    assert hits >= 176  # bootstrap over a dozen is a little short of 95 %
-
-
-def test_one_pair_says_nothing() -> None:
-    i = paired_ratio([10.0], [5.0])
-    assert (i.value, i.low, i.high) == (2.0, 0.0, math.inf)
-    with pytest.raises(ValueError, match="shorter"):
-        paired_ratio([1.0, 2.0], [1.0])
-
-
-def test_pairs_without_a_speed_are_left_out() -> None:
-    assert paired_ratio([10.0, 0.0, 10.0, 12.0], [5.0, 5.0, 0.0, 6.0]).value == 2
-    with pytest.raises(ValueError, match="show a speed"):
-        paired_ratio([0.0, 2.0], [1.0, 0.0])
+    cost = log.cost(k)
+    assert cost is not None
+    assert abs(cost.ms - (10 + k)) < 4 * cost.error
 
 
 def test_a_single_hiccup_does_not_shift_the_cost() -> None:
@@ -186,14 +215,16 @@ steps = st.lists(
 )
 
 
-@given(steps)
-def test_any_log(found: list[Step]) -> None:
+@given(steps, st.integers(1, 16))
+def test_any_log(found: list[Step], k: int) -> None:
     log = StepLog(tuple(found))
     a = log.acceptance
     assert all(0 <= x <= 1 for x in a)
     assert all(x >= y for x, y in pairwise(a))
-    for k, i in predict(replayed_lengths([log]), log.curve(), PLAIN).items():
-        assert 1 <= k <= len(a)
-        assert i.low <= i.value <= i.high
+    t = trend(log)
+    assert t.slope <= 0
+    assert all(0 < t.at(d) < 1 for d in range(1, 20))
+    assert 1 - 1e-9 <= replayed_tau(log, k, t) <= k + 1 + 1e-9
+    assert len(agreement(log)) == log.tokens
     fixed, slope, error = fit_cost(log)
     assert math.isfinite(fixed + slope + error)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any
 
-from specllama.engine.client import Client, Ids, Metrics, Prompt, Timings
+from specllama.engine.client import Client, Ids, Prompt, Timings
 from specllama.engine.errors import EngineError
 from specllama.tuning.speedup import Cost, Step, StepLog
 
@@ -283,11 +283,3 @@ def _findings(m: Measurement, hybrid: bool) -> Iterator[str]:
 def _degenerate(text: str) -> bool:
     words = text.split()
     return len(words) >= 20 and Counter(words).most_common(1)[0][1] > _DEGENERATE * len(words)
-
-
-def counters(client: Client) -> Metrics | None:
-    """The server's own counters of speculation; None where the build has none."""
-    try:
-        return client.metrics()
-    except (EngineError, ValueError):  # no such endpoint, or not in Prometheus' format
-        return None

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.search import Earlier
 
 _VERSION = 2
+_MOST_LOG = 20.0  # of a speed-up's logarithm: more is damage
 _MOST_KEPT = 6  # predictions of an open answer
 
 
@@ -176,7 +178,7 @@ def _read(path: Path) -> Result | None:
         if data["version"] != _VERSION:
             return None
         speedup = data["speedup"]
-        ends = tuple(float("inf") if x is None else float(x) for x in speedup or ())
+        ends = tuple(inf if x is None else float(x) for x in speedup or ())
         return Result(
             target=str(data["target"]),
             workload=str(data["workload"]),
@@ -195,7 +197,7 @@ def _read(path: Path) -> Result | None:
             earlier=_earlier(data["open"]),
             file=path,
         )
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None
 
 
@@ -220,6 +222,8 @@ def _ratios(data: Mapping[str, Any]) -> Ratios:
     logs, weights = (tuple(float(x) for x in data[k]) for k in ("logs", "weights"))
     if len(logs) != len(weights):
         raise ValueError("logs and weights")
+    if not all(abs(x) < _MOST_LOG for x in logs) or not all(0 < w < inf for w in weights):
+        raise ValueError("no speed-ups")
     return Ratios(logs, weights)
 
 

@@ -10,7 +10,7 @@ a draft length whose cost was not measured has no prediction.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,11 +33,6 @@ class Cost:
     ms: float
     error: float
     n: int
-
-
-def tau(acceptance: Iterable[float]) -> float:
-    """τ = 1 + Σ a_i."""
-    return 1.0 + sum(acceptance)
 
 
 def tau_constant(p: float, k: int) -> float:
