@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,24 +18,34 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.prepare import Wish, prepare
 from specllama.serving.lab import Lab
+from specllama.tuning import ngrams, plain
+from specllama.tuning.arms import Served
 from specllama.tuning.measure import (
+    Answer,
     Job,
+    Measurement,
+    Question,
+    ask,
     by_slot,
     greedy_texts,
-    measure,
-    measure_beside,
+    measured,
     sample_lengths,
     steps_of,
+    warm_up,
 )
+from specllama.tuning.ngrams import Known
+from specllama.tuning.plain import plain_answer
 from specllama.tuning.speedup import StepLog, tau_constant
+from specllama.tuning.statistics import time_split
 from specllama.workloads import load
-from tests.fake_lab import FakeLab, Request, Script
+from tests.fake_lab import FakeLab, Script
 from tests.support import MODELS
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
 # the short ones: the tiny models are served with a small context
-PROMPTS = tuple(p for p in load("code").prompts if len(p) < 500)
+PROMPTS = tuple(p for p in load("code").prompts if len(p) < 500)[:12]
 COLD = {"temperature": 0.0}
+JOB = Job(COLD, 48, False)
 
 
 def lab(tmp_path: Path, engine: str, model: Path, *theirs: str, parallel: int = 1) -> Lab:
@@ -46,31 +56,44 @@ def lab(tmp_path: Path, engine: str, model: Path, *theirs: str, parallel: int = 
 
 
 @contextmanager
+def running(here: Lab, spec: Speculation | None) -> Iterator[Served]:
+    try:
+        yield here.start(spec, lambda: None)
+    finally:
+        here.stop()
+
+
+@contextmanager
 def serving(tmp_path: Path, engine: str, model: Path, n_max: int, *theirs: str) -> Iterator[Client]:
     here = lab(tmp_path, engine, model, *theirs)
     spec = here.plan.choice.speculation
     assert spec is not None
-    with here.serve(replace(spec, n_max=n_max)) as served:
+    with running(here, replace(spec, n_max=n_max)) as served:
         yield served.client
 
 
-def job(**more: object) -> Job:
-    return Job(PROMPTS, COLD, 48, False, **more)  # type: ignore[arg-type]
+def questions(client: Client, prompts: Sequence[str] = PROMPTS) -> list[Question]:
+    return [Question(p, client.tokenize(p)) for p in prompts]
+
+
+def answers(client: Client, job: Job = JOB) -> Measurement:
+    return measured([ask(client, q, job) for q in questions(client)])
 
 
 @pytest.mark.parametrize("model", [TARGET, MTP], ids=["draft-simple", "draft-mtp"])
 def test_the_steps_are_the_servers_own_counts(tmp_path: Path, engine: str, model: Path) -> None:
     with serving(tmp_path, engine, model, 4) as client:
-        m = measure(client, job())
+        m = answers(client)
+        counted = client.metrics()
         assert m.missing == ()
-        assert m.metrics is not None
+        assert counted is not None
         log = m.log
-        assert (log.drafted, log.accepted) == (m.metrics.drafted, m.metrics.accepted)
-        assert len(log.drafting) == m.metrics.verify_steps
+        assert (log.drafted, log.accepted) == (counted.drafted, counted.accepted)
+        assert len(log.drafting) == counted.verify_steps
         n = len(log.drafting)
-        for i, accepted in enumerate(m.metrics.accepted_by_position, 1):
+        for i, accepted in enumerate(counted.accepted_by_position, 1):
             assert sum(s.accepted >= i for s in log.steps) == accepted
-        assert log.acceptance[0] == pytest.approx(m.metrics.accepted_by_position[0] / n)
+        assert log.acceptance[0] == pytest.approx(counted.accepted_by_position[0] / n)
         assert log.tokens == sum(a.tokens - 1 for a in m.answers) + sum(
             # the end of a request cuts its last step short
             sum(s.accepted + 1 for s in a.steps) - (a.tokens - 1)
@@ -82,81 +105,107 @@ def test_the_steps_are_the_servers_own_counts(tmp_path: Path, engine: str, model
 
 @pytest.mark.parametrize("model", [TARGET, MTP], ids=["draft-simple", "draft-mtp"])
 def test_short_requests_make_short_drafts(tmp_path: Path, engine: str, model: Path) -> None:
-    """The cost of every length on one running server: no restart is needed."""
+    """The cost of every length on one running server: no restart is needed, and the prompt,
+    which is in the cache, is not evaluated again."""
     with serving(tmp_path, engine, model, 6) as client:
-        steps, plain = sample_lengths(client, job(), range(7), 3)
-        curve = StepLog(steps.steps).curve()
-        assert set(curve) >= {0, 1, 2, 3, 4, 5, 6}
-        longest = [s.drafted for s in steps.steps]
-        assert max(longest) == 6
-        assert not plain.steps
-
-
-def test_a_plain_server_is_asked_in_between(tmp_path: Path, engine: str) -> None:
-    here = lab(tmp_path, engine, TARGET)
-    spec = here.plan.choice.speculation
-    assert spec is not None
-    beside = replace(here, log=tmp_path / "beside")
-    with here.serve(spec) as served, beside.serve(None) as other:
-        steps, plain = sample_lengths(served.client, job(), (1, 2), 3, other.client)
-    assert len(plain.steps) == 3 * 5
-    assert {s.drafted for s in plain.steps} == {0}
-    assert steps.drafted
+        question = questions(client)[3]
+        whole = ask(client, question, JOB)
+        assert whole.prompt_tokens == len(question.ids)
+        steps = sample_lengths(client, question, JOB, range(7), 3)
+        assert set(steps.curve()) >= {0, 1, 2, 3, 4, 5, 6}
+        assert max(s.drafted for s in steps.steps) == 6
+        again = ask(client, question, JOB, tokens=4, cache=True)
+        assert again.prompt_tokens < len(question.ids) / 2
 
 
 def test_every_length_is_seen_twice_in_up_to_twice_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seen: time for one round, so that the shortest draft, the best, had no cost."""
-    clock = 0.0  # a second for each request
-    monkeypatch.setattr("specllama.tuning.measure.time", SimpleNamespace(monotonic=lambda: clock))
+    clock = count()
+    monkeypatch.setattr(
+        "specllama.tuning.measure.time", SimpleNamespace(monotonic=lambda: next(clock) / 3)
+    )
 
-    def accept(request: Request) -> float:
-        nonlocal clock
-        clock += 1
-        return 1.0
-
-    def counts(seconds: float) -> list[int]:
-        script = Script(lambda k, m: 10.0 + k, accept=accept)
-        with FakeLab(script).serve(Speculation(("draft-mtp",), n_max=4)) as served:
-            found, _ = sample_lengths(served.client, job(until=clock + seconds), range(1, 5), 9)
+    def counts(until: float) -> list[int]:
+        served = FakeLab(Script(lambda b: 10.0 + b, accept=lambda r: 1.0)).start(
+            Speculation(("draft-mtp",), n_max=4), lambda: None
+        )
+        asked = Question("a prompt", served.client.tokenize("a prompt"))
+        job = replace(JOB, until=next(clock) / 3 + until)
+        found = sample_lengths(served.client, asked, job, range(1, 5), 9)
         return [sum(s.drafted == k for s in found.steps) for k in (1, 2, 3, 4)]
 
-    assert counts(1.5) == [1, 1, 1, 1]
-    assert counts(4.5) == [2, 2, 2, 2]
-    assert counts(7.5) == [2, 2, 2, 2]
-    assert counts(8.5) == [3, 2, 2, 2]
+    assert counts(-1) == [2, 2, 2, 2]
+    assert counts(1) == [2, 2, 2, 2]
+    assert counts(1e9) == [9, 9, 9, 9]
 
 
 def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None:
+    """And the replay over the plain server's tokens says the same, step by step."""
     here = lab(tmp_path, engine, TARGET)
-    spec = Speculation(("ngram-simple",), ngram=NgramSizes(3, 6))
-    with here.serve(spec) as served:
-        m = measure(served.client, job())
-        assert m.metrics is not None
-        assert m.metrics.drafted
-        assert m.log.drafted == pytest.approx(m.metrics.drafted, rel=0.1)
+    sizes = NgramSizes(3, 6)
+    with running(here, None) as served:
+        asked = questions(served.client)[:6]
+        texts = [plain_answer(served.client, q, JOB) for q in asked]
+    with running(here, Speculation(("ngram-simple",), ngram=sizes)) as served:
+        warm_up(served.client, JOB)
+        found = [ask(served.client, q, JOB) for q in asked]
+        counted = served.client.metrics()
+    assert counted is not None
+    m = measured(found)
+    assert m.log.drafted
+    assert m.log.drafted == pytest.approx(counted.drafted, rel=0.1)
+    same = [(a, b) for a, b in zip(texts, found, strict=True) if a.text == b.text]
+    assert len(same) >= len(texts) / 2  # batch shapes round differently
+    known = [Known(a.asked, a.ids, JOB.tokens) for a, _ in same]
+    replayed = ngrams.replay("ngram-simple", sizes, known)
+    for text, (_, b) in zip(replayed, same, strict=True):
+        assert [d for d, _ in text.steps if d] == [s.drafted for s in b.steps if s.drafted]
+        assert text.accepted == pytest.approx(b.accepted, abs=6)
 
 
 def test_a_plain_server_drafts_nothing(tmp_path: Path, engine: str) -> None:
-    here = lab(tmp_path, engine, TARGET)
-    with here.serve(None) as served:
-        m = measure(served.client, job())
+    with running(lab(tmp_path, engine, TARGET), None) as served:
+        m = answers(served.client)
         assert (m.drafted, m.alpha) == (0, None)
         assert m.cost is not None
         assert m.cost.ms == pytest.approx(1000 / m.tokens_per_second, rel=0.5)
+        assert len(greedy_texts(served.client, questions(served.client)[:2], JOB)) == 2
 
 
-def test_two_servers_in_turn_say_the_same_when_cold(tmp_path: Path, engine: str) -> None:
+def test_batches_behind_a_cached_prompt_are_as_long_as_sent(tmp_path: Path, engine: str) -> None:
+    """What verifying costs is learnt from a plain server: `prompt_n` is what was added."""
+    with running(lab(tmp_path, engine, TARGET), None) as served:
+        found = plain.batches(served.client, questions(served.client), JOB, largest=17)
+    assert set(found) == {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17}
+    assert all(len(times) >= 2 for b, times in found.items() if b <= 9)
+    assert all(ms > 0 for times in found.values() for ms in times)
+
+
+def test_all_token_ids_come_back(tmp_path: Path, engine: str) -> None:
+    """Streamed or not: the same ids, which the prompt's are not among."""
+    with running(lab(tmp_path, engine, TARGET), None) as served:
+        for question in questions(served.client)[:4]:
+            streamed = ask(served.client, question, JOB)
+            whole = plain_answer(served.client, question, JOB)
+            assert len(whole.ids) == whole.tokens
+            assert whole.asked == streamed.asked == question.ids
+            assert whole.text == streamed.text
+            assert streamed.ids in (whole.ids, whole.ids[:-1])
+            assert whole.ms_per_token > 0
+
+
+def test_the_log_tells_what_drafting_took(tmp_path: Path, engine: str) -> None:
     here = lab(tmp_path, engine, TARGET)
-    assert here.room_for_two
-    with here.serve(None) as plain, here.serve(here.plan.choice.speculation) as drafting:
-        a, b = measure_beside(plain.client, drafting.client, job())
-        assert len(a.answers) == len(b.answers) == len(PROMPTS)
-        assert (a.drafted, b.drafted > 0) == (0, True)
-        same = sum(x.text == y.text for x, y in zip(a.answers, b.answers, strict=True))
-        assert same >= len(a.answers) // 2  # batch shapes round differently
-        assert len(greedy_texts(plain.client, job())) == 2
+    with running(here, here.plan.choice.speculation) as served:
+        for q in questions(served.client)[:4]:
+            ask(served.client, q, JOB)
+        split = time_split(served.log())
+    assert split.methods["draft-simple"].drafted > 0
+    assert split.methods["draft-simple"].ms > 0
+    assert split.draft_share is not None
+    assert 0 < split.draft_share < 1
 
 
 def test_measured_acceptance_is_the_teacher_forced_one(
@@ -169,7 +218,7 @@ def test_measured_acceptance_is_the_teacher_forced_one(
     _, forced = agreement.measure(TARGET, [DRAFT], PROMPTS, 1)
     expected = replay(forced[DRAFT].agrees, 4)
     with serving(tmp_path, engine, TARGET, 4) as client:
-        log = measure(client, job()).log
+        log = answers(client).log
     n = len(log.drafting)
     for ours, theirs in zip(log.acceptance, expected.by_position, strict=False):
         assert ours == pytest.approx(theirs, abs=3 * (0.25 / n) ** 0.5 + 0.05)
@@ -180,7 +229,7 @@ def test_synthetic_rates_give_the_formulas_lengths(tmp_path: Path, native: Path)
     rates = tuple(0.7**i for i in (1, 2, 3, 4))
     text = ",".join(map(str, rates))
     with serving(tmp_path, str(native), TARGET, 4, "--spec-synth-rates", text) as client:
-        log = measure(client, job()).log
+        log = answers(client).log
         full = [s for s in log.steps if s.drafted == 4]
         assert len(full) > 100
         for i, rate in enumerate(rates, 1):
@@ -192,26 +241,64 @@ def test_synthetic_rates_give_the_formulas_lengths(tmp_path: Path, native: Path)
 
 def test_each_slot_is_asked(tmp_path: Path, engine: str) -> None:
     here = lab(tmp_path, engine, TARGET, parallel=2)
-    with here.serve(here.plan.choice.speculation) as served:
-        found = by_slot(served.client, job(), 2)
+    with running(here, here.plan.choice.speculation) as served:
+        found = by_slot(served.client, questions(served.client), JOB, 2)
         assert len(found) == 2
         assert all(a is not None and a > 0 for a in found)
 
 
-def test_time_that_is_over_still_gives_the_least(tmp_path: Path) -> None:
+def test_one_server_at_a_time(tmp_path: Path) -> None:
     here = lab(tmp_path, "embedded", TARGET)
-    with here.serve(None) as served:
-        m = measure(served.client, job(until=time.monotonic() - 1), least=3)
-        assert len(m.answers) == 3
+    ticks: list[None] = []
+    try:
+        first = here.start(None, lambda: ticks.append(None))
+        assert here.running is not None
+        server = here.running.server
+        assert first.client.healthy()
+        here.start(here.plan.choice.speculation, lambda: None)
+        assert server.exit_code(5) is not None
+    finally:
+        here.stop()
+    assert here.running is None
 
 
 def test_a_server_that_does_not_start_is_explained(tmp_path: Path) -> None:
     here = lab(tmp_path, "embedded", TARGET)
-    with (
-        pytest.raises(EngineError, match="did not start"),
-        here.serve(Speculation(("draft-simple",), tmp_path / "none.gguf")),
-    ):
-        pass
+    with pytest.raises(EngineError, match="did not start"):
+        here.start(Speculation(("draft-simple",), tmp_path / "none.gguf"), lambda: None)
+    assert here.running is None
+
+
+def test_a_server_that_ends_meanwhile_is_blamed(tmp_path: Path) -> None:
+    here = lab(tmp_path, "embedded", TARGET)
+    with running(here, None) as served:
+        assert here.running is not None
+        question = questions(served.client)[0]
+        here.running.server.kill()
+        with pytest.raises(EngineError) as broken:
+            ask(served.client, question, JOB)
+        assert here.blame(broken.value).message.startswith("llama-server ended: ")
+
+
+def test_a_real_model(tmp_path: Path, native: Path, smollm2: Path) -> None:
+    """SmolLM2-135M as its own draft: V(b), ids, and steps with every guess right."""
+    settings = Settings(smollm2, "127.0.0.1", 0, context=1024)
+    plan = prepare(settings, Wish("code"), ("-t", "1"), str(native))
+    here = Lab(plan, tmp_path / "log")
+    job = replace(JOB, tokens=24)
+    with running(here, None) as served:
+        asked = questions(served.client, PROMPTS[:2])
+        found = plain.batches(served.client, asked, job, largest=9)
+        assert set(found) == set(range(1, 10))
+        texts = [plain_answer(served.client, q, job) for q in asked]
+        assert all(len(a.ids) == a.tokens for a in texts)
+    spec = Speculation(("draft-simple",), smollm2, n_max=3)
+    with running(here, spec) as served:
+        m = measured([ask(served.client, q, job) for q in asked])
+        assert m.alpha is not None
+        assert m.alpha > 0.9
+        same = sum(a.text == b.text for a, b in zip(m.answers, texts, strict=True))
+        assert same >= 1
 
 
 # ---- reading the marks ------------------------------------------------------------
@@ -263,3 +350,36 @@ def test_counts_that_do_not_add_up_give_no_steps() -> None:
 def test_any_marks(found: list[Timings]) -> None:
     for s in steps_of(found):
         assert 0 <= s.accepted <= s.drafted
+
+
+# ---- what is wrong with a server, in a user's words -------------------------------
+
+
+def answered(text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float = 90.0) -> Answer:
+    return Answer(9, 9.0, 9.0, 10, ms, drafted, accepted, text, ())
+
+
+@pytest.mark.parametrize(
+    ("found", "hybrid", "finding"),
+    [
+        ([answered("no " * 30)] * 3, False, "degenerate output: one word over and over"),
+        ([answered("no " * 30), answered(), answered()], False, ""),
+        ([answered("", 5, 7)], False, "counters that contradict themselves: 7 of 5 drafted"),
+        ([answered("", 150, 1)], False, "a dead head or draft: 0.7% of 150 drafted tokens"),
+        ([answered("", 50, 0)], False, ""),
+        ([answered("", 150, 150)], True, "all 150 drafted tokens accepted on a hybrid target"),
+        ([answered("", 150, 150)], False, ""),
+    ],
+)
+def test_findings(found: list[Answer], hybrid: bool, finding: str) -> None:
+    said = measured(found, hybrid).findings
+    assert (len(said) == 1 and said[0].startswith(finding)) if finding else said == ()
+
+
+def test_without_steps_the_cost_comes_from_whole_answers() -> None:
+    m = measured([answered(ms=90.0), answered(ms=99.0), replace(answered(), tokens=2, ms=1.0)])
+    assert m.missing == ("timings per token: α by position and the cost of lengths are not known",)
+    assert m.cost is not None
+    assert m.cost.ms == pytest.approx(10.5)
+    assert measured([answered()]).cost is None
+    assert StepLog(()).cost(0) is None

@@ -31,7 +31,7 @@ SPEC = Speculation(("draft-simple",), Path("d.gguf"), n_max=4)
 COSTS = Costs(Cost(10.0, 0.1, 9), {b: 10.0 + (b - 1) for b in range(1, 66)})
 
 
-def alone(s: object) -> list[object]:
+def alone(k: int) -> list[int]:
     return []
 
 
