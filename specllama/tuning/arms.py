@@ -93,11 +93,13 @@ class Trial:
 @dataclass(frozen=True)
 class Prediction:
     """A setting that may win. `known`: its speed-up for each text it was predicted from, where
-    the text itself had no say in choosing it."""
+    the text itself had no say in choosing it; `steps`: what was taken for a step, by how many
+    tokens it drafts, as a multiple of a plain one ({} = not kept)."""
 
     speculation: Speculation
     known: Ratios
     source: str
+    steps: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def speedup(self) -> Interval:

@@ -8,7 +8,8 @@ draft, less the draft's own pass over the token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specllama.engine.client import Client
@@ -32,13 +33,14 @@ from specllama.tuning.run import Candidate, Run, own_pass
 from specllama.tuning.speedup import Step
 from specllama.tuning.statistics import time_split
 
-_LEAST_ANSWERS, _MOST_ANSWERS = 3, 24
+_LEAST_ANSWERS, _WANTED_ANSWERS, _MOST_ANSWERS = 3, 5, 24
 _CALM = 3  # steps without a draft within an answer: no short request is needed then
 _SHORT = 2  # requests of two tokens after each answer
 _DEEP_TOKENS, _DEEP_SHARE = 8192, 0.25  # of a long prompt: at most, and of the context
 _LEAST_DEEP = 256
 _DEEP_TIME = 0.5  # of the time that is left
 _NOTHING = Ratios()
+_ENOUGH_STEPS = 8  # with a draft, to know what such a step costs here
 
 
 @dataclass
@@ -54,6 +56,22 @@ class _Seen:
     def calm_ms(self) -> float:
         """A step without a draft, on average."""
         return _mean([s for c in self.calm for s in c])
+
+    def dearer(self, steps: Mapping[int, float]) -> float | None:
+        """By how much (logarithm) the steps that drafted took longer than was predicted of
+        them, by `steps` as Prediction has them; None where too few were seen."""
+        expected = took = 0.0
+        count = 0
+        for answer, calm in zip(self.answers, self.calm, strict=True):
+            plain = (_mean(calm) or self.calm_ms) - self.own_ms
+            for s in answer.steps:
+                if s.drafted in steps:
+                    expected, took, count = (
+                        expected + steps[s.drafted] * plain,
+                        took + s.ms,
+                        count + 1,
+                    )
+        return math.log(took / expected) if count >= _ENOUGH_STEPS and expected > 0 else None
 
     def ratios(self, base: Callable[[int, float], float]) -> Ratios:
         """Speed-up by answer. `base`: plain ms per token of answer i from a plain step's ms."""
@@ -79,6 +97,7 @@ def confirm(
     open answer of an earlier start had measured."""
     client, hybrid, spec = served.client, run.task.hybrid, prediction.speculation
     warm_up(client, run.job())
+    run.shorten(run.left, _WANTED_ANSWERS)
     seen = _Seen()
     base = _base(run)
     while True:
@@ -87,7 +106,7 @@ def confirm(
         split = time_split(served.log())
         seen.own_ms = own_pass(candidate, split, seen.calm_ms)
         own = seen.ratios(base) + earlier
-        pooled = own + _recalled(prediction, own)
+        pooled = own + _recalled(prediction, own, seen.dearer(prediction.steps))
         ended = job.over or len(seen.answers) >= _MOST_ANSWERS or not run.fresh
         if len(seen.answers) < _LEAST_ANSWERS:
             continue
@@ -109,11 +128,14 @@ def confirm(
     return _more(run, client, arm, seen.own_ms)
 
 
-def _recalled(prediction: Prediction, own: Ratios) -> Ratios:
+def _recalled(prediction: Prediction, own: Ratios, dearer: float | None) -> Ratios:
     """What was predicted for the texts that chose the setting, moved to what this server shows:
-    a cost that the prediction had wrong is wrong for all of them alike."""
+    a cost that the prediction had wrong is wrong for all of them alike. `dearer`: by how much
+    it had."""
     if len(own) < 2 or not len(prediction.known):
         return Ratios()
+    if dearer is not None:
+        return prediction.known.shifted(-dearer)
     # only half of the difference: the other half may be these prompts' own
     off = own.mean - prediction.known.mean
     return prediction.known.shifted(min(0.0, off / 2))

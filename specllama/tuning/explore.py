@@ -84,7 +84,9 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Plain) -> None:
     sizes, known = found
     run.maps.append(NgramMap(method, {s: r.value for s, r in rows.items()}))
     source = f"replayed over {len(known)} plain answers"
-    prediction = Prediction(replace(spec, ngram=sizes), known, source)
+    costs = {d: plain.costs.of(d + 1) for d in range(1, plain.costs.longest)}
+    steps = {d: ms / plain.costs.step for d, ms in costs.items() if ms is not None}
+    prediction = Prediction(replace(spec, ngram=sizes), known, source, steps)
     if all(x < _ROUNDING for x in rows[sizes].logs) and not run.task.force:
         run.drop(way(spec), _no_copies(rows[sizes], sizes, known))
     else:
@@ -198,7 +200,9 @@ def _predict_draft(run: Run, c: Candidate, trial: Trial, plain: Plain) -> None:
     source = f"one launch at K={trial.speculation.n_max}, {len(known)} answers"
     spec = _with_length(run, c.speculation, k)
     if run.task.drafts_alone:
-        run.predictions.append(Prediction(spec, known, source))
+        cost = trial.steps.cost(k)
+        steps = {k: cost.ms / trial.plain.ms} if cost is not None else {}
+        run.predictions.append(Prediction(spec, known, source, steps))
     for copies in run.task.ngrams:
         _predict_combined(run, copies, spec, trial, plain)
 

@@ -24,7 +24,7 @@ from specllama.tuning.speedup import StepLog, agreement, replayed_tau, trend
 
 S = TypeVar("S", bound=Hashable)
 _OWN_WEIGHT = 0.5  # of a setting's score; the rest is its neighbours'
-_CAUTION = 0.5  # standard errors that a setting's mean is lowered by
+_CAUTION = 1.25  # standard errors that a setting's mean is lowered by (of 0 to 1.5 it kept most)
 _LEAST_TOKENS = 8  # of an answer that is replayed
 
 
@@ -186,4 +186,6 @@ def near_sizes(grid: Sequence[NgramSizes]) -> Callable[[NgramSizes], list[NgramS
 
 
 def near_lengths(k: int) -> list[int]:
-    return [k - 1, k + 1]
+    """None: all lengths are replayed over the same texts, so that a neighbour tells nothing that
+    a length's own row does not, and the bend of the curve would count against its top."""
+    return []
