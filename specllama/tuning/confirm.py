@@ -58,19 +58,18 @@ class _Seen:
         return _mean([s for c in self.calm for s in c])
 
     def dearer(self, steps: Mapping[int, float]) -> float | None:
-        """By how much (logarithm) the steps that drafted took longer than was predicted of
-        them, by `steps` as Prediction has them; None where too few were seen."""
+        """By how much (logarithm) the answers took longer than their steps were predicted to
+        take, by `steps` as Prediction has them; None where too few of those were seen."""
         expected = took = 0.0
         count = 0
         for answer, calm in zip(self.answers, self.calm, strict=True):
             plain = (_mean(calm) or self.calm_ms) - self.own_ms
             for s in answer.steps:
-                if s.drafted in steps:
-                    expected, took, count = (
-                        expected + steps[s.drafted] * plain,
-                        took + s.ms,
-                        count + 1,
-                    )
+                if s.drafted and s.drafted not in steps:
+                    continue
+                expected += steps[s.drafted] * plain if s.drafted else s.ms
+                took += s.ms
+                count += s.drafted > 0
         return math.log(took / expected) if count >= _ENOUGH_STEPS and expected > 0 else None
 
     def ratios(self, base: Callable[[int, float], float]) -> Ratios:

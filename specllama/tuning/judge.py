@@ -25,9 +25,8 @@ LEAST_GAIN = 1.03  # under it speculation is off
 _LEAST_TEXTS = 5  # fewer say nothing about others
 # Chances: of being slower than plain decoding, for "on" and for ending a measurement early as
 # one; of being worth it after all, for ending one as "off"; of a prediction to be worth a launch.
-# An answer is looked at after every prompt and follows a choice, so a tenth is not what comes of
-# a tenth: with these, equal servers are called faster in 5 % of simulated searches, and a true
-# 1.12x is found in 82 to 90 % (tests/test_search.py).
+# It is looked at after every prompt, so each look must be surer than the whole:
+# tests/test_confidence.py counts how often equal ways come out as a gain (one in twenty).
 _MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.04, 0.01, 0.05, 0.05
 
 
