@@ -95,7 +95,7 @@ def serve(
     from specllama.planning.prepare import Wish, prepare
     from specllama.serving.scope import Scope
     from specllama.serving.serve import serve as run
-    from specllama.serving.stop import Stopped
+    from specllama.serving.stop import Stopped, stop_on_signals
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
     from specllama.storage import new_log
     from specllama.tuning.prompts import read_prompts
@@ -131,19 +131,21 @@ def serve(
     if strict and not plan.speculates:
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     path = log or new_log(plan.settings.port)
+    outcome = None
     try:
-        with printer.progress("tuning") as progress:
-            outcome = tuned_plan(plan, wanted, path, progress)
+        # held from the first server to the last line, so that none is left behind
+        with stop_on_signals(but=("SIGINT",)):
+            with printer.progress("tuning") as progress:
+                outcome = tuned_plan(plan, wanted, path, progress)
+            for line in tuning_lines(outcome):
+                printer.say(line)
+            report = ServeReport(printer, tuning_data(outcome))
+            known = outcome.source in ("cached", "measured")
+            run(outcome.plan, path, report, strict, known, outcome.running)
     except Stopped:
         return
-    try:
-        for line in tuning_lines(outcome):
-            printer.say(line)
-        report = ServeReport(printer, tuning_data(outcome))
-        known = outcome.source in ("cached", "measured")
-        run(outcome.plan, path, report, strict, known, outcome.running)
     finally:
-        if outcome.running is not None:  # its server may be up although nobody was told yet
+        if outcome is not None and outcome.running is not None:
             outcome.running.stop()
 
 

@@ -42,9 +42,11 @@ class Lab:
         self.stop()
         plan = self.plan if self.stays else self.plan.at(_LOCAL[0], free_port(_LOCAL[0], 0))
         plan = plan.speculating(speculation)
-        server = process.start(plan.command, self.log)
-        client = Client(plan.settings.url, plan.settings.api_key)
-        self.running = Launch(plan, server, client)
+        client = Client(
+            plan.settings.url, plan.settings.api_key
+        )  # takes a while: not after the fork
+        self.running = Launch(plan, process.start(plan.command, self.log), client)
+        server = self.running.server
         try:
             process.wait_ready(server, client.healthy, on_tick=tick)
         except EngineError:
@@ -78,6 +80,8 @@ class Lab:
         if running is None or not self.stays or running.server.exit_code() is not None:
             return None
         if running.plan.settings.speculation != plan.settings.speculation:
+            return None
+        if not running.client.healthy():  # stopped while it was loading
             return None
         self.running = None
         return Launch(plan, running.server, running.client)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from specllama.engine.client import Prompt
 from specllama.engine.settings import Settings
+from specllama.errors import UsageError
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import Wish, prepare
 from specllama.serving.lab import Lab
-from specllama.serving.scope import Scope, held, subject, task, worth
+from specllama.serving.scope import Scope, held, own_types, subject, task, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, OPEN, Progress, Tuned
@@ -98,6 +99,11 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
 
 
 def _planned(plan: Plan, wish: Wish, asked: Asked) -> Planned:
+    if own_types(plan):
+        raise UsageError(
+            "--spec-type after -- is not taken: probe measures with and without speculation",
+            "Use probe's own --method TYPE (before the --).",
+        )
     named = wish.draft is not None or wish.method is not None
     method = wish.method is not None
     words = (f"--vram {wish.vram}",) if wish.vram is not None else ()

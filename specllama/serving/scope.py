@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specllama.engine.client import Prompt
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
-from specllama.engine.settings import Speculation
+from specllama.engine.settings import NgramSizes, Speculation
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
 from specllama.planning.ways import Way, ways
@@ -95,7 +95,30 @@ def copying(plan: Plan, scope: Scope) -> tuple[Speculation, ...]:
         wanted: Sequence[str] = named
     else:
         wanted = [m for m in _NGRAMS if not check_methods(plan.capabilities, [m])]
-    return tuple(Speculation((m,), ngram=plan.workload.ngram) for m in wanted)
+    return tuple(Speculation((m,), ngram=_sizes(plan, m)) for m in wanted)
+
+
+def _sizes(plan: Plan, method: str) -> NgramSizes:
+    """The sizes that run when nothing is tuned: the user's own after `--`, else the profile's."""
+    n, m = f"--spec-{method}-size-n", f"--spec-{method}-size-m"
+    if method == "ngram-mod":
+        n, m = "--spec-ngram-mod-n-match", "--spec-ngram-mod-n-max"
+    usual = plan.workload.ngram
+    return replace(
+        usual,
+        n=_number(plan, usual.n, n, "--spec-ngram-size-n"),
+        m=_number(plan, usual.m, m, "--spec-ngram-size-m"),
+    )
+
+
+def _number(plan: Plan, usual: int, *names: str) -> int:
+    given = next((v for name in names if (v := plan.user.value(name)) is not None), "")
+    return int(given) if given.isdigit() and int(given) > 0 else usual
+
+
+def own_types(plan: Plan) -> bool:
+    """Whether the user's own arguments after `--` say how to speculate."""
+    return bool(plan.user.value("--spec-type")) or plan.user.spelled("--spec-default")
 
 
 def task(

@@ -8,10 +8,11 @@ from datetime import datetime
 from pathlib import Path
 
 from specllama.engine.client import Prompt
+from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan
 from specllama.serving.lab import Lab
-from specllama.serving.launch import Launch, LaunchFailed
-from specllama.serving.scope import Scope, held, subject, task, worth
+from specllama.serving.launch import Launch, LaunchFailed, observe
+from specllama.serving.scope import Scope, held, own_types, subject, task, worth
 from specllama.serving.stop import stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import CRASHED, OPEN, Progress, Tuned
@@ -60,7 +61,7 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
     """
     if wanted.mode == OFF:
         return Outcome(plan, OFF)
-    if plan.choice.speculation is None or plan.user.value("--spec-type"):
+    if plan.choice.speculation is None or own_types(plan):
         return Outcome(plan, "none")
     told, doubts, about = quick_task(plan, wanted)
     known, stale = results.find(about)
@@ -71,15 +72,22 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
         return Outcome(plan.without_speculation(because), "none", doubts)
     notes = (*results.stale_lines(known, stale), *doubts)
     earlier = None
-    if known is not None and not stale and wanted.mode == AUTO:
+    going_on = wanted.mode == AUTO and not wanted.force
+    if known is not None and not stale and going_on:  # open, or its server crashed
         notes += tuple(_open_lines(known))
         earlier = known.earlier
     lab = Lab(plan, log, final=True)
     try:
         out = _searched(plan, told, lab, progress, earlier, notes)
-        if out.source == "measured" and out.tuned is not None:
+        if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
             results.store(about, out.tuned)
-        return replace(out, running=lab.hand_over(out.plan))
+        if wanted.force and out.tuned is not None and out.tuned.best is None:
+            said = f"{out.tuned.reason}; not measured, taken by --force"
+            out = replace(out, plan=plan, notes=(*out.notes, said))
+        running = lab.hand_over(out.plan)
+        if running is not None:
+            observe(running)
+        return replace(out, running=running)
     finally:
         lab.stop()
 
@@ -96,7 +104,8 @@ def _searched(
         with stop_on_signals(but=("SIGINT",)):
             found = tune(lab, told, progress, earlier)
     except Interrupted as e:
-        kept = _by(plan, e.partial)
+        # what was refuted is not served; what was not looked at yet is taken as it was chosen
+        kept = _by(plan, e.partial) if e.partial.arms else plan
         return Outcome(kept, "skipped", (*notes, "tuning skipped"), e.partial)
     except KeyboardInterrupt:
         return Outcome(plan, "skipped", (*notes, "tuning skipped"))
@@ -147,7 +156,17 @@ def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...], Subje
 def _applied(plan: Plan, known: Result) -> Plan:
     if known.speculation is None:
         return plan.without_speculation(known.reason)
-    return plan.speculating(known.speculation, f"measured: {known.reason}")
+    return plan.speculating(_as_today(plan, known.speculation), f"measured: {known.reason}")
+
+
+def _as_today(plan: Plan, spec: Speculation) -> Speculation:
+    """The settings that were measured, with the draft's layers and cache as memory and the user
+    have them today."""
+    choice = plan.choice
+    for s in (choice.speculation, *(a.speculation for a in choice.others)):
+        if s is not None and s.draft == spec.draft and s.uses_draft == spec.uses_draft:
+            return replace(spec, draft_layers=s.draft_layers, cache_type=s.cache_type)
+    return spec
 
 
 def _by(plan: Plan, found: Tuned) -> Plan:

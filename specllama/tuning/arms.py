@@ -156,6 +156,8 @@ def label(s: Speculation | None) -> str:
             out += f" p_min={s.p_min:g}"
     if s.uses_ngram and s.ngram is not None:
         out += f" n={s.ngram.n} m={s.ngram.m}"
+        if "ngram-map-k4v" in s.methods and s.ngram.min_hits > 1:
+            out += f" min_hits={s.ngram.min_hits}"
     return out
 
 
@@ -191,8 +193,3 @@ class Tuned:
     loads: int
     seconds: float
     state: str = DECIDED
-
-    @property
-    def bound(self) -> float:
-        """The speed-up of the best arm by prompt, over the prompts of the confirmed ones."""
-        return max([1.0, *(a.speedup.value for a in self.arms)])

@@ -25,9 +25,6 @@ class Interval:
     low: float
     high: float
 
-    def scaled(self, by: float) -> Interval:
-        return Interval(self.value * by, self.low * by, self.high * by)
-
 
 @dataclass(frozen=True)
 class Ratios:

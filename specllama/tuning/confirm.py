@@ -17,6 +17,7 @@ from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Arm, Deep, Prediction, Served
 from specllama.tuning.concurrent import together
 from specllama.tuning.confidence import Ratios, ratios
+from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import clear, sure_enough
 from specllama.tuning.measure import (
     Answer,
@@ -105,13 +106,13 @@ def confirm(
         split = time_split(served.log())
         seen.own_ms = own_pass(candidate, split, seen.calm_ms)
         own = seen.ratios(base) + earlier
-        pooled = own + _recalled(prediction, own, seen.dearer(prediction.steps))
+        pooled = own + _recalled(prediction, own, seen.dearer(prediction.steps), run.task.slots)
+        run.say()
         ended = job.over or len(seen.answers) >= _MOST_ANSWERS or not run.fresh
         if len(seen.answers) < _LEAST_ANSWERS:
             continue
         if ended or clear(pooled, own) or measured(seen.answers, hybrid).findings:
             break
-        run.say()
     arm = Arm(
         spec,
         measured(seen.answers, hybrid),
@@ -122,16 +123,18 @@ def confirm(
         seen.calm_ms - seen.own_ms,
         prediction.speedup if len(prediction.known) else None,
         split,
-        cut=not clear(pooled, own) and not sure_enough(pooled, own),
+        # when the prompts ran out, a next start would have no others
+        cut=job.over and not clear(pooled, own) and not sure_enough(pooled, own),
     )
     return _more(run, client, arm, seen.own_ms)
 
 
-def _recalled(prediction: Prediction, own: Ratios, dearer: float | None) -> Ratios:
+def _recalled(prediction: Prediction, own: Ratios, dearer: float | None, slots: int) -> Ratios:
     """What was predicted for the texts that chose the setting, moved to what this server shows:
     a cost that the prediction had wrong is wrong for all of them alike. `dearer`: by how much
     it had."""
-    if len(own) < 2 or not len(prediction.known):
+    # with several requests at once a step is another: the prediction was for one
+    if len(own) < 2 or not len(prediction.known) or slots > 1:
         return Ratios()
     if dearer is not None:
         return prediction.known.shifted(-dearer)
@@ -146,6 +149,8 @@ def _base(run: Run) -> Callable[[int, float], float]:
     if run.task.slots == 1 or run.plain is None:
         return lambda i, plain: plain
     rounds = [a.ms_per_token for a in run.plain.measurement.answers if a.ms_per_token]
+    if not rounds:
+        raise TuningError("the answers are too short to show a speed", "Give other --prompts.")
     alone = run.plain.costs.plain.ms
     return lambda i, plain: rounds[i % len(rounds)] * plain / alone
 
@@ -178,7 +183,7 @@ def _calm(client: Client, question: Question, job: Job) -> list[Step]:
 def _more(run: Run, client: Client, arm: Arm, own_ms: float) -> Arm:
     """What only `full` and probe look at, and each slot's acceptance where there are several."""
     task = run.task
-    if task.slots > 1 and arm.measurement.drafted:
+    if task.slots > 1 and arm.measurement.drafted and run.left > 0:
         arm = _with_slots(run, client, arm)
     if not task.thorough or run.plain is None:
         return arm

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from specllama.tuning.speedup import Cost, tau_constant
 
@@ -64,17 +65,12 @@ def verifying(
 ) -> Costs:
     """Costs from ms of batches on a cached prefix, by their size. `output_share`: the output
     matrix's part of the bytes that a pass reads."""
-    middle = {b: _median(times) for b, times in samples.items() if times}
+    middle = {b: median(times) for b, times in samples.items() if times}
     one = middle.get(1, plain.ms)
     per_row = 1 / (1 - min(0.9, max(0.0, output_share)))
     found = {b: plain.ms + (ms - one) * per_row for b, ms in middle.items() if b > 1}
     found = {b: max(ms, 0.5 * plain.ms) for b, ms in found.items()}
     return Costs(plain, {1: plain.ms, **found} if found else {}, slots)
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered, n = sorted(values), len(values)
-    return ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
 
 
 def drafted_gain(costs: Costs, p: float, k: int, own: float, once: bool = False) -> float | None:

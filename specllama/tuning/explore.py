@@ -98,7 +98,7 @@ def _first_ngram(task: Task) -> str:
 
 
 def _usual(spec: Speculation, run: Run) -> list[Speculation]:
-    """The profile's sizes and half of them."""
+    """The profile's sizes, and short ones."""
     s = spec.ngram or NgramSizes(12, 48)
     if run.task.fixed:
         return [spec]
@@ -123,15 +123,13 @@ def _try_draft(run: Run, c: Candidate, plain: Plain) -> None:
         run.drop(way(spec), reason)
         return
     if run.loads + 3 > task.loads:  # one to confirm, and one to serve plainly when that fails
-        run.drop(way(spec), run.too_many)
+        run.drop(way(spec), "one draft is measured before serving; `specllama probe` measures all")
         return
     if run.needs(loads=2 if run.predictions else 1) > run.left:
         run.drop(way(spec), f"{NO_TIME} to measure it: a larger --budget")
         return
     if len(lengths) == 1:  # nothing to choose
-        run.predictions.append(
-            Prediction(_with_length(run, spec, lengths[0]), Ratios(), "asked for")
-        )
+        _unpredicted(run, _with_length(run, spec, lengths[0]), "asked for")
         return
     trial = _trial(run, c, max(lengths, default=_longest(run, c, plain)))
     if trial is not None:
@@ -191,10 +189,10 @@ def _predict_draft(run: Run, c: Candidate, trial: Trial, plain: Plain) -> None:
     rows = {k: r for k, r in draft_rows(trial).items() if not asked or k in asked}
     found = choose(rows, near_lengths)
     if found is None:
-        run.drop(label(trial.speculation), "this build gives no timings per token: K is not tuned")
-        usual = min(c.speculation.n_max, trial.speculation.n_max)
-        spec = _with_length(run, c.speculation, usual)
-        run.predictions.append(Prediction(spec, Ratios(), "the profile's length"))
+        why = trial.measurement.missing or ("no step of an asked length was seen twice",)
+        run.drop(label(trial.speculation), f"K is not predicted: {why[0]}")
+        usual = min(max(asked, default=c.speculation.n_max), trial.speculation.n_max)
+        _unpredicted(run, _with_length(run, c.speculation, usual), "not predicted")
         return
     k, known = found
     source = f"one launch at K={trial.speculation.n_max}, {len(known)} answers"
@@ -211,20 +209,32 @@ def _predict_combined(
     run: Run, copies: Speculation, drafting: Speculation, trial: Trial, plain: Plain
 ) -> None:
     (method,) = copies.methods
-    if run.task.hybrid:
+    if run.task.hybrid or run.task.slots > 1:  # its steps are not these (see _predict_ngram)
+        if not run.task.drafts_alone:
+            _unpredicted(run, drafting, "asked for")
         return
     grid = (copies.ngram,) if run.task.fixed and copies.ngram else ngrams.grid(method)
     rows = combined_rows(method, grid, trial, drafting.n_max, plain.costs)
     found = choose(rows, near_sizes(grid))
-    both = replace(drafting, methods=(method, *drafting.methods), ngram=copies.ngram)
     if found is None:
-        if not run.task.drafts_alone:  # asked for: launched although it cannot be predicted
-            run.predictions.append(Prediction(both, Ratios(), "asked for"))
+        if not run.task.drafts_alone:
+            _unpredicted(run, drafting, "asked for")
         return
     sizes, known = found
     run.maps.append(NgramMap(method, {s: r.value for s, r in rows.items()}, label(drafting)))
-    spec = replace(both, ngram=sizes)
+    spec = replace(drafting, methods=(method, *drafting.methods), ngram=sizes)
     run.predictions.append(Prediction(spec, known, f"replayed over {len(known)} drafted answers"))
+
+
+def _unpredicted(run: Run, drafting: Speculation, why: str) -> None:
+    """A draft that is launched although nothing predicts it; with the n-gram type that the
+    user named beside it, if they did."""
+    if run.task.drafts_alone:
+        run.predictions.append(Prediction(drafting, Ratios(), why))
+        return
+    for copies in run.task.ngrams:
+        both = replace(drafting, methods=(*copies.methods, *drafting.methods), ngram=copies.ngram)
+        run.predictions.append(Prediction(both, Ratios(), why))
 
 
 def _with_length(run: Run, spec: Speculation, k: int) -> Speculation:

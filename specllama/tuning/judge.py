@@ -27,14 +27,14 @@ _LEAST_TEXTS = 5  # fewer say nothing about others
 # one; of being worth it after all, for ending one as "off"; of a prediction to be worth a launch.
 # It is looked at after every prompt, so each look must be surer than the whole:
 # tests/test_confidence.py counts how often equal ways come out as a gain (one in twenty).
-_MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.04, 0.01, 0.05, 0.05
+MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.04, 0.01, 0.05, 0.05
 
 
 def sure_enough(pooled: Ratios, own: Ratios) -> bool:
     """Whether speculation goes on: the estimate reaches LEAST_GAIN, the chance that it is
     slower is small, and its own prompts do not speak against it."""
     enough = len(pooled) >= _LEAST_TEXTS and pooled.value >= LEAST_GAIN and own.value >= 1.0
-    return enough and pooled.chance_below(1.0) < _MOST_SLOWER
+    return enough and pooled.chance_below(1.0) < MOST_SLOWER
 
 
 def clear(pooled: Ratios, own: Ratios) -> bool:
@@ -134,10 +134,9 @@ def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], c
     measured = f"{best.label} is {value}x plain decoding ({s.low:.2f} to {s.high:.2f})"
     if wins(best):
         return measured
+    more = f"; {cut}" if cut else "; measuring goes on at the next start" if best.cut else ""
     if s.value >= LEAST_GAIN:
-        chance = f"{best.slower:.0%} chance that it is slower"
-        more = "; measuring goes on at the next start" if best.cut else ""
-        return f"{measured}, {chance}{more}"
+        return f"{measured}, {best.slower:.0%} chance that it is slower{more}"
     alpha = best.measurement.alpha
     although = f", although {alpha:.0%} of its drafts are accepted" if alpha and alpha > 0.6 else ""
-    return f"{measured}{although}: under {LEAST_GAIN:g}x it does not pay"
+    return f"{measured}{although}: under {LEAST_GAIN:g}x it does not pay{more}"

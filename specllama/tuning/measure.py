@@ -135,7 +135,7 @@ def _by_answer(answers: Sequence[Answer]) -> Cost | None:
 class Job:
     """How questions are asked. `tokens` per answer; `chat`: those without ids go through the
     chat endpoint. `until`: a time.monotonic() after which nothing new is asked; `tick` is told
-    after each request."""
+    of every piece of an answer."""
 
     sampling: Sampling
     tokens: int
@@ -225,6 +225,7 @@ def ask(
         ids += piece.ids
         if piece.timings is not None:
             marks.append(piece.timings)
+        job.tick()
     if not marks:
         raise EngineError("the server's answers carry no timings: it is no llama-server")
     last = marks[-1]

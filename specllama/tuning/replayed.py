@@ -17,7 +17,7 @@ from specllama.tuning import ngrams
 from specllama.tuning.arms import NgramMap, label
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import Costs
-from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.judge import LEAST_GAIN, MOST_SLOWER
 from specllama.tuning.ngram_rules import Mod
 from specllama.tuning.ngrams import Known, Replayed
 from specllama.tuning.predict import (
@@ -35,7 +35,6 @@ from specllama.tuning.run import Candidate
 # llama.cpp's --spec-default (common/arg.cpp, b11434): ngram-mod with these, and at least 48 drafted
 SPEC_DEFAULT = NgramSizes(24, 64)
 _SPEC_DEFAULT_LEAST = 48
-_MOST_SLOWER = 0.10  # chance up to which a gain counts as sure, as in judge.py
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,7 @@ def verdict(settings: Sequence[Setting], costs: Costs) -> tuple[Setting | None, 
     slower = best.known.chance_below(1.0)
     if len(best.known) == 1:
         return best, f"{said}; a single text says nothing of others"
-    if slower >= _MOST_SLOWER:
+    if slower >= MOST_SLOWER:
         return None, f"{said}, with a {slower:.0%} chance of being slower on others like these"
     return best, said
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.storage import cache_dir, strict_json, write_atomically
-from specllama.tuning.arms import FORCED, OPEN, Prediction, Tuned, label
+from specllama.tuning.arms import DECIDED, FORCED, NO_TIME, OPEN, Prediction, Tuned, label
 from specllama.tuning.confidence import Ratios
+from specllama.tuning.judge import fastest
 from specllama.tuning.search import Earlier
 
 _VERSION = 2
@@ -85,11 +86,14 @@ def store(subject: Subject, tuned: Tuned) -> None:
     """Keeps a result. A home that cannot be written costs the next start a tuning run."""
     if tuned.state == FORCED:
         return
-    before = _read(_folder() / f"{subject.key}.json")
+    before, stale = find(subject)
+    before = None if stale else before
+    if before is not None and before.state == DECIDED != tuned.state:
+        return  # asked anew, and less is known than before
     best, now = tuned.best, time.time()
-    shown = best or max(tuned.arms, key=lambda a: a.speedup.value, default=None)
+    shown = best or fastest(tuned.arms)
     s = shown.speedup if shown is not None else None
-    measured = best or tuned.plain or shown
+    measured = best or tuned.plain
     data = {
         "version": _VERSION,
         "target": subject.target,
@@ -119,6 +123,8 @@ def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
     measured = dict(before.earlier.measured) if before is not None else {}
     measured |= {a.label: a.own for a in tuned.arms}
     best = sorted(tuned.predictions, key=lambda p: -p.known.mean)[:_MOST_KEPT]
+    if any(d.why.startswith(NO_TIME) for d in tuned.dropped):
+        best = []  # a way was not looked at: all are, next time
     asked = len(tuned.plain.measurement.answers) if tuned.plain is not None else 0
     asked += sum(len(t.measurement.answers) for t in tuned.trials)
     asked += sum(len(a.measurement.answers) for a in tuned.arms)

@@ -153,9 +153,9 @@ class Run:
 
     def start(self, spec: Speculation | None) -> Served:
         """A launch, in place of the server that was up."""
-        self.loads += 1
         before = time.monotonic()
         served = self.lab.start(spec, self.say)
+        self.loads += 1  # one that does not start leaves nothing to wait for
         self.load_s = max(self.load_s, time.monotonic() - before)
         return served
 

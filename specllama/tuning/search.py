@@ -29,11 +29,11 @@ from specllama.tuning.explore import explore
 from specllama.tuning.judge import answer, fit, wins, worth_a_launch
 from specllama.tuning.plain import introduced
 from specllama.tuning.predict import cautious
-from specllama.tuning.run import MOST_K, Candidate, Run, Task
+from specllama.tuning.run import Candidate, Run, Task
 
 _P_MINS = (0.5, 0.75)
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
-_COMBINED = 0.03  # that a combination must bring beyond its parts
+_COMBINED = 0.05  # that a combination must bring beyond its parts
 _MOST_CONFIRMED = 3  # by probe: the best of several ways, for comparison
 
 
@@ -65,7 +65,8 @@ def tune(lab: Lab, task: Task, progress: Progress, earlier: Earlier | None = Non
     run = Run(lab, task, progress)
     known = earlier or Earlier()
     try:
-        if known.predictions:
+        # with several slots the plain server's speed is not seen on another
+        if known.predictions and task.slots == 1:
             run.predictions += known.predictions
         else:
             explore(run)
@@ -105,7 +106,8 @@ def _confirm_best(run: Run, earlier: Earlier) -> None:
             continue
         if _settled(run):
             continue
-        if run.loads + (2 if run.arms else 1) > run.task.loads:  # a load is left to serve plainly
+        again = bool(run.arms) or any(d.crashed for d in run.dropped)
+        if run.loads + (2 if again else 1) > run.task.loads:  # a load is left to serve plainly
             run.drop(label(p.speculation), run.too_many)
             continue
         if run.needs(loads=1) > run.left:
@@ -177,7 +179,8 @@ def _with_p_min(run: Run, arm: Arm) -> Sequence[Prediction]:
         return ()
     if alpha is None or alpha >= _LOW_ALPHA:
         return ()
-    longer = min(MOST_K, spec.n_max + 1)
+    candidate = _candidate(task, spec)
+    longer = min(candidate.longest if candidate else spec.n_max, spec.n_max + 1)
     k = longer if not task.lengths or longer in task.lengths else spec.n_max
     return [
         Prediction(replace(spec, n_max=k, p_min=p), Ratios(), "fewer rejected") for p in _P_MINS

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -136,19 +137,14 @@ class StepLog:
 def _cost(times: Sequence[float]) -> Cost | None:
     if len(times) < 2:
         return None
-    middle = _median(times)
-    spread = _median([abs(t - middle) for t in times])
+    middle = median(times)
+    spread = median([abs(t - middle) for t in times])
     kept = [t for t in times if abs(t - middle) <= max(4 * spread, 0.02 * middle)] or list(times)
     mean = sum(kept) / len(kept)
     variance = sum((t - mean) ** 2 for t in kept) / max(1, len(kept) - 1)
     # Timers and schedulers are never better than a hundredth, whatever a handful of steps says.
     error = max(math.sqrt(variance / len(kept)), 0.01 * mean / math.sqrt(len(kept)))
     return Cost(mean, error, len(kept))
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered, n = sorted(values), len(values)
-    return ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2
 
 
 @dataclass(frozen=True)
