@@ -5,6 +5,7 @@ Nothing is decided here: run.predictions holds what search.py confirms.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from specllama.engine.errors import EngineError
@@ -17,6 +18,7 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.plain import learn
 from specllama.tuning.predict import (
+    cautious,
     choose,
     combined_rows,
     draft_rows,
@@ -146,7 +148,8 @@ def _hopeless(run: Run, c: Candidate, plain: Plain) -> str:
         return reason
     gains = (drafted_gain(costs, EVER_SEEN, k, own, c.once) for k in range(1, most + 1))
     bound = max((g for g in gains if g is not None), default=0.0)
-    best = max((p.known.value for p in run.predictions if len(p.known) > 2), default=0.0)
+    copies = (math.exp(cautious(p.known)) for p in run.predictions if len(p.known) > 2)
+    best = max(copies, default=0.0)
     if bound < best:
         return f"at most {bound:.2f}x with {EVER_SEEN:.0%} right; copies alone are predicted at {best:.2f}x"
     return ""

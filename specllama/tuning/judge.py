@@ -27,7 +27,7 @@ _LEAST_TEXTS = 5  # fewer say nothing about others
 # one; of being worth it after all, for ending one as "off"; of a prediction to be worth a launch.
 # It is looked at after every prompt, so each look must be surer than the whole:
 # tests/test_confidence.py counts how often equal ways come out as a gain (one in twenty).
-MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.04, 0.01, 0.05, 0.05
+MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.06, 0.015, 0.05, 0.05
 
 
 def sure_enough(pooled: Ratios, own: Ratios) -> bool:

@@ -29,6 +29,7 @@ from specllama.tuning.run import Run, Task
 # them), and some up to the longest copy.
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17, 33, 65)
 _OFTEN = 17  # sizes up to this are measured in every round
+_ALWAYS = 5  # up to this whatever the time: a slow machine learns no more than it can afford
 _ROUNDS = 3
 _COST_SHARE = 0.07  # of the budget, for V(b)
 _ANSWERS_SHARE = {True: 0.45, False: 0.3}  # used up when the answers end; True: no draft follows
@@ -121,7 +122,8 @@ def batches(
     client.continue_ids(prefix, 1, cold, True)
     for turn in range(_ROUNDS):
         for size in _SIZES:
-            if (turn and (size > _OFTEN or job.over)) or size > min(len(words), largest):
+            late = job.over and (turn or size > _ALWAYS)
+            if late or (turn and size > _OFTEN) or size > min(len(words), largest):
                 continue
             new = [words[(at + i) % len(words)] for i in range(size)]
             at += size + 1
