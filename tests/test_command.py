@@ -67,7 +67,7 @@ def test_several_types_are_one_comma_list() -> None:
     got = argv(help_render.capabilities("b11434"), spec)
     assert got.count("--spec-type") == 1
     assert got[got.index("--spec-type") + 1] == "draft-mtp,ngram-mod"
-    assert got[got.index("--spec-ngram-mod-n-match") + 1] == "16"
+    assert got[got.index("--spec-ngram-mod-n-match") + 1] == "12"
 
 
 def test_min_hits_only_where_it_acts() -> None:

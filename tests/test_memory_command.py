@@ -272,7 +272,7 @@ def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
     assert "--fit-target" not in plan.speculating(None).command.argv
     found = ways(plan)
     assert [w.speculation.methods for w in found] == [("draft-simple",), ("ngram-simple",)]
-    assert found[0].longest == 8
+    assert found[0].longest == 16, "memory has room; the cost curve says how much is of use"
 
 
 def test_the_users_arguments_change_the_sum(tmp_path: Path, headers: Path) -> None:

@@ -462,7 +462,7 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
     assert t.plain is not None
     assert any("/tokenize" in x for x in t.plain.lost)
     assert t.trials[0].measurement.missing
-    assert any("no timings per token: K is not tuned" in d.why for d in t.dropped)
+    assert any("K is not predicted: timings per token" in d.why for d in t.dropped)
     assert best_k(t) == 4, "the profile's length"
     assert t.loads == 3
 

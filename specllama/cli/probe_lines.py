@@ -147,7 +147,8 @@ def verdict(p: Probed) -> Iterator[str]:
     """The answer and what it rests on."""
     t = p.tuned
     about = f" for {length}" if (length := about_length(p)) else ""
-    yield f"verdict  {'on' if t.best else 'off'}{about}: {t.reason}"
+    word = "on" if t.best else "open" if p.stopped else "off"
+    yield f"verdict  {word}{about}: {t.reason}"
     yield from expected_lines(t)
     yield from deep_lines(t)
     yield from dropped_lines(t)
@@ -159,7 +160,8 @@ def verdict(p: Probed) -> Iterator[str]:
     for finding in _findings(t):
         yield f"note     {finding}"
     yield f"cost     {effort(t)}"
-    yield f"run      {run_line(p)}"
+    if t.best or not p.stopped:
+        yield f"run      {run_line(p)}"
 
 
 def about_length(p: Probed) -> str:

@@ -48,7 +48,8 @@ def results(
         printer.json({"results": [_data(r) for r in found]})
         return
     if not found:
-        printer.say("nothing was measured yet: `specllama probe MODEL`, or `serve`, does it")
+        what = f"of {model.name} " if model is not None else ""
+        printer.say(f"nothing {what}was measured yet: `specllama probe MODEL`, or `serve`, does it")
         return
     printer.table(_table(found))
     for r in found:

@@ -102,7 +102,7 @@ def _planned(plan: Plan, wish: Wish, asked: Asked) -> Planned:
     if own_types(plan):
         raise UsageError(
             "--spec-type after -- is not taken: probe measures with and without speculation",
-            "Use probe's own --method TYPE (before the --).",
+            "Name a method with probe's own --method TYPE, and leave out --spec-type.",
         )
     named = wish.draft is not None or wish.method is not None
     method = wish.method is not None

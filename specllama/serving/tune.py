@@ -22,7 +22,10 @@ from specllama.tuning.run import Task
 from specllama.tuning.search import Earlier, Interrupted, tune
 
 # Why a plain server does not start, whatever is tried next.
+_FEW_PROMPTS = 5
 _LASTING = ("argument", "architecture", "model")
+
+_UNMEASURED = "skipped: served as it was chosen, whether it pays is not measured"
 
 AUTO, OFF, FULL = "auto", "off", "full"
 
@@ -70,7 +73,7 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
     if not told.candidates and not told.ngrams:
         because = "; ".join(doubts)
         return Outcome(plan.without_speculation(because), "none", doubts)
-    notes = (*results.stale_lines(known, stale), *doubts)
+    notes = (*results.stale_lines(known, stale), *doubts, *few_prompts(wanted.prompts))
     earlier = None
     going_on = wanted.mode == AUTO and not wanted.force
     if known is not None and not stale and going_on:  # open, or its server crashed
@@ -104,18 +107,18 @@ def _searched(
         with stop_on_signals(but=("SIGINT",)):
             found = tune(lab, told, progress, earlier)
     except Interrupted as e:
-        # what was refuted is not served; what was not looked at yet is taken as it was chosen
-        kept = _by(plan, e.partial) if e.partial.arms else plan
-        return Outcome(kept, "skipped", (*notes, "tuning skipped"), e.partial)
+        if e.partial.arms:  # what was refuted is not served
+            return Outcome(_by(plan, e.partial), "skipped", (*notes, "skipped"), e.partial)
+        return Outcome(plan, "skipped", (*notes, _UNMEASURED))
     except KeyboardInterrupt:
-        return Outcome(plan, "skipped", (*notes, "tuning skipped"))
+        return Outcome(plan, "skipped", (*notes, _UNMEASURED))
     except TuningError as e:
         why = e.__cause__
         if isinstance(why, LaunchFailed) and why.exit.kind in _LASTING:
             raise why from None
         if isinstance(why, LaunchFailed):  # speculation only needs more
             plan = plan.without_speculation("the server did not start even without it")
-        return Outcome(plan, "failed", (*notes, f"not tuned: {e.message}"))
+        return Outcome(plan, "failed", (*notes, f"nothing is measured: {e.message}"))
     return Outcome(_by(plan, found), "measured", tuple(notes), found)
 
 
@@ -123,6 +126,14 @@ def _answers(known: Result, wanted: Wanted) -> bool:
     """Whether an earlier result is the answer: not an open one, nor a server that crashed."""
     asks_anew = wanted.mode != AUTO or wanted.force
     return not asks_anew and known.state not in (OPEN, CRASHED)
+
+
+def few_prompts(prompts: Sequence[Prompt]) -> Sequence[str]:
+    """What a handful of the user's own prompts cannot say."""
+    if not 0 < len(prompts) < _FEW_PROMPTS:
+        return ()
+    count = "one prompt says" if len(prompts) == 1 else f"{len(prompts)} prompts say"
+    return (f"{count} little about others: give {_FEW_PROMPTS} or more",)
 
 
 def as_measured(plan: Plan, wanted: Wanted) -> Plan:

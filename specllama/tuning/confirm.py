@@ -18,7 +18,7 @@ from specllama.tuning.arms import Arm, Deep, Prediction, Served
 from specllama.tuning.concurrent import together
 from specllama.tuning.confidence import Ratios, ratios
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import clear, sure_enough
+from specllama.tuning.judge import clear, promising
 from specllama.tuning.measure import (
     Answer,
     Job,
@@ -108,7 +108,9 @@ def confirm(
         own = seen.ratios(base) + earlier
         pooled = own + _recalled(prediction, own, seen.dearer(prediction.steps), run.task.slots)
         run.say()
-        ended = job.over or len(seen.answers) >= _MOST_ANSWERS or not run.fresh
+        # rounds of several requests use prompts up: some are asked again, with a number of theirs
+        enough = run.task.slots == 1 or len(seen.answers) >= _WANTED_ANSWERS
+        ended = job.over or len(seen.answers) >= _MOST_ANSWERS or (enough and not run.fresh)
         if len(seen.answers) < _LEAST_ANSWERS:
             continue
         if ended or clear(pooled, own) or measured(seen.answers, hybrid).findings:
@@ -123,8 +125,7 @@ def confirm(
         seen.calm_ms - seen.own_ms,
         prediction.speedup if len(prediction.known) else None,
         split,
-        # when the prompts ran out, a next start would have no others
-        cut=job.over and not clear(pooled, own) and not sure_enough(pooled, own),
+        cut=job.over and promising(pooled, own),
     )
     return _more(run, client, arm, seen.own_ms)
 

@@ -6,6 +6,7 @@ Nothing is decided here: run.predictions holds what search.py confirms.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from specllama.engine.errors import EngineError
@@ -90,7 +91,7 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Plain) -> None:
     steps = {d: ms / plain.costs.step for d, ms in costs.items() if ms is not None}
     prediction = Prediction(replace(spec, ngram=sizes), known, source, steps)
     if all(x < _ROUNDING for x in rows[sizes].logs) and not run.task.force:
-        run.drop(way(spec), _no_copies(rows[sizes], sizes, known))
+        run.drop(way(spec), _no_copies(rows, known))
     else:
         run.predictions.append(prediction)
 
@@ -108,9 +109,10 @@ def _usual(spec: Speculation, run: Run) -> list[Speculation]:
     return [replace(spec, ngram=half), spec]
 
 
-def _no_copies(row: Ratios, sizes: NgramSizes, known: Ratios) -> str:
-    if all(abs(x) < _ROUNDING for x in row.logs):
-        return f"nothing would be drafted: no run of {sizes.n} tokens came back in the answers"
+def _no_copies(rows: Mapping[NgramSizes, Ratios], known: Ratios) -> str:
+    if all(abs(x) < _ROUNDING for r in rows.values() for x in r.logs):
+        n = min(s.n for s in rows)
+        return f"nothing would be drafted: no run of {n} tokens came back in the answers"
     return f"{known.value:.2f}x at most by replay over the plain answers"
 
 
@@ -128,7 +130,7 @@ def _try_draft(run: Run, c: Candidate, plain: Plain) -> None:
         run.drop(way(spec), "one draft is measured before serving; `specllama probe` measures all")
         return
     if run.needs(loads=2 if run.predictions else 1) > run.left:
-        run.drop(way(spec), f"{NO_TIME} to measure it: a larger --budget")
+        run.drop(way(spec), f"{NO_TIME} to measure it: give a larger --budget")
         return
     if len(lengths) == 1:  # nothing to choose
         _unpredicted(run, _with_length(run, spec, lengths[0]), "asked for")

@@ -46,6 +46,13 @@ def clear(pooled: Ratios, own: Ratios) -> bool:
     return 1 - pooled.chance_below(LEAST_GAIN) < _SURELY_NOT
 
 
+def promising(pooled: Ratios, own: Ratios) -> bool:
+    """Whether more prompts may well turn an "off" into an "on": the estimate reaches
+    LEAST_GAIN and is only not sure yet. (One that stays under it would be asked for ever.)"""
+    unsure = not clear(pooled, own) and not sure_enough(pooled, own)
+    return unsure and pooled.value >= LEAST_GAIN
+
+
 def worth_a_launch(p: Prediction) -> bool:
     """Whether a prediction may come out as a gain. One from a single text says little: its
     value decides; nothing is known where there is none."""

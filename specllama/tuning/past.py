@@ -26,6 +26,7 @@ _ANSWERED_PER_S, _TOKENS_PER_S = 130, 800
 _MOST_GROUPS, _LEAST_CONVERSATIONS = 40, 5
 _LEAST_TOKENS = 2  # the first comes from the prompt: an answer of one has no step
 _PLAIN_TOKENS, _PLAIN_ROUNDS = 17, 2
+_ROUNDS = 8  # of batches, in the time there is: V(b) decides everything here
 _NO_LIMIT = 1 << 20
 # Tokens before the batches that tell V(b), and of the text that they are taken from beyond that.
 _LEAST_PREFIX, _LONGEST_PREFIX, _WORDS = 16, 512, 100
@@ -115,7 +116,7 @@ def verifying_costs(client: Client, task: Task, texts: Texts, seconds: float, ti
             if (turn or i) and t is not None:  # the first request is slower
                 times.append(decoding(t.ms, t.tokens))
         if turn == 0:
-            samples = batches(client, questions, job)
+            samples = batches(client, questions, job, rounds=_ROUNDS)
     times = [t for t in times if t > 0]
     if len(times) < 2:
         raise TuningError("the server's answers carry no timings: what a step costs is not known")

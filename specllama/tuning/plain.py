@@ -108,7 +108,11 @@ def _largest(task: Task) -> int:
 
 
 def batches(
-    client: Client, questions: Sequence[Question], job: Job, largest: int = _SIZES[-1]
+    client: Client,
+    questions: Sequence[Question],
+    job: Job,
+    largest: int = _SIZES[-1],
+    rounds: int = _ROUNDS,
 ) -> dict[int, list[float]]:
     """ms of a batch of b new tokens behind a prompt that is in the cache, by b as the server
     counted it: with a sliding window or recurrent state it goes back to a checkpoint and
@@ -120,7 +124,7 @@ def batches(
     found: dict[int, list[float]] = {}
     at = 0
     client.continue_ids(prefix, 1, cold, True)
-    for turn in range(_ROUNDS):
+    for turn in range(rounds):
         for size in _SIZES:
             late = job.over and (turn or size > _ALWAYS)
             if late or (turn and size > _OFTEN) or size > min(len(words), largest):

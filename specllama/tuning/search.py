@@ -26,7 +26,7 @@ from specllama.tuning.arms import (
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.confirm import confirm
 from specllama.tuning.explore import explore
-from specllama.tuning.judge import answer, fit, wins, worth_a_launch
+from specllama.tuning.judge import LEAST_GAIN, answer, fit, wins, worth_a_launch
 from specllama.tuning.plain import introduced
 from specllama.tuning.predict import cautious
 from specllama.tuning.run import Candidate, Run, Task
@@ -110,9 +110,15 @@ def _confirm_best(run: Run, earlier: Earlier) -> None:
         if run.loads + (2 if again else 1) > run.task.loads:  # a load is left to serve plainly
             run.drop(label(p.speculation), run.too_many)
             continue
-        if run.needs(loads=1) > run.left:
+        if (needed := run.needs(loads=1)) > run.left:
+            if len(p.known) and p.known.value < LEAST_GAIN:  # worth a try, not another start
+                run.drop(label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})")
+                continue
             predicted = f" ({p.known.value:.2f}x is predicted)" if len(p.known) else ""
-            run.cut = f"{label(p.speculation)}: {NO_TIME} to confirm it{predicted}"
+            run.cut = (
+                f"{label(p.speculation)}: {NO_TIME} to confirm it{predicted}: about "
+                f"{needed:.0f} s are needed, {max(0.0, run.left):.0f} s are left of --budget"
+            )
             return
         arm = _confirmed(run, p, earlier)
         if arm is not None:
