@@ -43,7 +43,7 @@ def steps(k: int, n: int = 12) -> tuple[Step, ...]:
 
 def plain() -> Plain:
     answers = tuple(answer((), 90.0 * 63, 80 + 40 * i) for i in range(8))
-    return Plain(Measurement(answers), COSTS, (), load_s=2.0)
+    return Plain(Measurement(answers), COSTS, load_s=2.0)
 
 
 def trial(spec: Speculation = DRAFTED, top: int = 8, best: float = 1.18) -> Trial:

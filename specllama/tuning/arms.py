@@ -11,7 +11,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import Costs
-from specllama.tuning.measure import Measurement, Question
+from specllama.tuning.measure import Measurement
 from specllama.tuning.speedup import Cost, StepLog
 from specllama.tuning.statistics import TimeSplit
 
@@ -50,12 +50,11 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """What one server without speculation tells. `questions`: all prompts, with their token ids
-    where the build tokenizes; `lost`: what this build does not tell, and what follows."""
+    """What one server without speculation tells. `lost`: what this build does not tell, and what
+    follows."""
 
     measurement: Measurement
     costs: Costs
-    questions: tuple[Question, ...]
     lost: tuple[str, ...] = ()
     load_s: float = 0.0
 

@@ -60,7 +60,7 @@ def learn(run: Run, served: Served) -> Plain:
     run.greedy = run.asked[:_GREEDY] if task.thorough else []
     greedy = greedy_texts(client, run.greedy, run.job())
     costs = verifying(samples, cost, task.output_share, task.slots)
-    return Plain(replace(found, greedy=greedy, missing=()), costs, questions, lost, run.load_s)
+    return Plain(replace(found, greedy=greedy, missing=()), costs, lost, run.load_s)
 
 
 def introduced(run: Run, client: Client) -> tuple[tuple[Question, ...], tuple[str, ...], Answer]:
