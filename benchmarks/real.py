@@ -58,21 +58,22 @@ CASES = (
 @dataclass(frozen=True)
 class Size:
     """How much is measured. `ngrams`: (n, m) of ngram-simple; `asked`: prompts in a round;
-    `long`: tokens of a prompt that is evaluated by each server, and by one; `limit`: seconds
+    `tokens` of an answer with a draft, and without (copies come late in an answer, and the
+    tuner's own answers are longer there too); `long`: tokens of a prompt that is evaluated by each server, and by one; `limit`: seconds
     after which a case leaves out its last pass."""
 
     lengths: tuple[int, ...]
     ngrams: tuple[tuple[int, int], ...]
     asked: int
-    tokens: int
+    tokens: tuple[int, int]
     long: tuple[int, int]
     limit: float
 
 
 _NGRAMS = ((12, 48), (4, 8), (3, 6), (4, 16), (2, 8), (6, 12))
 _MORE = ((8, 16), (4, 4), (3, 16), (8, 32))
-FULL = Size((1, 2, 3, 4, 6, 8), _NGRAMS + _MORE, 3, 48, (300, 1200), float("inf"))
-QUICK = Size((1, 2, 3, 4, 6), _NGRAMS, 2, 40, (100, 420), 140.0)
+FULL = Size((1, 2, 3, 4, 6, 8), _NGRAMS + _MORE, 3, (48, 96), (300, 1200), float("inf"))
+QUICK = Size((1, 2, 3, 4, 6), _NGRAMS, 2, (40, 64), (100, 420), 140.0)
 
 
 @dataclass
@@ -107,7 +108,7 @@ class Ground:
     def __post_init__(self) -> None:
         self.bench = Bench(
             prompts=self._prompts(),
-            tokens=self.size.tokens,
+            tokens=self.size.tokens[self.case.draft == "none"],
             log=self.folder / "grid.log",
             kept=self.folder if self.case.draft == "none" else None,
             say=self.say,

@@ -17,6 +17,7 @@ from specllama.tuning.costs import Costs
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.ngrams import Known, grid
 from specllama.tuning.predict import (
+    beyond,
     cautious,
     choose,
     combined_rows,
@@ -223,3 +224,12 @@ def test_a_combination_needs_ids_and_costs() -> None:
     )
     without = Trial(trial.speculation, bare, trial.lengths, 1.0, trial.plain)
     assert combined_rows("ngram-simple", sizes, without, 4, COSTS) == {}
+
+
+def test_a_combination_must_add_to_its_draft_on_most_of_the_texts() -> None:
+    """Not by one text that copies itself, and however different the texts are."""
+    draft = Ratios((0.1, 0.4, -0.1, 0.3), (1.0,) * 4)
+    in_all = Ratios(tuple(x + 0.1 for x in draft.logs), draft.weights)
+    in_one = Ratios((0.1, 0.4, 0.5, 0.3), draft.weights)
+    assert 0.08 < beyond(in_all, draft) < 0.1
+    assert beyond(in_one, draft) < 0 < in_one.mean - draft.mean

@@ -19,6 +19,7 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.plain import learn
 from specllama.tuning.predict import (
+    beyond,
     cautious,
     choose,
     combined_rows,
@@ -34,6 +35,7 @@ from specllama.tuning.trial import look
 _LIKELY = 0.85  # acceptance per position for which the longest K of a trial is taken
 _OVER_BYTES = 1.5  # what a pass of a small model takes beyond its bytes
 _ROUNDING = 1e-6  # of a logarithm that would be 0
+_COMBINED = 0.03  # of a logarithm: what copies must add to a draft, or they stay out
 _LATE = 0.5  # of what is left of the budget: a load that takes more is not made
 
 
@@ -207,12 +209,13 @@ def _predict_draft(run: Run, c: Candidate, trial: Trial, plain: Plain) -> None:
         steps = {k: cost.ms / trial.plain.ms} if cost is not None else {}
         run.predictions.append(Prediction(spec, known, source, steps))
     for copies in run.task.ngrams:
-        _predict_combined(run, copies, spec, trial, plain)
+        _predict_combined(run, copies, spec, trial, plain, known)
 
 
 def _predict_combined(
-    run: Run, copies: Speculation, drafting: Speculation, trial: Trial, plain: Plain
+    run: Run, copies: Speculation, drafting: Speculation, trial: Trial, plain: Plain, alone: Ratios
 ) -> None:
+    """`alone`: the draft's own speed-up by answer."""
     (method,) = copies.methods
     if run.task.hybrid or run.task.slots > 1:  # its steps are not these (see _predict_ngram)
         if not run.task.drafts_alone:
@@ -227,6 +230,8 @@ def _predict_combined(
         return
     sizes, known = found
     run.maps.append(NgramMap(method, {s: r.value for s, r in rows.items()}, label(drafting)))
+    if run.task.drafts_alone and beyond(known, alone) < _COMBINED:
+        return
     spec = replace(drafting, methods=(method, *drafting.methods), ngram=sizes)
     run.predictions.append(Prediction(spec, known, f"replayed over {len(known)} drafted answers"))
 

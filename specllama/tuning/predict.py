@@ -25,6 +25,7 @@ from specllama.tuning.speedup import StepLog, agreement, replayed_tau, trend
 S = TypeVar("S", bound=Hashable)
 _OWN_WEIGHT = 0.5  # of a setting's score; the rest is its neighbours'
 _CAUTION = 1.25  # standard errors that a setting's mean is lowered by (of 0 to 1.5 it kept most)
+_MANY_CAUTION = 2.0  # the same for what a combination adds to its draft
 _LEAST_TOKENS = 8  # of an answer that is replayed
 
 
@@ -168,6 +169,17 @@ def cautious(r: Ratios) -> float:
     """What a setting surely brings, as a logarithm: its mean less a part of its error, so that
     one that lives on a single text does not come before one that helps in all."""
     return r.mean - (_CAUTION * r.error if len(r) > 1 else 0.0)
+
+
+def beyond(both: Ratios, alone: Ratios) -> float:
+    """What a combination surely adds to the draft it contains, as a logarithm. Both answered
+    the same texts, so that what differs between texts does not count; the best of some hundred
+    sizes is compared, so the caution is larger."""
+    if len(both) != len(alone):
+        return cautious(both) - cautious(alone)
+    gained = tuple(b - a for b, a in zip(both.logs, alone.logs, strict=True))
+    more = Ratios(gained, both.weights)
+    return more.mean - (_MANY_CAUTION * more.error if len(more) > 1 else 0.0)
 
 
 def near_sizes(grid: Sequence[NgramSizes]) -> Callable[[NgramSizes], list[NgramSizes]]:

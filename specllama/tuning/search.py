@@ -33,7 +33,6 @@ from specllama.tuning.run import Candidate, Run, Task
 
 _P_MINS = (0.5, 0.75)
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
-_COMBINED = 0.05  # that a combination must bring beyond its parts
 _MOST_CONFIRMED = 3  # by probe: the best of several ways, for comparison
 
 
@@ -129,12 +128,8 @@ def _confirm_best(run: Run, earlier: Earlier) -> None:
 
 
 def _order(p: Prediction) -> float:
-    """The best first, by what it surely brings; a combination only before what is simpler when
-    it brings clearly more; what is not known after what is."""
-    if not len(p.known):
-        return 0.0
-    both = p.speculation.uses_draft and p.speculation.uses_ngram
-    return -(cautious(p.known) - (_COMBINED if both else 0.0))
+    """The best first, by what it surely brings; what is not known after what is."""
+    return -cautious(p.known) if len(p.known) else 0.0
 
 
 def _settled(run: Run) -> bool:
