@@ -13,7 +13,8 @@ from tests.support import MODELS
 
 NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
 MODELS_ENV = "SPECLLAMA_TEST_MODELS"
-_KEPT = (NATIVE_ENV, MODELS_ENV)
+BUILDS_ENV = "SPECLLAMA_TEST_BUILDS"
+_KEPT = (NATIVE_ENV, MODELS_ENV, BUILDS_ENV)
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +69,15 @@ def smollm2() -> Path:
 def gemma() -> Path:
     """Gemma 3 270M, Q4_K_M: sliding windows, a large vocabulary, no chat template."""
     return _real_model("gemma.gguf")
+
+
+@pytest.fixture(scope="session")
+def old_builds() -> Path:
+    """A folder of real old builds: b10068/llama-server, xllamacpp-VERSION/xllamacpp, …"""
+    value = os.environ.get(BUILDS_ENV)
+    if value and Path(value).is_dir():
+        return Path(value)
+    _missing(f"{BUILDS_ENV} must name a folder of old builds (.ci/fetch-builds makes one)")
 
 
 @pytest.fixture(scope="session")
