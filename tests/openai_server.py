@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 VLLM = """\
 # HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
@@ -72,10 +73,11 @@ def serving(
             if not self._allowed():
                 return
             n = state["answers"]
-            if self.path == "/v1/models":
+            asked = urlsplit(self.path).path  # a proxy is asked for the whole URL
+            if asked == "/v1/models":
                 data = {"data": [{"id": "m"}]} if models is None else models
                 self._send(data if isinstance(data, bytes) else json.dumps(data).encode())
-            elif self.path == path and metrics:
+            elif asked == path and metrics:
                 counts = {"drafts": 10 * n, "drafted": 20 * n, "accepted": 12 * n}
                 self._send(metrics.format(**counts, first=8 * n, second=4 * n).encode())
             else:

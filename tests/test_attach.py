@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.errors import UsageError
+from specllama.tuning.attach import Server, on_this_machine
 from specllama.tuning.engines import parse
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
@@ -24,6 +27,55 @@ def test_vllm_by_exact_names() -> None:
     assert data["acceptance_by_position"] == pytest.approx([0.8, 0.4])
     assert data["answers"] >= 2
     assert data["first_token_ms"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("llm.localhost", True),
+        ("0.0.0.0", True),
+        ("192.168.1.7", False),
+        ("localhost.example.org", False),
+        ("", False),
+    ],
+)
+def test_which_hosts_are_this_machine(host: str, local: bool) -> None:
+    assert on_this_machine(host) is local
+
+
+def test_a_proxy_is_for_other_machines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers as the proxy is a server with another model than the one behind it."""
+    with serving(VLLM) as url, serving(VLLM, models={"data": [{"id": "proxied"}]}) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        for address, model in ((url, "m"), ("http://llm.example.org:8000", "proxied")):
+            server = Server(address)
+            try:
+                assert server.model() == model
+            finally:
+                server.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "says"),
+    [
+        ("http://[::1", "", "--url http://[::1: "),
+        ("http://h:port", "", "--url http://h:port: "),
+        ("http://h:1", "nonsense://x", "--url http://h:1: "),
+    ],
+)
+def test_what_is_no_address_is_said(
+    url: str, proxy: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    with pytest.raises(UsageError, match=re.escape(says)):
+        Server(url)
 
 
 @pytest.mark.parametrize(

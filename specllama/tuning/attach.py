@@ -9,11 +9,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 import httpx
 
 from specllama.engine.client import Prompt
+from specllama.errors import UsageError
 from specllama.tuning.confidence import Interval, ratios
 from specllama.tuning.engines import ENGINES, Counters, acceptance, parse
 from specllama.tuning.errors import TuningError
@@ -38,13 +40,25 @@ class Attached:
 
 
 class Server:
-    """One server over HTTP. `api_key` goes into the header only."""
+    """One server over HTTP. `api_key` goes into the header only. Proxies of the environment are
+    honoured, but for a server on this machine.
+
+    Raises UsageError for what is no URL, and for a proxy that is none.
+    """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         base = url.rstrip("/").removesuffix("/v1")
         self.url = base
-        self._http = httpx.Client(base_url=base, headers=headers, timeout=_TIMEOUT)
+        try:
+            proxies = not on_this_machine(httpx.URL(base).host)
+            self._http = httpx.Client(
+                base_url=base, headers=headers, timeout=_TIMEOUT, trust_env=proxies
+            )
+        except (httpx.InvalidURL, ValueError) as e:  # ValueError: a proxy's scheme
+            raise UsageError(
+                f"--url {url}: {e}", "Give an address like http://127.0.0.1:8080."
+            ) from None
 
     def close(self) -> None:
         self._http.close()
@@ -119,6 +133,17 @@ class Server:
                 f"{self.url} does not answer {path} ({e or type(e).__name__})",
                 "Is the server running, and is the address right?",
             ) from None
+
+
+def on_this_machine(host: str) -> bool:
+    """Whether a host name means this machine, whatever a name server would say."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
 
 
 @dataclass(frozen=True)
