@@ -201,6 +201,11 @@ def test_clearing() -> None:
     assert clear() == 0
 
 
+@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, -1e18])
+def test_a_time_that_is_none_is_shown_all_the_same(seconds: float) -> None:
+    assert results.moment(seconds) == "an unknown day"
+
+
 def test_a_home_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(path: Path, text: str) -> None:
         raise PermissionError

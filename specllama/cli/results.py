@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,6 +81,7 @@ def _table(found: Sequence[Result]) -> Table:
 
     from specllama.cli.probe_lines import chance
     from specllama.cli.tuning_lines import interval
+    from specllama.tuning.results import moment
 
     names = ("model", "workload", "state", "served with", "speed-up", "chance slower", "tok/s")
     out = Table(box=None, pad_edge=False, header_style="bold")
@@ -98,10 +98,6 @@ def _table(found: Sequence[Result]) -> Table:
             chance(r.slower) if r.slower is not None else "",
             f"{r.tokens_per_second:.1f}" if r.tokens_per_second is not None else "",
             f"{r.texts} of {whose}" if r.texts else "",
-            _day(r.since),
+            moment(r.since),
         )
     return out
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

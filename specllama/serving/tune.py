@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 from specllama.engine.client import Prompt
@@ -187,15 +186,11 @@ def _by(plan: Plan, found: Tuned) -> Plan:
 
 
 def _cached_line(known: Result) -> str:
-    return f"as measured on {_when(known.when)}; `specllama results` shows and clears it"
+    return f"as measured on {results.moment(known.when)}; `specllama results` shows and clears it"
 
 
 def _open_lines(known: Result) -> Sequence[str]:
     if known.state == CRASHED:
-        return [f"on {_when(known.when)} {known.reason}: tried again"]
+        return [f"on {results.moment(known.when)} {known.reason}: tried again"]
     going = "goes on from" if known.earlier.predictions else "starts again after"
-    return [f"{going} what was left open on {_when(known.when)} ({known.texts} prompts)"]
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    return [f"{going} what was left open on {results.moment(known.when)} ({known.texts} prompts)"]

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,11 @@ def stale_lines(found: Result | None, why: str) -> Iterator[str]:
     """What a user is told about a result that is not used."""
     if found is not None and why:
         yield f"an earlier result ({found.label}) is stale: {why}"
+
+
+def moment(seconds: float) -> str:
+    """A time of a result, as it is shown. Never raises: files hold any number."""
+    try:
+        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):
+        return "an unknown day"
