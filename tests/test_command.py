@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.engine import embedded
+from specllama.engine import embedded, embedded_options
 from specllama.engine.capabilities import Capabilities, probe
 from specllama.engine.command import Command, build, check_methods, unsupported
 from specllama.engine.locate import Engine, locate
@@ -106,7 +106,9 @@ def test_nothing_is_emitted_that_the_build_does_not_list(name: str, method: str)
 def test_the_embedded_engine_takes_everything_emitted(method: str) -> None:
     caps = probe(locate("embedded"))
     spec = replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32))
-    assert embedded.parse(argv(caps, spec))
+    xllamacpp = pytest.importorskip("xllamacpp")
+    known = embedded_options.options(xllamacpp.CommonParams())
+    assert embedded.parse(argv(caps, spec), known)
 
 
 def test_unsupported_says_which_build_is_needed() -> None:

@@ -16,13 +16,11 @@ from types import FrameType
 from typing import Any
 
 from specllama.engine.embedded_options import (
-    OPTIONS,
     BadValue,
     EmbeddedOption,
     apply_environment,
+    options,
 )
-
-_BY_NAME = {name: option for option in OPTIONS for name in option.all_names}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,19 +36,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(devices_text())
         return 0
     try:
-        pairs = parse(args)
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        pairs = parse(args, options(params))
     except BadValue as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
-    return serve(pairs)
+    return serve(params, pairs)
 
 
-def parse(args: Sequence[str]) -> list[tuple[EmbeddedOption, str]]:
+def parse(args: Sequence[str], known: Sequence[EmbeddedOption]) -> list[tuple[EmbeddedOption, str]]:
     """(option, value) for each argument, in order. Raises BadValue for what is not known."""
+    by_name = {name: option for option in known for name in option.all_names}
     out: list[tuple[EmbeddedOption, str]] = []
     rest = iter(args)
     for name in rest:
-        option = _BY_NAME.get(name)
+        option = by_name.get(name)
         if option is None:
             raise BadValue(f"invalid argument: {name} (the embedded engine does not know it)")
         if not option.hint:
@@ -65,14 +67,14 @@ def parse(args: Sequence[str]) -> list[tuple[EmbeddedOption, str]]:
     return out
 
 
-def serve(pairs: Sequence[tuple[EmbeddedOption, str]]) -> int:
+def serve(params: Any, pairs: Sequence[tuple[EmbeddedOption, str]]) -> int:
     import xllamacpp
 
     # xllamacpp holds the GIL while it loads, so Python handlers could not run:
     # until the model is loaded the signals end the process the ordinary way.
     _on_signals(signal.SIG_DFL)
-    params = xllamacpp.CommonParams()
-    params.hostnames = ["127.0.0.1"]
+    if hasattr(params, "hostnames"):  # older versions have one name, 127.0.0.1
+        params.hostnames = ["127.0.0.1"]
     params.port = 8080
     apply_environment(params)
     try:
@@ -116,9 +118,11 @@ def version_text() -> str:
 
 
 def help_text() -> str:
-    """`--help` in llama.cpp's layout, of what is mapped here."""
+    """`--help` in llama.cpp's layout, of what is mapped here and the library can take."""
+    import xllamacpp
+
     lines = ["----- options of the embedded engine -----", ""]
-    for option in OPTIONS:
+    for option in options(xllamacpp.CommonParams()):
         first, *others = option.all_names
         head = f"{first}, ".ljust(7) + ", ".join(others) if others else first
         head = f"{head} {option.hint}".rstrip()

@@ -1,15 +1,16 @@
 """llama-server's options as settings of xllamacpp's CommonParams.
 
 Every option that `engine.command` can emit is here, and those users reach for
-most. Names, hints and defaults are llama.cpp's (common/arg.cpp, b11434); an option
-that is not here is an error, never ignored.
+most. Names, hints and defaults are llama.cpp's (common/arg.cpp, b11434; b8929 for what is
+gone since); an option that is not here, or that the installed version of the library has no
+setting for, is an error, never ignored.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,38 @@ class EmbeddedOption:
         return self.names + self.negative
 
 
-def attribute(path: str, convert: Callable[[str], Any]) -> Apply:
-    """Sets params.<path> to the converted value."""
+@dataclass(frozen=True)
+class Attribute:
+    """Sets params.<path> to the converted value, by the first of `paths` that the installed
+    version has: llama.cpp moved many of them."""
 
-    def apply(params: Any, value: str) -> None:
-        *parents, last = path.split(".")
-        for name in parents:
-            params = getattr(params, name)
-        setattr(params, last, convert(value))
+    paths: tuple[str, ...]
+    convert: Callable[[str], Any]
 
-    return apply
+    def place(self, params: Any) -> tuple[Any, str] | None:
+        """(the object, its attribute) that is set; None when this version has none."""
+        for path in self.paths:
+            *parents, last = path.split(".")
+            owner = params
+            for name in parents:
+                owner = getattr(owner, name, None)
+            if hasattr(owner, last):
+                return owner, last
+        return None
+
+    def __call__(self, params: Any, value: str) -> None:
+        place = self.place(params)
+        if place is None:
+            raise BadValue(f"this xllamacpp has no {self.paths[0]}")
+        setattr(*place, self.convert(value))
 
 
-def switch(path: str, on: bool = True) -> Apply:
+def attribute(paths: str, convert: Callable[[str], Any]) -> Attribute:
+    """`paths`: dotted, the newest first, parted by blanks."""
+    return Attribute(tuple(paths.split()), convert)
+
+
+def switch(path: str, on: bool = True) -> Attribute:
     return attribute(path, lambda value: on if value != "0" else not on)
 
 
@@ -80,7 +100,10 @@ def _enum(prefix: str, of: str, names: dict[str, str]) -> Callable[[str], Any]:
 
         if value.lower() not in names:
             raise BadValue(f"{value!r} is not one of {', '.join(names)}")
-        return getattr(getattr(xllamacpp, of), prefix + names[value.lower()])
+        member = getattr(getattr(xllamacpp, of), prefix + names[value.lower()], None)
+        if member is None:
+            raise BadValue(f"this version does not know {value!r}")
+        return member
 
     return convert
 
@@ -120,7 +143,24 @@ _load_mode = _enum(
 def _spec_types(params: Any, value: str) -> None:
     """As in llama.cpp, a repeated --spec-type adds to the earlier ones."""
     wanted = [_spec_type(v.strip()) for v in value.split(",") if v.strip()]
-    params.speculative.types = [*params.speculative.types, *wanted]
+    if hasattr(params.speculative, "types"):
+        params.speculative.types = [*params.speculative.types, *wanted]
+    elif len(wanted) == 1:  # before b9180 it was one
+        params.speculative.type = wanted[0]
+    else:
+        raise BadValue(f"{value!r}: this version takes one type")
+
+
+def _known_spec_types() -> str:
+    """The --spec-type values of the installed version."""
+    import xllamacpp
+
+    of = xllamacpp.common_speculative_type
+    return ",".join(
+        name
+        for name, member in SPEC_TYPES.items()
+        if hasattr(of, f"COMMON_SPECULATIVE_TYPE_{member}")
+    )
 
 
 def _on_off(value: str) -> bool:
@@ -179,6 +219,7 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("--cache-ram", "-cram"), "N", "prompt cache in MiB (default: 8192)", attribute("cache_ram_mib", integer)),
     O(("-mm", "--mmproj"), "FILE", "multimodal projector", attribute("mmproj.path", str)),
     O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostnames", _words)),
+    O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostname", str)),
     O(("--port",), "PORT", "port (default: 8080)", attribute("port", integer)),
     O(("--api-key",), "KEY", "key clients must send (env: LLAMA_API_KEY)", attribute("api_keys", _words)),
     O(("--api-key-file",), "FNAME", "file of keys", attribute("api_keys", _key_file)),
@@ -193,17 +234,23 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("--top-k",), "N", "top-k (default: 40)", attribute("sampling.top_k", integer)),
     O(("--top-p",), "N", "top-p (default: 0.95)", attribute("sampling.top_p", number)),
     O(("--min-p",), "N", "min-p (default: 0.05)", attribute("sampling.min_p", number)),
-    O(("--spec-type",), ",".join(SPEC_TYPES), "methods (default: none)", _spec_types),
-    O(("-md", "--model-draft", "--spec-draft-model"), "FNAME", "draft model", attribute("speculative.draft.mparams.path", str)),
-    O(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"), "N", "draft layers on the GPU (default: auto)", attribute("speculative.draft.n_gpu_layers", layers)),
-    O(("-devd", "--device-draft", "--spec-draft-device"), "DEVICE", "draft devices", attribute("speculative.draft.devices", str)),
-    O(("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"), "TYPE", "draft K cache type (default: f16)", attribute("speculative.draft.cache_type_k", _cache_type)),
-    O(("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"), "TYPE", "draft V cache type (default: f16)", attribute("speculative.draft.cache_type_v", _cache_type)),
-    O(("-td", "--threads-draft", "--spec-draft-threads"), "N", "draft threads", attribute("speculative.draft.cpuparams.n_threads", integer)),
-    O(("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"), "N", "draft threads for prompts", attribute("speculative.draft.cpuparams_batch.n_threads", integer)),
+    O(("--spec-type",), "TYPES", "methods (default: none)", _spec_types),
+    O(("-md", "--model-draft", "--spec-draft-model"), "FNAME", "draft model", attribute("speculative.draft.mparams.path speculative.mparams_dft.path", str)),
+    O(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"), "N", "draft layers on the GPU (default: auto)", attribute("speculative.draft.n_gpu_layers speculative.n_gpu_layers", layers)),
+    O(("-devd", "--device-draft", "--spec-draft-device"), "DEVICE", "draft devices", attribute("speculative.draft.devices speculative.devices", str)),
+    O(("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"), "TYPE", "draft K cache type (default: f16)", attribute("speculative.draft.cache_type_k speculative.cache_type_k", _cache_type)),
+    O(("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"), "TYPE", "draft V cache type (default: f16)", attribute("speculative.draft.cache_type_v speculative.cache_type_v", _cache_type)),
+    O(("-td", "--threads-draft", "--spec-draft-threads"), "N", "draft threads", attribute("speculative.draft.cpuparams.n_threads speculative.cpuparams.n_threads", integer)),
+    O(("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"), "N", "draft threads for prompts", attribute("speculative.draft.cpuparams_batch.n_threads speculative.cpuparams_batch.n_threads", integer)),
     O(("--spec-draft-n-max",), "N", "draft length (default: 3)", attribute("speculative.draft.n_max", integer)),
     O(("--spec-draft-n-min",), "N", "least draft length (default: 0)", attribute("speculative.draft.n_min", integer)),
     O(("--spec-draft-p-min", "--draft-p-min"), "P", "least draft probability (default: 0.00)", attribute("speculative.draft.p_min", number)),
+    O(("--draft", "--draft-n", "--draft-max"), "N", "draft length (default: 16)", attribute("speculative.n_max", integer)),
+    O(("--draft-min", "--draft-n-min"), "N", "least draft length (default: 0)", attribute("speculative.n_min", integer)),
+    O(("--draft-p-min",), "P", "least draft probability (default: 0.75)", attribute("speculative.p_min", number)),
+    O(("--spec-ngram-size-n",), "N", "n-gram size (default: 12)", attribute("speculative.ngram_size_n", integer)),
+    O(("--spec-ngram-size-m",), "N", "n-gram draft size (default: 48)", attribute("speculative.ngram_size_m", integer)),
+    O(("--spec-ngram-min-hits",), "N", "n-gram least hits (default: 1)", attribute("speculative.ngram_min_hits", integer)),
     O(("--spec-ngram-mod-n-match",), "N", "ngram-mod match (default: 24)", attribute("speculative.ngram_mod.n_match", integer)),
     O(("--spec-ngram-mod-n-min",), "N", "ngram-mod least (default: 48)", attribute("speculative.ngram_mod.n_min", integer)),
     O(("--spec-ngram-mod-n-max",), "N", "ngram-mod most (default: 64)", attribute("speculative.ngram_mod.n_max", integer)),
@@ -212,6 +259,18 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
         for kind in ("simple", "map-k", "map-k4v")
         for flag, attr, default in (("size-n", "size_n", 12), ("size-m", "size_m", 48), ("min-hits", "min_hits", 1))
     ),
-    O(("-lcs", "--lookup-cache-static"), "FNAME", "ngram-cache file, read", attribute("speculative.ngram_cache.lookup_cache_static", str)),
-    O(("-lcd", "--lookup-cache-dynamic"), "FNAME", "ngram-cache file, kept", attribute("speculative.ngram_cache.lookup_cache_dynamic", str)),
+    O(("-lcs", "--lookup-cache-static"), "FNAME", "ngram-cache file, read", attribute("speculative.ngram_cache.lookup_cache_static speculative.lookup_cache_static", str)),
+    O(("-lcd", "--lookup-cache-dynamic"), "FNAME", "ngram-cache file, kept", attribute("speculative.ngram_cache.lookup_cache_dynamic speculative.lookup_cache_dynamic", str)),
 )  # fmt: skip
+
+
+def options(params: Any) -> tuple[EmbeddedOption, ...]:
+    """The options that the installed version has a setting for, by a fresh CommonParams."""
+    known = (
+        o
+        for o in OPTIONS
+        if not isinstance(o.apply, Attribute) or o.apply.place(params) is not None
+    )
+    return tuple(
+        replace(o, hint=_known_spec_types()) if "--spec-type" in o.names else o for o in known
+    )

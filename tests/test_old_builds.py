@@ -1,0 +1,38 @@
+"""Real old builds serve the tiny pair, or say by name why they cannot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import MODELS, Serve
+
+
+def engine(builds: Path, name: str) -> tuple[str, str]:
+    """--llama-server and PYTHONPATH that use the build."""
+    path = os.environ.get("PYTHONPATH", "")
+    if name.startswith("b"):
+        return str(builds / name / "llama-server"), path
+    return "embedded", os.pathsep.join(filter(None, (str(builds / name), path)))
+
+
+@pytest.mark.parametrize("name", ["b10068", "xllamacpp-2026.4.8929", "xllamacpp-2026.7.9873"])
+def test_it_drafts(name: str, old_builds: Path, tmp_path: Path) -> None:
+    binary, path = engine(old_builds, name)
+    draft = ("--draft", MODELS / "draft.gguf")
+    with Serve(
+        tmp_path, MODELS / "target.gguf", *draft, "--llama-server", binary, PYTHONPATH=path
+    ) as serving:
+        assert serving.info["speculation"] == "on"
+        assert 0 < serving.info["alpha"] < 1
+
+
+def test_n_grams_of_a_build_with_one_type_and_one_size(old_builds: Path, tmp_path: Path) -> None:
+    binary, path = engine(old_builds, "xllamacpp-2026.4.8929")
+    target = MODELS / "target.gguf"
+    method = ("--method", "ngram-mod", "--workload", "edit")
+    with Serve(tmp_path, target, *method, "--llama-server", binary, PYTHONPATH=path) as serving:
+        assert "--spec-ngram-size-n" in serving.info["command"]
+        assert serving.info["speculation"] == "on"
