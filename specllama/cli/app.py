@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated
 
 import typer
 
 from specllama import __version__
+from specllama.cli.shown import cut
+from specllama.cli.streams import steady
 from specllama.errors import SpecllamaError, UsageError
 
 app = typer.Typer(
@@ -26,7 +29,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"specllama {__version__}")
+        print(f"specllama {__version__}")
         raise typer.Exit
 
 
@@ -44,19 +47,27 @@ def _options(
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs one command line. Returns the exit code."""
-    from specllama.cli import demo, inspect, memory, pick_draft, probe, results, serve
+    """Runs one command line. Returns the exit code.
 
-    for command in (serve, probe, pick_draft, memory, inspect, results, demo):
-        command.register(app)
+    Output that cannot be written makes a success 1, except for a server's.
+    """
+    _wide_enough()
+    with steady() as (out, _):
+        code = _run(argv)
+        out.flush()
+        if code or out.lost is None or out.optional:
+            return code
+        return _print_error(f"output cannot be written ({out.why})", "", 1) if out.why else 1
+
+
+def _run(argv: Sequence[str]) -> int:
+    _register()
     ours, theirs = split(argv)
     try:
+        _check_words(ours, theirs)
         code = app(
             args=ours or ["--help"], obj=theirs, prog_name="specllama", standalone_mode=False
         )
-    except BrokenPipeError:  # `specllama … | head`: who read us has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except SystemExit as e:  # completion ends that way
         return e.code if isinstance(e.code, int) else 0
     except Exception as e:
@@ -64,6 +75,37 @@ def run(argv: Sequence[str]) -> int:
             raise
         return _say_error(e)
     return code if isinstance(code, int) else 0
+
+
+@cache
+def _register() -> None:
+    from specllama.cli import demo, inspect, memory, pick_draft, probe, results, serve
+
+    for command in (serve, probe, pick_draft, memory, inspect, results, demo):
+        command.register(app)
+
+
+def _wide_enough() -> None:
+    """A COLUMNS or LINES that no terminal has (0 under some CI systems) is none."""
+    for name in ("COLUMNS", "LINES"):
+        value = os.environ.get(name, "")
+        if not (value.isascii() and value.isdigit() and len(value) < 5 and int(value) >= 20):
+            os.environ.pop(name, None)
+
+
+def _check_words(ours: Sequence[str], theirs: Sequence[str]) -> None:
+    """Words that are right nowhere: empty ones (an unset variable of the shell), and those
+    with a NUL, which no program can be given."""
+    for before, word in zip(("specllama", *ours), ours, strict=False):
+        name, _, value = word.partition("=")
+        if not word or (word.startswith("--") and name != word and not value):
+            where = name or before
+            raise UsageError(
+                f"an empty text after {where}" if where != "specllama" else "an empty argument",
+                "Give a value, or leave it out; a variable of your shell may be unset.",
+            )
+    if bad := next((w for w in (*ours, *theirs) if "\0" in w), None):
+        raise UsageError(f"{bad!r} holds a NUL, which no name can")
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -91,6 +133,9 @@ def _say_error(e: Exception) -> int:
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
         return _print_error(e.format_message(), f"See `{command} --help`.", 2)
+    if isinstance(e, OSError) and e.strerror:  # of a file or folder nobody thought of
+        what = f"{e.filename}: " if e.filename else ""
+        return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows where.", 1)
     return _print_error(
         f"unexpected {type(e).__name__}: {e}",
         "This is a fault in specllama; `specllama --debug …` shows where.",
@@ -99,7 +144,7 @@ def _say_error(e: Exception) -> int:
 
 
 def _print_error(message: str, hint: str, exit_code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {cut(message)}", file=sys.stderr)
     if hint:
-        print(f"  {hint}", file=sys.stderr)
+        print(f"  {cut(hint)}", file=sys.stderr)
     return exit_code

@@ -68,8 +68,8 @@ def demo(
         ready = ready_data(Ready(running, engagement))
         printer.json({**ready, "prompt": _PROMPT, "completion": completion.text})
     printer.say(engagement_line(engagement), "green" if engagement.engaged else "yellow")
-    printer.say(_block("prompt", _PROMPT))
-    printer.say(_block("answer", completion.text))
+    for line in (*_block("prompt", _PROMPT), *_block("answer", completion.text)):
+        printer.say(line)
     if t := completion.timings:
         printer.say(
             f"drafted  {t.drafted} tokens for this answer of {t.tokens}, {t.accepted} accepted; "
@@ -80,7 +80,7 @@ def demo(
         raise StrictError("the demo did not speculate", f"Log: {running.server.log}")
 
 
-def _block(label: str, text: str) -> str:
+def _block(label: str, text: str) -> list[str]:
     """Text of several lines behind a label, indented under its first line."""
     lines = text.strip("\n").splitlines() or [""]
-    return "\n".join(f"{label if i == 0 else '':9}{line}" for i, line in enumerate(lines))
+    return [f"{label if i == 0 else '':9}{line}" for i, line in enumerate(lines)]

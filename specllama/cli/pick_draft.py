@@ -102,7 +102,8 @@ def pick_draft(
         printer.json(_data(info, picked, space, workload, here))
     else:
         _print(printer, info, picked, space, show_all)
-        printer.say(_last_line(info, picked, workload, here, context))
+        for line in _last_lines(info, picked, workload, here, context):
+            printer.say(line)
     if not picked.candidates:
         raise typer.Exit(1)
 
@@ -180,21 +181,21 @@ def _file(target: ModelInfo, c: Candidate) -> str:
     return c.draft.path.name if c.draft else f"{target.path.name} (its MTP head)"
 
 
-def _last_line(
+def _last_lines(
     target: ModelInfo, picked: Picked, workload: str, draft: str | None, context: int
-) -> str:
+) -> list[str]:
     """What to run, or what to download."""
     import shlex
 
     if picked.candidates:
         words = ["specllama", "serve", str(target.path), "--workload", workload]
         if draft is not None and not Path(draft).exists():
-            return f"get      it with --hub --download, or from {draft}"
+            return [f"get      it with --hub --download, or from {draft}"]
         if draft is not None:
             words += ["--draft", draft]
         words += ["-c", str(context)] if context else []
-        return f"run      {shlex.join(words)}"
-    return "\n".join(_advice(target))
+        return [f"run      {shlex.join(words)}"]
+    return _advice(target)
 
 
 def _advice(target: ModelInfo) -> list[str]:

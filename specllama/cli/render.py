@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from specllama.cli.shown import shown
 from specllama.storage import strict_json
 
 if TYPE_CHECKING:  # render is imported by commands that start no server
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Table
+
     from specllama.planning.plan import Plan
     from specllama.serving.serve import Ready
     from specllama.serving.verify import Engagement
 
 _SHOWN_REJECTED = 6
+_PIPE = 400  # columns of a table that is not on a terminal
 _OFTEN_S = 10.0  # between two lines of progress
 
 
@@ -22,19 +27,24 @@ class Printer:
     """Human text on stdout, or on stderr when stdout carries JSON."""
 
     def __init__(self, as_json: bool = False) -> None:
-        from rich.console import Console
-
         self.as_json = as_json
-        self._console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        self._console = _console(as_json)
 
     def say(self, text: str, style: str | None = None) -> None:
         """One line."""
-        self._console.print(text, style=style, markup=False)
+        self._console.print(text, style=style)
 
     def table(self, table: Any) -> None:
-        """A rich table; in a pipe as wide as its content, so that no path is cut."""
+        """A rich table; in a pipe as wide as its content, so that no path is cut. One that is
+        wider than the terminal is shown row by row, a line for each cell."""
         if not self._console.is_terminal:
-            self._console.width = 400
+            self._console.width = _PIPE
+        elif self._console.measure(table, options=_unbounded(self._console)).maximum > (
+            self._console.width
+        ):
+            for line in _by_row(table):
+                self.say(line)
+            return
         self._console.print(table)
 
     def json(self, data: dict[str, Any]) -> None:
@@ -47,7 +57,11 @@ class Printer:
         if not self._console.is_terminal:
             yield
             return
-        with self._console.status(text):
+        from rich.text import Text
+
+        # not every encoding has the dots
+        spinner = "dots" if self._console.encoding.startswith("utf") else "line"
+        with self._console.status(Text(shown(text)), spinner=spinner):
             yield
 
     @contextmanager
@@ -59,13 +73,39 @@ class Printer:
             return
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn(title), BarColumn(), TextColumn("{task.description}"))
+        text = TextColumn("{task.description}", markup=False)
+        columns = (TextColumn(shown(title), markup=False), BarColumn(), text)
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task("", total=1.0)
             yield Bar(
                 lambda text: None,
-                lambda text, share: bar.update(task, completed=share, description=text),
+                lambda text, share: bar.update(task, completed=share, description=shown(text)),
             )
+
+
+def _console(stderr: bool) -> Console:
+    """A console for which text is text: no markup, no emoji names, no control characters."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class Plain(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(shown(text), **options)
+
+    return Plain(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def _unbounded(console: Console) -> ConsoleOptions:
+    return console.options.update(max_width=_PIPE)
+
+
+def _by_row(table: Table) -> Iterator[str]:
+    """The cells of a table that is too wide: a row's first one, then the others under it."""
+    names = [str(c.header) for c in table.columns]
+    for cells in zip(*(c.cells for c in table.columns), strict=True):
+        first, *others = (str(c) for c in cells)
+        yield f"{names[0]:<8} {first}"
+        yield from (f"  {n} {c}" for n, c in zip(names[1:], others, strict=True) if c.strip())
 
 
 class Bar:

@@ -89,6 +89,7 @@ def serve(
 ) -> None:
     """Serve MODEL with a draft that fits it, and check that it really drafts."""
     from specllama.cli.render import Printer, ServeReport, plan_data, plan_lines
+    from specllama.cli.streams import may_be_lost
     from specllama.cli.tuning_lines import tuning_data, tuning_lines
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError, UsageError
@@ -130,6 +131,7 @@ def serve(
         return
     if strict and not plan.speculates:
         raise StrictError(f"speculation OFF because {plan.choice.because}")
+    may_be_lost()
     path = log or new_log(plan.settings.port)
     outcome = None
     try:

@@ -1,0 +1,230 @@
+"""What is printed can always be printed: any encoding, any name, any width, nobody reading."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from specllama.cli.app import run
+from specllama.cli.render import Printer
+from specllama.cli.shown import cut, shown
+from tests.fake_server import Fake
+from tests.support import MODELS, ONE_THREAD, write_gguf
+
+TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
+PLANNED = ("memory", TARGET, "--draft", DRAFT, "--vram", "8GiB", "--llama-server", "embedded")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "latin-1"])
+def test_what_an_encoding_lacks_is_spelt(encoding: str) -> None:
+    for args in (("pick-draft", TARGET, "--vram", "8GiB"), ("serve", "--help")):
+        done = subprocess.run(
+            [sys.executable, "-m", "specllama", *map(str, args)],
+            capture_output=True,
+            timeout=60,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == b""
+        text = done.stdout.decode(encoding)
+        assert "\\u" not in text.replace("\\u0120", "")  # a token of the vocabularies
+        if args[0] == "pick-draft":
+            assert ("alpha prior" in text) == (encoding != "cp437")
+
+
+def test_a_full_disk_is_said_and_a_reader_that_has_gone_is_not() -> None:
+    for args in (PLANNED, ("--help",), ("--version",)):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "specllama", *map(str, args)],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert done.returncode == 1
+        assert done.stderr == "error: output cannot be written (No space left on device)\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "specllama", *map(str, PLANNED)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_no_stdout_at_all() -> None:
+    argv = [sys.executable, "-m", "specllama", *map(str, PLANNED)]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *argv], timeout=60, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "7", "40", "junk", "²", "9" * 5000])
+def test_any_width(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("LINES", columns)
+    assert run(list(map(str, PLANNED))) == 0
+    out = capsys.readouterr().out
+    assert "verdict  fits\n" in out
+    assert "device   GPU0" in out
+    assert run(["--help"]) == 0
+    assert "serve" in capsys.readouterr().out
+
+
+class Terminal:
+    """Printer's console as a terminal of some width."""
+
+    def __init__(self, width: int) -> None:
+        self.printer = Printer()
+        self.printer._console._force_terminal = True
+        self.printer._console.width = width
+        self.printer._console.no_color = True
+
+
+def test_a_table_wider_than_the_terminal_is_shown_by_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for width, table in ((80, True), (40, False)):
+        t = Table(box=None, pad_edge=False)
+        for name in ("file", "size", "verdict"):
+            t.add_column(name)
+        t.add_row("a-rather-long-name.gguf", "1.0 MiB", "fits as a whole")
+        Terminal(width).printer.table(t)
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        assert lines == (
+            ["file size verdict", "a-rather-long-name.gguf 1.0 MiB fits as a whole"]
+            if table
+            else ["file a-rather-long-name.gguf", "size 1.0 MiB", "verdict fits as a whole"]
+        )
+
+
+NAMES = ("m[red]x.gguf", "d[/x].gguf", "[/].gguf", ":smile:.gguf", "m[link=x]y.gguf")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_markup_is_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Terminal(200).printer
+    with printer.busy(f"reading {name}"), printer.progress(f"p {name}") as bar:
+        bar.step(name, 0.5, 3)
+    printer.say(name)
+    table = Table(name, title=name)
+    table.add_row(name)
+    printer.table(table)
+    out = capsys.readouterr().out
+    assert out.count(name) >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_with_markup_in_its_name(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "d[bold]"
+    model = folder / name
+    draft = model.with_name(f"d{model.name}")
+    model.parent.mkdir(parents=True)
+    model.write_bytes(TARGET.read_bytes())
+    draft.write_bytes(DRAFT.read_bytes())
+    for args in (
+        ("inspect", model),
+        ("pick-draft", model, "--vram", "8GiB"),
+        ("memory", model, "--draft", draft, "--vram", "8GiB"),
+        ("serve", model, "--vram", "8GiB", "--dry-run"),
+    ):
+        assert run(list(map(str, args))) == 0
+        assert model.name in capsys.readouterr().out
+    assert run(["inspect", f"{model}x"]) == 2
+    assert f"{name}x: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "as_shown"),
+    [
+        ("plain é 中 α", "plain é 中 α"),
+        ("a\x1b[31mb", "a\\x1b[31mb"),
+        ("a\x1b]0;title\x07", "a\\x1b]0;title\\x07"),
+        ("a\nserve    yes\r\tb", "a\\nserve    yes\\r\\tb"),
+        ("a\x9b31m\x7f\x00", "a\\x9b31m\\x7f\\x00"),
+        ("fgg.\u202egnp", "fgg.\\u202egnp"),
+        ("a\u2028b\u2029", "a\\u2028b\\u2029"),
+        ("half \udcff", "half \\udcff"),
+    ],
+)
+def test_nothing_hidden_is_shown(text: str, as_shown: str) -> None:
+    assert shown(text) == as_shown
+    assert len(cut(text * 10_000)) < 5000
+
+
+def test_names_inside_a_file_cannot_write_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "nice\x1b[2J\nserve    yes\r"
+    path = write_gguf(tmp_path / "a\nb\x1b.gguf", fields={"general.name": evil}, arch="x\x1b[31my")
+    for args in (("inspect", path), ("inspect", path, "--tensors"), ("serve", path, "--dry-run")):
+        run(list(map(str, args)))
+        said = "".join(capsys.readouterr())
+        assert "\x1b" not in said
+        assert "\r" not in said
+        assert "a\\nb\\x1b.gguf" in said
+
+
+def _wait(done: object, what: str) -> None:
+    until = time.monotonic() + 30
+    while not done():  # type: ignore[operator]
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def test_a_server_outlives_the_reader_of_its_lines(tmp_path: Path) -> None:
+    """Nobody reads stdout; the server dies and is started again all the same."""
+    fake = Fake(tmp_path, crash_after=1.0)
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "specllama", "serve", str(TARGET), "--tune", "off"]
+    argv += ["--port", "0", "--llama-server", str(fake.path), "--method", "none"]
+    with (tmp_path / "err").open("w") as err:
+        popen = subprocess.Popen(argv, stdout=writer, stderr=err)
+    os.close(writer)
+    try:
+        _wait(lambda: len(fake.starts) >= 2, "second start")
+        assert popen.poll() is None
+    finally:
+        popen.send_signal(signal.SIGTERM)
+        code = popen.wait(20)
+    assert "Traceback" not in (tmp_path / "err").read_text()
+    assert code == 0
+
+
+def test_serving_into_a_file_in_a_windows_code_page(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "specllama", "serve", str(TARGET), "--draft", str(DRAFT)]
+    argv += ["--tune", "off", "--port", "0", "--llama-server", "embedded", *ONE_THREAD]
+    out, err = tmp_path / "out.txt", tmp_path / "err.txt"
+    with out.open("w") as o, err.open("w") as e:
+        popen = subprocess.Popen(
+            argv, stdout=o, stderr=e, env={**os.environ, "PYTHONIOENCODING": "cp1252"}
+        )
+    try:
+        _wait(lambda: b"\nlog " in out.read_bytes() or popen.poll() is not None, "serving")
+        time.sleep(0.3)
+        assert popen.poll() is None, err.read_text()
+    finally:
+        popen.send_signal(signal.SIGTERM)
+        code = popen.wait(20)
+    assert code == 0
+    assert "speculation ON: alpha=" in out.read_bytes().decode("cp1252")
+    assert err.read_text() == ""
