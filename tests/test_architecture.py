@@ -45,3 +45,10 @@ def test_every_arrow_points_down() -> None:
 def test_modules_stay_small() -> None:
     sizes = {p.relative_to(PACKAGE): len(p.read_text().splitlines()) for p in PACKAGE.rglob("*.py")}
     assert {p: n for p, n in sizes.items() if n > 350} == {}
+
+
+def test_nothing_of_ours_runs_between_fork_and_exec() -> None:
+    """A spinner's thread may hold a lock then, which nobody would give back."""
+    words = ("preexec_fn", "os.fork", "multiprocessing")
+    found = [(p.name, w) for p in PACKAGE.rglob("*.py") for w in words if w in p.read_text()]
+    assert found == []

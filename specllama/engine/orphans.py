@@ -9,29 +9,36 @@ running. `docs/architecture.md` says so.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Only the child itself can ask for PR_SET_PDEATHSIG (1; prctl(2)), and what runs between a fork
+# and an exec may deadlock on a lock that another thread held (a spinner's, say). So a bare
+# Python is started, which asks for it and becomes the server: the same process, the same pid.
+# Its arguments: our pid, where to tell why there is no server, and the server's own. Python
+# ignores two signals, which the server would inherit.
+_BECOME = """
+import ctypes, os, signal, sys
+parent, tell = int(sys.argv[1]), int(sys.argv[2])
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != parent:
+    os._exit(1)
+os.set_inheritable(tell, False)
+for s in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(s, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[3], sys.argv[3:])
+except OSError as e:
+    os.write(tell, str(e.errno).encode())
+    os._exit(127)
+"""
 
 
-def child_hook() -> Callable[[], None] | None:
-    """What the child runs between fork and exec (POSIX), or None."""
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
-
-    return die_with_parent
+def tied(argv: Sequence[str], tell: int) -> list[str]:
+    """Linux: the command that becomes `argv`, tied to us. An errno in digits is written to the
+    descriptor `tell` when it cannot; nothing when it did, since it closes with the exec."""
+    return [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(tell), *argv]
 
 
 if sys.platform == "win32":  # pragma: no cover
@@ -84,4 +91,4 @@ if sys.platform == "win32":  # pragma: no cover
 else:
 
     def adopt(popen: subprocess.Popen[bytes]) -> None:
-        """Nothing to do: see `child_hook`."""
+        """Nothing to do: see `tied`."""

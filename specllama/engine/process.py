@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -94,14 +94,29 @@ def start(command: Command, log: Path) -> ServerProcess:
 
 
 def _popen(command: Command, out: IO[bytes]) -> subprocess.Popen[bytes]:
-    options: dict[str, Any] = {}
+    """Raises OSError when it cannot be run."""
     if sys.platform == "win32":
-        options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
-    else:
-        options["start_new_session"] = True
-        options["preexec_fn"] = orphans.child_hook()
+        return _spawn(command.argv, command, out, creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
+    if sys.platform != "linux" or not sys.executable:
+        return _spawn(command.argv, command, out, start_new_session=True)
+    told, tell = os.pipe()
+    with open(told, "rb") as answer:
+        try:
+            argv = orphans.tied(command.argv, tell)
+            popen = _spawn(argv, command, out, start_new_session=True, pass_fds=(tell,))
+        finally:
+            os.close(tell)
+        if failed := answer.read():
+            popen.wait()
+            raise OSError(int(failed), os.strerror(int(failed)))
+    return popen
+
+
+def _spawn(
+    argv: Sequence[str], command: Command, out: IO[bytes], **options: Any
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command.argv,
+        argv,
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=subprocess.STDOUT,

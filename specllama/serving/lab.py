@@ -42,9 +42,7 @@ class Lab:
         self.stop()
         plan = self.plan if self.stays else self.plan.at(_LOCAL[0], free_port(_LOCAL[0], 0))
         plan = plan.speculating(speculation)
-        client = Client(
-            plan.settings.url, plan.settings.api_key
-        )  # takes a while: not after the fork
+        client = Client(plan.settings.url, plan.settings.api_key)
         self.running = Launch(plan, process.start(plan.command, self.log), client)
         server = self.running.server
         try:

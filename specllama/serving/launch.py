@@ -103,7 +103,7 @@ def ended_hint(why: Exit, log: Path) -> str:
 
 def _start(plan: Plan, log: Path, report: Progress) -> Launch:
     client = Client(plan.settings.url, plan.settings.api_key)
-    server = process.start(plan.command, log)  # before busy(): its spinner is a thread, this forks
+    server = process.start(plan.command, log)
     try:
         with report.busy("loading the model …"):
             process.wait_ready(server, client.healthy)
