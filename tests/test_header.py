@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,7 @@ def test_tensor_types_are_those_of_gguf_py() -> None:
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1), "ends inside its header"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62) + bytes(64), "ends inside its header"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63) + bytes(64), "claims to be"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 0) + bytes(64), "a key without a name"),
     ],
 )
 def test_bad_files_have_one_clear_reason(tmp_path: Path, content: bytes, says: str) -> None:
@@ -118,7 +121,7 @@ def test_missing_file_names_the_ones_that_are_there(tmp_path: Path) -> None:
 
 
 def test_array_longer_than_the_file_is_an_error_not_an_allocation(tmp_path: Path) -> None:
-    for kind in (0, 8, 9):
+    for kind in (0, 8):
         body = struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k"
         body += struct.pack("<IIQ", 9, kind, 2**60)
         (tmp_path / "m.gguf").write_bytes(b"GGUF" + body + bytes(100))
@@ -127,9 +130,95 @@ def test_array_longer_than_the_file_is_an_error_not_an_allocation(tmp_path: Path
 
 
 def test_of_a_repeated_key_the_first_counts(tmp_path: Path) -> None:
-    entries = [struct.pack("<Q", 1) + b"k" + struct.pack("<II", 4, v) for v in (1, 2)]
-    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + b"".join(entries))
-    assert read_header(tmp_path / "m.gguf").fields["k"] == 1
+    entries = [struct.pack("<Q", 1) + b"k" + struct.pack("<II", 4, v) for v in (1, 2, 1)]
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 3) + b"".join(entries))
+    header = read_header(tmp_path / "m.gguf")
+    assert header.fields["k"] == 1
+    assert header.repeated == ("k", "k")
+
+
+def test_arrays_of_arrays_are_refused_as_llama_cpp_refuses_them(tmp_path: Path) -> None:
+    body = struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 9, 1)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + body + bytes(64))
+    with pytest.raises(GgufError, match="k is an array of arrays"):
+        read_header(tmp_path / "m.gguf")
+
+
+def _hostile(n_tensors: int, n_fields: int, rest: bytes = b"") -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, n_tensors, n_fields) + rest
+
+
+_ONE = _hostile(0, 1, struct.pack("<Q", 1) + b"k")
+# What a sparse file can claim, and what stops the reading of it.
+HOSTILE = {
+    "2^60 tensors": (_hostile(2**60, 0), "1152921504606846976 tensors needs"),
+    "2^60 keys": (_hostile(0, 2**60), "1152921504606846976 keys needs"),
+    "as many tensors as fit": (_hostile(2**30 // 25, 0), "longer than 96 MiB"),
+    "a million tensors": (_hostile(10**6, 0), "claims 1000000 tensors"),
+    "a million keys": (_hostile(0, 10**6), "claims 1000000 keys"),
+    "a text of 1 GiB": (_ONE + struct.pack("<IQ", 8, 2**30 - 100), "claims to be 1073741724 bytes"),
+    "as many strings as fit": (_ONE + struct.pack("<IIQ", 9, 8, 2**30 // 9), "longer than 96 MiB"),
+    "ten million strings": (_ONE + struct.pack("<IIQ", 9, 8, 10**7), "claims 10000000 strings"),
+    "2^60 strings": (_ONE + struct.pack("<IIQ", 9, 8, 2**60), "ends inside its header"),
+    "a string of 1 GiB": (_ONE + struct.pack("<IIQQ", 9, 8, 1, 2**30 - 200), "longer than 96 MiB"),
+    "a billion numbers": (_ONE + struct.pack("<IIQ", 9, 0, 2**30 - 200), "longer than 96 MiB"),
+}
+# In a process of its own, with no more memory than a reader may take.
+_READ = """
+import resource, sys
+from pathlib import Path
+from specllama.errors import SpecllamaError
+from specllama.gguf import inspect
+_, hard = resource.getrlimit(resource.RLIMIT_AS)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 200 * 2**20, hard))
+for path in sys.argv[1:]:
+    try:
+        inspect(Path(path))
+        print("read")
+    except SpecllamaError as e:
+        print(e.message)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_no_header_makes_the_reader_take_much_memory(tmp_path: Path) -> None:
+    """Sparse files of zeros, and at last the most that is read."""
+    paths = []
+    for i, (start, _) in enumerate(HOSTILE.values()):
+        paths.append(tmp_path / f"{i}.gguf")
+        with paths[-1].open("wb") as f:
+            f.write(start)
+            f.truncate(2**30)
+    paths.append(_largest(tmp_path / "largest.gguf"))
+    argv = [sys.executable, "-c", _READ, *map(str, paths)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    said = done.stdout.splitlines()
+    assert len(said) == len(HOSTILE) + 1
+    for line, (name, (_, expected)) in zip(said, HOSTILE.items(), strict=False):
+        assert expected in line, name
+    assert said[-1] == "read"
+
+
+def _largest(path: Path) -> Path:
+    """Nearly as many tensors, as long a text and as many tokens as are read."""
+    text = struct.pack("<Q", 1) + b"t" + struct.pack("<IQ", 8, 15 * 2**20) + b"\xff" * (15 * 2**20)
+    tokens = struct.pack("<Q", 21) + b"tokenizer.ggml.tokens"
+    tokens += struct.pack("<IIQ", 9, 8, 1_900_000) + bytes(8 * 1_900_000)
+    model = struct.pack("<Q", 20) + b"tokenizer.ggml.model" + struct.pack("<IQ", 8, 4) + b"gpt2"
+    tensor = struct.pack("<Q", 5) + b"%05d" + struct.pack("<IIQ", 0, 0, 0)
+    table = b"".join(tensor % i for i in range(60_000))
+    path.write_bytes(_hostile(60_000, 3, text + tokens + model + table) + bytes(32))
+    return path
+
+
+def test_an_array_of_numbers_is_not_read_when_it_cannot_be_one_per_layer(tmp_path: Path) -> None:
+    with (tmp_path / "m.gguf").open("wb") as f:
+        f.write(_ONE + struct.pack("<IIQ", 9, 0, 2**26))
+        f.truncate(2**27)
+    header = read_header(tmp_path / "m.gguf")
+    assert header.numbers("k") == ()
+    assert header.number("k") == 0
 
 
 @functools.cache

@@ -9,8 +9,12 @@ from specllama.gguf.source import Source
 from specllama.gguf.values import ARRAY, STRING, STRUCTS, U32, U64, LazyArray, Scalar
 
 _WINDOW = 2**20  # bytes read at a time
-_MAX_NESTING = 4
-_MAX_STRING = 64 * 2**20  # far above any chat template; keeps a damaged length from being allocated
+# Far above any real file (a vocabulary of 262,144 tokens takes 16 MiB), and low enough that
+# a hostile one of any size is read in seconds and within 200 MB: bytes of the whole header,
+# of all its texts (keys, names, chat templates), and strings in all its arrays.
+_MOST_HEADER = 96 * 2**20
+_MOST_TEXT = 16 * 2**20
+_MOST_STRINGS = 2_000_000
 
 
 class Cursor:
@@ -20,15 +24,19 @@ class Cursor:
     def __init__(self, source: Source) -> None:
         self.source, self.size, self.at = source, source.size, 0
         self.window, self.window_at = b"", 0
+        self.text_left, self.strings_left = _MOST_TEXT, _MOST_STRINGS
 
     def check(self, n: int, what: str) -> None:
-        """Raises GgufError unless `n` more bytes are there."""
+        """Raises GgufError unless `n` more bytes are there, and a header can be that long."""
         if n > self.size - self.at:
             raise GgufError(
                 f"{self.source.name}: the file ends inside its header ({what[:80]} needs "
                 f"{n} bytes, {self.size - self.at} are left)",
                 "The download is incomplete or the file is damaged; download it again.",
             )
+        if self.at + n > _MOST_HEADER:
+            longest = f"{_MOST_HEADER >> 20} MiB"
+            raise self.damaged(f"{what[:80]} would make its header longer than {longest}")
 
     def take(self, n: int, what: str) -> bytes:
         """The next `n` bytes."""
@@ -54,12 +62,14 @@ class Cursor:
 
     def string(self, what: str) -> str:
         size = self.u64(what)
-        if size > _MAX_STRING:
-            raise GgufError(
-                f"{self.source.name}: {what[:80]} claims to be {size} bytes long; "
-                "the file is damaged"
-            )
+        if size > self.text_left:
+            raise self.damaged(f"{what[:80]} claims to be {size} bytes long")
+        self.text_left -= size
         return self.take(size, what).decode("utf-8", "replace")
+
+    def damaged(self, why: str) -> GgufError:
+        """The error for a header that no writer makes."""
+        return GgufError(f"{self.source.name}: {why}; the file is damaged", "Download it again.")
 
     def value(self, kind: int, what: str) -> Scalar | LazyArray:
         if kind in STRUCTS:
@@ -75,7 +85,7 @@ class Cursor:
             "The file is damaged or newer than this version of specllama.",
         )
 
-    def array(self, what: str, depth: int = 0) -> LazyArray:
+    def array(self, what: str) -> LazyArray:
         kind, count = self.u32(what), self.u64(what)
         start = self.at
         if kind in STRUCTS:
@@ -83,13 +93,13 @@ class Cursor:
             self.check(size, what)
             self.at += size
         elif kind == STRING:
+            self.check(count * 8, what)
+            if count > self.strings_left:
+                raise self.damaged(f"{what[:80]} claims {count} strings")
+            self.strings_left -= count
             _skip_strings(self, count, what)
-        elif kind == ARRAY:
-            if depth >= _MAX_NESTING:
-                raise GgufError(f"{self.source.name}: {what[:80]} nests arrays too deeply")
-            self.check(count * 12, what)
-            for _ in range(count):
-                self.array(what, depth + 1)
+        elif kind == ARRAY:  # llama.cpp takes none either (gguf.cpp)
+            raise GgufError(f"{self.source.name}: {what[:80]} is an array of arrays")
         else:
             self.value(kind, what)  # raises: unknown type
         return LazyArray(kind, count, start, self.at, self.source)
@@ -106,7 +116,6 @@ _SEEN_UP_TO = 16 * 2**20  # bytes
 
 def _skip_strings(c: Cursor, count: int, what: str) -> None:
     """Moves the cursor past `count` strings."""
-    c.check(count * 8, what)
     start = c.at
     if count < _SEEN_FROM:
         _walk(c, count, what)

@@ -19,6 +19,11 @@ from specllama.gguf.types import TENSOR_TYPES, nbytes
 from specllama.gguf.values import ARRAY, STRING, U32, LazyArray, Scalar
 
 _MAX_DIMS = 8  # llama.cpp allows 4 (GGML_MAX_DIMS); more means a corrupt table
+# The smallest entries: a key of one letter with a value of one byte; a tensor without name
+# and dimensions. More entries than any real file has are not read at all.
+_KEY_BYTES, _TENSOR_BYTES = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8
+_MOST_ENTRIES = 65_536
+_MOST_NUMBERS = 65_536  # of an array that is read as a whole: one per layer, at most 512
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """Everything a GGUF file says before its tensor data. Sizes in bytes."""
+    """Everything a GGUF file says before its tensor data. Sizes in bytes. `repeated`: keys
+    that come more than once; the first counts."""
 
     name: str
     version: int
@@ -49,6 +55,7 @@ class Header:
     tensors: tuple[Tensor, ...]
     data_offset: int
     file_size: int
+    repeated: tuple[str, ...] = ()
 
     def text(self, key: str) -> str:
         """A string field; "" when absent or of another type."""
@@ -56,9 +63,12 @@ class Header:
         return value if isinstance(value, str) else ""
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """A number array as whole numbers; () when absent, of another type, or no finite ones."""
+        """A number array as whole numbers; () when absent, of another type, no finite ones,
+        or longer than an array of layers can be."""
         value = self.fields.get(key)
         if not isinstance(value, LazyArray) or value.kind in (STRING, ARRAY):
+            return ()
+        if value.count > _MOST_NUMBERS:
             return ()
         try:
             return tuple(int(n) for n in value.numbers())
@@ -108,17 +118,30 @@ def parse_header(source: Source) -> Header:
     c.take(4, "magic")
     version = c.u32("version")
     n_tensors, n_fields = c.u64("tensor count"), c.u64("key-value count")
+    _check_count(c, n_tensors, _TENSOR_BYTES, "tensors")
+    _check_count(c, n_fields, _KEY_BYTES, "keys")
     fields: dict[str, Scalar | LazyArray] = {}
+    repeated = []
     for _ in range(n_fields):
         key = c.string("a key")
-        value = c.value(c.u32(key), key)
-        fields.setdefault(key, value)  # of a repeated key, llama.cpp finds the first
+        if not key:
+            raise c.damaged("it has a key without a name")
+        if key in fields:
+            repeated.append(key)
+        fields.setdefault(key, c.value(c.u32(key), key))
     tensors = tuple(_tensor(c) for _ in range(n_tensors))
     alignment = fields.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
         raise GgufError(f"{source.name}: general.alignment is {alignment!r}, not a power of two")
     offset = (c.at + alignment - 1) // alignment * alignment
-    return Header(source.name, version, fields, tensors, offset, source.size)
+    return Header(source.name, version, fields, tensors, offset, source.size, tuple(repeated))
+
+
+def _check_count(c: Cursor, count: int, smallest: int, what: str) -> None:
+    """Raises GgufError for more entries than the bytes left can hold, or than any model has."""
+    c.check(count * smallest, f"{count} {what}")
+    if count > _MOST_ENTRIES:
+        raise c.damaged(f"it claims {count} {what}")
 
 
 def _tensor(c: Cursor) -> Tensor:
