@@ -6,12 +6,9 @@ import json
 import math
 import os
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-_KEPT_LOGS = 20
 
 
 def cache_dir() -> Path:
@@ -19,22 +16,6 @@ def cache_dir() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("specllama", appauthor=False)
-
-
-def log_dir() -> Path:
-    """The logs of the servers started here."""
-    from platformdirs import user_log_path
-
-    return user_log_path("specllama", appauthor=False)
-
-
-def new_log(port: int) -> Path:
-    """A path for a new server log, named by time and port; the oldest logs are removed."""
-    folder = log_dir()
-    logs = sorted(folder.glob("*.log"), key=lambda p: p.name, reverse=True)
-    for old in logs[_KEPT_LOGS - 1 :]:
-        old.unlink(missing_ok=True)
-    return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{port}.log"
 
 
 def strict_json(data: Any, indent: int | None = None) -> str:

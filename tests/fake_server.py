@@ -3,7 +3,8 @@
 It answers --version and --help like b11434 (or another build) and then acts on its model argument's
 neighbour file `fake.json`: {"crash_with_spec": text, "crash_with_draft": text,
 "crash_after": s, "code": n, "draft_n": n, "stall": true, "devices": text,
-"devices_head": text, "devices_code": n}. `build`: the number it gives itself. Everything else of the protocol is the real shape.
+"devices_head": text, "devices_code": n, "lists": n (lines that a request prints: as many as there
+were requests, up to n)}. `build`: the number it gives itself. Everything else of the protocol is the real shape.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ if crash is not None:
 if CONFIG.get("stall"):
     time.sleep(600)
 class Handler(http.server.BaseHTTPRequestHandler):
+    requests = 0
+    protocol_version, wbufsize = "HTTP/1.1", 65536
     def log_message(self, *args): pass
     def answer(self, data):
         body = json.dumps(data).encode()
@@ -49,6 +52,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else: self.send_error(404)
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
+        Handler.requests += 1
+        for i in range(min(Handler.requests, CONFIG.get("lists", 0))): print("cached prompt", i, "x" * 80)
+        sys.stdout.flush()
         timings = {{"predicted_n": 48, "predicted_ms": 480.0, "prompt_n": 5, "prompt_ms": 9.0}}
         if speculates and CONFIG.get("draft_n"):
             timings["draft_n"] = CONFIG["draft_n"]; timings["draft_n_accepted"] = CONFIG["draft_n"] // 2

@@ -33,12 +33,12 @@ def demo(
     )
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError
+    from specllama.logs import new_log
     from specllama.planning.prepare import Wish, prepare
     from specllama.resources import demo_model
     from specllama.serving.launch import launch
     from specllama.serving.serve import Ready, check
     from specllama.serving.stop import Stopped, stop_on_signals
-    from specllama.storage import new_log
 
     no_passthrough(ctx.obj or (), "demo")
     printer = Printer(as_json)

@@ -190,9 +190,9 @@ def _show_planned(printer: Printer, asked: Any) -> None:
 
 def _measured(printer: Printer, asked: Any) -> tuple[Probed, ...]:
     """The answers; whatever there is after Ctrl-C."""
+    from specllama.logs import new_log
     from specllama.serving.probe import probe as run
     from specllama.serving.stop import Stopped
-    from specllama.storage import new_log
     from specllama.tuning.errors import TuningError
 
     log = new_log(0).with_suffix(".probe.log")
@@ -228,9 +228,9 @@ def _show(
 def _replay(printer: Printer, asked: Any, file: Path, dry_run: bool) -> None:
     """What the settings would have gained on past conversations."""
     from specllama.cli import replay_lines as lines
+    from specllama.logs import new_log
     from specllama.serving.replay import planned_replay, replay
     from specllama.serving.stop import Stopped
-    from specllama.storage import new_log
     from specllama.tuning.conversations import read_conversations
     from specllama.tuning.errors import TuningError
 

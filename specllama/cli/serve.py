@@ -78,7 +78,9 @@ def serve(
         bool, typer.Option("--force", help="Speculate by the fastest way even if it is slower.")
     ] = False,
     llama_server: LlamaServer = None,
-    log: Annotated[Path | None, typer.Option(help="File for the server's log.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="File for the server's log; its older half goes to FILE.1.")
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="End with exit code 3 when speculation is off.")
     ] = False,
@@ -93,12 +95,12 @@ def serve(
     from specllama.cli.tuning_lines import tuning_data, tuning_lines
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError, UsageError
+    from specllama.logs import new_log
     from specllama.planning.prepare import Wish, prepare
     from specllama.serving.scope import Scope
     from specllama.serving.serve import serve as run
     from specllama.serving.stop import Stopped, stop_on_signals
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
-    from specllama.storage import new_log
     from specllama.tuning.prompts import read_prompts
 
     if tune not in (AUTO, OFF, FULL):

@@ -13,14 +13,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
 from specllama.engine import orphans
 from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
+from specllama.logs import ServerLog
 
 STALL_S = 90.0  # no sign of progress for so long while loading = stuck
 STOP_S = 10.0  # what a server gets to end after SIGTERM
@@ -29,12 +31,15 @@ _POLL_S = 0.1
 
 @dataclass
 class ServerProcess:
-    """A started server. `popen` is ours to signal; `log` is where it writes."""
+    """A started server. `popen` is ours to signal; `output` is what it prints."""
 
     popen: subprocess.Popen[bytes]
-    log: Path
-    log_start: int  # bytes the file held before this start
+    output: ServerLog
     started: float  # time.monotonic()
+
+    @property
+    def log(self) -> Path:
+        return self.output.path
 
     @property
     def pid(self) -> int:
@@ -50,13 +55,7 @@ class ServerProcess:
 
     def log_text(self, last_bytes: int = 64 * 1024) -> str:
         """The end of what this start wrote to the log."""
-        try:
-            with self.log.open("rb") as f:
-                size = f.seek(0, os.SEEK_END)
-                f.seek(max(self.log_start, size - last_bytes))
-                return f.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return self.output.text(last_bytes)
 
     def stop(self, patience: float = STOP_S) -> int:
         """Ends the server: SIGTERM to its group, SIGKILL after `patience` seconds. Reaps it."""
@@ -80,20 +79,25 @@ def start(command: Command, log: Path) -> ServerProcess:
     Call it from the main thread: on Linux the child is tied to the thread that
     started it (PR_SET_PDEATHSIG). Raises EngineError when it cannot be run.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
-        begin = out.tell()
-        out.write(f"$ {command.display()}\n".encode())
-        out.flush()
+    output = ServerLog(log)
+    try:
+        out = output.open()
+        out.write(f"$ {command.display()}\n".encode(errors="replace"))
+    except OSError as e:
+        raise EngineError(
+            f"{log}: the server's log cannot be written ({e.strerror or e})",
+            "Give another file with --log FILE.",
+        ) from None
+    with out:
         try:
             popen = _popen(command, out)
         except OSError as e:
             raise EngineError(f"{command.argv[0]} cannot be started ({e.strerror or e})") from None
     orphans.adopt(popen)
-    return ServerProcess(popen, log, begin, time.monotonic())
+    return ServerProcess(popen, output, time.monotonic())
 
 
-def _popen(command: Command, out: IO[bytes]) -> subprocess.Popen[bytes]:
+def _popen(command: Command, out: FileIO) -> subprocess.Popen[bytes]:
     """Raises OSError when it cannot be run."""
     if sys.platform == "win32":
         return _spawn(command.argv, command, out, creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
@@ -113,7 +117,7 @@ def _popen(command: Command, out: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _spawn(
-    argv: Sequence[str], command: Command, out: IO[bytes], **options: Any
+    argv: Sequence[str], command: Command, out: FileIO, **options: Any
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,

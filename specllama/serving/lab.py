@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from specllama.engine import process
 from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain
+from specllama.engine.process import ServerProcess
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan, free_port
 from specllama.serving.launch import Launch, LaunchFailed, ended_hint
@@ -53,7 +55,7 @@ class Lab:
             if code is None:
                 raise
             raise LaunchFailed(explain(code, server.log_text()), self.log) from None
-        return Served(client, server.log_text)
+        return Served(client, partial(_printed, server))
 
     def stop(self) -> None:
         """Ends the server that is up, if one is."""
@@ -83,3 +85,9 @@ class Lab:
             return None
         self.running = None
         return Launch(plan, running.server, running.client)
+
+
+def _printed(server: ServerProcess) -> str:
+    """The end of its log, which is kept small by the way."""
+    server.output.trim()
+    return server.log_text()

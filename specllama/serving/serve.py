@@ -93,6 +93,7 @@ def check(running: Launch, brief: bool = False) -> Engagement:
 
 def _wait_for_exit(running: Launch) -> Exit:
     while (code := running.server.exit_code()) is None:
+        running.server.output.trim()
         time.sleep(_POLL_S)
     return explain(code, running.server.log_text())
 

@@ -1,0 +1,197 @@
+"""What servers print: where it is kept, and how much of it.
+
+A server writes into its file itself, by a descriptor that only appends. So nothing stands
+between the two that could fill up or end before the server does, and a file can be cut back
+while it is written to: what it held goes to a second one, `NAME.1`, in place of what was there.
+A line that is printed just then can be lost.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import time
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+
+MOST_BYTES = 50 * 10**6  # of one server, both files together
+ALL_BYTES = 500 * 10**6  # of all logs in the folder
+_KEPT_LOGS = 20
+
+
+def log_dir() -> Path:
+    """The logs of the servers started here."""
+    from platformdirs import user_log_path
+
+    return user_log_path("specllama", appauthor=False)
+
+
+def new_log(port: int) -> Path:
+    """A path for a new server log, named by time and port; the oldest logs are removed."""
+    remove_old(log_dir(), _KEPT_LOGS - 1, ALL_BYTES - MOST_BYTES)
+    return log_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-{port}.log"
+
+
+def remove_old(folder: Path, count: int, size: int) -> None:
+    """Leaves at most so many logs and bytes, the newest by name; one that a server still writes
+    to stays in any case. Never raises."""
+    left = size
+    for i, log in enumerate(sorted(folder.glob("*.log"), key=lambda p: p.name, reverse=True)):
+        left -= sum(_size(p) for p in (log, _second(log)))
+        if (i < count and left >= 0) or in_use(log):
+            continue
+        for p in (log, _second(log)):
+            try:
+                p.unlink(missing_ok=True)
+            except OSError:  # Windows: in use
+                pass
+
+
+@dataclass
+class ServerLog:
+    """One server's log, from `open` on. `begin`: where in the file this server's text begins."""
+
+    path: Path
+    begin: int = field(default=0, init=False)
+    _cut: bool = field(default=False, init=False)
+
+    def open(self) -> FileIO:
+        """For the server: made readable for this user only, appended to. Locked for as long as
+        the server lives, where the system has such locks. Raises OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._is_file() and _size(self.path) > MOST_BYTES // 2 and not in_use(self.path):
+            os.replace(self.path, _second(self.path))
+        out = FileIO(self.path, "a", opener=_for_appending)
+        self.begin = out.tell() if self._is_file() else 0
+        _lock(out)
+        return out
+
+    def text(self, last_bytes: int) -> str:
+        """The end of what this server printed; "" when it cannot be read."""
+        found = _end(self.path, last_bytes, self.begin)
+        if self._cut and len(found) < last_bytes:
+            found = _end(_second(self.path), last_bytes - len(found), 0) + found
+        return found.decode("utf-8", "replace")
+
+    def trim(self) -> None:
+        """Cuts the file back when it holds half of what is allowed. To be called now and then
+        while the server runs. Never raises."""
+        half = MOST_BYTES // 2
+        if not self._is_file() or _size(self.path) <= half:
+            return
+        try:
+            _copy_end(self.path, _second(self.path), half)
+            os.truncate(self.path, 0)
+        except OSError:
+            return
+        self.begin, self._cut = 0, True
+        if self.path.parent == log_dir():
+            remove_old(self.path.parent, _KEPT_LOGS, ALL_BYTES)
+
+    def _is_file(self) -> bool:
+        """Not so: a terminal, a pipe, /dev/null."""
+        try:
+            return stat.S_ISREG(self.path.stat().st_mode)
+        except OSError:
+            return False
+
+
+def _second(path: Path) -> Path:
+    return path.with_name(f"{path.name}.1")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _end(path: Path, last_bytes: int, begin: int) -> bytes:
+    try:
+        with path.open("rb") as f:
+            size = f.seek(0, os.SEEK_END)
+            f.seek(max(begin, size - last_bytes))
+            return f.read(last_bytes)
+    except OSError:
+        return b""
+
+
+def _copy_end(path: Path, to: Path, last_bytes: int) -> None:
+    """Raises OSError when `path` cannot be read. What cannot be kept, as on a full disk, is
+    not kept."""
+    with path.open("rb") as source:
+        size = source.seek(0, os.SEEK_END)
+        source.seek(max(0, size - last_bytes))
+        try:
+            with open(to, "wb", opener=_private) as out:
+                shutil.copyfileobj(source, out)
+        except OSError:
+            to.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+if sys.platform == "win32":  # pragma: no cover
+
+    def _for_appending(path: str, flags: int) -> int:
+        """A handle that only appends, whoever inherits it: the C library's own seeks to the end
+        before it writes, which the server does not know of."""
+        import ctypes
+        import msvcrt
+        from ctypes import wintypes
+
+        create = ctypes.WinDLL("kernel32", use_last_error=True).CreateFileW
+        create.restype = wintypes.HANDLE
+        create.argtypes = [
+            wintypes.LPCWSTR,
+            wintypes.DWORD,
+            wintypes.DWORD,
+            ctypes.c_void_p,
+            wintypes.DWORD,
+            wintypes.DWORD,
+            wintypes.HANDLE,
+        ]
+        access = 0x4 | 0x80 | 0x100000  # FILE_APPEND_DATA, FILE_READ_ATTRIBUTES, SYNCHRONIZE
+        share = 0x1 | 0x2  # FILE_SHARE_READ, FILE_SHARE_WRITE: it cannot be deleted
+        handle = create(path, access, share, None, 4, 0x80, None)  # OPEN_ALWAYS
+        if handle in (None, ctypes.c_void_p(-1).value):
+            raise ctypes.WinError(ctypes.get_last_error())
+        return msvcrt.open_osfhandle(handle, os.O_APPEND)
+
+    def _lock(out: FileIO) -> None:
+        """Not needed: see `in_use`."""
+
+    def in_use(path: Path) -> bool:
+        """Not known: a file that is open cannot be deleted here."""
+        return False
+
+else:
+    _for_appending = _private
+
+    def _lock(out: FileIO) -> None:
+        """The server inherits the lock with the descriptor, and gives it back by ending."""
+        import fcntl
+
+        try:
+            fcntl.flock(out, fcntl.LOCK_SH)  # with --log, several servers may write there
+        except OSError:  # a file system without locks
+            pass
+
+    def in_use(path: Path) -> bool:
+        """Whether a server writes there."""
+        import fcntl
+
+        try:
+            with path.open("r+b") as f:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False

@@ -1,0 +1,169 @@
+"""Logs of servers: private, kept small while they are written to, and few."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from specllama import logs
+from specllama.cli.render import Printer, ServeReport
+from specllama.engine import process
+from specllama.engine.command import Command
+from specllama.engine.errors import EngineError
+from specllama.engine.settings import Settings
+from specllama.logs import in_use, log_dir, new_log, remove_old
+from specllama.planning.prepare import Wish, prepare
+from specllama.serving import serve as serving
+from specllama.serving.serve import Ready
+from tests.fake_server import Fake
+from tests.support import MODELS, script
+
+_TALKS = """
+import sys, time
+for i in range(10**9):
+    print(f"line {i:09}", flush=True)
+    if i % 50 == 49: time.sleep(0.002)
+"""
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A limit that is reached soon."""
+    monkeypatch.setattr(logs, "MOST_BYTES", 20_000)
+    return logs.MOST_BYTES
+
+
+def command(path: Path) -> Command:
+    return Command((str(path),), dict(os.environ), (), ())
+
+
+def test_a_log_is_cut_back_while_it_is_written_to(tmp_path: Path, small: int) -> None:
+    log, second = tmp_path / "log", tmp_path / "log.1"
+    server = process.start(command(script(tmp_path / "s", _TALKS)), log)
+    try:
+        cuts = 0
+        until = time.monotonic() + 30
+        while cuts < 3:
+            assert time.monotonic() < until
+            before = log.stat().st_size
+            server.output.trim()
+            if log.stat().st_size < before:
+                cuts += 1
+                shown = server.log_text(5_000)  # goes on over the cut
+                assert len(shown) > 4_000
+                assert second.stat().st_size < small
+            assert log.stat().st_size < small
+            time.sleep(0.001)
+        assert stat.S_IMODE(log.stat().st_mode) == 0o600
+        assert stat.S_IMODE(second.stat().st_mode) == 0o600
+    finally:
+        server.stop()
+    text = log.read_text()
+    assert "\0" not in text  # no hole: it goes on at the new end
+    numbers = [int(line[5:]) for line in text.splitlines() if len(line) == 14]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def test_two_thousand_requests_hold_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that lists what it has cached at every request, as b11434 does at -lv 4."""
+    limit = 400_000  # a tenth of what is printed
+    monkeypatch.setattr(logs, "MOST_BYTES", limit)
+    fake = Fake(tmp_path, lists=20)
+    plan = prepare(
+        Settings(MODELS / "target.gguf", "127.0.0.1", 0),
+        Wish("chat", method="none"),
+        (),
+        str(fake.path),
+    )
+    log, largest = tmp_path / "log", 0
+    monkeypatch.setattr(serving, "_POLL_S", 0.01)
+
+    def ask() -> None:
+        nonlocal largest
+        with httpx.Client(base_url=plan.settings.url, trust_env=False) as client:
+            for _ in range(2_000):
+                client.post("/completion", json={})
+                largest = max(largest, sum(p.stat().st_size for p in tmp_path.glob("log*")))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+
+    class Report(ServeReport):
+        def ready(self, ready: Ready) -> None:
+            asking.start()
+
+    serving.serve(plan, log, Report(Printer()))
+    asking.join()
+    assert "cached prompt 19" in log.read_text() + (tmp_path / "log.1").read_text()
+    assert limit / 2 < largest < 2 * limit  # what is printed between two looks comes on top
+
+
+def test_the_newest_logs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    log_dir().mkdir(parents=True)
+    for i in range(30):
+        (log_dir() / f"20260101-0000{i:02}-8080.log").touch()
+    new = new_log(8080)
+    left = sorted(p.name for p in log_dir().glob("*.log"))
+    assert left == [f"20260101-0000{i:02}-8080.log" for i in range(11, 30)]
+    assert new.parent == log_dir()
+    assert new.name.endswith("-8080.log")
+
+
+def test_all_logs_together_are_limited_too(tmp_path: Path) -> None:
+    for i in range(5):
+        (tmp_path / f"{i}.log").write_bytes(b"x" * 100)
+        (tmp_path / f"{i}.log.1").write_bytes(b"x" * 100)
+    remove_old(tmp_path, 20, 500)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["3.log", "3.log.1", "4.log", "4.log.1"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
+def test_the_log_of_a_running_server_stays(tmp_path: Path) -> None:
+    log = tmp_path / "0.log"
+    server = process.start(command(script(tmp_path / "s", "import time; time.sleep(600)")), log)
+    try:
+        assert in_use(log)
+        (tmp_path / "1.log").touch()
+        remove_old(tmp_path, 0, 0)
+        assert [p.name for p in tmp_path.glob("*.log")] == ["0.log"]
+    finally:
+        server.stop()
+    assert not in_use(log)
+    remove_old(tmp_path, 0, 0)
+    assert not log.exists()
+
+
+def test_a_large_log_of_earlier_is_put_aside_whole(tmp_path: Path, small: int) -> None:
+    log = tmp_path / "mine.log"
+    log.write_bytes(b"earlier\n" * small)
+    server = process.start(command(Path("/bin/echo")), log)
+    server.popen.wait(10)
+    assert (tmp_path / "mine.log.1").read_bytes() == b"earlier\n" * small
+    assert "earlier" not in log.read_text()
+
+
+def test_what_is_no_file_is_never_cut(small: int) -> None:
+    server = process.start(command(Path("/bin/echo")), Path("/dev/null"))
+    server.popen.wait(10)
+    server.output.trim()
+    assert server.log_text() == ""
+    assert not Path("/dev/null.1").exists()
+
+
+def test_a_log_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for log in (tmp_path, tmp_path / "file" / "log", Path("/dev/full")):
+        with pytest.raises(EngineError, match="the server's log cannot be written") as e:
+            process.start(command(Path("/bin/echo")), log)
+        assert str(log) in e.value.message
