@@ -168,7 +168,11 @@ else: print({help_render.render("b9246")!r})
     ("body", "problem"),
     [
         ("import time; time.sleep(60)", "no answer to --version in"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "died from signal 11"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+            "it crashed (SIGSEGV) on --version",
+        ),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "built for another CPU"),
         ("import sys; sys.exit('bad cpu')", "exit code 1 (bad cpu)"),
         ("pass", "lists no options"),
     ],

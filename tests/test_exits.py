@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine import process
+from specllama.engine import cpu, process
 from specllama.engine.command import Command
 from specllama.engine.exits import Exit, explain
 from specllama.engine.locate import locate
@@ -45,7 +45,102 @@ def test_details_are_in_the_message() -> None:
     assert "--foo" in explain(1, "error: invalid argument: --foo").message
     assert "SIGSEGV" in explain(-11, "").message
     assert "something odd" in explain(3, "x\nsomething odd\n\n").message
+    crash = (
+        "0.00.061.824 E srv    load_model: no room for it\n0.00.062.000 I srv  llama_server: bye"
+    )
+    assert "(SIGSEGV); before that: no room for it" in explain(-11, crash).message
+    assert "exit code 3; its last line: no room for it" in explain(3, crash).message
+
+
+LOGS = Path(__file__).parent / "data" / "logs"
+# Real logs (of broken copies of the tiny models, and of arguments that end it): what is blamed
+# on whom, some of the log's own words, and some of the advice.
+REAL = {
+    "b11434-shape": ("model", "wrong shape; expected 256, 999, got 256, 640", "another program"),
+    "b11434-missing": ("model", "'blk.1.ffn_up.weight' not found", "another program"),
+    "b10068-missing": ("model", "missing tensor 'blk.1.ffn_up.weight'", "another program"),
+    "b11434-type105": ("model", "'blk.1.ffn_up.weight' has invalid ggml type 105", "fork"),
+    "b11434-pre": ("model", "unknown pre-tokenizer type: 'qqqqq'", "newer llama.cpp"),
+    "b11434-tokmodel": ("model", "unknown tokenizer: 'qqqq'", "newer llama.cpp"),
+    "b11434-trunc": ("model", "not within the file bounds", "download it again"),
+    "b11434-trunch": ("model", "failed to read key-value pairs", "download it again"),
+    "b11434-magic": ("model", "invalid magic characters: 'XXXX'", "not a GGUF"),
+    "b11434-version": ("model", "is version 9", "newer llama.cpp"),
+    "b11434-nofile": ("model", "'/nope/x.gguf' (No such file", "path"),
+    "b11434-key": ("model", "key not found in model: llama.embedding_length", "another program"),
+    "b11434-keytype": ("model", "wrong type f32", "another program"),
+    "b11434-arch": ("architecture", "'llomo'", "newer llama.cpp"),
+    "b11434-lcs": ("lookup", "failed to open the static lookup cache", "-lcs"),
+    "b10068-lcs": ("lookup", "failed to open the static lookup cache", "-lcs"),
+    "b11434-lcd": ("lookup", "failed to open the dynamic lookup cache", "-lcd"),
+    "b10068-lcd": ("lookup", "failed to open the dynamic lookup cache", "-lcd"),
+    "b11434-lcsbad": ("lookup", "cannot be read", "damaged"),
+    "b10068-lcsbad": ("lookup", "cannot be read", "damaged"),
+    "b11434-draftshape": ("draft", "draft could not be loaded (tensor 'blk.0", "another program"),
+    "b11434-draftarch": ("draft", "architecture: 'llomo'", "newer llama.cpp"),
+    "b11434-draftmissing": ("draft", "'/nope/d.gguf'", "path"),
+    "b11434-mtp": ("mtp", "no MTP head", ""),
+    "b11434-lora": ("lora", "'/nope/lora.gguf': No such file", "path"),
+    "b10068-lora": ("lora", "'/nope/lora.gguf' (No such file", "path"),  # it crashes, too
+    "b11434-loramodel": ("lora", "expect general.type to be 'adapter'", "another kind"),
+    "b11434-mmproj": ("mmproj", "'/nope/mm.gguf'", "path"),
+    "b11434-mmprojbad": ("mmproj", "/models/draft.gguf", "another kind"),
+    "b11434-template": ("template", "Unknown statement: bad", "--chat-template"),
+    "b11434-dev": ("argument", "invalid device: CUDA7", ""),
+    "b11434-ctk": ("argument", "Unsupported cache type: q9_9", ""),
+    "b11434-np": ("threads", "Resource temporarily unavailable", "-np"),
+    "b11434-ssl": ("tls", "no TLS", "OpenSSL"),
+    "b11434-port": ("port", "taken", "--port"),
+    "b11434-qv": ("flash-attention", "quantized V cache", "-fa on"),
+    "b10068-emb": ("assert", "n_outputs_max <= cparams.n_outputs_max", ""),
+}
+WITHOUT_SPECULATION = {"draft", "lookup", "mtp", "assert"}
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in LOGS.glob("*.log")))
+def test_a_real_log_says_what_is_wrong_and_what_to_do(name: str) -> None:
+    head, _, log = (LOGS / f"{name}.log").read_text(encoding="utf-8").partition("\n")
+    why = explain(int(head.removeprefix("exit code ")), log)
+    kind, words, advice = REAL[name]
+    assert why.kind == kind
+    assert words in why.message
+    assert advice in why.hint
+    assert why.blames_speculation == (kind in WITHOUT_SPECULATION)
+
+
+@pytest.mark.parametrize("code", [-4, 132, 0xC000001D])
+def test_an_unknown_instruction_means_a_binary_for_another_cpu(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "flags", lambda: frozenset("avx avx2 fma f16c bmi2".split()))
+    why = explain(code, "failed to load model")
+    assert (why.kind, why.blames_speculation) == ("cpu", False)
+    assert "built for another CPU (this one lacks AVX-512: SIGILL)" in why.message
+    assert "--llama-server embedded" in why.hint
+    theirs = explain(code, "", embedded=True)
+    assert "xllamacpp was built for another CPU" in theirs.message
+    assert "--llama-server embedded" not in theirs.hint
+
+
+def test_a_cpu_that_is_not_known_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "flags", frozenset)
+    assert "instructions this one lacks" in explain(-4, "").message
+    assert explain(-11, "").hint == ""
+
+
+def test_the_amx_advice_is_given_where_amx_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "flags", lambda: frozenset(("avx512f", "amx_tile")))
     assert "--no-repack" in explain(-11, "").hint
+    assert "--no-repack" in explain(-4, "").hint
+    monkeypatch.setattr(cpu, "flags", lambda: frozenset(("avx512f",)))
+    assert "--no-repack" not in explain(-11, "").hint + explain(-4, "").hint
+
+
+def test_flags_are_the_first_cpus(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nflags\t\t: fpu avx avx2\n\nflags\t\t: other\n")
+    assert cpu.flags(info) == {"fpu", "avx", "avx2"}
+    assert cpu.flags(tmp_path / "none") == frozenset()
 
 
 @given(st.integers(-64, 255), st.text())

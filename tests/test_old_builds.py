@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import MODELS, Serve
+from specllama.engine import cpu
+from tests.support import MODELS, Serve, specllama
 
 
 def engine(builds: Path, name: str) -> tuple[str, str]:
@@ -27,6 +28,23 @@ def test_it_drafts(name: str, old_builds: Path, tmp_path: Path) -> None:
     ) as serving:
         assert serving.info["speculation"] == "on"
         assert 0 < serving.info["alpha"] < 1
+
+
+@pytest.mark.parametrize("name", ["b10434", "xllamacpp-2026.4.8672"])
+def test_one_with_avx512_says_so_where_the_cpu_has_none(
+    name: str, old_builds: Path, tmp_path: Path
+) -> None:
+    """Where the CPU has it, it drafts like the others."""
+    if "AVX-512" not in cpu.lacks():
+        test_it_drafts(name, old_builds, tmp_path)
+        return
+    binary, path = engine(old_builds, name)
+    argv = ("serve", MODELS / "target.gguf", "--draft", MODELS / "draft.gguf", "--tune", "off")
+    done = specllama(*argv, "--llama-server", binary, PYTHONPATH=path)
+    assert done.returncode == 1
+    assert "built for another CPU (this one lacks AVX-512: SIGILL)" in done.stderr
+    assert "starting once more" not in done.stderr
+    assert ("`--llama-server embedded`" in done.stderr) == (binary != "embedded")
 
 
 def test_n_grams_of_a_build_with_one_type_and_one_size(old_builds: Path, tmp_path: Path) -> None:

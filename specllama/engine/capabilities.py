@@ -19,6 +19,7 @@ from pathlib import Path
 
 from specllama import __version__
 from specllama.engine.errors import EngineError
+from specllama.engine.exits import explain, signal_name
 from specllama.engine.helptext import Option, parse_options, parse_version
 from specllama.engine.locate import Engine
 from specllama.storage import cache_dir, strict_json, write_atomically
@@ -245,8 +246,8 @@ def ask(engine: Engine, flag: str, timeout: float) -> tuple[str, str]:
             "Check that the file is a llama-server built for this machine.",
         ) from None
     out = (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace")
-    if done.returncode < 0:
-        return out, f"it died from signal {-done.returncode} on {flag}"
+    if signal_name(done.returncode):
+        return out, f"{explain(done.returncode, out, engine.embedded).message} on {flag}"
     if done.returncode != 0:
         last = next((s.strip() for s in reversed(out.splitlines()) if s.strip()), "no output")
         return out, f"it ended {flag} with exit code {done.returncode} ({last[:120]})"

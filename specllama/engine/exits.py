@@ -6,6 +6,28 @@ import re
 import signal
 from dataclasses import dataclass
 
+from specllama.engine import cpu
+from specllama.engine.causes import EARLY, FILE_FAULTS, LATE, Cause
+
+_ANOTHER_BINARY = "Use a binary that is built for this CPU, or `--llama-server embedded`."
+_ANOTHER_WHEEL = "Use another version of xllamacpp (`pip install -U xllamacpp`), or a binary of your own with --llama-server."
+_WINDOWS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000135: "a missing DLL"}
+
+# gguf's own complaint is the more telling one; "error loading model: X: Y: Z" ends in it.
+_GGUF = re.compile(r"gguf_init_from_\w+: (.+)")
+_LOADING = re.compile(
+    r"(?:error loading model: (?:error loading model \w+: )?(?:check_tensor_dims: )?"
+    r"|(?=unknown model architecture))(.+)"
+)
+_ADAPTER = re.compile(r"llama_adapter_lora_init\w*: (?:failed to apply lora adapter: )?(.+)")
+_WHOSE = re.compile(r"failed to load (?P<what>draft model|multimodal model|model),? (?:from )?'")
+_LORA = re.compile(r"failed to (?:apply|load) lora adapter")
+# A log line of the level "error", without time and level.
+_ERROR = re.compile(r"^[\d.]+ E (?:\w+ +)?\w+: (.+)")
+_LOST = re.compile(
+    r"fit params to free device memory|exiting due to|failed to create.?context with"
+)
+
 
 @dataclass(frozen=True)
 class Exit:
@@ -17,115 +39,97 @@ class Exit:
     blames_speculation: bool = False
 
 
-@dataclass(frozen=True)
-class _Cause:
-    kind: str
-    pattern: re.Pattern[str]
-    message: str
-    hint: str
-    blames_speculation: bool
-
-
-def _cause(
-    kind: str, pattern: str, message: str, hint: str = "", blames_speculation: bool = False
-) -> _Cause:
-    return _Cause(kind, re.compile(pattern, re.I), message, hint, blames_speculation)
-
-
-# First match wins. Patterns are llama.cpp's own log lines (b9093…b11434); `{0}` is
-# the pattern's first group.
-_CAUSES = (
-    _cause(
-        "port",
-        r"couldn'?t bind|bind.*(?:failed|error)|address already in use|failed to initialize HTTP server",
-        "the port is taken or cannot be bound",
-        "Give another --port, or --port 0 for a free one.",
-    ),
-    _cause(
-        "argument",
-        r"error: (invalid argument: \S+|unknown argument: \S+|.*argument has been removed.*|expected value for argument.*|error while handling argument.*)",
-        "llama-server does not take its arguments ({0})",
-    ),
-    _cause(
-        "architecture",
-        r"unknown model architecture: '([^']+)'",
-        "this llama-server does not know the architecture {0!r}",
-        "It is newer than the build: use a newer llama.cpp.",
-    ),
-    _cause(
-        "memory",
-        r"out of memory|failed to allocate|cudaMalloc failed|unable to allocate|ErrorOutOfDeviceMemory"
-        r"|insufficient memory|cannot allocate|bad_alloc",
-        "it ran out of memory",
-        "Use a smaller context (-c N), a smaller quantisation, or fewer GPU layers (-- -ngl N).",
-        blames_speculation=True,
-    ),
-    _cause(
-        "mtp",
-        r"failed to create MTP context|MTP requires|model has no MTP|nextn.*(?:missing|not found)",
-        "the file has no MTP head this build can run",
-        blames_speculation=True,
-    ),
-    _cause(
-        "vocabulary",
-        r"vocabs? (?:are not compatible|type must match)|vocab mismatch",
-        "the draft's vocabulary does not match the target's",
-        blames_speculation=True,
-    ),
-    _cause(
-        "draft",
-        r"failed to (?:load|create|open).*draft|draft.*failed to load",
-        "the draft could not be loaded",
-        blames_speculation=True,
-    ),
-    _cause(
-        "assert",
-        r"GGML_ASSERT\((.+?)\) failed",
-        "llama.cpp stopped at its own check {0!r}",
-        blames_speculation=True,
-    ),
-    _cause(
-        "model",
-        r"(?:error loading model|failed to load model)[^\n]*?:? ([^\n]+)",
-        "the model could not be loaded ({0})",
-        "Check the file with a newer llama.cpp, or download it again.",
-    ),
-)
-
-
-def explain(exit_code: int, log: str) -> Exit:
-    """The most telling cause found in `log`, else the exit code itself."""
-    for cause in _CAUSES:
-        m = cause.pattern.search(log)
-        if m:
-            groups = [g.strip() for g in m.groups() if g]
-            return Exit(
-                cause.kind,
-                cause.message.format(*groups) if groups else cause.message,
-                cause.hint,
-                cause.blames_speculation,
-            )
-    if exit_code < 0:
-        return _by_signal(-exit_code)
+def explain(exit_code: int, log: str, embedded: bool = False) -> Exit:
+    """The most telling cause found in `log`, else the exit code itself. `embedded`: it was
+    the embedded engine, which is other advice for a CPU that it was not built for."""
+    name = signal_name(exit_code)
+    if name == "SIGILL":
+        return _other_cpu(embedded)
+    if why := _first(EARLY, log) or _file_fault(log) or _first(LATE, log):
+        return why
+    said = _last_error(log)
+    if name:
+        return _by_signal(name, said)
     if exit_code == 0:
         return Exit("ended", "it ended by itself (exit code 0)")
-    last = next((s.strip() for s in reversed(log.splitlines()) if s.strip()), "")
-    said = f"; its last line: {last[:160]}" if last else ""
-    return Exit("code", f"it ended with exit code {exit_code}{said}", blames_speculation=True)
+    said = said or _last_line(log)
+    last = f"; its last line: {said}" if said else ""
+    return Exit("code", f"it ended with exit code {exit_code}{last}", blames_speculation=True)
 
 
-def _by_signal(signum: int) -> Exit:
+def signal_name(exit_code: int) -> str:
+    """The signal that ended it, also as a shell (128 + n) or Windows tells it; "" for none."""
+    if exit_code in _WINDOWS:
+        return _WINDOWS[exit_code]
+    number = -exit_code if exit_code < 0 else exit_code - 128
     try:
-        name = signal.Signals(signum).name
+        return signal.Signals(number).name
     except ValueError:
-        name = f"signal {signum}"
+        return f"signal {-exit_code}" if exit_code < 0 else ""
+
+
+def _first(causes: tuple[Cause, ...], log: str) -> Exit | None:
+    for cause in causes:
+        if m := cause.pattern.search(log):
+            groups = [g.strip() for g in m.groups() if g]
+            message = cause.message.format(*groups) if groups else cause.message
+            return Exit(cause.kind, message, cause.hint, cause.blames_speculation)
+    return None
+
+
+def _file_fault(log: str) -> Exit | None:
+    """A model file that llama.cpp refuses: which one, and its own words for why."""
+    whose = [m["what"] for m in _WHOSE.finditer(log)]
+    lora = bool(_LORA.search(log))
+    loading = _LOADING.search(log)
+    if not (loading or lora or whose):
+        return None
+    m = _GGUF.search(log) or loading or _ADAPTER.search(log)
+    reason = " ".join(m[1].split())[:200] if m else _last_error(log)
+    hint = next((h for pattern, h in FILE_FAULTS if pattern.search(reason)), "")
+    if lora:
+        return Exit("lora", f"the LoRA adapter could not be loaded ({reason})", hint)
+    if "draft model" in whose:
+        return Exit("draft", f"the draft could not be loaded ({reason})", hint, True)
+    if "multimodal model" in whose:
+        return Exit("mmproj", f"the multimodal projector could not be loaded ({reason})", hint)
+    kind = "architecture" if "unknown model architecture" in reason else "model"
+    return Exit(kind, f"the model could not be loaded ({reason})", hint)
+
+
+def _last_error(log: str) -> str:
+    """The last line of the level "error" that is no mere consequence of another; "" for none."""
+    errors = (m[1] for s in log.splitlines() if (m := _ERROR.match(s)) and not _LOST.search(s))
+    return next(reversed(list(errors)), "")[:160]
+
+
+def _last_line(log: str) -> str:
+    return next((s.strip() for s in reversed(log.splitlines()) if s.strip()), "")[:160]
+
+
+def _other_cpu(embedded: bool) -> Exit:
+    lacking = cpu.lacks()
+    what = (
+        f"this one lacks {', '.join(lacking)}" if lacking else "it uses instructions this one lacks"
+    )
+    hint = _ANOTHER_WHEEL if embedded else _ANOTHER_BINARY
+    who = "xllamacpp" if embedded else "llama-server"
+    return Exit("cpu", f"this {who} was built for another CPU ({what}: SIGILL)", hint + _amx())
+
+
+def _amx() -> str:
+    return (
+        " With AMX, `-- --no-repack` avoids one known crash while loading." if cpu.has_amx() else ""
+    )
+
+
+def _by_signal(name: str, said: str) -> Exit:
     if name == "SIGKILL":
         return Exit(
             "signal",
             "it was killed (SIGKILL)",
             "If nobody did that, the system was out of memory: see `dmesg`.",
         )
-    hint = ""
-    if name in ("SIGSEGV", "SIGILL"):
-        hint = "On x86 with AMX, `-- --no-repack` avoids one known crash while loading."
-    return Exit("signal", f"it crashed ({name})", hint, blames_speculation=True)
+    last = f"; before that: {said}" if said else ""
+    hint = _amx().strip() if name == "SIGSEGV" else ""
+    return Exit("signal", f"it crashed ({name}){last}", hint, blames_speculation=True)

@@ -54,7 +54,8 @@ class Lab:
             self.stop()
             if code is None:
                 raise
-            raise LaunchFailed(explain(code, server.log_text()), self.log) from None
+            why = explain(code, server.log_text(), plan.engine.embedded)
+            raise LaunchFailed(why, self.log) from None
         return Served(client, partial(_printed, server))
 
     def stop(self) -> None:
@@ -71,7 +72,7 @@ class Lab:
         code = server.exit_code(_ENDING_S)
         if code is None:
             return error
-        why = explain(code, server.log_text())
+        why = explain(code, server.log_text(), self.plan.engine.embedded)
         return EngineError(f"llama-server ended: {why.message}", ended_hint(why, self.log))
 
     def hand_over(self, plan: Plan) -> Launch | None:

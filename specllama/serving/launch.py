@@ -113,7 +113,7 @@ def _start(plan: Plan, log: Path, report: Progress) -> Launch:
         server.stop()
         if code is None:
             raise  # it stood still
-        raise LaunchFailed(explain(code, server.log_text()), log) from None
+        raise LaunchFailed(explain(code, server.log_text(), plan.engine.embedded), log) from None
     except BaseException:
         client.close()
         server.stop()

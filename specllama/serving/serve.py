@@ -95,7 +95,7 @@ def _wait_for_exit(running: Launch) -> Exit:
     while (code := running.server.exit_code()) is None:
         running.server.output.trim()
         time.sleep(_POLL_S)
-    return explain(code, running.server.log_text())
+    return explain(code, running.server.log_text(), running.plan.engine.embedded)
 
 
 def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: Report) -> Plan:
@@ -105,6 +105,8 @@ def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: Report) -
             f"llama-server ended {quick} times in a row: {why.message}",
             ended_hint(why, log),
         )
+    if why.kind == "cpu":  # it would end the same way
+        raise EngineError(f"llama-server ended: {why.message}", ended_hint(why, log))
     if why.kind == "memory" and (
         smaller := plan.with_less_memory(f"llama-server ended: {why.message}")
     ):
