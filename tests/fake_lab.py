@@ -314,16 +314,21 @@ class FakeClient:
 
 
 class FakeLab:
-    """`launches`: what was started, in order; `up`: whether a server is."""
+    """`launches`: what was started, in order, and which of them was `traced`; `up`: whether a
+    server is."""
 
     def __init__(self, script: Script, seed: int = 1) -> None:
         self.script, self.world = script, World(script, seed)
         self.launches: list[Speculation | None] = []
+        self.traced: list[bool] = []
         self.up = False
 
-    def start(self, speculation: Speculation | None, tick: Callable[[], None]) -> Served:
+    def start(
+        self, speculation: Speculation | None, tick: Callable[[], None], trace: bool = False
+    ) -> Served:
         self.stop()
         self.launches.append(speculation)
+        self.traced.append(trace)
         for _ in range(4):
             self.world.now += self.script.load_s(speculation) / 4
             tick()
@@ -331,7 +336,7 @@ class FakeLab:
             raise EngineError("llama-server did not start: it crashed (SIGSEGV)")
         self.up = True
         client = FakeClient(self.world, speculation, len(self.launches))
-        return Served(cast(Client, client), lambda: "\n".join(client.log))
+        return Served(cast(Client, client), lambda: "\n".join(client.log) if trace else "")
 
     def stop(self) -> None:
         self.up = False

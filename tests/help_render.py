@@ -16,6 +16,7 @@ from specllama.engine.capabilities import Capabilities, describe
 
 _DATA = Path(__file__).parent / "data" / "llama-server-options.json"
 _FILLER = "some words about what this option is good for and which values it takes, wrapped at 70"
+_LEVELS = (" - 3: info", " - 4: trace (more info)", " - 5: debug")
 MAINLINE = ("p0.3.9 p0.3.16 p0.3.19 p0.3.22 b9113 b9246 b9464 b9611 b10289 b10878 b11434").split()
 
 
@@ -45,7 +46,9 @@ def render(build: str) -> str:
     envs = [o.get("env") for o in data()[build]["options"]]
     for (names, hint, removed), env in zip(options(build), envs, strict=True):
         default = next((defaults[n] for n in names if n in defaults), None)
+        body = _LEVELS if "-lv" in names and _has_levels(build) else ()
         lines += _option(list(names), hint, removed, default, env)
+        lines += (" " * 40 + line for line in body)
     if build == "ik_llama":  # its data lists the speculative options only
         lines += _option(["-m", "--model"], "FNAME", False, None, None)
         for more, hint in (
@@ -55,6 +58,11 @@ def render(build: str) -> str:
         ):
             lines += _option(more, hint, False, None, None)
     return "\n".join(lines) + "\n"
+
+
+def _has_levels(build: str) -> bool:
+    """From PR 23278 on; the trees in the data that are older list others."""
+    return build.startswith("b") and int(build[1:]) >= 9246
 
 
 def version(build: str) -> str:

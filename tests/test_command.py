@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specllama.engine import embedded, embedded_options
-from specllama.engine.capabilities import Capabilities, probe
+from specllama.engine.capabilities import Capabilities, describe, probe
 from specllama.engine.command import Command, build, check_methods, unsupported
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import NgramSizes, Settings, Speculation
@@ -109,6 +109,25 @@ def test_the_embedded_engine_takes_everything_emitted(method: str) -> None:
     xllamacpp = pytest.importorskip("xllamacpp")
     known = embedded_options.options(xllamacpp.CommonParams())
     assert embedded.parse(argv(caps, spec), known)
+
+
+@pytest.mark.parametrize("name", [*help_render.MAINLINE, "ik_llama"])
+def test_only_a_trial_asks_for_the_log_level_that_is_trace(name: str) -> None:
+    """Where 4 is "debug" a build logs prompts at it."""
+    caps = help_render.capabilities(name)
+    for trace in (False, True):
+        command = build(ENGINE, caps, replace(BASE, speculation=SPEC, trace=trace), UserArgs())
+        new = name in ("b9246", "b9464", "b9611", "b10289", "b10878", "b11434")
+        assert ("-lv 4" in " ".join(command.argv)) == (trace and new)
+
+
+def test_levels_that_end_at_debug_are_no_trace() -> None:
+    """As b9113 prints them, and b9209, whose help was wrong (llama.cpp issue 23290)."""
+    lines = ["-m,    --model FNAME", "-lv,   --verbosity, --log-verbosity N"]
+    lines += [" " * 40 + s for s in ("Values:", " - 3: info", " - 4: debug", "(default: 3)")]
+    caps = describe("version: 9113 (abc)", "\n".join(lines))
+    assert caps.find("-lv") is not None
+    assert not caps.traces
 
 
 def test_unsupported_says_which_build_is_needed() -> None:

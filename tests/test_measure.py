@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +18,10 @@ from hypothesis import strategies as st
 from specllama.engine.client import Client, Timings
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
+from specllama.memory.observed import recall
 from specllama.planning.prepare import Wish, prepare
 from specllama.serving.lab import Lab
+from specllama.storage import cache_dir
 from specllama.tuning import ngrams, plain
 from specllama.tuning.arms import Served
 from specllama.tuning.measure import (
@@ -260,6 +264,27 @@ def test_one_server_at_a_time(tmp_path: Path) -> None:
     finally:
         here.stop()
     assert here.running is None
+
+
+def test_a_traced_server_does_not_go_on_to_serve(tmp_path: Path, engine: str) -> None:
+    """It tells what it takes in memory, though."""
+    here = replace(lab(tmp_path, engine, TARGET), final=True)
+    spec = here.plan.choice.speculation
+    try:
+        for trace in (True, False):
+            here.start(spec, lambda: None, trace)
+            assert here.running is not None
+            argv = psutil.Process(here.running.server.pid).cmdline()
+            assert ("-lv" in argv) == trace
+            kept = recall(here.plan.files, here.plan.engine.identity)
+            assert (kept is not None) == trace
+            shutil.rmtree(cache_dir() / "memory", ignore_errors=True)
+            going_on = here.hand_over(here.plan)
+            assert (going_on is None) == trace
+            if going_on is not None:
+                going_on.stop()
+    finally:
+        here.stop()
 
 
 def test_a_server_that_does_not_start_is_explained(tmp_path: Path) -> None:

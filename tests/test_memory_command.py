@@ -215,7 +215,7 @@ def test_the_sum_against_the_servers_own_log(tmp_path: Path, engine: str) -> Non
     for number, args in enumerate(((TARGET, "--draft", DRAFT), (MTP,))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with Serve(folder, *args, "--llama-server", engine) as s:
+        with Serve(folder, *args, "--llama-server", engine, "--", "-lv", "4") as s:
             real = read_log(Path(s.info["log"]).read_text())
             lines = s.info["memory"]["lines"]
         assert real is not None

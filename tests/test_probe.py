@@ -259,6 +259,7 @@ def test_serve_tunes_once_and_then_remembers(tmp_path: Path, engine: str) -> Non
     with Serve(folders[0], *args, "--llama-server", engine) as s:
         first = s.info
     assert first["tuning"]["source"] == "measured"
+    assert "-lv" not in first["command"]  # its log would grow with the square of the requests
     assert 1 <= first["tuning"]["loads"] <= 4
     if first["tuning"]["speculation"] == "off":
         assert first["speculation"] == "off"

@@ -105,7 +105,8 @@ def test_an_end_that_is_not_known_stays_so() -> None:
 
 def test_an_open_answer_keeps_what_it_knows() -> None:
     told = [
-        Prediction(replace(SPEC, n_max=k), KNOWN.shifted(0.01 * k), "one launch") for k in range(9)
+        Prediction(replace(SPEC, n_max=k), KNOWN.shifted(0.01 * k), "one launch", own=k / 10)
+        for k in range(9)
     ]
     first = arm(cut=True)
     store(ABOUT, answered(OPEN, first, predictions=tuple(told)))
@@ -114,6 +115,7 @@ def test_an_open_answer_keeps_what_it_knows() -> None:
     assert kept.state == OPEN
     assert [p.speculation.n_max for p in kept.earlier.predictions] == [8, 7, 6, 5, 4, 3]
     assert kept.earlier.predictions[0].known == told[8].known
+    assert kept.earlier.predictions[0].own == 0.8
     assert kept.earlier.measured == {first.label: first.own}
     assert kept.earlier.used == 3
 

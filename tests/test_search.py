@@ -9,7 +9,7 @@ import pytest
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Tuned
+from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, Tuned
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import answer
@@ -22,6 +22,7 @@ from tests.fake_lab import FakeLab, Request, Script, Silent, clocked, tuned
 PROMPTS = tuple(f"prompt number {i}" for i in range(24))
 DRAFT = Speculation(("draft-simple",), Path("draft.gguf"), n_max=4)
 MTP = Speculation(("draft-mtp",), n_max=3)
+EAGLE = Speculation(("draft-eagle3",), Path("eagle.gguf"), n_max=3)
 NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
 SUBJECT = Subject("/models/t.gguf", "code", (("/models/t.gguf", 1, 2),), (), "b1", ("CPU",))
 
@@ -175,6 +176,31 @@ def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
     assert t.trials[0].own_ms == pytest.approx(11, rel=0.02)
     assert t.trials[0].plain.ms == pytest.approx(90, rel=0.02)
     assert t.arms[0].plain_ms == pytest.approx(90, rel=0.02)
+
+
+def test_only_a_trial_says_where_time_goes() -> None:
+    """What goes on to serve must not list its cache at every request."""
+    found, lab = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT))
+    assert found.best is not None
+    assert [s.n_max if s else 0 for s in lab.launches[:1]] == [0]
+    assert lab.traced == [False, True, False]
+    assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)  # less the draft's own pass
+
+
+@pytest.mark.parametrize(("method", "traced"), [(DRAFT, True), (MTP, True), (EAGLE, False)])
+def test_without_a_trial_the_confirmation_says_it(method: Speculation, traced: bool) -> None:
+    """Where a draft of k tokens is one pass, the log does not tell its cost."""
+    _, lab = tuned(Script(flat, own=lambda m: 1.0), task(method, lengths=(3,)))
+    assert lab.traced == [False, traced]
+
+
+@pytest.mark.parametrize(("own", "traced"), [(0.1, False), (None, True)])
+def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, traced: bool) -> None:
+    """It goes on with one load, which can serve."""
+    known = Prediction(replace(DRAFT, n_max=3), Ratios((0.4, 0.5), (1.0, 1.0)), "earlier", own=own)
+    found, lab = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT), earlier=Earlier((known,)))
+    assert lab.traced == [traced]
+    assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)
 
 
 # ---- off, and without launches ---------------------------------------------------

@@ -138,6 +138,14 @@ class Capabilities:
         """The first of `names` this build takes. None when it takes none of them."""
         return next((n for n in names if self.find(n)), None)
 
+    @property
+    def traces(self) -> bool:
+        """Whether log level 4 is "trace": there such a build says where the time of a request
+        went and what each buffer takes. An older one says that at its default level, and logs
+        prompts at 4 (llama.cpp PR 23021, b9181; its help has it since PR 23278)."""
+        option = self.find("-lv")
+        return option is not None and "4: trace" in option.help
+
     def fact(self, name: str) -> Answer:
         """A row of FACTS for this build. Unknown for a fork, and without a build number
         where its options do not settle it."""

@@ -107,9 +107,7 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     flags += [[name] for name in ("--metrics", "--slots") if caps.find(name)]
     if s.fit_target and caps.find("--fit-target"):
         flags.append(["--fit-target", ",".join(map(str, _fit_target(caps, s.fit_target)))])
-    # Where 3 is "info", the sizes of buffers and each method's statistics are at 4.
-    verbosity = caps.find("-lv")
-    if verbosity is not None and verbosity.default == "3":
+    if s.trace and caps.traces:
         flags.append(["-lv", "4"])
     return flags
 

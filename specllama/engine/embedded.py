@@ -22,6 +22,8 @@ from specllama.engine.embedded_options import (
     options,
 )
 
+_TRACE = ", 3: info, 4: trace, 5: debug"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the server until SIGINT or SIGTERM. Returns the exit code: 0, or 1 for an error."""
@@ -113,8 +115,13 @@ def version_text() -> str:
     """`--version` in llama.cpp's format. The wheel's last version part is the build
     (2026.10.11549 = b11549); its own BUILD_INFO says 0."""
     wheel = importlib.metadata.version("xllamacpp")
-    build = wheel.split(".")[2] if wheel.count(".") >= 2 else "0"
-    return f"version: {wheel} (build {build}, commit xllamacpp)"
+    return f"version: {wheel} (build {_build()}, commit xllamacpp)"
+
+
+def _build() -> int:
+    """0 where the version does not tell."""
+    parts = importlib.metadata.version("xllamacpp").split(".")
+    return int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
 
 
 def help_text() -> str:
@@ -124,12 +131,13 @@ def help_text() -> str:
     lines = ["----- options of the embedded engine -----", ""]
     for option in options(xllamacpp.CommonParams()):
         first, *others = option.all_names
+        text = f"{option.help}{_TRACE if '-lv' in option.names and _build() >= 9181 else ''}"
         head = f"{first}, ".ljust(7) + ", ".join(others) if others else first
         head = f"{head} {option.hint}".rstrip()
         if len(head) > 37:
-            lines += [head, " " * 40 + option.help]
+            lines += [head, " " * 40 + text]
         else:
-            lines.append(head.ljust(40) + option.help)
+            lines.append(head.ljust(40) + text)
     return "\n".join(lines)
 
 

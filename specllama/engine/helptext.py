@@ -27,7 +27,8 @@ _VERSION = re.compile(r"version: (?:(\d+) \(([\w.-]+)\)|\S+ \(build (\d+), commi
 class Option:
     """One option: every spelling, the value hint ("" for a switch), the printed default.
 
-    One that was taken away is `removed`; `advice` is what the help says to use instead.
+    One that was taken away is `removed`; `advice` is what the help says to use instead. `help`:
+    the text, on one line.
     """
 
     names: tuple[str, ...]
@@ -35,6 +36,7 @@ class Option:
     default: str | None
     removed: bool = False
     advice: str = ""
+    help: str = ""
 
     @property
     def arity(self) -> int:
@@ -108,4 +110,5 @@ def _option(head: str, help_text: str) -> Option | None:
         default=default[1].strip("'\"") if default else None,
         removed=removed,
         advice=_ENV.sub("", help_text.strip()[len(_REMOVED) :]).strip(" .") if removed else "",
+        help=help_text.strip(),
     )

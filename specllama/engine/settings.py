@@ -47,7 +47,8 @@ class Speculation:
 class Settings:
     """One server. `context` in tokens for all slots together, 0 = the model's own.
     `fit_target`: MiB that llama.cpp's --fit leaves free on each GPU, () = its default.
-    `api_key` is what our own requests send; it never enters argv."""
+    `api_key` is what our own requests send; it never enters argv. `trace`: the log says where
+    time and memory go, where the build has a level for that."""
 
     model: Path
     host: str
@@ -57,6 +58,7 @@ class Settings:
     speculation: Speculation | None = None
     fit_target: tuple[int, ...] = ()
     api_key: str | None = None
+    trace: bool = False
 
     @property
     def url(self) -> str:

@@ -1,7 +1,7 @@
 """What a server really took, from its own log, and how far the sum was off.
 
 llama.cpp prints every buffer it allocates while loading (src/llama-model.cpp,
-llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp), in current builds at
+llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp), from b9181 at
 verbosity 4. The difference to our sum is kept per file and build and shown next time.
 """
 

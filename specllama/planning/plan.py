@@ -77,6 +77,13 @@ class Plan:
         command = build(self.engine, self.capabilities, settings, user)
         return replace(self, settings=settings, user=user, command=command)
 
+    def traced(self) -> Plan:
+        """The same server, its log saying where time and memory go: not one to serve, since it
+        lists its prompt cache at every request then."""
+        settings = replace(self.settings, trace=True)
+        command = build(self.engine, self.capabilities, settings, self.user)
+        return replace(self, settings=settings, command=command)
+
     def speculating(self, spec: Speculation | None, because: str = "") -> Plan:
         """The same server speculating another way (None = not at all)."""
         ways = [(self.choice.speculation, self.choice.draft)]

@@ -14,7 +14,7 @@ from specllama.engine.exits import explain
 from specllama.engine.process import ServerProcess
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan, free_port
-from specllama.serving.launch import Launch, LaunchFailed, ended_hint
+from specllama.serving.launch import Launch, LaunchFailed, ended_hint, observe
 from specllama.tuning.arms import Served
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -38,12 +38,21 @@ class Lab:
         """Whether the last server can go on to serve."""
         return self.final and self.plan.settings.host in _LOCAL
 
-    def start(self, speculation: Speculation | None, tick: Callable[[], None]) -> Served:
+    def start(
+        self, speculation: Speculation | None, tick: Callable[[], None], trace: bool = False
+    ) -> Served:
         """Ends the server that is up and starts another; `tick` is called while it loads.
+        `trace`: its log says where time goes. So does the log of every server that cannot go on
+        to serve; what it takes in memory is kept then.
         Raises EngineError, explained, when it does not come up."""
         self.stop()
         plan = self.plan if self.stays else self.plan.at(_LOCAL[0], free_port(_LOCAL[0], 0))
-        plan = plan.speculating(speculation)
+        if speculation is None:
+            plan = plan.without_speculation("measured without it")
+        else:
+            plan = plan.speculating(speculation)
+        if trace or not self.stays:
+            plan = plan.traced()
         client = Client(plan.settings.url, plan.settings.api_key)
         self.running = Launch(plan, process.start(plan.command, self.log), client)
         server = self.running.server
@@ -56,7 +65,14 @@ class Lab:
                 raise
             why = explain(code, server.log_text(), plan.engine.embedded)
             raise LaunchFailed(why, self.log) from None
+        if plan.settings.trace and self._summed(speculation):
+            observe(self.running)
         return Served(client, partial(_printed, server))
+
+    def _summed(self, speculation: Speculation | None) -> bool:
+        """Whether the plan's sum is about such a server."""
+        own = self.plan.settings.speculation
+        return speculation is None or (own is not None and own.draft == speculation.draft)
 
     def stop(self) -> None:
         """Ends the server that is up, if one is."""
@@ -80,7 +96,8 @@ class Lab:
         running = self.running
         if running is None or not self.stays or running.server.exit_code() is not None:
             return None
-        if running.plan.settings.speculation != plan.settings.speculation:
+        ran = running.plan.settings
+        if ran.trace or ran.speculation != plan.settings.speculation:
             return None
         if not running.client.healthy():  # stopped while it was loading
             return None

@@ -30,8 +30,11 @@ class Served:
 class Lab(Protocol):
     """Runs one server at a time."""
 
-    def start(self, speculation: Speculation | None, tick: Callable[[], None]) -> Served:
+    def start(
+        self, speculation: Speculation | None, tick: Callable[[], None], trace: bool = False
+    ) -> Served:
         """Ends the server that is up and starts another; `tick` is called while it loads.
+        `trace`: its log must say where time goes, so that it cannot go on to serve.
         Raises EngineError when it does not start. None = no speculation flags at all."""
 
     def blame(self, error: EngineError) -> EngineError:
@@ -88,17 +91,25 @@ class Trial:
         """All steps seen."""
         return StepLog(self.measurement.log.steps + self.lengths.steps)
 
+    @property
+    def own_share(self) -> float:
+        """Of a step without a draft: the draft's pass over the token."""
+        step = self.plain.ms + self.own_ms
+        return self.own_ms / step if step > 0 else 0.0
+
 
 @dataclass(frozen=True)
 class Prediction:
     """A setting that may win. `known`: its speed-up for each text it was predicted from, where
     the text itself had no say in choosing it; `steps`: what was taken for a step, by how many
-    tokens it drafts, as a multiple of a plain one ({} = not kept)."""
+    tokens it drafts, as a multiple of a plain one ({} = not kept). `own`: the draft's pass over
+    the token of a step without a draft, as a share of that step (None = not seen)."""
 
     speculation: Speculation
     known: Ratios
     source: str
     steps: Mapping[int, float] = field(default_factory=dict)
+    own: float | None = None
 
     @property
     def speedup(self) -> Interval:

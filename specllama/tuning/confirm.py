@@ -104,7 +104,7 @@ def confirm(
         job = run.job(run.left)
         _one(run, client, spec, seen, job)
         split = time_split(served.log())
-        seen.own_ms = own_pass(candidate, split, seen.calm_ms)
+        seen.own_ms = own_pass(candidate, split, seen.calm_ms, prediction.own)
         own = seen.ratios(base) + earlier
         pooled = own + _recalled(prediction, own, seen.dearer(prediction.steps), run.task.slots)
         run.say()

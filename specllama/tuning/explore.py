@@ -139,7 +139,10 @@ def _try_draft(run: Run, c: Candidate, plain: Plain) -> None:
         return
     trial = _trial(run, c, max(lengths, default=_longest(run, c, plain)))
     if trial is not None:
+        before = len(run.predictions)
         _predict_draft(run, c, trial, plain)
+        new = run.predictions[before:]
+        run.predictions[before:] = [replace(p, own=trial.own_share) for p in new]
 
 
 def _hopeless(run: Run, c: Candidate, plain: Plain) -> str:
@@ -176,7 +179,7 @@ def _trial(run: Run, c: Candidate, top: int) -> Trial | None:
         spec = _with_length(run, c.speculation, k)
         run.say(f"measuring {label(spec)}: acceptance and the cost of each draft length")
         try:
-            trial = look(run, run.start(spec), c, spec)
+            trial = look(run, run.start(spec, trace=True), c, spec)
         except EngineError as e:
             run.drop(label(spec), run.lab.blame(e).message, crashed=True)
             continue

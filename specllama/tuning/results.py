@@ -135,6 +135,7 @@ def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
                 "speculation": _spec_data(p.speculation),
                 "known": asdict(p.known),
                 "source": p.source,
+                "own": p.own,
             }
             for p in best
         ],
@@ -217,12 +218,26 @@ def _earlier(data: Mapping[str, Any] | None) -> Earlier:
         return Earlier()
     return Earlier(
         tuple(
-            Prediction(_spec(p["speculation"]), _ratios(p["known"]), str(p["source"]))
+            Prediction(
+                _spec(p["speculation"]),
+                _ratios(p["known"]),
+                str(p["source"]),
+                own=_share(p.get("own")),
+            )
             for p in data["predictions"]
         ),
         {str(name): _ratios(r) for name, r in data["measured"].items()},
         int(data["used"]),
     )
+
+
+def _share(value: Any) -> float | None:
+    if value is None:
+        return None
+    share = float(value)
+    if not 0 <= share < 1:
+        raise ValueError("no share")
+    return share
 
 
 def _ratios(data: Mapping[str, Any]) -> Ratios:

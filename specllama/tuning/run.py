@@ -49,15 +49,23 @@ _BY_TOKEN = ("draft-simple", "draft-mtp")
 _LEAST_DRAFTED = 8
 
 
-def own_pass(candidate: Candidate | None, split: TimeSplit, step_ms: float) -> float:
+def own_pass(
+    candidate: Candidate | None, split: TimeSplit, step_ms: float, share: float | None = None
+) -> float:
     """ms of one pass of the draft over one token, of a step without a draft that takes
-    `step_ms` with it: from the server's log where that says it, else by its bytes."""
+    `step_ms` with it: from the server's log where that says it, else the `share` of the step
+    that another launch showed, else by its bytes."""
     if candidate is None:
         return 0.0
     for name, spent in split.methods.items():
         if name in _BY_TOKEN and spent.drafted >= _LEAST_DRAFTED:
             return min(spent.ms / spent.drafted, step_ms / 2)
-    return step_ms * candidate.cost / (1 + candidate.cost)
+    return step_ms * (candidate.cost / (1 + candidate.cost) if share is None else share)
+
+
+def only_the_log_tells(candidate: Candidate | None) -> bool:
+    """Whether a server's log knows better than its bytes what a pass of this draft takes."""
+    return candidate is not None and bool(set(candidate.speculation.methods) & set(_BY_TOKEN))
 
 
 @dataclass(frozen=True)
@@ -151,10 +159,10 @@ class Run:
         share = min(1.0, self.spent / max(0.001, self.task.budget))
         self.progress.step(text, share, max(0.0, self.left))
 
-    def start(self, spec: Speculation | None) -> Served:
+    def start(self, spec: Speculation | None, trace: bool = False) -> Served:
         """A launch, in place of the server that was up."""
         before = time.monotonic()
-        served = self.lab.start(spec, self.say)
+        served = self.lab.start(spec, self.say, trace)
         self.loads += 1  # one that does not start leaves nothing to wait for
         self.load_s = max(self.load_s, time.monotonic() - before)
         return served

@@ -29,7 +29,7 @@ from specllama.tuning.explore import explore
 from specllama.tuning.judge import LEAST_GAIN, answer, fit, wins, worth_a_launch
 from specllama.tuning.plain import introduced
 from specllama.tuning.predict import cautious
-from specllama.tuning.run import Candidate, Run, Task
+from specllama.tuning.run import Candidate, Run, Task, only_the_log_tells
 
 _P_MINS = (0.5, 0.75)
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
@@ -143,12 +143,13 @@ def _confirmed(run: Run, p: Prediction, earlier: Earlier) -> Arm | None:
     spec = p.speculation
     known = earlier.measured.get(label(spec), Ratios())
     run.say(f"confirming {label(spec)}")
+    candidate = _candidate(run.task, spec)
     try:
-        served = run.start(spec)
+        served = run.start(spec, trace=p.own is None and only_the_log_tells(candidate))
         if not run.asked and not run.waiting:  # it goes on from an earlier start
             questions, _, first = introduced(run, served.client)
             run.ready(questions, first, used=earlier.used)
-        arm = confirm(run, served, p, _candidate(run.task, spec), known)
+        arm = confirm(run, served, p, candidate, known)
     except EngineError as e:
         run.drop(label(spec), run.lab.blame(e).message, crashed=True)
         return None
