@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +64,7 @@ RECORDED = Path(__file__).parent / "data" / "devices"
         ),
         ("rocm", [("ROCm0", "AMD Radeon RX 7900 XTX", 24560, 24428, False)]),
         ("sycl", [("SYCL0", "Intel(R) Arc(TM) A750 Graphics", 8000, 7721, False)]),
+        ("vulkan-software", [("Vulkan0", "llvmpipe (LLVM 15.0.6, 256 bits)", 2048, 2048, True)]),
         ("with-cpu", [("Vulkan0", "AMD Radeon RX 9070 XT", 16304, 13737, False)]),
         ("none-old", []),
         ("none-new", []),
@@ -184,3 +186,66 @@ def test_shared_memory_is_counted_once() -> None:
     assert overcommitted({"MTL0": 9 * 2**30, "RAM": 2 * 2**30}, m) == []
     assert overcommitted({"MTL0": 9 * 2**30, "RAM": 4 * 2**30}, m) == [(ram, 2**30)]
     assert overcommitted({"MTL0": 11 * 2**30}, m) == [(gpu, 2**30)]
+
+
+def listing(*lines: str, err: str = "") -> str:
+    """A server that lists these devices, RPC servers only where --rpc stands before."""
+    return f"""
+import sys
+words = sys.argv[1:]
+rpc = "--rpc" in words[: words.index("--list-devices")]
+print({err!r}, file=sys.stderr)
+print("Available devices:")
+for line in {lines!r}:
+    if rpc or not line.startswith("RPC"):
+        print("  " + line)
+"""
+
+
+def test_remote_devices_count_and_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "on_windows", lambda: True)
+    body = listing(
+        "Vulkan0: a card (8000 MiB, 7000 MiB free)",
+        "RPC0: 10.0.0.2:50052 (16000 MiB, 15000 MiB free)",
+        "RPC1: [fe80::1]:50052 (16000 MiB, 15000 MiB free)",
+    )
+    m = machine(engine(tmp_path, body), rpc="10.0.0.2:50052,[fe80::1]:50052")
+    assert m.names == ("RPC0", "RPC1", "Vulkan0")
+    assert [g.margin // MIB for g in m.gpus] == [1024, 1024, 1536]  # nothing is drawn there
+    assert not any(g.shared for g in m.gpus)
+    assert machine(engine(tmp_path, body)).names == ("Vulkan0",)
+
+
+def test_this_machines_ram_by_rpc_is_counted_once(tmp_path: Path) -> None:
+    total = psutil.virtual_memory().total // MIB
+    body = listing(
+        f"RPC0: 127.0.0.1:50052 ({total} MiB, {total} MiB free)",
+        "RPC1: 127.0.0.1:50053 (8000 MiB, 7000 MiB free)",
+        f"RPC2: 10.0.0.2:50053 ({total} MiB, {total} MiB free)",
+    )
+    m = machine(engine(tmp_path, body), rpc="127.0.0.1:50052,127.0.0.1:50053,10.0.0.2:50053")
+    assert [g.shared for g in m.gpus] == [True, False, False]
+
+
+def test_an_rpc_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    body = listing(err="0.00.062.244 E Failed to connect to 127.0.0.1:1")
+    m = machine(engine(tmp_path, body), rpc="127.0.0.1:1")
+    assert (m.gpus, m.note, m.unreached) == ((), "", ("127.0.0.1:1",))
+
+
+def test_a_build_without_rpc_is_refused(tmp_path: Path) -> None:
+    said = 'error while handling argument "--rpc": RPC not supported in this build'
+    body = f"import sys; print({said!r}, file=sys.stderr); print('usage:'); sys.exit(1)"
+    with pytest.raises(MemoryInputError, match="is built without RPC"):
+        machine(engine(tmp_path, body), rpc="10.0.0.2:1")
+
+
+def test_a_software_device_shows_no_desktop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "on_windows", lambda: False)
+    body = listing("Vulkan0: llvmpipe (LLVM 19.1.0, 256 bits) (24000 MiB, 24000 MiB free)")
+    (gpu,) = machine(engine(tmp_path, body)).gpus
+    assert (gpu.shared, gpu.margin) == (True, 1024 * MIB)

@@ -65,7 +65,7 @@ def pick_draft(
     from specllama.drafts.pick import judge
     from specllama.errors import UsageError
     from specllama.memory.devices import machine, parse_sizes
-    from specllama.planning.prepare import target_info, usable_engine
+    from specllama.planning.prepare import rpc_servers, target_info, usable_engine
     from specllama.planning.room import rooms
     from specllama.workloads import load
 
@@ -82,7 +82,7 @@ def pick_draft(
     with printer.busy("looking for drafts …"):
         info = target_info(target)
         engine, caps = usable_engine(llama_server)
-        have = machine(engine, parse_sizes(vram) if vram is not None else ())
+        have = machine(engine, parse_sizes(vram) if vram is not None else (), rpc_servers())
         found = discover(info, folders or [])
     if hub:
         with printer.busy("asking the Hub …"):

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -57,6 +57,9 @@ FACTS: Mapping[str, Fact] = {
     "fit_counts_draft": Fact(
         10630, None, "common/fit.cpp, extra: --fit makes room for the draft too"
     ),
+    "fit_adds_draft": Fact(
+        9341, None, "PR 23485: a draft model is measured alone and added to --fit-target"
+    ),
     "slots_read_wrong_rows": Fact(9180, 11292, "PR 29019: α falls with more than one slot"),
 }
 
@@ -100,6 +103,8 @@ SPEC_TYPE_SINCE: Mapping[str, int] = {
     "draft-dflash": 9837,
     "draft-dspark": 10173,
 }
+
+_STUBS = ("draft-eagle3",)  # listed before it could run
 
 # ik_llama.cpp's values are in its documentation, not in its help (8337e4cd3, 2026-08).
 _IK_TYPES = "none draft dflash dspark mtp ngram-cache ngram-simple ngram-map-k ngram-map-k4v ngram-mod suffix"
@@ -177,7 +182,12 @@ class Capabilities:
         """The oldest build this can be: its number, or what its options tell; 0 = no idea."""
         if self.build is not None:
             return self.build
-        return max((b for name, b in _OPTION_SINCE.items() if self.find(name)), default=0)
+        since = [b for name, b in _OPTION_SINCE.items() if self.find(name)]
+        if self.flavour == MAINLINE:
+            since += [
+                b for t, b in SPEC_TYPE_SINCE.items() if t in self.spec_types and t not in _STUBS
+            ]
+        return max(since, default=0)
 
 
 def probe(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:
@@ -233,13 +243,14 @@ def _flavour(options: tuple[Option, ...], spec_type: Option | None) -> str:
     return UNKNOWN_FLAVOUR
 
 
-def ask(engine: Engine, flag: str, timeout: float) -> tuple[str, str]:
+def ask(engine: Engine, flag: str, timeout: float, before: Sequence[str] = ()) -> tuple[str, str]:
     """(what the engine printed for --help, --version or --list-devices, why it cannot be
-    trusted). Raises EngineError when it cannot be run."""
+    trusted). `before`: arguments that must be read first. Raises EngineError when it cannot be
+    run."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     try:
         done = subprocess.run(
-            [*engine.argv, flag],
+            [*engine.argv, *before, flag],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,
@@ -257,8 +268,10 @@ def ask(engine: Engine, flag: str, timeout: float) -> tuple[str, str]:
     if signal_name(done.returncode):
         return out, f"{explain(done.returncode, out, engine.embedded).message} on {flag}"
     if done.returncode != 0:
-        last = next((s.strip() for s in reversed(out.splitlines()) if s.strip()), "no output")
-        return out, f"it ended {flag} with exit code {done.returncode} ({last[:120]})"
+        lines = [s.strip() for s in out.splitlines() if s.strip()] or ["no output"]
+        # What is wrong with an argument stands above that argument's help.
+        said = next((s for s in lines if s.startswith("error ")), lines[-1])
+        return out, f"it ended {flag} with exit code {done.returncode} ({said[:120]})"
     return out, ""
 
 

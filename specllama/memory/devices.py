@@ -33,12 +33,18 @@ _DEVICE = re.compile(
     r"^\s*([A-Za-z][\w.-]*):\s+(.*?)\s*\((\d+)\s*MiB(?:,\s*(\d+)\s*MiB free)?\)\s*$"
 )
 _UMA = re.compile(r"ggml_vulkan: (\d+) = .*\| uma: (\d)")
+# Vulkan drivers that compute on the CPU. llama.cpp hides them until the user names them
+# (GGML_VK_VISIBLE_DEVICES; ggml-vulkan.cpp, ggml_vk_instance_init) and then takes them for GPUs.
+_SOFTWARE = re.compile(r"llvmpipe|lavapipe|SwiftShader", re.I)
+_UNREACHED = re.compile(r"Failed to connect to (\S+)")  # ggml-rpc.cpp; it goes on without it
+_LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
 @dataclass(frozen=True)
 class Device:
     """A GPU, or RAM. Bytes. `shared`: its memory is the machine's RAM. `margin`: left free.
-    `source`: where the figures are from; `others`: who else uses it."""
+    `source`: where the figures are from; `others`: who else uses it; `label`: what it is, of
+    another machine's the address."""
 
     name: str
     label: str
@@ -53,14 +59,26 @@ class Device:
     def usable(self) -> int:
         return max(0, self.free - self.margin)
 
+    @property
+    def remote(self) -> bool:
+        """A device of a ggml-rpc-server (--rpc)."""
+        return re.fullmatch(r"RPC\d*", self.name) is not None
+
+    @property
+    def software(self) -> bool:
+        """A CPU that says it is a GPU."""
+        return _SOFTWARE.search(self.label) is not None
+
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs in llama.cpp's order, and RAM. `note`: why GPUs may be missing."""
+    """GPUs in llama.cpp's order, and RAM. `note`: why GPUs may be missing. `unreached`:
+    addresses of --rpc where no server answers."""
 
     gpus: tuple[Device, ...]
     ram: Device
     note: str = ""
+    unreached: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,30 +94,37 @@ class Machine:
         return self.ram if name == RAM else next((g for g in self.gpus if g.name == name), None)
 
 
-def machine(engine: Engine, vram: Sequence[int] = ()) -> Machine:
-    """The machine as `engine` sees it; with `vram` (bytes each), GPUs of those sizes."""
+def machine(engine: Engine, vram: Sequence[int] = (), rpc: str = "") -> Machine:
+    """The machine as `engine` sees it; with `vram` (bytes each), GPUs of those sizes. `rpc`:
+    addresses of RPC servers by comma, whose devices count.
+
+    Raises MemoryInputError when the engine cannot use RPC servers at all.
+    """
     if vram:
         given = tuple(
             Device(f"GPU{i}", "given with --vram", size, size, "--vram", margin=0)
             for i, size in enumerate(vram)
         )
         return Machine(given, _ram())
-    text, problem = _list(engine)
+    text, problem, unreached = _list(engine, rpc)
+    ram = _ram()
     devices = parse_devices(text)
     known = gpus() if any(d.name.startswith("CUDA") for d in devices) else ()
-    devices = tuple(_with_nvml(d, known) for d in devices)
-    return Machine(tuple(_with_margin(d, known) for d in devices), _ram(), problem)
+    devices = tuple(_with_nvml(_here(d, ram), known) for d in devices)
+    # Remote devices come first (src/llama.cpp, llama_prepare_model_devices).
+    ordered = sorted(devices, key=lambda d: not d.remote)
+    return Machine(tuple(_with_margin(d, known) for d in ordered), ram, problem, unreached)
 
 
 def parse_devices(text: str) -> tuple[Device, ...]:
-    """The GPUs in the output of --list-devices. Accelerators without memory of their own
-    (BLAS) and software renderers are left out."""
+    """The GPUs in the output of --list-devices, in its order. Accelerators without memory of
+    their own (BLAS) are left out."""
     shared = {f"Vulkan{i}" for i, uma in _UMA.findall(text) if uma == "1"}
     metal = "has unified memory    = true" in text
     out = []
     for line in text.splitlines():
         m = _DEVICE.match(line)
-        if m is None or "llvmpipe" in m[2] or m[1] == "CPU":
+        if m is None or m[1] == "CPU":
             continue
         total = int(m[3]) * MIB
         free = min(total, int(m[4]) * MIB) if m[4] else total
@@ -107,6 +132,7 @@ def parse_devices(text: str) -> tuple[Device, ...]:
             continue
         is_shared = m[1] in shared or (metal and m[1].startswith(("Metal", "MTL")))
         is_shared = is_shared or (m[1].startswith(("MTL", "Metal")) and "Apple" in m[2])
+        is_shared = is_shared or _SOFTWARE.search(m[2]) is not None
         out.append(Device(m[1], m[2], total, free, "llama-server --list-devices", is_shared))
     return tuple(out)
 
@@ -133,15 +159,32 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _list(engine: Engine) -> tuple[str, str]:
-    """(what --list-devices printed, why it cannot be trusted)."""
+def _list(engine: Engine, rpc: str) -> tuple[str, str, tuple[str, ...]]:
+    """(what --list-devices printed, why it cannot be trusted, RPC servers that do not answer)."""
     try:
-        text, problem = ask(engine, "--list-devices", LIST_TIMEOUT)
+        # It prints and exits as soon as it is read: what adds devices must stand before it.
+        before = ("--rpc", rpc) if rpc else ()
+        text, problem = ask(engine, "--list-devices", LIST_TIMEOUT, before)
     except EngineError as e:
         text, problem = "", e.message
+    if rpc and "RPC not supported" in text:  # common/arg.cpp
+        raise MemoryInputError(
+            f"--rpc {rpc}: {engine.label} is built without RPC",
+            "Use a build with it (GGML_RPC=ON, as the released ones), or leave --rpc out.",
+        )
     if not problem and "Available devices" not in text:
         problem = "its list of devices cannot be read"
-    return ("", f"{problem}; --vram SIZE names them") if problem else (text, "")
+    if problem:
+        asked = f" (asked with --rpc {rpc})" if rpc else ""
+        return "", f"{problem}{asked}; --vram SIZE names them", ()
+    return text, "", tuple(dict.fromkeys(_UNREACHED.findall(text)))
+
+
+def _here(d: Device, ram: Device) -> Device:
+    """An RPC server on this machine that lends the CPU lends this machine's RAM."""
+    local = d.remote and d.label.startswith(_LOOPBACK)
+    same = abs(d.total - ram.total) < 2 * MIB
+    return replace(d, shared=True) if local and same else d
 
 
 def _ram() -> Device:
@@ -173,7 +216,9 @@ def _match(d: Device, known: Sequence[Gpu]) -> Gpu | None:
 def _with_margin(d: Device, known: Sequence[Gpu]) -> Device:
     gpu = _match(d, known)
     more = _MORE_ON_WINDOWS if on_windows() else 0
-    if d.shared or (gpu is not None and gpu.has_display):
+    if d.remote or d.software:
+        more = 0  # no window is drawn there
+    elif d.shared or (gpu is not None and gpu.has_display):
         more += _MORE_FOR_A_DESKTOP
     return replace(d, margin=min(MARGIN + more, d.total // 4))
 
