@@ -246,7 +246,7 @@ def test_the_drafts_layers_are_said_outright(tmp_path: Path, headers: Path) -> N
 
 
 def test_builds_whose_fit_forgets_the_draft_are_told(tmp_path: Path, headers: Path) -> None:
-    fake = Fake(tmp_path, devices=CUDA, build=9464)
+    fake = Fake(tmp_path, devices=CUDA, build=9246)
     target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
     args = ("serve", target, "--draft", draft, "-c", "8192", "--dry-run", "--json")
     data = json.loads(specllama(*args, "--llama-server", fake.path).stdout)
@@ -259,7 +259,7 @@ def test_builds_whose_fit_forgets_the_draft_are_told(tmp_path: Path, headers: Pa
 
 def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
     """What the tuner tries instead gets its layers and --fit-target as well."""
-    fake = Fake(tmp_path, devices=CUDA, build=9464)
+    fake = Fake(tmp_path, devices=CUDA, build=9246)
     target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
     settings = Settings(target, "127.0.0.1", 0, context=8192)
     plan = prepare(settings, Wish("code", draft), (), str(fake.path), check_port=False)

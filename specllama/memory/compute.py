@@ -18,6 +18,7 @@ from specllama.memory.use import CACHE_TYPES, Use
 
 _F32 = 4
 _RESIDUALS = 5  # beside a dense feed-forward; 4 in b11434's graphs, 5 in b11549's
+_INDICES = 64  # bytes per token: ids, positions of four kinds, cells of K and V, rows
 # Free pieces between tensors in use are too small for the logits, which then come on top.
 _FRAGMENTS = 0.28
 # In these graphs the mask's room is not free for the logits.
@@ -36,8 +37,9 @@ def compute_bytes(m: ModelInfo, use: Use, blocks: Sequence[Block] | None = None)
 
 
 def input_bytes(m: ModelInfo, use: Use) -> int:
-    """What stays in RAM when the layers run on a GPU: the embedded tokens and the masks."""
-    return _width(m, use) + _mask(m, use)
+    """What stays in RAM when the layers run on a GPU: the embedded tokens, room for embeddings
+    given in place of tokens (build_inp_embd has both), the masks, positions and indices."""
+    return 2 * _width(m, use) + _mask(m, use) + _INDICES * use.tokens
 
 
 def _width(m: ModelInfo, use: Use) -> int:

@@ -175,29 +175,35 @@ def applied(
         settings = replace(settings, context=option.use.context)
     if option is not b.asked:
         choice = _instead(b, option, choice)
-    if choice.speculation is not None:
-        spec, target = equipped(b, choice.speculation, choice.draft, caps)
-        choice = replace(choice, speculation=spec)
-        settings = replace(settings, fit_target=target)
-    return choice, settings
+    spec, target = equipped(b, choice.speculation, choice.draft, caps)
+    return replace(choice, speculation=spec), replace(settings, fit_target=target)
 
 
 def equipped(
-    b: Budget, spec: Speculation, draft: ModelInfo | None, caps: Capabilities
-) -> tuple[Speculation, tuple[int, ...]]:
+    b: Budget, spec: Speculation | None, draft: ModelInfo | None, caps: Capabilities
+) -> tuple[Speculation | None, tuple[int, ...]]:
     """A speculation with what its file needs on GPUs: its layers said outright (left to itself
-    it may land on the CPU), and the MiB for --fit to leave free where it does not count drafts."""
+    it may land on the CPU), and the MiB for --fit to leave free: what the sum leaves free, with
+    the draft where --fit does not count it; () where that is what --fit does anyway."""
     gpus = b.question.machine.gpus
-    if draft is None or not gpus:
-        return spec, ()
-    if spec.draft_layers is None:
-        spec = replace(spec, draft_layers=str(len(draft.layout.blocks) + 1))
+    own: dict[str, int] = {}
+    if spec is not None and draft is not None and gpus:
+        if spec.draft_layers is None:
+            spec = replace(spec, draft_layers=str(len(draft.layout.blocks) + 1))
+        if not _fit_knows(draft, caps):
+            drafting = Drafting(spec.methods, draft, spec.n_max)
+            lines = b.question.lines(b.chosen.use, drafting)
+            own = per_device([line for line in lines if line.who == "draft"])
+    margins = {g.name: MARGIN if g.source == "--vram" else g.margin for g in gpus}
+    target = tuple((n + own.get(name, 0) + MIB - 1) // MIB for name, n in margins.items())
+    return spec, () if all(n == MARGIN // MIB for n in target) else target
+
+
+def _fit_knows(draft: ModelInfo, caps: Capabilities) -> bool:
+    """Whether --fit makes room for this draft by itself. Sidecars could not be measured alone."""
     if caps.fact("fit_counts_draft") is Answer.YES:
-        return spec, ()
-    drafting = Drafting(spec.methods, draft, spec.n_max)
-    lines = b.question.lines(b.chosen.use, drafting)
-    own = per_device([line for line in lines if line.who == "draft"])
-    return spec, tuple((MARGIN + own.get(g.name, 0) + MIB - 1) // MIB for g in gpus)
+        return True
+    return draft.kind == "model" and caps.fact("fit_adds_draft") is Answer.YES
 
 
 def _instead(b: Budget, option: Option, choice: Choice) -> Choice:

@@ -91,7 +91,7 @@ class Plan:
         path = spec.draft if spec is not None else None
         draft = next((d for _, d in ways if d is not None and d.path == path), None)
         settings = replace(self.settings, fit_target=())
-        if spec is not None and self.budget is not None:
+        if self.budget is not None:
             spec, target = equipped(self.budget, spec, draft, self.capabilities)
             settings = replace(settings, fit_target=target)
         settings = replace(settings, speculation=spec)
@@ -110,6 +110,10 @@ class Plan:
     def without_speculation(self, because: str) -> Plan:
         """The same server with no speculation flags at all."""
         settings = replace(self.settings, speculation=None, fit_target=())
+        if self.budget is not None:
+            settings = replace(
+                settings, fit_target=equipped(self.budget, None, None, self.capabilities)[1]
+            )
         return replace(
             self,
             choice=Choice(None, because, self.choice.rejected, ()),
