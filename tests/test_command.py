@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 from specllama.engine import embedded, embedded_options
 from specllama.engine.capabilities import Capabilities, describe, probe
 from specllama.engine.command import Command, build, check_methods, unsupported
+from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import NgramSizes, Settings, Speculation
-from specllama.engine.user_args import UserArgs, parse
 from specllama.errors import UsageError
 from specllama.workloads import METHODS
 from tests import help_render
@@ -25,8 +26,10 @@ SPEC = Speculation(
 NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(8, 32))
 
 
-def argv(caps: Capabilities, spec: Speculation | None, user: UserArgs | None = None) -> list[str]:
-    command = build(ENGINE, caps, replace(BASE, speculation=spec), user or UserArgs())
+def argv(
+    caps: Capabilities, spec: Speculation | None, user: LaunchOptions | None = None
+) -> list[str]:
+    command = build(ENGINE, caps, replace(BASE, speculation=spec), user or LaunchOptions())
     return list(command.argv[1:])
 
 
@@ -116,7 +119,7 @@ def test_only_a_trial_asks_for_the_log_level_that_is_trace(name: str) -> None:
     """Where 4 is "debug" a build logs prompts at it."""
     caps = help_render.capabilities(name)
     for trace in (False, True):
-        command = build(ENGINE, caps, replace(BASE, speculation=SPEC, trace=trace), UserArgs())
+        command = build(ENGINE, caps, replace(BASE, speculation=SPEC, trace=trace), LaunchOptions())
         new = name in ("b9246", "b9464", "b9611", "b10289", "b10878", "b11434")
         assert ("-lv 4" in " ".join(command.argv)) == (trace and new)
 
@@ -171,7 +174,7 @@ NEW = help_render.capabilities("b11434")
 
 
 def merged(*words: str) -> Command:
-    return build(ENGINE, NEW, replace(BASE, speculation=SPEC), parse(words, NEW))
+    return build(ENGINE, NEW, replace(BASE, speculation=SPEC), read(words, NEW))
 
 
 def test_theirs_win_and_the_change_is_said() -> None:
@@ -204,7 +207,7 @@ def test_their_spec_type_replaces_ours_since_a_second_one_would_add() -> None:
 )
 def test_arguments_that_are_refused(words: list[str], says: str) -> None:
     with pytest.raises(UsageError) as e:
-        parse(words, NEW)
+        read(words, NEW)
     assert says in f"{e.value.message} {e.value.hint}"
     assert e.value.exit_code == 2
 
@@ -229,7 +232,7 @@ def test_inherited_variables_that_would_interfere_are_dropped(
     ]
     for name in [*dropped, "LLAMA_ARG_THREADS"]:
         monkeypatch.setenv(name, "1")
-    command = merged()
+    command = build(ENGINE, NEW, replace(BASE, speculation=SPEC), read((), NEW, os.environ))
     assert command.dropped == tuple(dropped)
-    assert not set(dropped) & set(command.env)
-    assert command.env["LLAMA_ARG_THREADS"] == "1"
+    assert not [n for n in command.env if n.startswith("LLAMA_ARG_")]
+    assert command.argv[-2:] == ("--threads", "1")

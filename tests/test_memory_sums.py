@@ -23,6 +23,7 @@ from specllama.memory.estimate import (
     target_use,
     total,
 )
+from specllama.memory.overrides import EXPERTS, Override, moved
 from specllama.memory.use import CACHE_TYPES, Use
 from tests import zoo
 from tests.giants import GIANTS, build
@@ -184,7 +185,7 @@ def test_layers_go_to_gpus_from_the_last(headers: Path) -> None:
 def test_experts_kept_on_the_cpu(headers: Path) -> None:
     m = inspect(build(headers, "qwen3-30b-a3b"))
     gpu = Places(("CUDA0",), (1.0,))
-    all_on_cpu = estimate(m, Use(4096, cpu_experts=48), gpu)
+    all_on_cpu = estimate(m, Use(4096, moved=moved(m, [Override(EXPERTS, "RAM")])), gpu)
     weights = per_device([x for x in all_on_cpu if x.what == "weights"])
     experts = sum(b.experts for b in m.layout.blocks)
     assert weights["RAM"] == m.layout.embedding + experts

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def summary(b: Budget) -> Iterator[str]:
     """What `serve` says of memory: one line, and one more when the context was shortened."""
     yield f"memory   {verdict(b.chosen)}: {'; '.join(_by_device(b))}"
+    yield from advice(b)
     if b.question.use.context < b.wanted:
         with_what = "the draft" if b.question.drafting is not None else "the model"
         yield (
@@ -27,14 +28,37 @@ def summary(b: Budget) -> Iterator[str]:
         )
 
 
+def advice(b: Budget) -> Iterator[str]:
+    """What the user could do for a target that does not fit as a whole."""
+    from specllama.memory.decide import FITS, TOO_BIG, experts_in_ram, longest_context
+
+    q, v = b.question, b.chosen.verdict
+    if v.kind == FITS:
+        return
+    if layers := experts_in_ram(q, q.drafting) or experts_in_ram(q, None):
+        yield (
+            f"advice   `-- --n-cpu-moe {layers}` keeps the experts of {layers} of "
+            f"{len(q.target.layout.blocks)} layers in RAM and everything else on the GPU"
+        )
+        return
+    if v.kind != TOO_BIG:
+        return
+    if longest := longest_context(q, None):
+        yield f"advice   without a draft a context of {longest:,} tokens fits: -c {longest}"
+    elif q.use.mapped:
+        yield (
+            "advice   llama.cpp reads from disk what RAM does not hold (mmap): it may run, as slow "
+            "as the disk; a smaller quantisation fits"
+        )
+
+
 def verdict(option: Option) -> str:
     """`fits`, or why not."""
     v = option.verdict
-    return (
-        f"{v.kind} {v.detail}"
-        if v.detail and v.kind == "fits only if"
-        else (f"{v.kind}: {v.detail}" if v.detail else v.kind)
-    )
+    if not v.detail:
+        return v.kind
+    patterns = {"fits": "{} ({})", "fits only if": "{} {}", "does not fit": "{}: {}"}
+    return patterns[v.kind].format(v.kind, v.detail)
 
 
 def _by_device(b: Budget) -> Iterator[str]:
@@ -88,6 +112,17 @@ def table(lines: tuple[Line, ...], b: Budget) -> Table:
     return out
 
 
+def prompt_cache(b: Budget) -> str | None:
+    """What fills up while serving, beyond the sum."""
+    cache = b.prompt_cache
+    if cache is None or cache.bytes == 0:
+        return None
+    most = f"up to {mib(cache.bytes)} of RAM" if cache.bytes is not None else "RAM without a limit"
+    return (
+        f"besides  the prompt cache takes {most} while serving (--cache-ram MiB after --, 0 = none)"
+    )
+
+
 def _cell(lines: list[Line]) -> str:
     if not lines:
         return ""
@@ -118,6 +153,7 @@ def data(b: Budget) -> dict[str, Any]:
             }
             for d in (*b.question.machine.gpus, b.question.machine.ram)
         ],
+        "prompt_cache_bytes": b.prompt_cache.bytes if b.prompt_cache is not None else 0,
         "lines": [_line_data(x) for x in b.lines],
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specllama.cli.options import DraftCache, LlamaServer, Prefer, Vram, Workload
+from specllama.cli.options import Context, DraftCache, LlamaServer, Prefer, Vram, Workload
 
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
@@ -31,9 +31,7 @@ def memory(
     n_max: Annotated[
         int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
     ] = None,
-    context: Annotated[
-        int, typer.Option("--context", "-c", help="Context in tokens; 0 = the model's own.")
-    ] = 0,
+    context: Context = 0,
     cache_k: Annotated[
         str | None, typer.Option("-ctk", "--cache-type-k", help="K cache type (f16).")
     ] = None,
@@ -55,11 +53,8 @@ def memory(
     from specllama.cli.budget_lines import data
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
-    from specllama.errors import UsageError
     from specllama.planning.prepare import Wish, prepare
 
-    if context < 0:
-        raise UsageError(f"a context of {context} tokens cannot be", "Give -c N, or 0.")
     extra = [w for o, v in (("-ctk", cache_k), ("-ctv", cache_v)) if v for w in (o, v)]
     settings = Settings(target, "127.0.0.1", 8080, context=context, parallel=parallel)
     wish = Wish(
@@ -100,6 +95,8 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
         printer.say(line)
     printer.table(lines.table(asked.lines, b))
     ok = asked.verdict.kind == "fits"
+    if (cache := lines.prompt_cache(b)) is not None:
+        printer.say(cache)
     printer.say(f"verdict  {lines.verdict(asked)}", "green" if ok else "yellow")
     for line in _trade(b):
         printer.say(line)

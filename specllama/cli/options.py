@@ -12,6 +12,17 @@ Workload = Annotated[
 LlamaServer = Annotated[
     str | None, typer.Option("--llama-server", help="The binary to run, or `embedded`.")
 ]
+Context = Annotated[
+    int,
+    typer.Option(
+        "--context",
+        "-c",
+        min=0,
+        envvar="LLAMA_ARG_CTX_SIZE",
+        show_envvar=False,
+        help="Context in tokens; 0 = the model's own.",
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the decision and the command; start nothing.")
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specllama.cli.measured_lines import cost_lines, measured_data
-from specllama.cli.options import LlamaServer, Vram, Workload
+from specllama.cli.options import Context, LlamaServer, Vram, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +47,7 @@ def pick_draft(
         Path | None, typer.Option("--text", help="With --measure: compare on this text.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for --measure.")] = None,
-    context: Annotated[
-        int, typer.Option("--context", "-c", min=0, help="Context the memory is shown for.")
-    ] = 0,
+    context: Context = 0,
     vram: Vram = None,
     show_all: Annotated[bool, typer.Option("--all", help="List every rejected file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli.options import DryRun, LlamaServer, Vram
+from specllama.cli.options import Context, DryRun, LlamaServer, Vram
 
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
@@ -55,9 +55,7 @@ def probe(
         ),
     ] = 300,
     n_max: Annotated[str | None, typer.Option("--n-max", help="Only these K, as 1,2,4.")] = None,
-    context: Annotated[
-        int, typer.Option("--context", "-c", min=0, help="Context in tokens; 0 = the model's own.")
-    ] = 0,
+    context: Context = 0,
     parallel: Annotated[int, typer.Option(min=1, help="Slots; each is probed.")] = 1,
     vram: Vram = None,
     report: Annotated[

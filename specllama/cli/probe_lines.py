@@ -131,7 +131,7 @@ def extra_memory(plan: Plan, arm: Arm) -> int | None:
         return None
     q, use = plan.budget.question, plan.budget.chosen.use
     there = plan.speculating(arm.speculation)
-    drafting = needs.drafting_of(arm.speculation, there.choice.draft, plan.user)
+    drafting = needs.drafting_of(arm.speculation, there.choice.draft, plan.user, q.machine)
     return total(q.lines(use, drafting)) - total(q.lines(use, None))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specllama.cli.options import DraftCache, DryRun, LlamaServer, Prefer, Vram, Workload
+from specllama.cli.options import Context, DraftCache, DryRun, LlamaServer, Prefer, Vram, Workload
 
 
 def register(app: typer.Typer) -> None:
@@ -42,12 +42,21 @@ def serve(
         str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
     ] = None,
     draft_cache: DraftCache = None,
-    context: Annotated[
-        int, typer.Option("--context", "-c", min=0, help="Context in tokens; 0 = the model's own.")
-    ] = 0,
+    context: Context = 0,
     parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 = a free one.")] = 8080,
+    host: Annotated[
+        str, typer.Option(envvar="LLAMA_ARG_HOST", show_envvar=False, help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            envvar="LLAMA_ARG_PORT",
+            show_envvar=False,
+            help="Port; 0 = a free one.",
+        ),
+    ] = 8080,
     api_key: Annotated[
         str | None,
         typer.Option(

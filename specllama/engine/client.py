@@ -78,8 +78,11 @@ class Client:
 
     def __init__(self, url: str, api_key: str | None = None, timeout: float = 300.0) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # trust_env=False: a proxy set for the internet must not catch localhost.
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, trust_env=False)
+        # trust_env=False: a proxy set for the internet must not catch localhost. verify=False:
+        # it is a server of our own, whose certificate names another host than 127.0.0.1.
+        self._http = httpx.Client(
+            base_url=url, headers=headers, timeout=timeout, trust_env=False, verify=False
+        )
 
     def close(self) -> None:
         self._http.close()

@@ -15,14 +15,9 @@ from dataclasses import dataclass, field
 from specllama.engine import ik_llama
 from specllama.engine.capabilities import IK_LLAMA, SPEC_TYPE_SINCE, Answer, Capabilities
 from specllama.engine.embedded_options import API_KEY_ENV
+from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.locate import Engine
 from specllama.engine.settings import Settings, Speculation
-from specllama.engine.user_args import UserArgs
-
-# Inherited variables that would change speculation behind our back; some are
-# fatal (arg.cpp: a removed option keeps its variable and throws).
-_DROPPED_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
-_DROPPED = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
 
 _NGRAM_SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
 # Options with which the user fixes n-gram sizes.
@@ -38,8 +33,8 @@ NGRAM_SIZE_OPTIONS = (
 
 @dataclass(frozen=True)
 class Command:
-    """What is run. `changes`: where the user's arguments replaced ours. `dropped`:
-    variables kept from the child. Secrets are in `env` only."""
+    """What is run. `changes`: where the user's arguments replaced ours. `dropped`: variables
+    kept from the child, each with its reason. Secrets are in `env` only."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
@@ -51,7 +46,7 @@ class Command:
         return shlex.join(self.argv)
 
 
-def build(engine: Engine, caps: Capabilities, settings: Settings, user: UserArgs) -> Command:
+def build(engine: Engine, caps: Capabilities, settings: Settings, user: LaunchOptions) -> Command:
     """The command for these settings, with the user's own arguments merged in last."""
     argv = list(engine.argv)
     changes: list[str] = []
@@ -62,8 +57,9 @@ def build(engine: Engine, caps: Capabilities, settings: Settings, user: UserArgs
             continue
         if list(theirs) != flag:
             changes.append(f"{' '.join(flag)} → {' '.join(theirs)}")
-    argv += user.argv
-    env, dropped = _environment(os.environ)
+    argv += user.argv  # their variables first, so that an argument wins
+    dropped = tuple(f"{n} ({why})" if why else n for n, why in user.ignored.items())
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     if settings.api_key:
         env[API_KEY_ENV] = settings.api_key
     env.update(user.secrets)
@@ -107,6 +103,8 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     flags += [[name] for name in ("--metrics", "--slots") if caps.find(name)]
     if s.fit_target and caps.find("--fit-target"):
         flags.append(["--fit-target", ",".join(map(str, _fit_target(caps, s.fit_target)))])
+    if s.cache_ram is not None and caps.find("--cache-ram"):
+        flags.append(["--cache-ram", str(s.cache_ram)])
     if s.trace and caps.traces:
         flags.append(["-lv", "4"])
     return flags
@@ -173,11 +171,6 @@ def ngram_flags(caps: Capabilities, spec: Speculation, method: str) -> list[list
 def _one(caps: Capabilities, value: float, *names: str) -> list[list[str]]:
     name = caps.spelling(*names)
     return [[name, f"{value:g}"]] if name else []
-
-
-def _environment(parent: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    dropped = tuple(sorted(k for k in parent if k in _DROPPED or k.startswith(_DROPPED_PREFIXES)))
-    return {k: v for k, v in parent.items() if k not in dropped}, dropped
 
 
 def check_methods(caps: Capabilities, methods: Iterable[str]) -> str:

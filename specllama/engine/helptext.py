@@ -39,6 +39,12 @@ class Option:
     help: str = ""
 
     @property
+    def env(self) -> str:
+        """The variable that stands for it, "" = none."""
+        found = _ENV.search(self.help)
+        return found[1] if found else ""
+
+    @property
     def arity(self) -> int:
         """How many values follow the option: one, none for a switch, two for hints
         like `FNAME SCALE`. `<tensor name pattern>=<buffer type>,...` is one value."""

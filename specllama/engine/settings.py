@@ -47,8 +47,9 @@ class Speculation:
 class Settings:
     """One server. `context` in tokens for all slots together, 0 = the model's own.
     `fit_target`: MiB that llama.cpp's --fit leaves free on each GPU, () = its default.
-    `api_key` is what our own requests send; it never enters argv. `trace`: the log says where
-    time and memory go, where the build has a level for that."""
+    `cache_ram`: MiB that its prompt cache may fill, None = its default. `scheme`, `prefix`: of
+    its addresses. `api_key` is what our own requests send; it never enters argv. `trace`: the log
+    says where time and memory go, where the build has a level for that."""
 
     model: Path
     host: str
@@ -57,6 +58,9 @@ class Settings:
     parallel: int = 1
     speculation: Speculation | None = None
     fit_target: tuple[int, ...] = ()
+    cache_ram: int | None = None
+    scheme: str = "http"
+    prefix: str = ""
     api_key: str | None = None
     trace: bool = False
 
@@ -65,4 +69,4 @@ class Settings:
         """Where this machine reaches the server."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"

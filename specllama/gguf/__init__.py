@@ -1,7 +1,7 @@
 """What a model file says: a header reader and the facts drawn from it."""
 
 from specllama.gguf.errors import GgufError
-from specllama.gguf.files import inspect, is_later_shard
+from specllama.gguf.files import inspect, is_later_shard, tensors
 from specllama.gguf.header import Header, Tensor, read_header
 from specllama.gguf.model import ModelInfo, model_info
 from specllama.gguf.values import LazyArray
@@ -18,4 +18,5 @@ __all__ = [
     "is_later_shard",
     "model_info",
     "read_header",
+    "tensors",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from specllama.gguf.errors import GgufError
-from specllama.gguf.header import Header, read_header
+from specllama.gguf.header import Header, Tensor, read_header
 from specllama.gguf.model import ModelInfo, model_info
 
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -31,6 +32,11 @@ def read_headers(path: Path) -> list[Header]:
                 "The download is incomplete; resume it or download the file again.",
             )
     return headers
+
+
+def tensors(parts: Sequence[Path]) -> tuple[Tensor, ...]:
+    """The tensor table of a model, from the headers of its parts."""
+    return tuple(t for part in parts for t in read_header(part).tensors)
 
 
 def shard_names(name: str) -> tuple[str, ...]:

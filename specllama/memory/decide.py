@@ -14,8 +14,11 @@ from specllama.memory.estimate import (
     Line,
     Places,
     estimate,
+    needed,
     per_device,
 )
+from specllama.memory.overrides import Moved
+from specllama.memory.place import RAM
 from specllama.memory.use import Use
 
 FITS, PARTLY, TOO_BIG = "fits", "fits only if", "does not fit"
@@ -81,32 +84,48 @@ class Question:
 def judge(q: Question, use: Use, drafting: Drafting | None) -> tuple[Verdict, tuple[Line, ...]]:
     """The verdict on one way to run, and its lines (with as many layers on GPUs as fit)."""
     lines = q.lines(use, drafting)
-    missing = overcommitted(per_device(lines), q.machine)
+    missing = overcommitted(needed(lines), q.machine)
     if not missing:
-        return Verdict(FITS), lines
+        return Verdict(FITS, _from_disk(q, lines)), lines
     device, short = max(missing, key=lambda x: x[1])
-    lacks = f"{device.name} lacks {_mib(short)}"
+    lacks = f"{device.name} lacks {size(short)}"
     if q.machine.gpus and use.gpu_layers is None:
         layers = len(q.target.layout.blocks) + 1
         most = _most(0, layers - 1, lambda n: _gpus_hold(q, replace(use, gpu_layers=n), drafting))
         partly = q.lines(replace(use, gpu_layers=most), drafting)
-        if most is not None and not overcommitted(per_device(partly), q.machine):
+        if most is not None and not overcommitted(needed(partly), q.machine):
             detail = f"{layers - most} of {layers} target layers stay in RAM (-ngl {most})"
+            if said := _from_disk(q, partly):
+                detail += f"; {said}"
             return Verdict(PARTLY, detail, lacks, most), partly
     return Verdict(TOO_BIG, lacks, lacks), lines
 
 
-def _mib(size: int) -> str:
-    return f"{size / MIB:,.0f} MiB" if size >= 10 * MIB else f"{size / MIB:.1f} MiB"
+def _from_disk(q: Question, lines: Sequence[Line]) -> str:
+    """What is read from disk while serving; "" when nothing is."""
+    sums = per_device(lines)
+    most = sum(line.on_disk for line in lines)
+    shared = sum(n for d, n in sums.items() if (x := q.machine.device(d)) is not None and x.shared)
+    over = shared - q.machine.ram.usable
+    if not most or over <= 0:
+        return ""
+    return f"{size(over)} of the experts stay on disk and are read as they are used (mmap): slower"
+
+
+def size(n: int) -> str:
+    """Bytes, as a user wants them."""
+    if n >= 100 * 1024 * MIB:
+        return f"{n / MIB / 1024:,.0f} GiB"
+    return f"{n / MIB:,.0f} MiB" if n >= 10 * MIB else f"{n / MIB:.1f} MiB"
 
 
 def with_lines(q: Question, option: Option, lines: tuple[Line, ...]) -> Option:
     """The option judged by other figures: one that fitted and does not is too big."""
-    missing = overcommitted(per_device(lines), q.machine)
+    missing = overcommitted(needed(lines), q.machine)
     if not missing:
         return replace(option, lines=lines)
     device, short = max(missing, key=lambda x: x[1])
-    lacks = f"{device.name} lacks {_mib(short)}"
+    lacks = f"{device.name} lacks {size(short)}"
     return replace(option, lines=lines, verdict=Verdict(TOO_BIG, lacks, lacks))
 
 
@@ -134,6 +153,24 @@ def instead(q: Question) -> tuple[Option, ...]:
         out.append(_option(q, name, ("--method", ",".join(q.ngram.methods)), q.use, q.ngram))
     out.append(_option(q, "no speculation", ("--method", "none"), q.use, None))
     return tuple(out)
+
+
+def experts_in_ram(q: Question, drafting: Drafting | None) -> int:
+    """Of how many layers the experts must lie in RAM (--n-cpu-moe N) so that all layers stay on
+    the GPUs; 0 where that is not needed, or does not help."""
+    blocks = q.target.layout.blocks
+    if not q.target.experts or not q.machine.gpus or q.use.moved or q.use.gpu_layers is not None:
+        return 0
+
+    def fits(kept: int) -> bool:
+        """With the experts of `kept` layers on GPUs."""
+        out = tuple(
+            Moved(i, RAM, b.experts, b.experts) for i, b in enumerate(blocks[: len(blocks) - kept])
+        )
+        return _fits(q, replace(q.use, moved=out), drafting)
+
+    most = _most(0, len(blocks), fits)
+    return 0 if most is None else len(blocks) - most
 
 
 def choose(found: Sequence[Option]) -> Option:
@@ -216,11 +253,11 @@ def _option(
 
 
 def _fits(q: Question, use: Use, drafting: Drafting | None) -> bool:
-    return not overcommitted(per_device(q.lines(use, drafting)), q.machine)
+    return not overcommitted(needed(q.lines(use, drafting)), q.machine)
 
 
 def _gpus_hold(q: Question, use: Use, drafting: Drafting | None) -> bool:
-    missing = overcommitted(per_device(q.lines(use, drafting)), q.machine)
+    missing = overcommitted(needed(q.lines(use, drafting)), q.machine)
     return all(device is q.machine.ram for device, _ in missing)
 
 

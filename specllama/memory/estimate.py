@@ -14,6 +14,7 @@ from specllama.gguf.layout import Block
 from specllama.memory.cache import kv_bytes, state_bytes
 from specllama.memory.compute import compute_bytes, input_bytes
 from specllama.memory.errors import MemoryInputError
+from specllama.memory.overrides import EMBEDDING, Moved
 from specllama.memory.place import RAM, place
 from specllama.memory.use import Use
 
@@ -32,7 +33,8 @@ _WHOLE_BLOCK = frozenset({"draft-dflash", "draft-dspark"})
 @dataclass(frozen=True)
 class Line:
     """Bytes that `who` (target, draft, MTP head, …) needs for `what` on `device`.
-    `upper`: at most that much. `source`: formula, llama.cpp or measured."""
+    `upper`: at most that much. `on_disk`: the part of it that may stay on disk, read as it is
+    used: routed experts in mapped pages. `source`: formula, llama.cpp or measured."""
 
     who: str
     what: str
@@ -40,6 +42,7 @@ class Line:
     bytes: int
     upper: bool = False
     source: str = FORMULA
+    on_disk: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,19 @@ class Places:
     devices: tuple[str, ...] = ()
     shares: tuple[float, ...] = ()
 
+    def only(self, names: Sequence[str] | None) -> Places:
+        """Those of the devices with these names; None = all."""
+        if names is None:
+            return self
+        at = [i for i, d in enumerate(self.devices) if d in names]
+        return Places(tuple(self.devices[i] for i in at), tuple(self.shares[i] for i in at))
+
 
 @dataclass(frozen=True)
 class Drafting:
     """How tokens are drafted. `model` None: by the target's own head, or n-grams.
-    `longest`: tokens of the longest draft, of any method."""
+    `longest`: tokens of the longest draft, of any method. `moved`: as Use has it; `devices`:
+    the GPUs it may use, None = the target's."""
 
     methods: tuple[str, ...]
     model: ModelInfo | None = None
@@ -61,6 +72,8 @@ class Drafting:
     cache_k: str = "f16"
     cache_v: str = "f16"
     gpu_layers: int | None = None
+    moved: tuple[Moved, ...] = ()
+    devices: tuple[str, ...] | None = None
 
     @property
     def method(self) -> str:
@@ -81,6 +94,7 @@ def estimate(
         lines += context_lines("MTP head", target, draft_use(use, drafting), places, mtp=True)
     elif drafting.model is not None:
         head = drafting.model.kind == "mtp-head"
+        places = places.only(drafting.devices)
         lines += model_lines("draft", drafting.model, draft_use(use, drafting), places, mtp=head)
     if "ngram-mod" in drafting.methods:
         lines.append(Line("n-gram", "table", RAM, _NGRAM_MOD_TABLE))
@@ -116,7 +130,7 @@ def draft_use(use: Use, drafting: Drafting) -> Use:
         outputs=use.outputs if use.outputs is None else use.parallel * per_slot,
         rollback=0,
         gpu_layers=drafting.gpu_layers if drafting.model is not None else use.gpu_layers,
-        cpu_experts=0,
+        moved=drafting.moved,
     )
 
 
@@ -134,24 +148,36 @@ def model_lines(
 
 
 def _weights(who: str, m: ModelInfo, use: Use, places: Places) -> Iterator[Line]:
-    """From the tensor table: blocks and output go to their device, the embedding and
-    experts kept on the CPU to RAM (src/llama-model.cpp, load_tensors)."""
+    """From the tensor table: blocks and output go to their device, the embedding to RAM
+    (src/llama-model.cpp, load_tensors), and what the user moved elsewhere."""
     layout = m.layout
     where = _where(m, use, places)
     sums: dict[str, int] = {RAM: layout.embedding + layout.side_embedding}
-    for i, block in enumerate(layout.blocks):
-        if i >= m.layers and not (use.mtp or m.kind == "mtp-head"):
-            continue  # MTP blocks are loaded with draft-mtp only (b10218)
-        on_cpu = block.experts if i < use.cpu_experts else 0
-        sums[RAM] += on_cpu
-        sums[where[i]] = sums.get(where[i], 0) + block.weights - on_cpu
+    experts = 0  # in RAM
+    loaded = [i for i in range(len(layout.blocks)) if _loaded(m, use, i)]
+    for i in loaded:
+        sums[where[i]] = sums.get(where[i], 0) + layout.blocks[i].weights
+        experts += layout.blocks[i].experts if where[i] == RAM else 0
     output = layout.output
     if not output and (where[-1] != RAM or m.architecture in _TWO_COPIES):
         output = layout.embedding  # tied: a second copy where the output is
     sums[where[-1]] = sums.get(where[-1], 0) + output + layout.rest
+    for x in use.moved:
+        if x.block >= 0 and x.block not in loaded:
+            continue
+        home = where[x.block] if x.block >= 0 else RAM if x.block == EMBEDDING else where[-1]
+        sums[home] = sums.get(home, 0) - x.bytes
+        sums[x.device] = sums.get(x.device, 0) + x.bytes
+        experts += x.experts * ((x.device == RAM) - (home == RAM))
     for device, size in sums.items():
         if size:
-            yield Line(who, "weights", device, size)
+            on_disk = experts if device == RAM and use.mapped else 0
+            yield Line(who, "weights", device, size, on_disk=on_disk)
+
+
+def _loaded(m: ModelInfo, use: Use, block: int) -> bool:
+    """MTP blocks are loaded with draft-mtp only (b10218)."""
+    return block < m.layers or use.mtp or m.kind == "mtp-head"
 
 
 def context_lines(
@@ -199,6 +225,14 @@ def per_device(lines: Sequence[Line]) -> dict[str, int]:
     out: dict[str, int] = {}
     for line in lines:
         out[line.device] = out.get(line.device, 0) + line.bytes
+    return out
+
+
+def needed(lines: Sequence[Line]) -> dict[str, int]:
+    """Device → bytes that must be there: without what may stay on disk."""
+    out: dict[str, int] = {}
+    for line in lines:
+        out[line.device] = out.get(line.device, 0) + max(0, line.bytes - line.on_disk)
     return out
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specllama.memory.errors import MemoryInputError
+from specllama.memory.overrides import Moved
 
 # Cache types llama-server takes (common/arg.cpp, kv_cache_types): elements and bytes of a block.
 CACHE_TYPES: Mapping[str, tuple[int, int]] = {
@@ -27,7 +28,8 @@ class Use:
     """One context of llama.cpp. `context`: tokens of all slots together. `outputs`: rows of
     logits kept room for, None = one for each token of the ubatch. `rollback`: states kept
     beside the current one (recurrent blocks). `mtp`: the MTP blocks are loaded.
-    `gpu_layers` None = all. `cpu_experts`: blocks whose experts stay in RAM."""
+    `gpu_layers` None = all. `moved`: tensors that lie elsewhere than their block. `mapped`:
+    weights in RAM are pages of the file, which need not all be in memory."""
 
     context: int
     parallel: int = 1
@@ -42,7 +44,8 @@ class Use:
     rollback: int = 0
     mtp: bool = False
     gpu_layers: int | None = None
-    cpu_experts: int = 0
+    moved: tuple[Moved, ...] = ()
+    mapped: bool = True
     kv_on_gpu: bool = True
 
     def __post_init__(self) -> None:

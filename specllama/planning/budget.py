@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama.engine.capabilities import Answer, Capabilities
+from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
-from specllama.engine.user_args import UserArgs
 from specllama.gguf import ModelInfo
 from specllama.memory import oracle
 from specllama.memory.decide import (
     FITS,
     LEAST_CONTEXT,
+    PARTLY,
     TOO_BIG,
     Option,
     Question,
@@ -35,6 +36,15 @@ _CLEARLY_LESS = 0.9
 
 
 @dataclass(frozen=True)
+class PromptCache:
+    """What llama-server keeps of earlier prompts in RAM. `bytes`: what it may grow to, None =
+    without a limit; `said`: why it is not the default."""
+
+    bytes: int | None
+    said: str = ""
+
+
+@dataclass(frozen=True)
 class Budget:
     """What was asked and what can be had. `wanted`: the context in tokens before anything
     was shortened. `chosen` is what the plan does; `left`: options after it."""
@@ -44,6 +54,7 @@ class Budget:
     options: tuple[Option, ...]
     chosen: Option
     left: tuple[Option, ...] = ()
+    prompt_cache: PromptCache | None = None
 
     @property
     def asked(self) -> Option:
@@ -62,7 +73,7 @@ def budget(
     target: ModelInfo,
     choice: Choice,
     settings: Settings,
-    user: UserArgs,
+    user: LaunchOptions,
     caps: Capabilities,
     machine: Machine,
     prefer: str | None = None,
@@ -75,17 +86,17 @@ def budget(
     Raises MemoryInputError for settings or files that cannot be summed up.
     """
     machine = needs.with_margins(needs.chosen_devices(machine, user), user)
-    use = needs.use_of(target, settings, user, caps)
+    use = needs.use_of(target, settings, user, caps, machine)
     question = Question(
         target=target,
         use=use,
         machine=machine,
-        drafting=needs.drafting_of(choice.speculation, choice.draft, user),
-        others=_drafts(choice.others, user),
-        ngram=_ngram(choice.others, user),
+        drafting=needs.drafting_of(choice.speculation, choice.draft, user, machine),
+        others=_drafts(choice.others, user, machine),
+        ngram=_ngram(choice.others, user, machine),
         context_limit=min(max(use.context, target.context_length or 0), MOST_CONTEXT),
         split=needs.split_of(user),
-        extra=needs.projector(user, machine),
+        extra=(*needs.projector(user, machine), *needs.loras(user, machine)),
     )
     question = _with_context(question, prefer, settings.context, user.value("-c"))
     found = options(question)
@@ -129,13 +140,11 @@ def _with_context(q: Question, prefer: str | None, ours: int, theirs: str | None
     return q
 
 
-def _checker(q: Question, tool: Path | None, user: UserArgs) -> Callable[[Option], Option]:
+def _checker(q: Question, tool: Path | None, user: LaunchOptions) -> Callable[[Option], Option]:
     """Options with llama.cpp's own figures in place of the formulas'."""
     if tool is None or any(g.source == "--vram" for g in q.machine.gpus):
         return lambda option: option
-    flags = [
-        w for name in ("-dev", "-ts", "-sm", "-mg") if (v := user.value(name)) for w in (name, v)
-    ]
+    flags, drafts = needs.tool_flags(user, draft=False), needs.tool_flags(user, draft=True)
 
     def check(option: Option) -> Option:
         lines = option.lines
@@ -150,20 +159,22 @@ def _checker(q: Question, tool: Path | None, user: UserArgs) -> Callable[[Option
             and drafting.method == "draft-simple"
         ):
             theirs = draft_use(use, drafting)
-            if figures := oracle.ask(tool, drafting.model, theirs, flags):
+            if figures := oracle.ask(tool, drafting.model, theirs, drafts):
                 lines = oracle.corrected("draft", lines, figures, theirs)
         return with_lines(q, option, lines)
 
     return check
 
 
-def _drafts(others: Sequence[Alternative], user: UserArgs) -> tuple[Drafting, ...]:
-    found = (needs.drafting_of(a.speculation, a.draft, user) for a in others)
+def _drafts(
+    others: Sequence[Alternative], user: LaunchOptions, machine: Machine
+) -> tuple[Drafting, ...]:
+    found = (needs.drafting_of(a.speculation, a.draft, user, machine) for a in others)
     return tuple(d for d in found if d is not None and d.method)
 
 
-def _ngram(others: Sequence[Alternative], user: UserArgs) -> Drafting | None:
-    found = (needs.drafting_of(a.speculation, a.draft, user) for a in others)
+def _ngram(others: Sequence[Alternative], user: LaunchOptions, machine: Machine) -> Drafting | None:
+    found = (needs.drafting_of(a.speculation, a.draft, user, machine) for a in others)
     return next((d for d in found if d is not None and not d.method), None)
 
 
@@ -171,7 +182,7 @@ def applied(
     b: Budget, option: Option, choice: Choice, settings: Settings, caps: Capabilities
 ) -> tuple[Choice, Settings]:
     """Choice and settings that bring `option` about."""
-    if option.use.context != needs.context_of(b.question.target, settings, UserArgs()):
+    if option.use.context != needs.context_of(b.question.target, settings, LaunchOptions()):
         settings = replace(settings, context=option.use.context)
     if option is not b.asked:
         choice = _instead(b, option, choice)
@@ -208,8 +219,7 @@ def _fit_knows(draft: ModelInfo, caps: Capabilities) -> bool:
 
 def _instead(b: Budget, option: Option, choice: Choice) -> Choice:
     """The choice that `option` is, with the reason why it is not what was asked."""
-    what = choice.draft.path.name if choice.draft is not None else "the draft"
-    why = f"{what} does not fit beside the target ({b.asked.verdict.missing})"
+    why = _why_not(b, choice.draft.path.name if choice.draft is not None else "the draft")
     if option.drafting is None:
         return replace(choice, speculation=None, because=why, draft=None, warnings=())
     found = _speculation(option.drafting, choice)
@@ -219,6 +229,20 @@ def _instead(b: Budget, option: Option, choice: Choice) -> Choice:
     because = f"{why}; {option.name}"
     kept = choice.warnings if draft is choice.draft else ()
     return replace(choice, speculation=spec, because=because, draft=draft, warnings=kept)
+
+
+def _why_not(b: Budget, draft: str) -> str:
+    """Why what was asked is not taken: because of the draft, or because not even the target
+    by itself fits."""
+    alone, asked = b.options[-1].verdict, b.asked.verdict
+    if alone.kind == TOO_BIG:
+        return f"the target does not fit, with or without a draft ({alone.missing})"
+    if alone.kind == PARTLY:
+        total = len(b.question.target.layout.blocks) + 1
+        layers = f"{alone.gpu_layers} of the target's {total} layers fit on the GPU"
+        left = f", {asked.gpu_layers} beside {draft}" if asked.gpu_layers is not None else ""
+        return f"{layers}{left or f', and {draft} takes more than there is'}"
+    return f"{draft} does not fit beside the target ({asked.missing})"
 
 
 def _speculation(drafting: Drafting, choice: Choice) -> tuple[Speculation, ModelInfo | None] | None:

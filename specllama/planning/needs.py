@@ -7,49 +7,112 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.capabilities import Answer, Capabilities
+from specllama.engine.launch_options import Given, LaunchOptions
 from specllama.engine.settings import Settings, Speculation
-from specllama.engine.user_args import UserArgs
 from specllama.gguf import GgufError, ModelInfo, inspect
 from specllama.memory.devices import MIB, Machine
+from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import Drafting, Line
+from specllama.memory.overrides import DENSE, EXPERTS, Override, first_layers, moved, parse
 from specllama.memory.place import RAM
 from specllama.memory.use import Use
+from specllama.planning.files import adapters
 
 _UNKNOWN_CONTEXT = 4096  # llama.cpp's least, for a model that does not say its own
 
 
-def use_of(target: ModelInfo, settings: Settings, user: UserArgs, caps: Capabilities) -> Use:
-    """The target's context. Raises MemoryInputError for sizes that cannot be."""
+def use_of(
+    target: ModelInfo,
+    settings: Settings,
+    user: LaunchOptions,
+    caps: Capabilities,
+    machine: Machine,
+) -> Use:
+    """The target's context. Raises MemoryInputError for sizes and tensor patterns that cannot
+    be."""
     few = caps.fact("few_outputs") is Answer.YES
     always = caps.fact("loads_mtp_on_demand") is Answer.NO
-    cpu_experts = _number(user, 0, "-ncmoe", "--n-cpu-moe")
-    if user.spelled("-cmoe", "--cpu-moe"):
-        cpu_experts = len(target.layout.blocks)
     return Use(
         context=context_of(target, settings, user),
         parallel=settings.parallel,
-        unified=user.spelled("-kvu", "--kv-unified"),
+        unified=user.on("--kv-unified"),
         batch=max(1, _number(user, 2048, "-b", "--batch-size")),
         ubatch=max(1, _number(user, 512, "-ub", "--ubatch-size")),
         cache_k=user.value("-ctk") or "f16",
         cache_v=user.value("-ctv") or "f16",
         flash=(user.value("-fa") or "auto") not in ("off", "0", "false", "disabled"),
-        swa_full=user.spelled("--swa-full"),
+        swa_full=user.on("--swa-full"),
         outputs=settings.parallel if few else None,
         mtp=always,
         gpu_layers=_layers(user.value("-ngl")),
-        cpu_experts=cpu_experts,
-        kv_on_gpu=not user.spelled("-nkvo", "--no-kv-offload"),
+        moved=moved(target, overrides(user, machine, draft=False)),
+        mapped=mapped(user),
+        kv_on_gpu=not user.on("--no-kv-offload"),
     )
 
 
-def context_of(target: ModelInfo, settings: Settings, user: UserArgs) -> int:
+def overrides(user: LaunchOptions, machine: Machine, draft: bool) -> tuple[Override, ...]:
+    """Tensors that the user keeps elsewhere, in the order of their options; with `draft`, the
+    draft's. Raises MemoryInputError for patterns that cannot be."""
+    out: list[Override] = []
+    patterns, all_experts, experts, dense = _OVERRIDES[draft]
+    for flag in user.flags:
+        names, value = set(flag.option.names), flag.words[-1]
+        if patterns in names:
+            out += parse(value, machine.names)
+        elif all_experts in names:
+            out.append(Override(EXPERTS, RAM))
+        elif experts in names:
+            out += first_layers(_count(flag), EXPERTS)
+        elif dense in names:
+            out += first_layers(_count(flag), DENSE)
+    return tuple(out)
+
+
+# of the target, of the draft: -ot, --cpu-moe, --n-cpu-moe, --n-cpu-ffn
+_OVERRIDES = {
+    False: ("--override-tensor", "--cpu-moe", "--n-cpu-moe", "--n-cpu-ffn"),
+    True: ("--override-tensor-draft", "--cpu-moe-draft", "--n-cpu-moe-draft", ""),
+}
+
+
+# Options of the target, and the draft's with the name that llama-fit-params has for them.
+_SPLIT = ("--tensor-split", "--split-mode", "--main-gpu", "--no-kv-offload")
+_TOOL = {
+    False: {n: n for n in ("--device", *_SPLIT, *_OVERRIDES[False])},
+    True: {
+        **{n: n for n in _SPLIT},
+        "--device-draft": "--device",
+        **dict(zip(_OVERRIDES[True][:3], _OVERRIDES[False], strict=False)),
+    },
+}
+
+
+def tool_flags(user: LaunchOptions, draft: bool) -> list[str]:
+    """What llama-fit-params is given of the user's options for the target, or for the draft."""
+    out: list[str] = []
+    for flag in user.flags:
+        for name, theirs in _TOOL[draft].items():
+            if name in flag.option.names:
+                out += flag.words if not draft or name in _SPLIT else (theirs, *flag.words[1:])
+    return out
+
+
+def mapped(user: LaunchOptions) -> bool:
+    """Whether weights in RAM are pages of the file (llama.cpp's default), which the system
+    reads when they are used and may drop."""
+    mode = user.value("--load-mode") or ""
+    locked = user.on("--mlock") or user.on("--no-mmap")
+    return not locked and mode in ("", "auto", "mmap")
+
+
+def context_of(target: ModelInfo, settings: Settings, user: LaunchOptions) -> int:
     """Tokens asked for; the model's own where nothing is."""
     return _number(user, settings.context, "-c") or target.context_length or _UNKNOWN_CONTEXT
 
 
 def drafting_of(
-    spec: Speculation | None, draft: ModelInfo | None, user: UserArgs
+    spec: Speculation | None, draft: ModelInfo | None, user: LaunchOptions, machine: Machine
 ) -> Drafting | None:
     """How tokens are drafted, as memory/ takes it."""
     if spec is None:
@@ -64,14 +127,15 @@ def drafting_of(
         cache_k=user.value("-ctkd") or spec.cache_type or "f16",
         cache_v=user.value("-ctvd") or spec.cache_type or "f16",
         gpu_layers=_layers(user.value("-ngld") or spec.draft_layers),
+        moved=moved(draft, overrides(user, machine, draft=True)) if draft is not None else (),
+        devices=_devices(user.value("-devd")),
     )
 
 
-def chosen_devices(machine: Machine, user: UserArgs) -> Machine:
+def chosen_devices(machine: Machine, user: LaunchOptions) -> Machine:
     """The GPUs the user's -dev, -sm and -mg leave."""
     gpus = machine.gpus
-    if (names := user.value("-dev")) is not None:
-        wanted = [] if names == "none" else [w.strip() for w in names.split(",")]
+    if (wanted := _devices(user.value("-dev"))) is not None:
         gpus = tuple(g for w in wanted for g in gpus if g.name == w)
     if user.value("-sm") == "none" and gpus:
         main = _number(user, 0, "-mg")
@@ -79,7 +143,14 @@ def chosen_devices(machine: Machine, user: UserArgs) -> Machine:
     return replace(machine, gpus=gpus)
 
 
-def split_of(user: UserArgs) -> tuple[float, ...]:
+def _devices(text: str | None) -> tuple[str, ...] | None:
+    """-dev's or -devd's list of names; None when it is not given."""
+    if text is None:
+        return None
+    return () if text == "none" else tuple(w.strip() for w in text.split(","))
+
+
+def split_of(user: LaunchOptions) -> tuple[float, ...]:
     """-ts's proportions; () when it is not given or is no list of numbers."""
     words = re.split(r"[,/]", user.value("-ts") or "")
     try:
@@ -88,7 +159,7 @@ def split_of(user: UserArgs) -> tuple[float, ...]:
         return ()
 
 
-def projector(user: UserArgs, machine: Machine) -> tuple[Line, ...]:
+def projector(user: LaunchOptions, machine: Machine) -> tuple[Line, ...]:
     """The multimodal projector the user names; nothing where it cannot be read (llama-server
     will say why)."""
     name = user.value("--mmproj")
@@ -98,11 +169,19 @@ def projector(user: UserArgs, machine: Machine) -> tuple[Line, ...]:
         size = inspect(Path(name)).tensor_bytes
     except GgufError:
         return ()
-    on_cpu = user.spelled("--no-mmproj-offload") or not machine.gpus
+    on_cpu = user.on("--no-mmproj-offload") or not machine.gpus
     return (Line("projector", "weights", RAM if on_cpu else machine.gpus[0].name, size),)
 
 
-def with_margins(machine: Machine, user: UserArgs) -> Machine:
+def loras(user: LaunchOptions, machine: Machine) -> tuple[Line, ...]:
+    """LoRA adapters: each of their tensors lies where the one it changes does; all together,
+    at most, on the first device."""
+    device = machine.gpus[0].name if machine.gpus else RAM
+    sizes = [inspect(path).tensor_bytes for path in adapters(user)]
+    return (Line("LoRA", "weights", device, sum(sizes), upper=True),) if sizes else ()
+
+
+def with_margins(machine: Machine, user: LaunchOptions) -> Machine:
     """The user's own --fit-target in place of our margin."""
     text = user.value("--fit-target")
     numbers = [w.strip() for w in (text or "").split(",")]
@@ -114,13 +193,20 @@ def with_margins(machine: Machine, user: UserArgs) -> Machine:
     return replace(machine, gpus=gpus)
 
 
-def _number(user: UserArgs, default: int, *names: str) -> int:
+def _number(user: LaunchOptions, default: int, *names: str) -> int:
     """The user's number; what is no number is for llama-server to refuse."""
     for name in names:
         text = user.value(name)
         if text is not None and re.fullmatch(r"\d{1,18}", text):
             return int(text)
     return default
+
+
+def _count(flag: Given) -> int:
+    text = flag.words[-1]
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise MemoryInputError(f"{' '.join(flag.words)}: it takes a number of layers")
+    return int(text)
 
 
 def _layers(text: str | None) -> int | None:

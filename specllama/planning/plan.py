@@ -3,6 +3,7 @@ exporting all take the same Plan."""
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from dataclasses import dataclass, replace
@@ -11,16 +12,16 @@ from pathlib import Path
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import Command, build
 from specllama.engine.errors import EngineError
+from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.locate import Engine
 from specllama.engine.settings import Settings, Speculation
-from specllama.engine.user_args import UserArgs
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.planning.budget import Budget, applied, equipped, next_option, plain
 from specllama.planning.choose import Choice
 from specllama.workloads import Workload
 
-_ADDRESS = {"--host", "--port"}
+_ADDRESS = ("--host", "--port")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Plan:
     capabilities: Capabilities
     choice: Choice
     settings: Settings
-    user: UserArgs
+    user: LaunchOptions
     command: Command
     budget: Budget | None = None
 
@@ -69,10 +70,7 @@ class Plan:
 
     def at(self, host: str, port: int) -> Plan:
         """The same server at another address, the user's own --host and --port left out."""
-        user = replace(
-            self.user,
-            flags=tuple(f for f in self.user.flags if not _ADDRESS & set(f.option.names)),
-        )
+        user = self.user.without(_ADDRESS)
         settings = replace(self.settings, host=host, port=port)
         command = build(self.engine, self.capabilities, settings, user)
         return replace(self, settings=settings, user=user, command=command)
@@ -130,7 +128,7 @@ def make_plan(
     capabilities: Capabilities,
     choice: Choice,
     settings: Settings,
-    user: UserArgs,
+    user: LaunchOptions,
     check_port: bool = True,
     budget: Budget | None = None,
 ) -> Plan:
@@ -147,6 +145,10 @@ def make_plan(
         settings,
         speculation=choice.speculation,
         port=settings.port or port,
+        scheme="https"
+        if user.value("--ssl-cert-file") and user.value("--ssl-key-file")
+        else "http",
+        prefix="/" + prefix if (prefix := (user.value("--api-prefix") or "").strip("/")) else "",
         api_key=user.api_key or settings.api_key,
     )
     command = build(engine, capabilities, ours, user)
@@ -154,7 +156,7 @@ def make_plan(
     return Plan(target, workload, engine, capabilities, choice, real, user, command, budget)
 
 
-def _their_length(spec: Speculation | None, user: UserArgs) -> Speculation | None:
+def _their_length(spec: Speculation | None, user: LaunchOptions) -> Speculation | None:
     """The draft length that really runs when the user set llama-server's own option."""
     theirs = user.value("--spec-draft-n-max") or user.value("--draft-max")
     return replace(spec, n_max=int(theirs)) if spec and theirs and theirs.isdigit() else spec
@@ -163,7 +165,7 @@ def _their_length(spec: Speculation | None, user: UserArgs) -> Speculation | Non
 def _port(theirs: str | None, ours: int) -> int:
     if theirs is None:
         return ours
-    if not theirs.isdigit() or int(theirs) == 0:
+    if not re.fullmatch(r"\d{1,5}", theirs) or not 0 < int(theirs) < 2**16:
         raise UsageError(f"--port {theirs} after -- is not a port", "Use specllama's own --port N.")
     return int(theirs)
 

@@ -11,9 +11,9 @@ from specllama import workloads
 from specllama.engine.capabilities import Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
+from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import Settings
-from specllama.engine.user_args import UserArgs, parse
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo, inspect
 from specllama.memory.devices import machine, parse_sizes
@@ -24,6 +24,8 @@ from specllama.planning.budget import CONTEXT, SPEED, Budget, applied, budget
 from specllama.planning.choose import Choice, Request, choose, parse_methods
 from specllama.planning.needs import context_of
 from specllama.planning.plan import Plan, make_plan
+from specllama.planning.prompt_cache import prompt_cache
+from specllama.planning.refusals import check, limits, suited
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,16 @@ def prepare(
     target = target_info(settings.model)
     draft = inspect(wish.draft) if wish.draft else None
     engine, capabilities = usable_engine(llama_server)
-    user = parse(user_args, capabilities)
+    user = read(user_args, capabilities, os.environ)
+    check(settings, user)
     request = Request(target, workload, draft, methods, wish.n_max, wish.p_min, wish.draft_layers)
     choice = choose(request, capabilities)
-    choice = _with_cache_type(choice, wish.draft_cache)
+    choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
     notes = tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
+    slot_context = context_of(target, settings, user) // settings.parallel
+    notes += tuple(limits(target, choice, user, slot_context))
     choice = replace(choice, warnings=choice.warnings + notes)
     settings = replace(
         settings,
@@ -80,7 +85,7 @@ def _memory(
     choice: Choice,
     settings: Settings,
     wish: Wish,
-    user: UserArgs,
+    user: LaunchOptions,
     engine: Engine,
     caps: Capabilities,
 ) -> tuple[Budget | None, Choice, Settings]:
@@ -101,6 +106,10 @@ def _memory(
     tool = find_oracle(engine)
     found = budget(target, choice, settings, user, caps, have, wish.prefer, tool)
     choice, settings = applied(found, found.chosen, choice, settings, caps)
+    cache, settings = prompt_cache(found, settings, user, caps)
+    found = replace(found, prompt_cache=cache)
+    if cache is not None and cache.said:
+        choice = replace(choice, warnings=(*choice.warnings, cache.said))
     if have.note:
         said = f"its devices are not known, only RAM is counted: {have.note}"
         choice = replace(choice, warnings=(*choice.warnings, said))
@@ -130,7 +139,7 @@ def _with_cache_type(choice: Choice, kind: str | None) -> Choice:
     return replace(choice, speculation=spec, warnings=warnings)
 
 
-def _context_notes(target: ModelInfo, settings: Settings, user: UserArgs) -> Iterator[str]:
+def _context_notes(target: ModelInfo, settings: Settings, user: LaunchOptions) -> Iterator[str]:
     """A context the model was not trained for."""
     context, trained = context_of(target, settings, user), target.context_length
     if trained and context // settings.parallel > trained:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from specllama.drafts.pick import Candidate
 from specllama.engine.capabilities import Capabilities
+from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings
-from specllama.engine.user_args import UserArgs
 from specllama.gguf import ModelInfo
 from specllama.memory.decide import FITS, Question, Verdict, judge, longest_context
 from specllama.memory.devices import Machine
@@ -44,7 +44,7 @@ def rooms(
     """One per candidate, in order; None where a header contradicts its tensors."""
     own = target.context_length or USUAL_CONTEXT
     settings = Settings(target.path, "", 0, context=context or min(own, USUAL_CONTEXT))
-    use = needs.use_of(target, settings, UserArgs(), caps)
+    use = needs.use_of(target, settings, LaunchOptions(), caps, machine)
     q = Question(target, use, machine, None, context_limit=max(use.context, own))
     if target.layout.problem:
         return (None,) * len(candidates)

@@ -10,6 +10,7 @@ from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
 from specllama.gguf import ModelInfo
 from specllama.memory.decide import FITS, judge
+from specllama.memory.place import RAM
 from specllama.planning import needs
 from specllama.planning.plan import Plan
 
@@ -62,7 +63,7 @@ def _fits(plan: Plan, spec: Speculation, draft: ModelInfo | None, other: bool) -
     if plan.budget is None or not other:
         return True
     q, use = plan.budget.question, plan.budget.chosen.use
-    return judge(q, use, needs.drafting_of(spec, draft, plan.user))[0].kind == FITS
+    return judge(q, use, needs.drafting_of(spec, draft, plan.user, q.machine))[0].kind == FITS
 
 
 def _longest(
@@ -76,7 +77,7 @@ def _longest(
         return limit
     q, use = plan.budget.question, plan.budget.chosen.use
     for k in range(limit, spec.n_max, -1):
-        drafting = needs.drafting_of(replace(spec, n_max=k), draft, plan.user)
+        drafting = needs.drafting_of(replace(spec, n_max=k), draft, plan.user, q.machine)
         if judge(q, use, drafting)[0].kind == FITS:
             return k
     return max(1, min(limit, spec.n_max))
@@ -96,5 +97,7 @@ def _doubt(plan: Plan, method: str) -> str:
 
 
 def _experts_on_cpu(plan: Plan) -> bool:
-    names = ("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe")
-    return plan.user.spelled(*names)
+    """Whether the user keeps routed experts in RAM beside layers on a GPU."""
+    if plan.budget is None:
+        return False
+    return any(x.experts and x.device == RAM for x in plan.budget.question.use.moved)

@@ -72,7 +72,7 @@ def planned_replay(asked: Asked) -> Planned:
     (p,) = planned(asked)
     user = p.plan.user
     for name in (*NGRAM_SIZE_OPTIONS, "--spec-type", "--spec-default"):
-        if user.value(name) is not None or user.spelled(name):
+        if user.value(name) is not None or user.on(name):
             raise UsageError(f"--replay tells what every setting does: leave out {name} after --")
     if p.task.p_min is not None:
         raise UsageError("--replay does not know probabilities: leave out the p-min after --")

@@ -22,10 +22,9 @@ from specllama.tuning.run import Candidate, Task
 
 # Arguments and variables that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
-_IRRELEVANT_ENV = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_ALIAS"}
 # What decides which devices the server sees, and how it uses them.
 _ENV = tuple(
-    "LLAMA_ARG_ GGML_ CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES "
+    "GGML_ CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES "
     "ZE_AFFINITY_MASK ONEAPI_DEVICE_SELECTOR OMP_NUM_THREADS".split()
 )
 # In the order in which equal ones are preferred. ngram-cache only when it is named: α fell from
@@ -118,7 +117,7 @@ def _number(plan: Plan, usual: int, *names: str) -> int:
 
 def own_types(plan: Plan) -> bool:
     """Whether the user's own arguments after `--` say how to speculate."""
-    return bool(plan.user.value("--spec-type")) or plan.user.spelled("--spec-default")
+    return bool(plan.user.value("--spec-type")) or plan.user.on("--spec-default")
 
 
 def task(
@@ -204,7 +203,7 @@ def _asked(plan: Plan, scope: Scope, prompts: Sequence[Prompt]) -> Iterator[str]
             yield " ".join(flag.words)
     for name, value in sorted(plan.command.env.items()):
         secret = "KEY" in name or "TOKEN" in name
-        if name.startswith(_ENV) and name not in _IRRELEVANT_ENV and not secret:
+        if name.startswith(_ENV) and not secret:
             yield f"{name}={value}"
     w = plan.workload
     content = repr((w.methods, sorted(w.sampling.items()), asdict(w.ngram), prompts or w.prompts))

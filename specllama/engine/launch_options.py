@@ -1,0 +1,242 @@
+"""What the user gives the server besides specllama's own options: the arguments after `--` and
+the LLAMA_ARG_* variables, read once into one object that every decision asks.
+
+Variables are read as llama.cpp reads them (common/arg.cpp, b11434) and passed on as arguments,
+so that the printed command is the whole truth and every engine takes them. Theirs win over
+ours, an argument over a variable. Refused: the model (it is specllama's argument) and
+`-np/--parallel` (specllama's own --parallel says it, so that every decision knows).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specllama.engine.capabilities import Capabilities
+from specllama.engine.helptext import Option
+from specllama.errors import UsageError
+
+# Options whose value is a secret, and the variable llama-server takes it from instead:
+# an argument would show in `ps`.
+_SECRETS = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN"}
+_MODEL = {"--model", "--model-url", "--hf-repo", "--hf-file", "--docker-repo", "--models-dir"}
+# Variables that would change speculation or the number of slots behind our back; some are fatal
+# (arg.cpp: a removed option keeps its variable and throws).
+_OURS_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
+_OURS = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
+# Variables that specllama's own --host, --port and -c read (cli/options.py).
+_STANDS_FOR = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_CTX_SIZE"}
+_TRUE = {"on", "enabled", "true", "1"}  # arg.cpp, is_truthy
+_FALSE = {"off", "disabled", "false", "0"}
+_SHORT_VARIABLES = {"--batch-size": "LLAMA_ARG_BATCH", "--ubatch-size": "LLAMA_ARG_UBATCH"}
+
+
+@dataclass(frozen=True)
+class Given:
+    """One option with the words that ask for it. `variable`: it comes from there; "" = it is
+    an argument after `--`."""
+
+    option: Option
+    words: tuple[str, ...]
+    variable: str = ""
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """All of them, variables first. `secrets` go to the child's environment and nowhere else;
+    `ignored`: variables that are kept from the child, each with its reason."""
+
+    flags: tuple[Given, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ignored: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def argv(self) -> list[str]:
+        return [w for f in self.flags for w in f.words]
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Those that became arguments."""
+        return tuple(f.variable for f in self.flags if f.variable)
+
+    def value(self, name: str) -> str | None:
+        """The value given for the option spelled `name` (the last one, as llama.cpp)."""
+        return next(reversed(self.values(name)), None)
+
+    def values(self, name: str) -> list[str]:
+        """All of them, in order: some options add up."""
+        return [f.words[1] for f in self.flags if name in f.option.names and len(f.words) > 1]
+
+    def on(self, name: str) -> bool:
+        """Whether the switch `name` is on: the last one of its spellings says so, and not its
+        opposite (--kv-offload and --no-kv-offload are one option)."""
+        for f in reversed(self.flags):
+            if name in f.option.names:
+                opposite = _opposites(f.option)
+                return (name in opposite) == (f.words[0] in opposite)
+        return False
+
+    def replacing(self, caps: Capabilities, name: str) -> tuple[str, ...] | None:
+        """Their words for the option that `name` spells in this build."""
+        option = caps.find(name)
+        for f in reversed(self.flags):
+            if option is not None and set(option.names) & set(f.option.names):
+                return f.words
+        return None
+
+    def without(self, names: Iterable[str]) -> LaunchOptions:
+        """The same less the options with one of these spellings."""
+        left = tuple(f for f in self.flags if not set(names) & set(f.option.names))
+        return LaunchOptions(left, self.secrets, self.ignored)
+
+    @property
+    def api_key(self) -> str | None:
+        """A key our own requests can send: the given one, or the first of the key file."""
+        if key := self.secrets.get("LLAMA_API_KEY"):
+            return key.split(",")[0]
+        file = self.value("--api-key-file")
+        if file is None:
+            return None
+        try:
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as e:
+            reason = getattr(e, "strerror", None) or "it is no text"
+            raise UsageError(f"--api-key-file {file}: {reason}") from None
+        return next((line.strip() for line in lines if line.strip()), None)
+
+
+def read(
+    words: Sequence[str], caps: Capabilities, environ: Mapping[str, str] | None = None
+) -> LaunchOptions:
+    """Reads arguments and variables against what this build lists.
+
+    Raises UsageError for an option it does not know, one taken away, a missing value, and the
+    two that are specllama's own.
+    """
+    flags: list[Given] = []
+    secrets: dict[str, str] = {}
+    at = 0
+    while at < len(words):
+        name = words[at]
+        option = _lookup(name, caps)
+        values = tuple(words[at + 1 : at + 1 + option.arity])
+        if len(values) < option.arity:
+            raise UsageError(f"{name} needs a value ({option.hint})")
+        _refuse(name, option)
+        variable = next((_SECRETS[n] for n in option.names if n in _SECRETS), None)
+        if variable:
+            secrets[variable] = values[0]
+        else:
+            flags.append(Given(option, (name, *values)))
+        at += 1 + option.arity
+    theirs, ignored = _environment(environ or {}, caps)
+    return LaunchOptions((*theirs, *flags), secrets, ignored)
+
+
+def _environment(
+    environ: Mapping[str, str], caps: Capabilities
+) -> tuple[list[Given], dict[str, str]]:
+    """(the variables that llama-server would read, as options; those it must not see)."""
+    given: list[Given] = []
+    ignored: dict[str, str] = {}
+    by_variable = _by_variable(caps)
+    for name in sorted(n for n in environ if n.startswith("LLAMA_ARG_")):
+        value = environ[name].strip()
+        option = by_variable.get(name)
+        names = set(option.names) if option is not None else set()
+        if name in _OURS or name.startswith(_OURS_PREFIXES):
+            ignored[name] = ""
+        elif name in _STANDS_FOR:
+            continue  # specllama's own option has read it
+        elif names & _MODEL:
+            ignored[name] = "the model is specllama's first argument"
+        elif not value:
+            ignored[name] = "empty"  # of most options llama-server would end with an error
+        elif option is not None and not option.removed:
+            words = _words(option, name, value)
+            if words:
+                given.append(Given(option, words, name))
+        else:
+            ignored[name] = "unknown to this build"
+    return given, ignored
+
+
+def _by_variable(caps: Capabilities) -> dict[str, Option]:
+    """Variable → its option, with the LLAMA_ARG_NO_ form of options that have an opposite. The
+    embedded engine names none: there by llama.cpp's habit of naming them."""
+    told = any(o.env for o in caps.options)
+    out: dict[str, Option] = {}
+    for option in caps.options:
+        longest = max(
+            (n for n in option.names if n.startswith("--") and not n.startswith("--no-")),
+            key=len,
+            default="",
+        )
+        usual = "LLAMA_ARG_" + longest[2:].replace("-", "_").upper()
+        name = option.env if told else _SHORT_VARIABLES.get(longest, usual)
+        if name:
+            out[name] = option
+            if not option.hint:
+                out[name.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")] = option
+    return out
+
+
+def _words(option: Option, variable: str, value: str) -> tuple[str, ...]:
+    """The arguments that do what the variable does; () when that is nothing."""
+    if option.arity:
+        long = next((n for n in reversed(option.names) if n.startswith("--")), option.names[0])
+        return (long, value) if option.arity == 1 else ()
+    opposite = _opposites(option)
+    against = variable.startswith("LLAMA_ARG_NO_") and variable != option.env
+    if not against and value not in _TRUE | _FALSE:
+        raise UsageError(
+            f"{variable}={value} in the environment: llama-server takes on or off", "Unset it."
+        )
+    positive = [n for n in option.names if n not in opposite]
+    if not positive:  # only --no-mmap, as it was once
+        return option.names[-1:] if value in _TRUE else ()
+    if against or value in _FALSE:
+        return tuple(sorted(opposite, key=len)[-1:])
+    return tuple(positive[-1:])
+
+
+def _opposites(option: Option) -> set[str]:
+    """The spellings that switch an option off."""
+    long = {n for n in option.names if n.startswith(("--no-", "-no-"))}
+    initials = {"".join(w[:1] for w in n[5:].split("-")) for n in long}  # --no-repack, -nr
+    short = {n for n in option.names if n[:2] == "-n" and long}
+    return long | {n for n in short if f"-{n[2:]}" in option.names or n[2:] in initials}
+
+
+def _lookup(name: str, caps: Capabilities) -> Option:
+    option = caps.find(name)
+    if option:
+        return option
+    for removed in caps.options:
+        if name in removed.names:
+            advice = removed.advice[:1].upper() + removed.advice[1:]
+            raise UsageError(f"{name} was removed from llama-server", advice)
+    if not name.startswith("-"):
+        raise UsageError(f"{name!r} after -- is not an option of llama-server")
+    if "=" in name:
+        raise UsageError(
+            f"llama-server takes no {name!r}", f"Write it as two words: {name.replace('=', ' ', 1)}"
+        )
+    known = [n for o in caps.options if not o.removed for n in o.names]
+    near = difflib.get_close_matches(name, known, n=1)
+    raise UsageError(
+        f"this llama-server has no option {name} ({caps.label})",
+        f"Did you mean {near[0]}?" if near else "See `llama-server --help`.",
+    )
+
+
+def _refuse(name: str, option: Option) -> None:
+    if "--parallel" in option.names:
+        raise UsageError(
+            f"{name} after -- is not taken: speculation is decided for a known number of slots",
+            "Use specllama's own --parallel N (before the --); without it there is one slot.",
+        )
+    if _MODEL & set(option.names):
+        raise UsageError(f"{name} after -- is not taken: the model is specllama's first argument")

@@ -1,0 +1,100 @@
+"""Tensors that the user keeps elsewhere than their block: -ot, -cmoe, -ncmoe, -ncffn, and the
+same for the draft. Patterns are searched in tensor names, the first that is found decides
+(llama.cpp b11434: src/llama-model-loader.cpp, create_tensor; common/arg.cpp)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from specllama.gguf import ModelInfo, Tensor, tensors
+from specllama.memory.errors import MemoryInputError
+from specllama.memory.place import RAM
+
+# common/common.h: LLM_FFN_EXPS_REGEX, LLM_FFN_DENSE_REGEX
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+DENSE = r"\.ffn_(up|down|gate)\."
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.")
+_MOST_LAYERS = 10_000
+EMBEDDING, OUTPUT, REST = -1, -2, -3  # in place of a block's number
+_APART = {"token_embd.weight": EMBEDDING, "per_layer_token_embd.weight": EMBEDDING}
+
+
+@dataclass(frozen=True)
+class Override:
+    """Tensors whose name holds `pattern` lie on `device`: RAM or a GPU's name."""
+
+    pattern: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes of one block (or EMBEDDING, OUTPUT, REST) that lie on `device` instead; `experts`:
+    the part of them that is routed experts."""
+
+    block: int
+    device: str
+    bytes: int
+    experts: int
+
+
+def first_layers(count: int, pattern: str) -> Iterator[Override]:
+    """-ncmoe N, -ncffn N: the pattern in the first N layers, in RAM."""
+    for i in range(min(count, _MOST_LAYERS)):
+        yield Override(rf"blk\.{i}{pattern}", RAM)
+
+
+def parse(text: str, devices: Sequence[str]) -> Iterator[Override]:
+    """-ot's `<pattern>=<buffer type>,…`. Raises MemoryInputError for what llama-server would
+    refuse: no `=`, a pattern that is none, a buffer type that this machine does not have."""
+    for word in text.split(","):
+        pattern, equals, buffer = word.partition("=")
+        if not equals:
+            raise MemoryInputError(
+                f"-ot {word!r}: it is <tensor name pattern>=<buffer type>",
+                "For example: -ot exps=CPU",
+            )
+        try:
+            re.compile(pattern)
+        except re.error as e:
+            raise MemoryInputError(f"-ot {word!r}: {pattern!r} is no pattern ({e})") from None
+        yield Override(pattern, _device(word, buffer, devices))
+
+
+def _device(word: str, buffer: str, devices: Sequence[str]) -> str:
+    if buffer in devices:
+        return buffer
+    if buffer.startswith("CPU"):
+        return RAM
+    number = re.search(r"\d+$", buffer)
+    at = int(number[0]) if number else 0
+    given = bool(devices) and devices[0].startswith("GPU")  # --vram: any name by its number
+    if (given or buffer.startswith(("Metal", "MTL"))) and at < len(devices):
+        return devices[at]
+    known = ", ".join(("CPU", *devices))
+    raise MemoryInputError(f"-ot {word!r}: there is no buffer type {buffer!r}", f"Here: {known}.")
+
+
+def moved(m: ModelInfo, overrides: Sequence[Override]) -> tuple[Moved, ...]:
+    """What these overrides do to the model. () where there are none; the header is read again."""
+    if not overrides:
+        return ()
+    rules = [(re.compile(o.pattern), o.device) for o in overrides]
+    sums: dict[tuple[int, str], tuple[int, int]] = {}
+    for t in tensors(m.shards):
+        device = next((d for rule, d in rules if rule.search(t.name)), None)
+        if device is None:
+            continue
+        size, experts = sums.get((_place(t), device), (0, 0))
+        n = t.nbytes or 0
+        sums[_place(t), device] = (size + n, experts + (n if "exps." in t.name else 0))
+    return tuple(Moved(block, device, *sizes) for (block, device), sizes in sums.items())
+
+
+def _place(t: Tensor) -> int:
+    found = _BLOCK.match(t.name)
+    if found:
+        return int(found[1])
+    return OUTPUT if t.name == "output.weight" else _APART.get(t.name, REST)

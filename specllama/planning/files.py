@@ -1,0 +1,40 @@
+"""The files that the user's own options name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from specllama.engine.launch_options import LaunchOptions
+
+# Options that name files to read; a missing one ends the server (tried on b11434).
+_FILES = (
+    "--lora --lora-scaled --mmproj --lookup-cache-static --lookup-cache-dynamic --api-key-file "
+    "--ssl-key-file --ssl-cert-file --chat-template-file --grammar-file --json-schema-file "
+    "--control-vector --control-vector-scaled"
+).split()
+
+
+def named(user: LaunchOptions) -> Iterator[tuple[str, Path]]:
+    """(option, file) of each file that llama-server is told to read."""
+    for name in _FILES:
+        for value in user.values(name):
+            yield from ((name, file) for file in _files(name, value))
+
+
+def _files(name: str, value: str) -> Iterator[Path]:
+    """The files in an option's value: adapters come by comma, each with a scale behind a colon
+    where the build takes one."""
+    if "lora" not in name and "control" not in name:
+        yield Path(value)
+        return
+    for word in value.split(","):
+        path = Path(word)
+        yield Path(re.sub(r":[-+.\d]+$", "", word)) if not path.exists() else path
+
+
+def adapters(user: LaunchOptions) -> tuple[Path, ...]:
+    """The LoRA files that are loaded beside the target."""
+    values = [(n, v) for n in ("--lora", "--lora-scaled") for v in user.values(n)]
+    return tuple(f for name, value in values for f in _files(name, value))

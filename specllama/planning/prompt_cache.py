@@ -1,0 +1,48 @@
+"""The prompt cache of llama-server (--cache-ram): up to 8 GiB of RAM that fill up while it
+serves (tools/server/server-context.cpp, b11434), held within what the plan leaves free."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from specllama.engine.capabilities import Capabilities
+from specllama.engine.launch_options import LaunchOptions
+from specllama.engine.settings import Settings
+from specllama.memory.devices import MIB
+from specllama.memory.estimate import needed
+from specllama.planning.budget import Budget, PromptCache
+
+_OPTION = "--cache-ram"
+_SHARE = 0.5  # of the RAM that is left
+_STEP = 64  # MiB
+
+
+def prompt_cache(
+    b: Budget, settings: Settings, user: LaunchOptions, caps: Capabilities
+) -> tuple[PromptCache | None, Settings]:
+    """The cache as it will be, and settings that limit it where little RAM is left; None where
+    this build has none. The user's own size is never changed."""
+    option = caps.find(_OPTION)
+    if option is None:
+        return None, settings
+    theirs = user.value(_OPTION)
+    text = theirs if theirs is not None else option.default or ""
+    if not re.fullmatch(r"-?\d{1,9}", text):
+        return None, settings
+    size = int(text)
+    if theirs is not None or size == 0:
+        return PromptCache(None if size < 0 else size * MIB), settings
+    left = _left(b) // MIB
+    if 0 <= size <= left:
+        return PromptCache(size * MIB), settings
+    size = int(left * _SHARE) // _STEP * _STEP
+    said = f"the prompt cache is held at {size:,} MiB ({_OPTION}): {left:,} MiB of RAM are left"
+    return PromptCache(size * MIB, said), replace(settings, cache_ram=size)
+
+
+def _left(b: Budget) -> int:
+    """Bytes of RAM that the plan leaves, its margin kept free."""
+    machine = b.question.machine
+    shared = (n for d, n in needed(b.lines).items() if (x := machine.device(d)) and x.shared)
+    return max(0, machine.ram.usable - sum(shared))

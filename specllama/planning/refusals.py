@@ -1,0 +1,100 @@
+"""What would end the server before it serves, said before it is launched; and what the user's
+options make of speculation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from specllama.engine.launch_options import LaunchOptions
+from specllama.engine.settings import Settings, Speculation
+from specllama.errors import UsageError
+from specllama.gguf import GgufError, ModelInfo, inspect
+from specllama.planning.choose import Choice
+from specllama.planning.files import adapters, named
+
+MOST_SLOTS = 256  # src/llama-cparams.h, LLAMA_MAX_SEQ (b11434)
+_BATCH = 2048  # llama.cpp's default of -b
+# With one of these the server answers embeddings only: nothing is generated.
+_EMBEDDING = ("--embedding", "--embeddings", "--reranking", "--rerank")
+
+
+def check(settings: Settings, user: LaunchOptions) -> None:
+    """Raises UsageError for what llama-server would not start with."""
+    for what, host in (("--host", settings.host), ("--host after --", user.value("--host"))):
+        if host is not None and not host.strip():
+            raise UsageError(
+                f"{what} is empty", "Give an address: 127.0.0.1 for this machine only."
+            )
+    if settings.parallel > MOST_SLOTS:
+        raise UsageError(
+            f"--parallel {settings.parallel}: llama.cpp has at most {MOST_SLOTS} slots"
+        )
+    for name in ("--batch-size", "--ubatch-size"):
+        text = user.value(name)
+        if text is not None and (not re.fullmatch(r"\d{1,9}", text) or int(text) < 1):
+            raise UsageError(f"{name} {text}: it is a number of tokens, 1 or more")
+    for name, file in named(user):
+        if not file.is_file():
+            raise UsageError(f"{name} {file}: there is no such file")
+    _check_adapters(user)
+
+
+def _check_adapters(user: LaunchOptions) -> None:
+    for file in adapters(user):
+        try:
+            kind = inspect(file).kind
+        except GgufError as e:
+            raise UsageError(f"--lora: {e.message}", e.hint) from None
+        if kind != "adapter":
+            raise UsageError(f"--lora {file}: it is of the kind {kind}, not a LoRA adapter")
+
+
+def suited(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
+    """The choice, off where nothing will be generated. Raises UsageError when the user's batch
+    has no room for a draft: the server would stop at its own check (server-context.cpp,
+    "batch must be large enough to hold the sampled and draft tokens")."""
+    spec = choice.speculation
+    if spec is None:
+        return choice
+    for name in _EMBEDDING:
+        if user.on(name):
+            why = f"{name}: the server only embeds, so that there is nothing to draft"
+            return Choice(None, why, choice.rejected)
+    needed = slots * (longest_draft(spec) + 1)
+    if (have := batch(user)) < needed:
+        raise UsageError(
+            f"-b {have} is too small: {slots} slot(s) verify up to {needed} tokens in one step",
+            "Leave -b out, or draft fewer tokens (--n-max; n-gram sizes after --).",
+        )
+    return choice
+
+
+def batch(user: LaunchOptions) -> int:
+    """Tokens of the user's -b, or llama.cpp's own."""
+    return int(user.value("--batch-size") or _BATCH)
+
+
+def longest_draft(spec: Speculation) -> int:
+    """Tokens that one step may draft."""
+    longest = spec.n_max if spec.uses_draft else 0
+    return max(longest, spec.ngram.m if spec.uses_ngram and spec.ngram is not None else 0)
+
+
+def limits(
+    target: ModelInfo, choice: Choice, user: LaunchOptions, slot_context: int
+) -> Iterator[str]:
+    """What a user should know of the speculation that is on. `slot_context` in tokens."""
+    spec, draft = choice.speculation, choice.draft
+    if spec is None:
+        return
+    yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (llama.cpp b11549)"
+    own = draft.context_length if draft is not None and draft.kind == "model" else None
+    context = slot_context or target.context_length or 0
+    if draft is not None and own and own < context:
+        yield (
+            f"{draft.path.name} was trained on {own:,} tokens, the context has {context:,}: beyond "
+            "that few of its drafts are accepted"
+        )
+    if adapters(user) and spec.uses_draft:
+        yield "the LoRA changes what the target says, not what the draft guesses: α may fall"

@@ -1,0 +1,123 @@
+"""What the user gives the server: arguments and variables as one object, before any decision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specllama.engine.capabilities import Capabilities, describe
+from specllama.engine.launch_options import LaunchOptions, read
+from specllama.errors import UsageError
+
+HELP = """\
+----- common params -----
+
+-c,    --ctx-size N                     size of the prompt context (default: 0)
+                                        (env: LLAMA_ARG_CTX_SIZE)
+-m,    --model FNAME                    model path to load
+                                        (env: LLAMA_ARG_MODEL)
+-ub,   --ubatch-size N                  physical maximum batch size (default: 512)
+                                        (env: LLAMA_ARG_UBATCH)
+-kvo,  --kv-offload, -nkvo, --no-kv-offload
+                                        KV cache offloading (default: enabled)
+                                        (env: LLAMA_ARG_KV_OFFLOAD)
+--repack, -nr, --no-repack              weight repacking (default: enabled)
+                                        (env: LLAMA_ARG_REPACK)
+-cmoe, --cpu-moe                        keep all MoE weights in the CPU
+                                        (env: LLAMA_ARG_CPU_MOE)
+-ot,   --override-tensor <tensor name pattern>=<buffer type>,...
+                                        override tensor buffer type
+                                        (env: LLAMA_ARG_OVERRIDE_TENSOR)
+--host HOST                             ip address to listen (env: LLAMA_ARG_HOST)
+-np,   --parallel N                     number of server slots (env: LLAMA_ARG_N_PARALLEL)
+--spec-type none,draft-simple           types (env: LLAMA_ARG_SPEC_TYPE)
+"""
+CAPS: Capabilities = describe("version: 9999 (abc)", HELP)
+
+
+def options(*words: str, **variables: str) -> LaunchOptions:
+    return read(words, CAPS, variables)
+
+
+def test_variables_become_arguments_that_come_before_the_users_own() -> None:
+    found = options("-ub", "64", LLAMA_ARG_UBATCH="128", LLAMA_ARG_OVERRIDE_TENSOR="exps=CPU")
+    assert found.argv == ["--override-tensor", "exps=CPU", "--ubatch-size", "128", "-ub", "64"]
+    assert found.value("--ubatch-size") == "64"
+    assert found.variables == ("LLAMA_ARG_OVERRIDE_TENSOR", "LLAMA_ARG_UBATCH")
+
+
+def test_options_that_add_up_are_all_there_in_order() -> None:
+    found = options("-ot", "a=CPU", "-ot", "b=CPU", LLAMA_ARG_OVERRIDE_TENSOR="c=CPU")
+    assert found.values("-ot") == ["c=CPU", "a=CPU", "b=CPU"]
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "on"),
+    [
+        ((), {}, False),
+        (("-nkvo",), {}, True),
+        (("--no-kv-offload", "-kvo"), {}, False),
+        ((), {"LLAMA_ARG_KV_OFFLOAD": "0"}, True),
+        ((), {"LLAMA_ARG_KV_OFFLOAD": "on"}, False),
+        ((), {"LLAMA_ARG_NO_KV_OFFLOAD": "anything"}, True),
+        (("--kv-offload",), {"LLAMA_ARG_KV_OFFLOAD": "off"}, False),
+    ],
+)
+def test_a_switch_and_its_opposite(
+    words: tuple[str, ...], variables: dict[str, str], on: bool
+) -> None:
+    assert options(*words, **variables).on("--no-kv-offload") is on
+
+
+def test_a_short_opposite_is_known_by_its_initials() -> None:
+    assert options("-nr").on("--no-repack")
+    assert not options("-nr").on("--repack")
+
+
+def test_a_switch_without_an_opposite() -> None:
+    assert options(LLAMA_ARG_CPU_MOE="1").argv == ["--cpu-moe"]
+    assert options(LLAMA_ARG_CPU_MOE="false").argv == []
+    with pytest.raises(UsageError, match="LLAMA_ARG_CPU_MOE=maybe"):
+        options(LLAMA_ARG_CPU_MOE="maybe")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("LLAMA_ARG_SPEC_TYPE", ""),
+        ("LLAMA_ARG_N_PARALLEL", ""),
+        ("LLAMA_ARG_MODEL", "first argument"),
+        ("LLAMA_ARG_SOMETHING_NEW", "unknown"),
+    ],
+)
+def test_variables_that_do_not_reach_the_server(name: str, why: str) -> None:
+    found = options(**{name: "1"})
+    assert found.argv == []
+    assert why in found.ignored[name]
+
+
+def test_an_empty_variable_is_kept_from_the_server_which_would_end_with_an_error() -> None:
+    found = options(LLAMA_ARG_UBATCH="", LLAMA_ARG_CPU_MOE=" ")
+    assert (found.argv, set(found.ignored.values())) == ([], {"empty"})
+
+
+def test_host_port_and_context_are_read_by_specllamas_own_options() -> None:
+    found = options(LLAMA_ARG_HOST="0.0.0.0", LLAMA_ARG_PORT="1", LLAMA_ARG_CTX_SIZE="5")
+    assert (found.argv, dict(found.ignored)) == ([], {})
+
+
+def test_an_engine_that_names_no_variables_takes_them_by_llama_cpps_habit() -> None:
+    silent = describe("version: 9999 (abc)", "\n".join(HELP.splitlines()[:9:2]))
+    found = read((), silent, {"LLAMA_ARG_UBATCH": "32"})
+    assert found.argv == ["--ubatch-size", "32"]
+
+
+def test_a_key_file_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xff\xfe")
+    help_text = HELP + "--api-key-file FNAME                    path to file with API keys\n"
+    caps = describe("version: 9999 (abc)", help_text)
+    for path in (file, tmp_path, tmp_path / "absent"):
+        with pytest.raises(UsageError, match="--api-key-file"):
+            _ = read(("--api-key-file", str(path)), caps).api_key
