@@ -14,7 +14,8 @@ from tests.support import MODELS
 NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
 MODELS_ENV = "SPECLLAMA_TEST_MODELS"
 BUILDS_ENV = "SPECLLAMA_TEST_BUILDS"
-_KEPT = (NATIVE_ENV, MODELS_ENV, BUILDS_ENV)
+IK_ENV = "SPECLLAMA_TEST_IK_SERVER"  # nobody's CI has one
+_KEPT = (NATIVE_ENV, MODELS_ENV, BUILDS_ENV, IK_ENV)
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,15 @@ def old_builds() -> Path:
     if value and Path(value).is_dir():
         return Path(value)
     _missing(f"{BUILDS_ENV} must name a folder of old builds (.ci/fetch-builds makes one)")
+
+
+@pytest.fixture(scope="session")
+def ik_server() -> Path:
+    """A real llama-server of ik_llama.cpp, which no package has."""
+    value = os.environ.get(IK_ENV)
+    if value and Path(value).is_file():
+        return Path(value)
+    pytest.skip(f"{IK_ENV} names no llama-server of ik_llama.cpp")
 
 
 @pytest.fixture(scope="session")

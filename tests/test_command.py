@@ -10,7 +10,7 @@ import pytest
 
 from specllama.engine import embedded, embedded_options
 from specllama.engine.capabilities import Capabilities, describe, probe
-from specllama.engine.command import Command, build, check_methods, unsupported
+from specllama.engine.command import Command, build, check_methods, size_options, unsupported
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import NgramSizes, Settings, Speculation
@@ -161,6 +161,41 @@ def test_ik_llama_dialect() -> None:
     assert got[got.index("-md") + 1] == "d.gguf"
     assert not any(a.startswith(("--spec-draft", "--draft")) for a in got)
     assert "no counterpart" in unsupported(caps, "draft-eagle3")
+    assert "-ngld" not in got  # this build is for the CPU only
+    assert "-ctkd" in argv(caps, replace(spec, cache_type="q8_0"))
+
+
+def test_ik_llama_keeps_n_gram_sizes_that_are_passed_on() -> None:
+    caps = help_render.capabilities("ik_llama")
+    spec = replace(SPEC, methods=("draft-simple", "ngram-map-k4v"), ngram=NgramSizes(8, 32, 2))
+    words = [w for flag in size_options(caps, spec) for w in flag]
+    other = replace(spec, ngram=NgramSizes(12, 48))
+    got = argv(caps, other, read(words, caps))
+    assert [got[i + 1] for i, a in enumerate(got) if a == "--spec-type"] == [
+        "ngram-map-k4v:ngram_size_n=8,ngram_size_m=32,ngram_min_hits=2",
+        "draft:n_max=5,n_min=1,p_min=0.5",
+    ]
+    assert size_options(caps, SPEC) == []
+
+
+def test_ik_llama_leaves_out_that_a_value_follows() -> None:
+    """Its help has `-mla, --mla-use` without a hint, though a number follows."""
+    caps = help_render.capabilities("ik_llama")
+    given = read(["-mla", "3", "-rtr", "-dsatk", "-1", "-fa", "on"], caps)
+    assert [f.words for f in given.flags] == [
+        ("-mla", "3"),
+        ("-rtr",),
+        ("-dsatk", "-1"),
+        ("-fa", "on"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "passed"),
+    [("p0.3.16", True), ("p0.3.19", False), ("b11434", False), ("ik_llama", True)],
+)
+def test_jinja_is_passed_where_it_is_off(build: str, passed: bool) -> None:
+    assert ("--jinja" in argv(help_render.capabilities(build), None)) == passed
 
 
 def test_kv_is_unified_where_one_slot_became_four() -> None:

@@ -234,7 +234,7 @@ def run_line(p: Probed) -> str:
 
 def serve_line(p: Planned, best: Speculation | None) -> str:
     """`specllama serve …` with what was found, and what was asked of the server here too."""
-    from specllama.engine.command import ngram_flags
+    from specllama.engine.command import size_options
 
     asked, plan = p.asked, p.plan
     words = ["specllama", "serve", str(plan.target.path), "--workload", p.task.workload]
@@ -255,9 +255,8 @@ def serve_line(p: Planned, best: Speculation | None) -> str:
         if best.uses_draft:
             words += ["--n-max", str(best.n_max), "--p-min", f"{best.p_min:g}"]
         words += ["--tune", "off"]
-        for method in best.methods:
-            for flag in ngram_flags(plan.capabilities, best, method):
-                theirs += flag if plan.user.replacing(plan.capabilities, flag[0]) is None else []
+        for flag in size_options(plan.capabilities, best):
+            theirs += flag if plan.user.replacing(plan.capabilities, flag[0]) is None else []
     return shlex.join(words + (["--", *theirs] if theirs else []))
 
 

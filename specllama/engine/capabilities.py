@@ -267,7 +267,10 @@ def ask(engine: Engine, flag: str, timeout: float, before: Sequence[str] = ()) -
     out = (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace")
     if signal_name(done.returncode):
         return out, f"{explain(done.returncode, out, engine.embedded).message} on {flag}"
-    if done.returncode != 0:
+    if re.search(rf"(?:unknown|invalid) argument: {flag}", out):
+        return out, f"it has no {flag}"
+    # ik_llama.cpp's --help is whole, and ends with 1
+    if done.returncode != 0 and not (flag == "--help" and parse_options(out)):
         lines = [s.strip() for s in out.splitlines() if s.strip()] or ["no output"]
         # What is wrong with an argument stands above that argument's help.
         said = next((s for s in lines if s.startswith("error ")), lines[-1])

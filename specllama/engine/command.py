@@ -90,7 +90,7 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     flags: list[list[str]] = [["-m", str(s.model)]]
     if s.speculation is not None:
         if caps.flavour == IK_LLAMA:
-            flags += ik_llama.flags(s.speculation)
+            flags += ik_llama.flags(caps, s.speculation)
         else:
             flags += _speculation(caps, s.speculation)
     flags.append(["-np", str(s.parallel)])
@@ -101,6 +101,9 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     flags.append(["-c", str(s.context)])
     flags += [["--host", s.host], ["--port", str(s.port)]]
     flags += [[name] for name in ("--metrics", "--slots") if caps.find(name)]
+    # Without a negative it is off: chat templates that are not built in would be refused.
+    if caps.find("--jinja") and not caps.find("--no-jinja"):
+        flags.append(["--jinja"])
     if s.fit_target and caps.find("--fit-target"):
         flags.append(["--fit-target", ",".join(map(str, _fit_target(caps, s.fit_target)))])
     if s.cache_ram is not None and caps.find("--cache-ram"):
@@ -145,6 +148,13 @@ def _type_name(caps: Capabilities, method: str) -> str | None:
     if method != "draft-simple" or method in caps.spec_types:
         return method
     return "draft" if "draft" in caps.spec_types else None
+
+
+def size_options(caps: Capabilities, spec: Speculation) -> list[list[str]]:
+    """What gives `spec` its n-gram sizes when a user passes it on after --."""
+    if caps.flavour == IK_LLAMA:  # they are part of --spec-type, which is then the user's whole
+        return ik_llama.stages(spec) if spec.uses_ngram and spec.ngram else []
+    return [flag for method in spec.methods for flag in ngram_flags(caps, spec, method)]
 
 
 def ngram_flags(caps: Capabilities, spec: Speculation, method: str) -> list[list[str]]:

@@ -4,6 +4,9 @@ Layout (llama.cpp, common/arg.cpp, `common_arg::to_string`): all names of an opt
 joined by commas (the first padded to 7 columns), then the value hint, then the help
 text from column 40 or on the next line; help wraps at 70. Options taken away are
 still listed, with a help text that says so.
+
+ik_llama.cpp (8337e4cd3) has the older one: `usage: … [options]`, heads behind 2 to 10 blanks,
+help from column 34, and some heads with a hint after each name.
 """
 
 from __future__ import annotations
@@ -11,13 +14,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_HELP_COLUMN = 40
 _REMOVED = "the argument has been removed"
 _NAME = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9.-]*")
-# A name list: "-c,    --ctx-size" / "--a, --b, --no-b"
-_NAMES = re.compile(
-    r"\s*(--?[A-Za-z0-9][A-Za-z0-9.-]*(?:, *--?[A-Za-z0-9][A-Za-z0-9.-]*)*)(.*)", re.S
-)
 _DEFAULT = re.compile(r"default: *([^\s,;)]+)")
 _ENV = re.compile(r"\(env: (\w+)\)")
 _VERSION = re.compile(r"version: (?:(\d+) \(([\w.-]+)\)|\S+ \(build (\d+), commit ([\w.-]+)\))")
@@ -66,8 +64,22 @@ def parse_version(text: str) -> Version | None:
     return Version(int(m[1] or m[3]), m[2] or m[4])
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """How a line begins that lists an option, and the column of the help texts."""
+
+    head: re.Pattern[str]
+    column: int
+
+
+_MAINLINE = _Layout(re.compile(r"(?!-----)-"), 40)
+_OLDER = _Layout(re.compile(r" {2,10}-"), 34)
+_OLDER_USAGE = re.compile(r"^usage: .*\[options\]\s*$", re.M)
+
+
 def parse_options(text: str) -> tuple[Option, ...]:
     """Every option listed in a help text, in order. () when it is no such text."""
+    layout = _OLDER if _OLDER_USAGE.search(text) else _MAINLINE
     options: list[Option] = []
     current: tuple[str, list[str]] | None = None  # (names and hint, help lines)
 
@@ -78,11 +90,11 @@ def parse_options(text: str) -> tuple[Option, ...]:
                 options.append(option)
 
     for line in text.splitlines():
-        if line.startswith("-") and not line.startswith("-----") and _NAMES.match(line):
+        if layout.head.match(line):
             finish()
-            head, rest = _split_head(line)
+            head, rest = _split_head(line, layout.column)
             current = (head, [rest])
-        elif current is not None and line.startswith(" " * (_HELP_COLUMN - 4)):
+        elif current is not None and line.startswith(" " * (layout.column - 4)):
             current[1].append(line.strip())
         else:
             finish()
@@ -91,28 +103,39 @@ def parse_options(text: str) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def _split_head(line: str) -> tuple[str, str]:
+def _split_head(line: str, column: int) -> tuple[str, str]:
     """Names and hint, and the help that begins on the same line.
 
-    A long head has its help on the next line; a short one is padded to column 40,
+    A long head has its help on the next line; a short one is padded to `column`,
     so a run of blanks that ends there parts the two.
     """
-    if len(line) > _HELP_COLUMN and line[_HELP_COLUMN - 2 : _HELP_COLUMN] == "  ":
-        return line[:_HELP_COLUMN].rstrip(), line[_HELP_COLUMN:].strip()
-    parts = re.split(r"(?<=[^,\s]) {2,}", line.rstrip(), maxsplit=1)
+    if len(line) > column and line[column - 2 : column] == "  ":
+        return line[:column].strip(), line[column:].strip()
+    parts = re.split(r"(?<=[^,\s]) {2,}", line.strip(), maxsplit=1)
     return parts[0], parts[1] if len(parts) > 1 else ""
 
 
+def _names_and_hint(head: str) -> tuple[tuple[str, ...], str]:
+    """("-c", "--ctx-size"), "N" of `-c,    --ctx-size N`; of `-crs N, --similarity N` as well."""
+    names, hint = [], ""
+    for part in re.split(r", *(?=-)", head):
+        m = _NAME.match(part)
+        if m is None:
+            return (), ""
+        names.append(m[0])
+        hint = part[m.end() :].removeprefix("(s)").strip() or hint
+    return tuple(names), " ".join(hint.split())
+
+
 def _option(head: str, help_text: str) -> Option | None:
-    m = _NAMES.fullmatch(head)
-    if not m:
+    names, hint = _names_and_hint(head)
+    if not names:
         return None
-    names = tuple(_NAME.findall(m[1]))
     default = _DEFAULT.search(help_text)
     removed = help_text.strip().lower().startswith(_REMOVED)
     return Option(
         names=names,
-        hint=" ".join(m[2].split()),
+        hint=hint,
         default=default[1].strip("'\"") if default else None,
         removed=removed,
         advice=_ENV.sub("", help_text.strip()[len(_REMOVED) :]).strip(" .") if removed else "",

@@ -27,8 +27,20 @@ def unsupported(caps: Capabilities, method: str) -> str:
     return "" if name in caps.spec_types else f"ik_llama.cpp has no counterpart of {method}"
 
 
-def flags(spec: Speculation) -> list[list[str]]:
-    """One --spec-type per method, n-gram stages first (they cost nothing)."""
+def flags(caps: Capabilities, spec: Speculation) -> list[list[str]]:
+    """One --spec-type per method, and the draft with what this build can set of it."""
+    out = stages(spec)
+    if spec.draft is not None:
+        out.append(["-md", str(spec.draft)])
+        if spec.draft_layers is not None and caps.find("-ngld"):  # not in a build for the CPU
+            out.append(["-ngld", spec.draft_layers])
+    if spec.cache_type is not None:
+        out += [[name, spec.cache_type] for name in ("-ctkd", "-ctvd") if caps.find(name)]
+    return out
+
+
+def stages(spec: Speculation) -> list[list[str]]:
+    """The --spec-type options, n-gram stages first (they cost nothing)."""
     out: list[list[str]] = []
     for method in sorted(spec.methods, key=lambda m: not m.startswith("ngram-")):
         keys: dict[str, float] = {}
@@ -36,11 +48,9 @@ def flags(spec: Speculation) -> list[list[str]]:
             keys = {"n_max": spec.n_max, "n_min": spec.n_min, "p_min": spec.p_min}
         elif spec.ngram:
             keys = {"ngram_size_n": spec.ngram.n, "ngram_size_m": spec.ngram.m}
+            if method == "ngram-map-k4v":  # the only type that reads it
+                keys["ngram_min_hits"] = spec.ngram.min_hits
         joined = ",".join(f"{k}={v:g}" for k, v in keys.items())
         name = _TYPES.get(method, method)
         out.append(["--spec-type", f"{name}:{joined}" if joined else name])
-    if spec.draft is not None:
-        out.append(["-md", str(spec.draft)])
-        if spec.draft_layers is not None:
-            out.append(["-ngld", spec.draft_layers])
     return out

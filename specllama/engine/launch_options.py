@@ -10,11 +10,12 @@ ours, an argument over a variable. Refused: the model (it is specllama's argumen
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specllama.engine.capabilities import Capabilities
+from specllama.engine.capabilities import IK_LLAMA, Capabilities
 from specllama.engine.helptext import Option
 from specllama.errors import UsageError
 
@@ -121,7 +122,7 @@ def read(
     while at < len(words):
         name = words[at]
         option = _lookup(name, caps)
-        values = tuple(words[at + 1 : at + 1 + option.arity])
+        values = tuple(words[at + 1 : at + 1 + _following(option, words[at + 1 :], caps)])
         if len(values) < option.arity:
             raise UsageError(f"{name} needs a value ({option.hint})")
         _refuse(name, option)
@@ -130,9 +131,17 @@ def read(
             secrets[variable] = values[0]
         else:
             flags.append(Given(option, (name, *values)))
-        at += 1 + option.arity
+        at += 1 + len(values)
     theirs, ignored = _environment(environ or {}, caps)
     return LaunchOptions((*theirs, *flags), secrets, ignored)
+
+
+def _following(option: Option, rest: Sequence[str], caps: Capabilities) -> int:
+    """How many words behind an option are its values."""
+    if option.hint or caps.flavour != IK_LLAMA:
+        return option.arity
+    # ik_llama.cpp's help leaves hints out (-mla 3): what looks like no option is a value
+    return next((i for i, w in enumerate(rest) if re.match("-+[A-Za-z]", w)), len(rest))
 
 
 def _environment(

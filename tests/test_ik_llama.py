@@ -1,0 +1,41 @@
+"""ik_llama.cpp's server: read, launched and verified. A scripted one stands for it, by what a
+real one was seen to do; SPECLLAMA_TEST_IK_SERVER names a real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specllama.engine.capabilities import probe
+from specllama.engine.locate import locate
+from tests import help_render
+from tests.fake_ik import FakeIk
+from tests.support import MODELS, Serve
+
+PAIR = (MODELS / "target.gguf", "--draft", MODELS / "draft.gguf")
+
+
+def test_a_help_that_ends_with_1_is_read(tmp_path: Path) -> None:
+    caps = probe(locate(str(FakeIk(tmp_path).path)))
+    assert (caps.problem, caps.flavour, caps.build) == ("", "ik_llama", None)
+    assert len(caps.options) == len(help_render.ik_data()["options"])
+    for name in ("--ctx-checkpoints", "-crs", "--webui-mcp-proxy", "--spec-autotune"):
+        assert caps.find(name) is not None
+
+
+def test_it_drafts_by_its_timings(tmp_path: Path) -> None:
+    fake = FakeIk(tmp_path)
+    with Serve(tmp_path, *PAIR, "--llama-server", fake.path) as serving:
+        assert serving.info["speculation"] == "on"
+        assert serving.info["alpha"] == serving.info["accepted"] / serving.info["drafted"]
+        assert "it has no --list-devices" in str(serving.info["warnings"])
+    (argv,) = fake.starts
+    assert "--jinja" in argv
+    assert argv[argv.index("--spec-type") + 1].startswith("draft:n_max=3,")
+    assert not {"--slots", "-ngld", "-lv", "--fit-target"} & set(argv)
+
+
+def test_a_real_one_drafts(ik_server: Path, tmp_path: Path) -> None:
+    with Serve(tmp_path, *PAIR, "--llama-server", ik_server) as serving:
+        assert serving.info["flavour"] == "ik_llama"
+        assert serving.info["speculation"] == "on"
+        assert serving.info["drafted"] > 0
