@@ -132,6 +132,7 @@ def write_gguf(
     w = gguf.GGUFWriter(path, arch)
     w.add_block_count(1)
     w.add_embedding_length(32)
+    w.add_context_length(512)
     if tokens:
         w.add_tokenizer_model("gpt2")
         w.add_tokenizer_pre("gpt-2")

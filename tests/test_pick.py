@@ -235,7 +235,8 @@ def test_gemma4_takes_its_assistant_with_draft_mtp_only(tmp_path: Path) -> None:
     (tmp_path / "MTP").mkdir()
     for name, out in (("right", 128), ("narrow", 64)):
         path = tmp_path / "MTP" / f"{name}.gguf"
-        fields = {"gemma4-assistant.embedding_length_out": out, **zoo.GEMMA4.fields()}
+        fields = zoo.shape("gemma4-assistant", name, 64, 1) | zoo.GEMMA4.fields()
+        fields["gemma4-assistant.embedding_length_out"] = out
         zoo.write(path, "gemma4-assistant", fields, {"nextn.pre_projection.weight": (8, 8)})
     found = verdicts(target)
     assert found["right"] is None

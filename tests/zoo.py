@@ -27,9 +27,8 @@ def write(
     types: Mapping[str, str] | None = None,
 ) -> Path:
     """A GGUF 3 file with tensors of zeros, F32 unless `types` names another type."""
-    body = b"".join(
-        _string(k) + _value(v) for k, v in {"general.architecture": arch, **fields}.items()
-    )
+    every = {"general.architecture": arch, **fields}
+    body = b"".join(key_value(k, v) for k, v in every.items())
     table, offset = b"", 0
     for name, shape in tensors.items():
         dims = b"".join(struct.pack("<Q", n) for n in shape)
@@ -44,6 +43,11 @@ def write(
         f.write(head)
         f.truncate(start + offset)
     return path
+
+
+def key_value(key: str, value: Value | bytes) -> bytes:
+    """An entry of the header; `value` as bytes: its type and value as they lie in the file."""
+    return _string(key) + (value if isinstance(value, bytes) else _value(value))
 
 
 def _string(text: str) -> bytes:

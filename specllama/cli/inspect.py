@@ -37,7 +37,12 @@ def inspect(
         info, headers = open_model(file)
     rows = [t for h in headers for t in h.tensors] if tensors else []
     if as_json:
-        data = {**model_json(info), "odd": list(oddities(info)), "drafts": list(drafts(info))}
+        said = {
+            "serve": serve_line(info),
+            "odd": list(oddities(info)),
+            "drafts": list(drafts(info)),
+        }
+        data = {**model_json(info), **said}
         if info.vocabulary:
             data["vocabulary"].pop("table")
         if tensors:
@@ -61,9 +66,10 @@ def lines(m: ModelInfo) -> Iterator[str]:
     parts = f" in {len(m.shards)} parts" if len(m.shards) > 1 else ""
     yield f"file     {m.path} ({mib(m.file_bytes)}{parts})"
     yield f"kind     {m.kind}, architecture {m.architecture or 'unknown'}"
-    if m.names.name:
+    if any((m.names.name, m.names.size_label, m.names.finetune)):
         base = f", based on {m.names.base_models[0]}" if m.names.base_models else ""
-        yield f"name     {m.names.name}{base}"
+        labels = ", ".join(filter(None, (m.names.size_label, m.names.finetune)))
+        yield f"name     {m.names.name}{f' ({labels})' if labels else ''}{base}"
     if m.tensors:
         called = m.quantization
         if m.file_type and m.file_type != m.quantization:
@@ -82,6 +88,8 @@ def lines(m: ModelInfo) -> Iterator[str]:
             f"eos {v.eos_id}{_added(v.add_eos)}"
         )
     yield f"serve    {serve_line(m)}"
+    for fault in m.faults[1:]:
+        yield f"         and {fault.detail} ({fault.rule})"
     for line in drafts(m):
         yield f"drafts   {line}"
     for odd in oddities(m):
@@ -109,7 +117,13 @@ def _added(added: bool) -> str:
 
 
 def serve_line(m: ModelInfo) -> str:
-    """Whether the file can be served."""
+    """Whether the file can be served. With a fault it is never a plain yes."""
+    from specllama.gguf.faults import ALWAYS, KNOWN_BUILDS, MAINLINE
+
+    if m.faults:
+        first = m.faults[0]
+        sure = {ALWAYS: "no", MAINLINE: "not by llama.cpp", KNOWN_BUILDS: "not known"}[first.by]
+        return f"{sure}: {first.detail} ({first.rule})"
     if m.kind == "model":
         return "yes"
     if m.kind == "embedding":

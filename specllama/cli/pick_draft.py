@@ -61,6 +61,7 @@ def pick_draft(
     from specllama.drafts import hub as remote
     from specllama.drafts.discover import discover
     from specllama.drafts.pick import judge
+    from specllama.engine.loading import check_loads
     from specllama.errors import UsageError
     from specllama.memory.devices import machine, parse_sizes
     from specllama.planning.prepare import rpc_servers, target_info, usable_engine
@@ -80,6 +81,7 @@ def pick_draft(
     with printer.busy("looking for drafts …"):
         info = target_info(target)
         engine, caps = usable_engine(llama_server)
+        doubtful = check_loads(info, caps)
         have = machine(engine, parse_sizes(vram) if vram is not None else (), rpc_servers())
         found = discover(info, folders or [])
     if hub:
@@ -97,8 +99,11 @@ def pick_draft(
     if best is not None and download and not best.path.exists():
         here = str(remote.download(str(best.path)))
     if as_json:
-        printer.json(_data(info, picked, space, workload, here))
+        data = _data(info, picked, space, workload, here)
+        printer.json({**data, "warnings": list(doubtful)})
     else:
+        for line in doubtful:
+            printer.say(f"note     {line}")
         _print(printer, info, picked, space, show_all)
         for line in _last_lines(info, picked, workload, here, context):
             printer.say(line)

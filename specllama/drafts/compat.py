@@ -17,6 +17,7 @@ from specllama.engine.capabilities import (
     Capabilities,
 )
 from specllama.engine.command import unsupported
+from specllama.engine.loading import refusal
 from specllama.gguf import ModelInfo, Vocabulary
 
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
@@ -61,6 +62,8 @@ def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = Non
         return _no("engine", reason)
     if not draft.tensors:
         return _no("tensors", "the file holds no tensors")
+    if (fault := refusal(draft, caps)) is not None:
+        return _no(fault.rule, fault.detail)
     rules: Mapping[str, Callable[[ModelInfo, ModelInfo], Verdict]] = {
         "model": vocabulary_verdict,
         "mtp-head": _mtp_head,

@@ -15,6 +15,7 @@ from specllama.drafts.rank import Prediction, predict
 from specllama.drafts.twins import twin
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
+from specllama.engine.loading import doubts
 from specllama.gguf import ModelInfo
 from specllama.workloads import Workload
 
@@ -121,7 +122,11 @@ def _verdict(target: ModelInfo, model: ModelInfo, caps: Capabilities | None) -> 
     if model.kind == "model" and share > _HALF:
         detail = f"it reads {share:.0%} of the target's bytes per token; it cannot pay"
         return compat.Verdict(False, "size", detail)
-    return compat.verdict(target, model, caps)
+    found = compat.verdict(target, model, caps)
+    doubt = next((f for f in doubts(model, caps) if f not in target.faults), None)
+    if found.ok and doubt is not None:
+        return compat.Verdict(False, doubt.rule, f"{doubt.detail}; with --draft it is tried")
+    return found
 
 
 def _twin(model: ModelInfo, same: ModelInfo) -> Rejected:

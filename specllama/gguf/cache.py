@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama import __version__
+from specllama.gguf.faults import Fault
 from specllama.gguf.files import inspect, shards
 from specllama.gguf.layout import Block, Layout
 from specllama.gguf.model import ModelInfo, Names, Sidecar
@@ -16,7 +17,7 @@ from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
 from specllama.storage import cache_dir, strict_json, write_atomically
 
-_VERSION = f"{__version__}/4"  # change when ModelInfo does
+_VERSION = f"{__version__}/5"  # change when ModelInfo does
 _MOST = 5000  # models kept
 
 
@@ -103,6 +104,7 @@ def _restore(data: dict[str, Any], parts: tuple[Path, ...]) -> ModelInfo:
             "layout": Layout(
                 **{**data["layout"], "blocks": tuple(Block(*b) for b in data["layout"]["blocks"])}
             ),
+            "faults": tuple(Fault(**f) for f in data["faults"]),
             "vocabulary": Vocabulary(**{**v, "table": table}) if v else None,
         }
     )

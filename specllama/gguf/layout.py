@@ -66,7 +66,8 @@ class Layout:
     in elements per token: `query`, `ff` (dense), `expert_ff` (one expert), `mixer` (the
     input of a recurrent block), `side_input` (embeddings of their own for every block).
     `v_padded`: without flash attention every V row is as wide
-    as the widest. `problem`: where the header contradicts its tensors, "" if nowhere."""
+    as the widest. `problem`: where the header contradicts its tensors or their sizes are not
+    known, "" if nowhere."""
 
     blocks: tuple[Block, ...]
     embedding: int
@@ -288,6 +289,9 @@ def _problem(
     keeps: Sequence[tuple[int, int]],
 ) -> str:
     """The first place where header and tensors say different things."""
+    unknown = next((t for t in by_name.values() if t.nbytes is None), None)
+    if unknown is not None:
+        return f"{unknown.name} is of {unknown.kind}, whose size is not known"
     width = h.number(f"{arch}.embedding_length")
     table = by_name.get("token_embd.weight")
     if table is not None and width and table.shape and table.shape[0] != width:

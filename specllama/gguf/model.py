@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specllama.gguf import architectures
+from specllama.gguf.faults import Fault, faults
 from specllama.gguf.header import Header, Tensor
 from specllama.gguf.layout import Layout, layout
 from specllama.gguf.types import FILE_TYPES
@@ -49,7 +50,8 @@ class ModelInfo:
     `kind` is one of model, mtp-head, eagle3, dflash, dspark, gemma4-assistant, mmproj,
     adapter, embedding, vocab-only, unknown. `heads`/`kv_heads` have one entry per block.
     `active_bytes` is what one token reads: experts by the share used, no MTP head
-    (`mtp_bytes`), the output matrix (`output_bytes`) included.
+    (`mtp_bytes`), the output matrix (`output_bytes`) included. `mtp_bits`: per weight of the
+    head's own matrices. `faults`: what keeps llama.cpp from loading it.
     """
 
     path: Path
@@ -88,6 +90,7 @@ class ModelInfo:
     vocabulary: Vocabulary | None
     template_hash: str
     missing_bytes: int = 0
+    faults: tuple[Fault, ...] = ()
 
     @property
     def has_mtp_head(self) -> bool:
@@ -123,10 +126,12 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
     experts = h.number(f"{arch}.expert_count")
     used = h.number(f"{arch}.expert_used_count")
     template = h.text("tokenizer.chat_template")
+    kind = _kind(h, arch, names, nextn, head_tensors)
+    vocabulary = read_vocabulary(h)
     return ModelInfo(
         path=paths[0],
         shards=tuple(paths),
-        kind=_kind(h, arch, names, nextn, head_tensors),
+        kind=kind,
         architecture=arch,
         names=_names(h),
         file_bytes=sum(header.file_size for header in headers),
@@ -157,9 +162,10 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         context_length=h.number(f"{arch}.context_length") or None,
         sidecar=_sidecar(h, arch),
         layout=layout(h, tensors),
-        vocabulary=read_vocabulary(h),
+        vocabulary=vocabulary,
         template_hash=hashlib.sha256(template.encode()).hexdigest() if template else "",
         missing_bytes=max(header.missing_bytes for header in headers),
+        faults=faults(headers, kind, vocabulary.n_tokens if vocabulary else None),
     )
 
 
@@ -251,9 +257,19 @@ def _block(name: str) -> int:
     return int(m[1]) if m else -1
 
 
-def _bits(tensors: Sequence[Tensor]) -> float:
-    elements = sum(t.elements for t in tensors)
-    return sum(t.nbytes or 0 for t in tensors) * 8 / elements if elements else 0.0
+def _bits(head: Sequence[Tensor]) -> float:
+    """Bits per weight of a head's matrices. Its norms are kept in full, and the tables it may
+    have of its own are seldom quantised like the rest: neither tells how well it drafts."""
+    matrices = [
+        t
+        for t in head
+        if len(t.shape) > 1
+        and min(t.shape[:2]) > 1
+        and t.nbytes is not None
+        and not t.name.endswith((".embed_tokens.weight", ".shared_head_head.weight"))
+    ]
+    elements = sum(t.elements for t in matrices)
+    return sum(t.nbytes or 0 for t in matrices) * 8 / elements if elements else 0.0
 
 
 def _main_type(tensors: Sequence[Tensor]) -> str:

@@ -43,6 +43,8 @@ TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {
     42: ("Q2_0", 64, 18),
 }
 
+BLOCKS: Mapping[str, int] = {name: elements for name, elements, _ in TENSOR_TYPES.values()}
+
 
 # general.file_type: llama.h, enum llama_ftype (b11434).
 FILE_TYPES: Mapping[int, str] = dict(

@@ -17,6 +17,7 @@ from specllama.drafts.pick import Candidate, pick
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import check_methods
+from specllama.engine.loading import check_loads
 from specllama.engine.settings import Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
@@ -137,7 +138,7 @@ def _named_draft(r: Request, draft: ModelInfo, caps: Capabilities) -> Choice:
     if not verdict.ok:
         return _off(name, verdict.rule, verdict.detail)
     methods = r.methods or (method,)
-    said = tuple(warnings(r.target, method, draft))
+    said = check_loads(draft, caps) + tuple(warnings(r.target, method, draft))
     spec = _speculation(r, methods, draft)
     return Choice(spec, "you named the draft", warnings=said, draft=draft)
 

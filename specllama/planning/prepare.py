@@ -12,6 +12,7 @@ from specllama.engine.capabilities import Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.loading import check_loads
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
@@ -59,13 +60,14 @@ def prepare(
     target = target_info(settings.model)
     draft = inspect(wish.draft) if wish.draft else None
     engine, capabilities = usable_engine(llama_server)
+    doubtful = check_loads(target, capabilities)
     user = read(user_args, capabilities, os.environ)
     check(settings, user)
     request = Request(target, workload, draft, methods, wish.n_max, wish.p_min, wish.draft_layers)
     choice = choose(request, capabilities)
     choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
-    notes = tuple(_slot_notes(settings.parallel, choice, capabilities))
+    notes = doubtful + tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
     slot_context = context_of(target, settings, user) // settings.parallel
     notes += tuple(limits(target, choice, user, slot_context))

@@ -1,0 +1,369 @@
+"""Files that llama.cpp does not load: named before a launch, and refused by the real server."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama.drafts.compat import verdict
+from specllama.drafts.discover import Found
+from specllama.drafts.pick import judge
+from specllama.drafts.warnings import warnings
+from specllama.engine.loading import check_loads, doubts, refusal
+from specllama.gguf import GgufError, ModelInfo, architectures, foreign, inspect
+from specllama.gguf.faults import ALWAYS, KNOWN_BUILDS, MAINLINE
+from specllama.planning.plan import free_port
+from specllama.workloads import load
+from tests import giants, help_render
+from tests.edited import edited
+from tests.support import MODELS, specllama
+
+TARGET, TRUNK, HEAD = (MODELS / f"{n}.gguf" for n in ("target", "mtp-trunk", "mtp-head"))
+OLD = help_render.capabilities("b11434")
+NEW = replace(OLD, build=12000)
+
+
+def _u16(n: int) -> bytes:
+    return struct.pack("<IH", 2, n)
+
+
+Make = Callable[[Path], Path]
+# What is wrong → (how it is made, the rule, who refuses it, what is said)
+FILES: dict[str, tuple[Make, str, str, str]] = {
+    "an architecture of a branch": (
+        lambda to: edited(TARGET, to, {"general.architecture": "qwen35moe_mtp"}),
+        "architecture",
+        KNOWN_BUILDS,
+        "'qwen35moe_mtp'; branches with MTP",
+    ),
+    "an architecture of tomorrow": (
+        lambda to: edited(TARGET, to, {"general.architecture": "llama9"}),
+        "architecture",
+        KNOWN_BUILDS,
+        "up to b11434 knows no architecture 'llama9'; it needs a newer llama.cpp",
+    ),
+    "a tensor type of a fork": (
+        lambda to: edited(TARGET, to, add={"blk.0.attn_q.weight": ((256, 256), 105)}),
+        "tensor type",
+        KNOWN_BUILDS,
+        "no tensor type 105 (of 'blk.0.attn_q.weight'); ROCmFPX",
+    ),
+    "a key that comes twice": (
+        lambda to: edited(TARGET, to, again="general.name"),
+        "repeated key",
+        MAINLINE,
+        "the key 'general.name' comes more than once",
+    ),
+    "a tensor that comes twice": (
+        lambda to: edited(TARGET, to, again="blk.0.attn_q.weight"),
+        "repeated tensor",
+        ALWAYS,
+        "the tensor 'blk.0.attn_q.weight' comes more than once",
+    ),
+    "three entries for four layers": (
+        lambda to: edited(TARGET, to, {"llama.attention.head_count_kv": [2, 2, 2]}),
+        "array length",
+        ALWAYS,
+        "llama.attention.head_count_kv has 3 entries for 4 blocks",
+    ),
+    "layers without end": (
+        lambda to: edited(TARGET, to, {"llama.block_count": 2**32 - 1}),
+        "layers",
+        ALWAYS,
+        "llama.block_count is 4294967295; llama.cpp takes 1 to 512",
+    ),
+    "no layers": (
+        lambda to: edited(TARGET, to, {"llama.block_count": 0}),
+        "layers",
+        ALWAYS,
+        "llama.block_count is 0",
+    ),
+    "more heads than layers": (
+        lambda to: edited(TRUNK, to, {"mimo2.nextn_predict_layers": 9}),
+        "layers",
+        ALWAYS,
+        "mimo2.nextn_predict_layers is 9, of 4 blocks",
+    ),
+    "no context length": (
+        lambda to: edited(TARGET, to, drop=["llama.context_length"]),
+        "key",
+        ALWAYS,
+        "the key llama.context_length is missing",
+    ),
+    "one part alone": (
+        lambda to: edited(TARGET, to, {"split.count": _u16(3), "split.no": _u16(0)}),
+        "parts",
+        ALWAYS,
+        "split.count says it is one of 3 parts",
+    ),
+    "a vision tower inside": (
+        lambda to: edited(
+            TARGET,
+            to,
+            add={"v.blk.0.attn_q.weight": ((32, 32), "F32"), "mm.0.weight": ((32, 32), "F32")},
+        ),
+        "foreign tensors",
+        KNOWN_BUILDS,
+        "2 tensors such as 'v.blk.0.attn_q.weight' have names unknown to llama.cpp up to b11434; "
+        "Ollama keeps the vision part",
+    ),
+    "names of the original": (
+        lambda to: edited(TARGET, to, add={"model.norm.weight": ((256,), "F32")}),
+        "foreign tensors",
+        KNOWN_BUILDS,
+        "it was not converted for llama.cpp",
+    ),
+    "rows for half the tokens": (
+        lambda to: edited(TARGET, to, add={"output.weight": ((256, 2048), "Q8_0")}),
+        "rows",
+        ALWAYS,
+        "output.weight has 2048 rows for 4096 tokens",
+    ),
+    "no embeddings": (
+        lambda to: edited(TARGET, to, drop=["token_embd.weight"]),
+        "embeddings",
+        ALWAYS,
+        "it has no token_embd.weight",
+    ),
+    "rows that end inside a block": (
+        lambda to: edited(TARGET, to, add={"blk.0.attn_q.weight": ((250, 256), "Q8_0")}),
+        "tensor table",
+        ALWAYS,
+        "has 250 elements, no multiple of Q8_0's block",
+    ),
+    "a name too long": (
+        lambda to: edited(TARGET, to, add={"blk.0." + "x" * 60: ((32,), "F32")}),
+        "tensor table",
+        MAINLINE,
+        "too long a name",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_what_cannot_be_loaded_is_named(tmp_path: Path, what: str) -> None:
+    make, rule, by, said = FILES[what]
+    info = inspect(make(tmp_path / "m.gguf"))
+    first = info.faults[0]
+    assert (first.rule, first.by) == (rule, by)
+    assert said in first.detail
+    assert (refusal(info, None) is None) is (by != ALWAYS)
+    assert refusal(info, OLD) == first
+    assert (refusal(info, NEW) is None) is (by == KNOWN_BUILDS)
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_the_real_server_refuses_it_too(native: Path, tmp_path: Path, what: str) -> None:
+    path = FILES[what][0](tmp_path / "m.gguf")
+    argv = [native, "-m", path, "-c", "64", "-np", "1", "-t", "1", "--no-warmup"]
+    argv += ["--host", "127.0.0.1", "--port", str(free_port("127.0.0.1", 0))]
+    done = subprocess.run(list(map(str, argv)), capture_output=True, timeout=60, check=False)
+    assert done.returncode != 0
+
+
+def test_files_that_are_served_have_no_fault(tmp_path: Path) -> None:
+    for path in (*MODELS.glob("*.gguf"), edited(TARGET, tmp_path / "m.gguf")):
+        assert inspect(path).faults == ()
+    for name in giants.GIANTS:
+        assert inspect(giants.build(tmp_path, name)).faults == (), name
+
+
+def test_real_models_have_no_fault(smollm2: Path, gemma: Path) -> None:
+    assert inspect(smollm2).faults == inspect(gemma).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"], "split.count nothing"),
+        (["m.gguf"], ""),
+    ],
+)
+def test_the_parts_of_a_name_are_those_of_the_header(
+    tmp_path: Path, names: list[str], said: str
+) -> None:
+    for i, name in enumerate(names):
+        edited(TARGET, tmp_path / name, drop=[] if i == 0 else ["token_embd.weight"])
+    rules = {f.rule: f.detail for f in inspect(tmp_path / names[0]).faults}
+    assert said in rules.get("parts", "")
+    assert bool(said) is ("parts" in rules)
+
+
+def test_inspect_never_says_yes_to_a_file_with_a_fault(tmp_path: Path) -> None:
+    for what, start in (
+        ("layers without end", "serve    no: "),
+        ("a key that comes twice", "serve    not by llama.cpp: "),
+        ("a tensor type of a fork", "serve    not known: "),
+    ):
+        path = FILES[what][0](tmp_path / "m.gguf")
+        done = specllama("inspect", path)
+        assert done.returncode == 0, done.stderr
+        assert start in done.stdout
+        assert FILES[what][3] in " ".join(done.stdout.split())
+    data = json.loads(specllama("inspect", path, "--json").stdout)
+    assert data["serve"].startswith("not known: ")
+    assert data["faults"][0]["rule"] == "tensor type"
+
+
+def test_serve_refuses_what_surely_does_not_load(native: Path, tmp_path: Path) -> None:
+    path = FILES["three entries for four layers"][0](tmp_path / "m.gguf")
+    done = specllama("serve", path, "--dry-run", "--llama-server", native)
+    assert done.returncode == 2
+    assert "3 entries for 4 blocks (array length)" in " ".join(done.stderr.split())
+    assert "pick-draft" not in done.stderr
+
+
+def test_serve_warns_of_what_a_newer_build_may_load(native: Path, tmp_path: Path) -> None:
+    """The server of the tests has no build number: it may be newer than the list."""
+    path = FILES["a vision tower inside"][0](tmp_path / "m.gguf")
+    done = specllama("serve", path, "--dry-run", "--llama-server", native)
+    assert done.returncode == 0, done.stderr
+    assert "may not load m.gguf: 2 tensors such as" in " ".join(done.stdout.split())
+
+
+# ---- drafts ------------------------------------------------------------------
+
+HEADS: dict[str, tuple[Make, str, str]] = {
+    "FastMTP": (
+        lambda to: edited(
+            HEAD, to, add={"output.weight": ((128, 1024), "Q8_0"), "d2t": ((1024,), "I64")}
+        ),
+        "d2t",
+        "does for EAGLE-3 and DFlash only",
+    ),
+    "an output of its own that is short": (
+        lambda to: edited(
+            HEAD, to, add={"blk.3.nextn.shared_head_head.weight": ((128, 1024), "Q8_0")}
+        ),
+        "rows",
+        "blk.3.nextn.shared_head_head.weight has 1024 rows for 4096 tokens",
+    ),
+    "a short output": (
+        lambda to: edited(HEAD, to, add={"output.weight": ((128, 1024), "Q8_0")}),
+        "rows",
+        "output.weight has 1024 rows for 4096 tokens",
+    ),
+    "no embeddings": (
+        lambda to: edited(HEAD, to, drop=["token_embd.weight"]),
+        "embeddings",
+        "no token_embd.weight, which a head in a file of its own needs",
+    ),
+}
+
+
+def pick(target: ModelInfo, draft: ModelInfo, build: int = 11434) -> tuple[str, str]:
+    """The rule that drops the draft, and its detail; ("", "") for one that is taken."""
+    caps = replace(OLD, build=build)
+    picked = judge(target, load("code"), caps, Found((draft,)))
+    said = ((r.rule, r.detail) for r in picked.rejected if r.what == draft.path.name)
+    return next(said, ("", ""))
+
+
+@pytest.mark.parametrize("build", [11434, 12000])
+@pytest.mark.parametrize("what", HEADS)
+def test_a_head_whose_rows_do_not_fit_is_not_chosen(tmp_path: Path, what: str, build: int) -> None:
+    make, rule, said = HEADS[what]
+    target, head = inspect(TRUNK), inspect(make(tmp_path / "head.gguf"))
+    assert head.kind == "mtp-head"
+    got = pick(target, head, build)
+    assert got[0] == rule
+    assert said in got[1]
+    assert not verdict(target, head, OLD).ok
+    named = doubts(head, NEW)
+    assert verdict(target, head, NEW).ok is bool(named)  # tried when the user names it
+    assert pick(target, inspect(HEAD), build) == ("", "")
+
+
+@pytest.mark.parametrize("what", HEADS)
+def test_the_real_server_refuses_such_a_head(native: Path, tmp_path: Path, what: str) -> None:
+    head = HEADS[what][0](tmp_path / "head.gguf")
+    argv = [native, "-m", TRUNK, "-md", head, "--spec-type", "draft-mtp", "-c", "64", "-np", "1"]
+    argv += ["-t", "1", "--no-warmup", "--port", str(free_port("127.0.0.1", 0))]
+    done = subprocess.run(list(map(str, argv)), capture_output=True, timeout=60, check=False)
+    assert done.returncode != 0
+
+
+def test_a_head_in_the_target_with_short_rows_is_named(tmp_path: Path) -> None:
+    whole = edited(MODELS / "mtp.gguf", tmp_path / "m.gguf", add={"d2t": ((1024,), "I64")})
+    info = inspect(whole)
+    assert [f.rule for f in info.faults] == ["d2t"]
+    with pytest.raises(GgufError, match="does not load this file: its rows are mapped"):
+        check_loads(info, OLD)
+    assert "may not load m.gguf" in check_loads(info, NEW)[0]
+
+
+def test_norms_do_not_hide_the_bits_of_a_head(tmp_path: Path) -> None:
+    """Its matrices at two bits, and tables of its own at eight: the average was over five."""
+    small = {
+        f"blk.3.{n}.weight": (shape, "IQ1_S")
+        for n, shape in {
+            "attn_output": (256, 128),
+            "ffn_down": (256, 128),
+            "nextn.eh_proj": (256, 128),
+            "attn_qkv": (256, 192),
+            "ffn_gate": (256, 128),
+            "ffn_up": (256, 128),
+        }.items()
+    }
+    tables = {"blk.3.nextn.shared_head_head.weight": ((128, 4096), "Q8_0")}
+    head = inspect(edited(HEAD, tmp_path / "head.gguf", add={**small, **tables}))
+    assert head.mtp_bits == 50 * 8 / 256
+    said = list(warnings(inspect(TRUNK), "draft-mtp", head))
+    assert "the head is quantised to 1.6 bits" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "tensors", "rule"),
+    [
+        ({}, {"output.weight": (64, 32), "d2t": (16,)}, "rows"),
+        ({}, {"output.weight": (64, 16), "d2t": (16,)}, ""),
+        ({}, {"output.weight": (64, 32)}, "rows"),
+        ({}, {"output.weight": (64, 4096)}, ""),
+        ({}, {"d2t": (16,)}, "d2t"),
+    ],
+)
+def test_rows_of_an_eagle3_head_are_those_of_its_d2t(
+    tmp_path: Path, fields: dict[str, int], tensors: dict[str, tuple[int, ...]], rule: str
+) -> None:
+    keys = {f"eagle3.{k}": 1 for k in ("context_length", "embedding_length", "block_count")}
+    add = {n: (shape, "I64" if n == "d2t" else "F32") for n, shape in tensors.items()}
+    source = edited(TARGET, tmp_path / "a.gguf", drop=_tensors())
+    path = edited(source, tmp_path / "b.gguf", {"general.architecture": "eagle3", **keys}, add=add)
+    assert [f.rule for f in inspect(path).faults] == ([rule] if rule else [])
+
+
+def _tensors() -> list[str]:
+    from specllama.gguf import read_header
+
+    return [t.name for t in read_header(TARGET).tensors]
+
+
+# ---- the lists ---------------------------------------------------------------
+
+
+def test_makers_are_named_for_every_kind_of_foreign_file() -> None:
+    assert "Ollama" in foreign.maker_of_architecture("gptoss")
+    assert "spells it 'gpt-oss'" in foreign.maker_of_architecture("gpt_oss")
+    assert "ComfyUI" in foreign.maker_of_architecture("flux")
+    assert "ik_llama.cpp" in foreign.maker_of_type("type 137")
+    assert "took this type out" in foreign.maker_of_type("type 31")
+    assert "newer" in foreign.maker_of_type("type 43")
+    assert "layout" in foreign.maker_of_tensor("mtp.layers.0.weight")
+
+
+def test_the_lists_hold_what_gguf_py_knows() -> None:
+    import gguf
+
+    ours = architectures.KNOWN
+    theirs = set(gguf.MODEL_ARCH_NAMES.values())
+    assert {a for a in theirs - ours if a not in _ONLY_IN_PYTHON} == set()
+    assert ours >= architectures.SIDECARS | architectures.EMBEDDING | architectures.HYBRID
+
+
+_ONLY_IN_PYTHON = {"mmproj"}
