@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from tests.support import MODELS
+
+# A background job of a shell ignores Ctrl-C, and so would every process that a test starts: they
+# inherit what is ignored, but not a handler of ours.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
 MODELS_ENV = "SPECLLAMA_TEST_MODELS"

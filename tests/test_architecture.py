@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "specllama"
 # Top to bottom. Modules without a room of their own lie below everything.
 FLOORS = ["cli", "serving", "tuning", "planning", "drafts", "memory", "workloads", "engine", "gguf"]
-BASEMENT = {"config", "resources", "storage", "logs", "errors", "__init__"}
+BASEMENT = {"config", "resources", "storage", "logs", "stop", "errors", "__init__"}
 
 
 def room(parts: tuple[str, ...]) -> str:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> None:
-    """The `specllama` command. Exits 0, 1 (a run failed), 2 (usage, input), 3 (--strict)."""
+    """The `specllama` command. Exits 0, 1 (a run failed), 2 (usage, input), 3 (--strict), or
+    128 + a signal's number."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of what is being imported
     from specllama.cli.app import run
+    from specllama.stop import Stopped, ignore_from_now, stop_on_signals
 
-    sys.exit(run(sys.argv[1:]))
+    try:
+        with stop_on_signals():
+            code = run(sys.argv[1:])
+            ignore_from_now()
+    except Stopped as e:
+        code = e.exit_code
+    sys.exit(code)

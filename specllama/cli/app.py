@@ -17,6 +17,7 @@ from specllama import __version__
 from specllama.cli.shown import cut
 from specllama.cli.streams import steady
 from specllama.errors import SpecllamaError, UsageError
+from specllama.stop import Stopped
 
 app = typer.Typer(
     name="specllama",
@@ -68,6 +69,8 @@ def _run(argv: Sequence[str]) -> int:
         code = app(
             args=ours or ["--help"], obj=theirs, prog_name="specllama", standalone_mode=False
         )
+    except Stopped as e:
+        return _print_error("stopped", "", e.exit_code)
     except SystemExit as e:  # completion ends that way
         return e.code if isinstance(e.code, int) else 0
     except Exception as e:
@@ -127,7 +130,7 @@ def _say_error(e: Exception) -> int:
     if isinstance(e, SpecllamaError):
         return _print_error(e.message, e.hint, e.exit_code)
     if type(e).__name__ == "Abort":  # Ctrl-C, as click has it
-        return _print_error("stopped", "", 1)
+        return _print_error("stopped", "", 130)
     # typer's own (its exception classes moved between versions, so by what they offer)
     if hasattr(e, "format_message"):
         context = getattr(e, "ctx", None)

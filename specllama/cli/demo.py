@@ -38,7 +38,6 @@ def demo(
     from specllama.resources import demo_model
     from specllama.serving.launch import launch
     from specllama.serving.serve import Ready, check
-    from specllama.serving.stop import Stopped, stop_on_signals
 
     no_passthrough(ctx.obj or (), "demo")
     printer = Printer(as_json)
@@ -54,16 +53,12 @@ def demo(
     printer.say(f"command  {plan.command.display()}")
     if dry_run:
         return
-    with stop_on_signals():
-        try:
-            running = launch(plan, new_log(plan.settings.port), ServeReport(printer))
-            try:
-                engagement = check(running)
-                completion = running.client.complete(_PROMPT, 64, {"temperature": 0.0})
-            finally:
-                running.stop()
-        except Stopped:
-            return
+    running = launch(plan, new_log(plan.settings.port), ServeReport(printer))
+    try:
+        engagement = check(running)
+        completion = running.client.complete(_PROMPT, 64, {"temperature": 0.0})
+    finally:
+        running.stop()
     if as_json:
         ready = ready_data(Ready(running, engagement))
         printer.json({**ready, "prompt": _PROMPT, "completion": completion.text})

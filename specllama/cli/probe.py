@@ -187,17 +187,16 @@ def _show_planned(printer: Printer, asked: Any) -> None:
 
 
 def _measured(printer: Printer, asked: Any) -> tuple[Probed, ...]:
-    """The answers; whatever there is after Ctrl-C."""
+    """The answers; whatever there is after Ctrl-C or another signal that ends us."""
     from specllama.logs import new_log
     from specllama.serving.probe import probe as run
-    from specllama.serving.stop import Stopped
     from specllama.tuning.errors import TuningError
 
     log = new_log(0).with_suffix(".probe.log")
     try:
         with printer.progress("probing") as progress:
             return run(asked, log, progress)
-    except (KeyboardInterrupt, Stopped):
+    except KeyboardInterrupt:
         raise TuningError("stopped before anything was measured") from None
 
 
@@ -228,7 +227,6 @@ def _replay(printer: Printer, asked: Any, file: Path, dry_run: bool) -> None:
     from specllama.cli import replay_lines as lines
     from specllama.logs import new_log
     from specllama.serving.replay import planned_replay, replay
-    from specllama.serving.stop import Stopped
     from specllama.tuning.conversations import read_conversations
     from specllama.tuning.errors import TuningError
 
@@ -244,7 +242,7 @@ def _replay(printer: Printer, asked: Any, file: Path, dry_run: bool) -> None:
     try:
         with printer.progress("replay") as progress:
             found = replay(asked, source, new_log(0).with_suffix(".replay.log"), progress)
-    except (KeyboardInterrupt, Stopped):
+    except KeyboardInterrupt:
         raise TuningError("stopped before anything was replayed") from None
     if printer.as_json:
         printer.json(lines.data(found))

@@ -108,8 +108,8 @@ def serve(
     from specllama.planning.prepare import Wish, prepare
     from specllama.serving.scope import Scope
     from specllama.serving.serve import serve as run
-    from specllama.serving.stop import Stopped, stop_on_signals
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
+    from specllama.stop import Stopped
     from specllama.tuning.prompts import read_prompts
 
     if tune not in (AUTO, OFF, FULL):
@@ -146,17 +146,16 @@ def serve(
     path = log or new_log(plan.settings.port)
     outcome = None
     try:
-        # held from the first server to the last line, so that none is left behind
-        with stop_on_signals(but=("SIGINT",)):
-            with printer.progress("tuning") as progress:
-                outcome = tuned_plan(plan, wanted, path, progress)
-            for line in tuning_lines(outcome):
-                printer.say(line)
-            report = ServeReport(printer, tuning_data(outcome))
-            known = outcome.source in ("cached", "measured")
-            run(outcome.plan, path, report, strict, known, outcome.running)
-    except Stopped:
-        return
+        with printer.progress("tuning") as progress:
+            outcome = tuned_plan(plan, wanted, path, progress)
+        for line in tuning_lines(outcome):
+            printer.say(line)
+        report = ServeReport(printer, tuning_data(outcome))
+        known = outcome.source in ("cached", "measured")
+        run(outcome.plan, path, report, strict, known, outcome.running)
+    except Stopped as e:  # before it served
+        if e.by_hand:
+            raise
     finally:
         if outcome is not None and outcome.running is not None:
             outcome.running.stop()

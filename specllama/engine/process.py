@@ -6,6 +6,7 @@ specllama, which then stops it in order. Only processes started here are ever ki
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from specllama.engine import orphans
 from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
 from specllama.logs import ServerLog
+from specllama.stop import held
 
 STALL_S = 90.0  # no sign of progress for so long while loading = stuck
 STOP_S = 10.0  # what a server gets to end after SIGTERM
@@ -58,14 +60,19 @@ class ServerProcess:
         return self.output.text(last_bytes)
 
     def stop(self, patience: float = STOP_S) -> int:
-        """Ends the server: SIGTERM to its group, SIGKILL after `patience` seconds. Reaps it."""
-        if self.popen.poll() is None:
-            _signal_group(self.popen, signal.SIGTERM)
-            try:
-                return self.popen.wait(patience)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        return self.popen.wait()
+        """Ends the server: SIGTERM to its group, SIGKILL after `patience` seconds, or at once
+        when we are stopped meanwhile. Reaps it."""
+        try:
+            if self.popen.poll() is None:
+                _signal_group(self.popen, signal.SIGTERM)
+                self.popen.wait(patience)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self.kill()
+            code = self.popen.wait()
+            _up.discard(self.popen)
+        return code
 
     def kill(self) -> None:
         """Ends the server at once."""
@@ -88,13 +95,26 @@ def start(command: Command, log: Path) -> ServerProcess:
             f"{log}: the server's log cannot be written ({e.strerror or e})",
             "Give another file with --log FILE.",
         ) from None
-    with out:
+    with out, held():  # from its first moment it is one that can be ended
         try:
             popen = _popen(command, out)
         except OSError as e:
             raise EngineError(f"{command.argv[0]} cannot be started ({e.strerror or e})") from None
-    orphans.adopt(popen)
+        orphans.adopt(popen)
+        _up.add(popen)
     return ServerProcess(popen, output, time.monotonic())
+
+
+_up: set[subprocess.Popen[bytes]] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """For a server whose start a signal cut short, so that nobody else knows of it."""
+    for popen in _up:
+        if popen.poll() is None:
+            _signal_group(popen, getattr(signal, "SIGKILL", signal.SIGTERM))
+            popen.wait()
 
 
 def _popen(command: Command, out: FileIO) -> subprocess.Popen[bytes]:

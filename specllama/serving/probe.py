@@ -13,7 +13,7 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import Wish, prepare
 from specllama.serving.lab import Lab
 from specllama.serving.scope import Scope, held, own_types, subject, task, worth
-from specllama.serving.stop import stop_on_signals
+from specllama.stop import ALL, stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, OPEN, Progress, Tuned
 from specllama.tuning.results import Subject
@@ -72,8 +72,8 @@ def planned(asked: Asked) -> Iterator[Planned]:
 
 
 def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
-    """One answer per workload, in order. After Ctrl-C, those until then (the last one
-    `stopped`); KeyboardInterrupt when there is nothing yet.
+    """One answer per workload, in order. After Ctrl-C or SIGTERM, those until then (the last
+    one `stopped`); KeyboardInterrupt when there is nothing yet.
 
     Raises TuningError when a baseline cannot be measured.
     """
@@ -81,7 +81,7 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
     for each in planned(asked):
         lab = Lab(each.plan, log)
         try:
-            with stop_on_signals(but=("SIGINT",)):
+            with stop_on_signals(ALL):
                 found = tune(lab, each.task, progress)
         except Interrupted as e:
             return (*out, Probed(each, e.partial, stopped=True))

@@ -20,7 +20,7 @@ from specllama.engine.settings import Speculation
 from specllama.errors import UsageError
 from specllama.serving.lab import Lab
 from specllama.serving.probe import Asked, Planned, planned
-from specllama.serving.stop import stop_on_signals
+from specllama.stop import ALL, stop_on_signals
 from specllama.tuning.arms import Dropped, NgramMap, Progress, way
 from specllama.tuning.conversations import Conversations
 from specllama.tuning.costs import Costs, why_no_draft
@@ -92,7 +92,7 @@ def replay(asked: Asked, source: Conversations, log: Path, progress: Progress) -
     work = _Work(p, asked.budget, progress)
     lab = Lab(p.plan, log)
     try:
-        with stop_on_signals(but=("SIGINT",)):
+        with stop_on_signals(ALL):
             work.say("loading the model")
             served = lab.start(None, lambda: work.say("loading the model"))
             past = work.told(served.client, source)

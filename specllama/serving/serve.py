@@ -12,8 +12,8 @@ from specllama.engine.exits import Exit, explain
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
 from specllama.serving.launch import Launch, Progress, ended_hint, launch
-from specllama.serving.stop import Stopped, stop_on_signals
 from specllama.serving.verify import Engagement, verify
+from specllama.stop import Stopped, stop_on_signals
 
 MAX_QUICK_CRASHES = 3  # in a row; then it is no accident
 QUICK_S = 60.0  # one that answered for longer is counted afresh; loading may take any time
@@ -43,7 +43,8 @@ def serve(
     known: bool = False,
     running: Launch | None = None,
 ) -> None:
-    """Runs until the user stops it (returns), or raises the error that ended it.
+    """Runs until the user stops it (returns), or raises the error that ended it; Stopped
+    when that was before it served.
     `known`: these settings were measured before, so that a brief check is enough. `running`:
     the plan's server, when it is up already.
 
@@ -55,32 +56,34 @@ def serve(
             running.stop()
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     with stop_on_signals():
-        try:
-            _serve(plan, log, report, strict, known, running)
-        except Stopped:
-            return
+        _serve(plan, log, report, strict, known, running)
 
 
 def _serve(
     plan: Plan, log: Path, report: Report, strict: bool, known: bool, up: Launch | None
 ) -> None:
-    quick = 0
-    while True:
-        running, up = up or launch(plan, log, report), None
-        answered = time.monotonic()
-        try:
-            with report.busy("checking that it drafts …"):
-                engagement = check(running, known)
-            if strict and not engagement.engaged:
-                raise StrictError(f"speculation OFF because {engagement.reason}")
-            if running.server.exit_code() is None:
-                report.ready(Ready(running, engagement))
-            why = _wait_for_exit(running)
-        finally:
-            running.stop()
-        lived = time.monotonic() - answered
-        quick = quick + 1 if lived < QUICK_S else 1
-        plan = _after_crash(running.plan, why, quick, log, report)
+    quick, served = 0, False
+    try:
+        while True:
+            running, up = up or launch(plan, log, report), None
+            answered = time.monotonic()
+            try:
+                with report.busy("checking that it drafts …"):
+                    engagement = check(running, known)
+                if strict and not engagement.engaged:
+                    raise StrictError(f"speculation OFF because {engagement.reason}")
+                if running.server.exit_code() is None:
+                    served = True
+                    report.ready(Ready(running, engagement))
+                why = _wait_for_exit(running)
+            finally:
+                running.stop()
+            lived = time.monotonic() - answered
+            quick = quick + 1 if lived < QUICK_S else 1
+            plan = _after_crash(running.plan, why, quick, log, report)
+    except Stopped:
+        if not served:
+            raise
 
 
 def check(running: Launch, brief: bool = False) -> Engagement:

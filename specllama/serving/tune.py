@@ -12,7 +12,7 @@ from specllama.planning.plan import Plan
 from specllama.serving.lab import Lab
 from specllama.serving.launch import Launch, LaunchFailed, observe
 from specllama.serving.scope import Scope, held, own_types, subject, task, worth
-from specllama.serving.stop import stop_on_signals
+from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import CRASHED, OPEN, Progress, Tuned
 from specllama.tuning.errors import TuningError
@@ -58,7 +58,8 @@ class Wanted:
 def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Outcome:
     """The plan with the settings that were measured to be fastest.
 
-    Ctrl-C while measuring skips the rest and goes on. Raises Stopped on SIGTERM, EngineError
+    Ctrl-C while measuring skips the rest and goes on. Raises Stopped on a second one and on
+    SIGTERM, EngineError
     when no server of this model can start.
     """
     if wanted.mode == OFF:
@@ -103,7 +104,7 @@ def _searched(
     notes: Sequence[str],
 ) -> Outcome:
     try:
-        with stop_on_signals(but=("SIGINT",)):
+        with stop_on_signals(INTERRUPT):
             found = tune(lab, told, progress, earlier)
     except Interrupted as e:
         if e.partial.arms:  # what was refuted is not served

@@ -1,0 +1,118 @@
+"""Signals that ask us to end, as exceptions in the main thread.
+
+`Stopped` begins an orderly end, which no later signal breaks off: it is bounded (a server gets
+SIGTERM, then SIGKILL). Where something can be skipped, the first signal is a KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+INTERRUPT: Collection[str] = ("SIGINT",)
+ALL: Collection[str] = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+
+
+class Stopped(BaseException):
+    """Asked to end, by the signal `signum`. Not an error."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it was Ctrl-C."""
+        return self.signum == signal.SIGINT
+
+    @property
+    def exit_code(self) -> int:
+        """As shells have it."""
+        return 128 + self.signum
+
+
+class _State:
+    """`skips`: for each context that is open, the signals that skip what is done in it.
+    `waiting`: signals that came while they were held back."""
+
+    def __init__(self) -> None:
+        self.skips: list[set[int]] = []
+        self.ending = False
+        self.held = 0
+        self.waiting: list[int] = []
+
+
+_state = _State()
+
+
+@contextmanager
+def stop_on_signals(skip: Collection[str] = ()) -> Iterator[None]:
+    """Inside, the first signal that asks to end raises Stopped, or KeyboardInterrupt when it is
+    named in `skip`. A signal that our parent set to be ignored stays ignored (nohup). For the
+    main thread."""
+    outermost = not _state.skips
+    before = _take_over() if outermost else {}
+    _state.skips.append(_numbers(skip))
+    try:
+        yield
+    finally:
+        if outermost:
+            _state.ending = True
+            for s, handler in before.items():
+                if signal.getsignal(s) is _on_signal:
+                    signal.signal(s, handler if handler is not None else signal.SIG_DFL)
+            _state.ending = False
+        _state.skips.pop()
+
+
+def ignore_from_now() -> None:
+    """For the last moments: everything is done, and no signal changes how it went."""
+    for s in _numbers(ALL):
+        signal.signal(s, signal.SIG_IGN)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Inside, signals wait: for the few steps that must not be parted."""
+    _state.held += 1
+    try:
+        yield
+    finally:
+        _state.held -= 1
+        if not _state.held and _state.waiting:
+            first, *_state.waiting = _state.waiting
+            _react(first)
+
+
+def _numbers(names: Collection[str]) -> set[int]:
+    return {getattr(signal, n) for n in names if hasattr(signal, n)}
+
+
+def _take_over() -> dict[int, Any]:
+    """The handlers that were there before ours."""
+    before = {s: signal.getsignal(s) for s in _numbers(ALL)}
+    before = {s: handler for s, handler in before.items() if handler is not signal.SIG_IGN}
+    for s in before:
+        signal.signal(s, _on_signal)
+    return before
+
+
+def _on_signal(signum: int, _frame: FrameType | None) -> None:
+    if _state.held:
+        _state.waiting.append(signum)
+    else:
+        _react(signum)
+
+
+def _react(signum: int) -> None:
+    if _state.ending or not _state.skips:
+        return
+    skip = _state.skips[-1]
+    if signum in skip:
+        skip.clear()  # the next one ends it
+        raise KeyboardInterrupt
+    _state.ending = True
+    raise Stopped(signum)

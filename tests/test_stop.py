@@ -1,0 +1,289 @@
+"""Signals: an orderly end whenever they come, however often, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from specllama.engine import process
+from specllama.engine.command import Command
+from specllama.engine.settings import Settings
+from specllama.planning.prepare import Wish
+from specllama.serving import probe as probing
+from specllama.serving.probe import Asked
+from specllama.stop import ALL, INTERRUPT, Stopped, held, ignore_from_now, stop_on_signals
+from specllama.storage import write_atomically
+from specllama.tuning.arms import DECIDED, Tuned
+from specllama.tuning.search import Interrupted
+from tests.fake_server import Fake
+from tests.support import MODELS, ONE_THREAD, Serve, gone, script
+
+TARGET = MODELS / "target.gguf"
+# Sends Ctrl-C twice when a module is about to be imported.
+_HOOK = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["AT"] and "serve" in sys.orig_argv:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def using(path: Path) -> list[psutil.Process]:
+    """Processes that name the file in their arguments."""
+    found = []
+    for p in psutil.process_iter():
+        try:
+            if any(str(path) in a for a in p.cmdline()) and p.status() != psutil.STATUS_ZOMBIE:
+                found.append(p)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "specllama.cli.app",
+        "typer",
+        "specllama.stop",
+        "specllama.cli.serve",
+        "specllama.planning.prepare",
+        "specllama.serving.serve",
+        "platformdirs",
+    ],
+)
+def test_ctrl_c_twice_while_it_starts_is_quiet(tmp_path: Path, at: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_HOOK)
+    model = tmp_path / "model.gguf"
+    model.write_bytes(TARGET.read_bytes())
+    state = tmp_path / "state"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "AT": at, "PYTHONPATH": path}
+    env |= {f"XDG_{x}_HOME": str(state) for x in ("CACHE", "STATE")}
+    argv = [sys.executable, "-m", "specllama", "serve", str(model), "--llama-server", "embedded"]
+    done = subprocess.run(
+        [*argv, "--port", "0", "--tune", "off", *ONE_THREAD],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (-signal.SIGINT, 130)  # a shell calls both 130
+    assert done.stderr in ("", "error: stopped\n")
+    assert "serving" not in done.stdout
+    assert not using(model)
+    assert [p for p in state.rglob("*") if p.is_file() and p.suffix not in (".json", ".log")] == []
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_stop_before_it_serves(tmp_path: Path, signum: int, code: int) -> None:
+    fake = Fake(tmp_path, stall=True)
+    s = Serve(tmp_path, TARGET, "--method", "none", "--llama-server", fake.path)
+    s.wait_for(lambda: fake.starts, "start")
+    s.popen.send_signal(signum)
+    s.popen.send_signal(signum)
+    assert s.popen.wait(20) == code
+    assert "Traceback" not in s.err
+    assert not using(fake.path)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_while_it_serves_ends_with_0_however_often(tmp_path: Path, signum: int) -> None:
+    fake = Fake(tmp_path)
+    with Serve(tmp_path, TARGET, "--method", "none", "--llama-server", fake.path) as s:
+        for _ in range(5):
+            s.popen.send_signal(signum)
+            time.sleep(0.005)
+        assert s.popen.wait(20) == 0
+        assert "Traceback" not in s.err
+        assert gone(s.info["server_pid"])
+
+
+def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
+    """As with nohup, and for background jobs of a shell."""
+    fake = Fake(tmp_path)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        serve = Serve(tmp_path, TARGET, "--method", "none", "--llama-server", fake.path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with serve as s:
+        s.popen.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert s.popen.poll() is None
+        assert s.stop() == 0
+
+
+# ---- the exceptions -----------------------------------------------------------------
+
+
+def test_what_can_be_skipped_is_skipped_once() -> None:
+    with stop_on_signals():
+        with stop_on_signals(INTERRUPT):
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            with pytest.raises(Stopped) as e:
+                signal.raise_signal(signal.SIGINT)
+        assert (e.value.by_hand, e.value.exit_code) == (True, 130)
+        signal.raise_signal(signal.SIGINT)  # the end has begun
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_cannot_be_skipped_ends_it() -> None:
+    with stop_on_signals(INTERRUPT):
+        with pytest.raises(Stopped) as e:
+            signal.raise_signal(signal.SIGTERM)
+        assert (e.value.by_hand, e.value.exit_code) == (False, 143)
+        signal.raise_signal(signal.SIGINT)
+    with stop_on_signals(ALL), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_handlers_come_back() -> None:
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Stopped), stop_on_signals(), stop_on_signals():
+        signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_the_last_moments_ignore_everything() -> None:
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with stop_on_signals():
+            ignore_from_now()
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+def test_signals_wait_while_they_are_held() -> None:
+    done = []
+
+    def work() -> None:
+        with held():
+            with held():
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+        done.append(2)
+
+    with stop_on_signals(), pytest.raises(Stopped) as e:
+        work()
+    assert done == [1]
+    assert e.value.signum == signal.SIGTERM
+
+
+# ---- nothing is left ------------------------------------------------------------------
+
+
+@contextmanager
+def signalled(after: float) -> Iterator[None]:
+    """SIGTERM to ourselves, so many seconds from now."""
+    timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+_DEAF = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
+
+
+def command(path: Path) -> Command:
+    return Command((str(path),), dict(os.environ), (), ())
+
+
+def test_a_signal_while_a_server_is_being_ended_ends_it_at_once(tmp_path: Path) -> None:
+    server = process.start(command(script(tmp_path / "s", _DEAF)), tmp_path / "log")
+    while "on" not in server.log_text().splitlines():
+        time.sleep(0.01)
+    with stop_on_signals(), pytest.raises(Stopped), signalled(0.1):
+        server.stop(patience=60)
+    assert server.popen.returncode == -signal.SIGKILL
+
+
+def test_a_signal_while_a_server_starts_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment when it runs and nobody has it yet."""
+    real, started = process._popen, []
+
+    def start(*args: Any) -> Any:
+        started.append(real(*args))
+        signal.raise_signal(signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(process, "_popen", start)
+    with stop_on_signals(), pytest.raises(Stopped):
+        process.start(command(script(tmp_path / "s", _DEAF)), tmp_path / "log")
+    assert started[0].poll() is None
+    process._end_all()  # as at the end of the program
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_no_file_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.replace
+
+    def replace(*args: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        real(*args)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with stop_on_signals(), pytest.raises(Stopped):
+        write_atomically(tmp_path / "file", "all of it")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "all of it"
+
+
+# ---- probe ----------------------------------------------------------------------------
+
+
+def answered(workload: str) -> Tuned:
+    return Tuned(workload, None, (), (), (), (), None, "off", (), 1, 1.0, DECIDED)
+
+
+@pytest.mark.parametrize("something", [True, False])
+def test_a_stop_in_the_second_workload_keeps_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, something: bool
+) -> None:
+    """`something`: whether the second one has learnt anything yet."""
+
+    def tune(lab: Any, task: Any, progress: Any) -> Tuned:
+        if task.workload == "chat":
+            return answered("chat")
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            if something:
+                raise Interrupted(answered("code")) from None
+            raise
+        raise AssertionError("the signal was lost")
+
+    monkeypatch.setattr(probing, "tune", tune)
+    monkeypatch.setattr(probing.results, "store", lambda *_: None)
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    asked = Asked(settings, (Wish("chat"), Wish("code")), llama_server="embedded")
+    with stop_on_signals():
+        found = probing.probe(asked, tmp_path / "log", None)  # type: ignore[arg-type]
+    assert [p.tuned.workload for p in found] == (["chat", "code"] if something else ["chat"])
+    assert [p.stopped for p in found] == ([False, True] if something else [False])
