@@ -211,7 +211,7 @@ def test_remote_devices_count_and_come_first(
         "RPC0: 10.0.0.2:50052 (16000 MiB, 15000 MiB free)",
         "RPC1: [fe80::1]:50052 (16000 MiB, 15000 MiB free)",
     )
-    m = machine(engine(tmp_path, body), rpc="10.0.0.2:50052,[fe80::1]:50052")
+    m = machine(engine(tmp_path, body), rpc=["10.0.0.2:50052,[fe80::1]:50052"])
     assert m.names == ("RPC0", "RPC1", "Vulkan0")
     assert [g.margin // MIB for g in m.gpus] == [1024, 1024, 1536]  # nothing is drawn there
     assert not any(g.shared for g in m.gpus)
@@ -225,13 +225,13 @@ def test_this_machines_ram_by_rpc_is_counted_once(tmp_path: Path) -> None:
         "RPC1: 127.0.0.1:50053 (8000 MiB, 7000 MiB free)",
         f"RPC2: 10.0.0.2:50053 ({total} MiB, {total} MiB free)",
     )
-    m = machine(engine(tmp_path, body), rpc="127.0.0.1:50052,127.0.0.1:50053,10.0.0.2:50053")
+    m = machine(engine(tmp_path, body), rpc=["127.0.0.1:50052,127.0.0.1:50053,10.0.0.2:50053"])
     assert [g.shared for g in m.gpus] == [True, False, False]
 
 
 def test_an_rpc_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     body = listing(err="0.00.062.244 E Failed to connect to 127.0.0.1:1")
-    m = machine(engine(tmp_path, body), rpc="127.0.0.1:1")
+    m = machine(engine(tmp_path, body), rpc=["127.0.0.1:1"])
     assert (m.gpus, m.note, m.unreached) == ((), "", ("127.0.0.1:1",))
 
 
@@ -239,7 +239,7 @@ def test_a_build_without_rpc_is_refused(tmp_path: Path) -> None:
     said = 'error while handling argument "--rpc": RPC not supported in this build'
     body = f"import sys; print({said!r}, file=sys.stderr); print('usage:'); sys.exit(1)"
     with pytest.raises(MemoryInputError, match="is built without RPC"):
-        machine(engine(tmp_path, body), rpc="10.0.0.2:1")
+        machine(engine(tmp_path, body), rpc=["10.0.0.2:1"])
 
 
 def test_a_software_device_shows_no_desktop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,10 +62,11 @@ def pick_draft(
     from specllama.drafts import hub as remote
     from specllama.drafts.discover import discover
     from specllama.drafts.pick import judge
+    from specllama.engine.launch_options import read
     from specllama.engine.loading import check_loads
     from specllama.errors import UsageError
     from specllama.memory.devices import machine, parse_sizes
-    from specllama.planning.prepare import rpc_servers, target_info, usable_engine
+    from specllama.planning.prepare import target_info, usable_engine
     from specllama.planning.room import rooms
     from specllama.workloads import load
 
@@ -82,7 +84,8 @@ def pick_draft(
         info = target_info(target)
         engine, caps = usable_engine(llama_server)
         doubtful = check_loads(info, caps)
-        have = machine(engine, parse_sizes(vram) if vram is not None else (), rpc_servers())
+        remote_devices = read((), caps, os.environ).values("--rpc")
+        have = machine(engine, parse_sizes(vram) if vram is not None else (), remote_devices)
         found = discover(info, folders or [])
     if hub:
         with printer.busy("asking the Hub …"):

@@ -94,9 +94,9 @@ class Machine:
         return self.ram if name == RAM else next((g for g in self.gpus if g.name == name), None)
 
 
-def machine(engine: Engine, vram: Sequence[int] = (), rpc: str = "") -> Machine:
+def machine(engine: Engine, vram: Sequence[int] = (), rpc: Sequence[str] = ()) -> Machine:
     """The machine as `engine` sees it; with `vram` (bytes each), GPUs of those sizes. `rpc`:
-    addresses of RPC servers by comma, whose devices count.
+    the values of --rpc, each with addresses of servers by comma, whose devices count.
 
     Raises MemoryInputError when the engine cannot use RPC servers at all.
     """
@@ -106,7 +106,7 @@ def machine(engine: Engine, vram: Sequence[int] = (), rpc: str = "") -> Machine:
             for i, size in enumerate(vram)
         )
         return Machine(given, _ram())
-    text, problem, unreached = _list(engine, rpc)
+    text, problem, unreached = _list(engine, ",".join(rpc))
     ram = _ram()
     devices = parse_devices(text)
     known = gpus() if any(d.name.startswith("CUDA") for d in devices) else ()

@@ -102,7 +102,7 @@ def _memory(
                 f"memory not known: {model.path.name} contradicts itself ({model.layout.problem})"
             )
             return None, replace(choice, warnings=(*choice.warnings, said)), settings
-    have = machine(engine, vram, rpc_servers(user))
+    have = machine(engine, vram, user.values("--rpc"))
     if have.note and wish.exact:
         raise MemoryInputError(f"{engine.label} does not say what devices it has: {have.note}")
     tool = find_oracle(engine)
@@ -119,14 +119,6 @@ def _memory(
         said = f"no RPC server answers at {', '.join(have.unreached)}: llama.cpp goes on without"
         choice = replace(choice, warnings=(*choice.warnings, said))
     return found, choice, settings
-
-
-def rpc_servers(user: UserArgs | None = None) -> str:
-    """Addresses by comma of the RPC servers that llama.cpp will use: the variable's and each
-    --rpc's, since every one adds devices (common/arg.cpp, add_rpc_devices)."""
-    flags = user.flags if user is not None else ()
-    given = [f.words[1] for f in flags if "--rpc" in f.option.names]
-    return ",".join(filter(None, [os.environ.get("LLAMA_ARG_RPC"), *given]))
 
 
 def _with_cache_type(choice: Choice, kind: str | None) -> Choice:
