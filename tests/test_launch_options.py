@@ -33,7 +33,7 @@ HELP = """\
 -np,   --parallel N                     number of server slots (env: LLAMA_ARG_N_PARALLEL)
 --spec-type none,draft-simple           types (env: LLAMA_ARG_SPEC_TYPE)
 """
-CAPS: Capabilities = describe("version: 9999 (abc)", HELP)
+CAPS: Capabilities = describe("version: 10999 (abc)", HELP)
 
 
 def options(*words: str, **variables: str) -> LaunchOptions:
@@ -44,7 +44,8 @@ def test_variables_become_arguments_that_come_before_the_users_own() -> None:
     found = options("-ub", "64", LLAMA_ARG_UBATCH="128", LLAMA_ARG_OVERRIDE_TENSOR="exps=CPU")
     assert found.argv == ["--override-tensor", "exps=CPU", "--ubatch-size", "128", "-ub", "64"]
     assert found.value("--ubatch-size") == "64"
-    assert found.variables == ("LLAMA_ARG_OVERRIDE_TENSOR", "LLAMA_ARG_UBATCH")
+    sources = [g.source for g in found.from_outside]
+    assert sources == ["LLAMA_ARG_OVERRIDE_TENSOR", "LLAMA_ARG_UBATCH"]
 
 
 def test_options_that_add_up_are_all_there_in_order() -> None:
@@ -78,7 +79,7 @@ def test_a_short_opposite_is_known_by_its_initials() -> None:
 def test_a_switch_without_an_opposite() -> None:
     assert options(LLAMA_ARG_CPU_MOE="1").argv == ["--cpu-moe"]
     assert options(LLAMA_ARG_CPU_MOE="false").argv == []
-    with pytest.raises(UsageError, match="LLAMA_ARG_CPU_MOE=maybe"):
+    with pytest.raises(UsageError, match="LLAMA_ARG_CPU_MOE: 'maybe'"):
         options(LLAMA_ARG_CPU_MOE="maybe")
 
 
@@ -121,3 +122,36 @@ def test_a_key_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (file, tmp_path, tmp_path / "absent"):
         with pytest.raises(UsageError, match="--api-key-file"):
             _ = read(("--api-key-file", str(path)), caps).api_key
+
+
+def configured(folder: Path, text: str, *words: str, **variables: str) -> LaunchOptions:
+    file = folder / "llama.cpp" / "config.ini"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return read(words, CAPS, {"XDG_CONFIG_HOME": str(folder), **variables})
+
+
+def test_llama_cpps_config_file_comes_before_variables(tmp_path: Path) -> None:
+    text = "; mine\nub = 16\nno-kv-offload = on\n[other-model]\nubatch-size = 1\n[*]\nrepack=off\n"
+    found = configured(tmp_path, text, LLAMA_ARG_UBATCH="32")
+    assert found.argv == [
+        "--ubatch-size", "16", "--no-kv-offload", "--no-repack", "--ubatch-size", "32"
+    ]  # fmt: skip
+    assert found.value("-ub") == "32"
+    assert found.from_outside[0].source.endswith("config.ini")
+
+
+def test_speculation_in_the_config_file_cannot_be_taken_back(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="sets spec-type"):
+        configured(tmp_path, "spec-type = draft-simple")
+
+
+@pytest.mark.parametrize("text", ["", "=", "[", "a", "\x00=1", "m = x.gguf\nport = 1", "c = \n"])
+def test_any_text_may_stand_there(tmp_path: Path, text: str) -> None:
+    assert [w for w in configured(tmp_path, text).argv if w not in ("--ctx-size", "")] == []
+
+
+def test_older_builds_do_not_read_it(tmp_path: Path) -> None:
+    configured(tmp_path, "ub = 16")
+    old = describe("version: 9999 (abc)", HELP)
+    assert read((), old, {"XDG_CONFIG_HOME": str(tmp_path)}).argv == []

@@ -84,8 +84,9 @@ def pick_draft(
         info = target_info(target)
         engine, caps = usable_engine(llama_server)
         doubtful = check_loads(info, caps)
-        remote_devices = read((), caps, os.environ).values("--rpc")
-        have = machine(engine, parse_sizes(vram) if vram is not None else (), remote_devices)
+        user = read((), caps, os.environ)
+        sizes = parse_sizes(vram) if vram is not None else ()
+        have = machine(engine, sizes, user.values("--rpc"))
         found = discover(info, folders or [])
     if hub:
         with printer.busy("asking the Hub …"):
@@ -96,7 +97,7 @@ def pick_draft(
 
         with printer.busy("comparing target and drafts …"):
             picked = measured(info, picked, profile, text, threads)
-    space = rooms(info, picked.candidates, caps, have, context)
+    space = rooms(info, picked.candidates, caps, have, user, context)
     best = _best(picked, space)
     here = str(best.path) if best is not None else None
     if best is not None and download and not best.path.exists():

@@ -188,16 +188,10 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"note     {warning}"
     for change in plan.command.changes:
         yield f"yours    {change}"
-    if plan.user.variables:
-        yield f"yours    the environment also sets {', '.join(_from_environment(plan))}"
+    if also := [f"{' '.join(g.words)} ({g.source})" for g in plan.user.from_outside]:
+        yield f"yours    the environment also sets {', '.join(also)}"
     if plan.command.dropped:
         yield f"ignored  environment: {', '.join(plan.command.dropped)}"
-
-
-def _from_environment(plan: Plan) -> Iterator[str]:
-    for given in plan.user.flags:
-        if given.variable:
-            yield f"{' '.join(given.words)} ({given.variable})"
 
 
 def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
@@ -269,7 +263,9 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "warnings": list(plan.choice.warnings),
         "memory": data(plan.budget) if plan.budget is not None else None,
         "changed_by_you": list(plan.command.changes),
-        "environment": list(plan.user.variables),
+        "environment": [
+            {"set_by": g.source, "words": list(g.words)} for g in plan.user.from_outside
+        ],
         "dropped_environment": list(plan.command.dropped),
         "command": list(plan.command.argv),
     }

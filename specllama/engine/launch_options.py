@@ -1,9 +1,10 @@
-"""What the user gives the server besides specllama's own options: the arguments after `--` and
-the LLAMA_ARG_* variables, read once into one object that every decision asks.
+"""What the user gives the server besides specllama's own options: the arguments after `--`, the
+LLAMA_ARG_* variables and llama.cpp's config.ini, read once into one object that every decision
+asks.
 
-Variables are read as llama.cpp reads them (common/arg.cpp, b11434) and passed on as arguments,
+Variables and config.ini are read as llama.cpp reads them (common/arg.cpp, b11434) and passed on as arguments,
 so that the printed command is the whole truth and every engine takes them. Theirs win over
-ours, an argument over a variable. Refused: the model (it is specllama's argument) and
+ours, an argument over a variable over config.ini. Refused: the model (it is specllama's argument) and
 `-np/--parallel` (specllama's own --parallel says it, so that every decision knows).
 """
 
@@ -11,10 +12,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specllama.engine import config_ini
 from specllama.engine.capabilities import IK_LLAMA, Capabilities
 from specllama.engine.helptext import Option
 from specllama.errors import UsageError
@@ -29,6 +31,8 @@ _OURS_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
 _OURS = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
 # Variables that specllama's own --host, --port and -c read (cli/options.py).
 _STANDS_FOR = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_CTX_SIZE"}
+# In config.ini: what our own arguments always replace.
+_OURS_THERE = _MODEL | {"--host", "--port", "--parallel"}
 _TRUE = {"on", "enabled", "true", "1"}  # arg.cpp, is_truthy
 _FALSE = {"off", "disabled", "false", "0"}
 _SHORT_VARIABLES = {"--batch-size": "LLAMA_ARG_BATCH", "--ubatch-size": "LLAMA_ARG_UBATCH"}
@@ -36,17 +40,17 @@ _SHORT_VARIABLES = {"--batch-size": "LLAMA_ARG_BATCH", "--ubatch-size": "LLAMA_A
 
 @dataclass(frozen=True)
 class Given:
-    """One option with the words that ask for it. `variable`: it comes from there; "" = it is
-    an argument after `--`."""
+    """One option with the words that ask for it. `source`: the variable or file it comes from,
+    "" = it is an argument after `--`."""
 
     option: Option
     words: tuple[str, ...]
-    variable: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """All of them, variables first. `secrets` go to the child's environment and nowhere else;
+    """All of them, in the order in which they are applied. `secrets` go to the child's environment and nowhere else;
     `ignored`: variables that are kept from the child, each with its reason."""
 
     flags: tuple[Given, ...] = ()
@@ -58,9 +62,9 @@ class LaunchOptions:
         return [w for f in self.flags for w in f.words]
 
     @property
-    def variables(self) -> tuple[str, ...]:
-        """Those that became arguments."""
-        return tuple(f.variable for f in self.flags if f.variable)
+    def from_outside(self) -> tuple[Given, ...]:
+        """Those that are not on the command line: the environment's and config.ini's."""
+        return tuple(f for f in self.flags if f.source)
 
     def value(self, name: str) -> str | None:
         """The value given for the option spelled `name` (the last one, as llama.cpp)."""
@@ -133,7 +137,8 @@ def read(
             flags.append(Given(option, (name, *values)))
         at += 1 + len(values)
     theirs, ignored = _environment(environ or {}, caps)
-    return LaunchOptions((*theirs, *flags), secrets, ignored)
+    configured = _configured(environ or {}, caps)
+    return LaunchOptions((*configured, *theirs, *flags), secrets, ignored)
 
 
 def _following(option: Option, rest: Sequence[str], caps: Capabilities) -> int:
@@ -172,6 +177,27 @@ def _environment(
     return given, ignored
 
 
+def _configured(environ: Mapping[str, str], caps: Capabilities) -> Iterator[Given]:
+    """What config.ini sets, where this build reads it (the embedded engine does not). Raises
+    UsageError when that is speculation: no argument takes it back, so nothing could be measured
+    against it."""
+    if caps.at_least < config_ini.FIRST_BUILD or not any(o.env for o in caps.options):
+        return
+    by_variable = _by_variable(caps)
+    for key, value, file in config_ini.entries(environ):
+        option = by_variable.get(key) or caps.find(f"--{key}") or caps.find(f"-{key}")
+        if option is None or _OURS_THERE & set(option.names):
+            continue
+        if any(n.startswith(("--spec-", "--model-draft")) for n in option.names):
+            raise UsageError(
+                f"{file} sets {key}: every server then speculates that way, whatever is chosen here",
+                "Take it out of that file.",
+            )
+        off = f"--{key}" in _opposites(option)
+        if words := _words(option, str(file), value, off):
+            yield Given(option, words, str(file))
+
+
 def _by_variable(caps: Capabilities) -> dict[str, Option]:
     """Variable → its option, with the LLAMA_ARG_NO_ form of options that have an opposite. The
     embedded engine names none: there by llama.cpp's habit of naming them."""
@@ -192,21 +218,20 @@ def _by_variable(caps: Capabilities) -> dict[str, Option]:
     return out
 
 
-def _words(option: Option, variable: str, value: str) -> tuple[str, ...]:
-    """The arguments that do what the variable does; () when that is nothing."""
+def _words(option: Option, source: str, value: str, off: bool = False) -> tuple[str, ...]:
+    """The arguments that do what a variable (or a line of config.ini) does; () when that is
+    nothing. `off`: it names the option's opposite."""
     if option.arity:
         long = next((n for n in reversed(option.names) if n.startswith("--")), option.names[0])
         return (long, value) if option.arity == 1 else ()
     opposite = _opposites(option)
-    against = variable.startswith("LLAMA_ARG_NO_") and variable != option.env
-    if not against and value not in _TRUE | _FALSE:
-        raise UsageError(
-            f"{variable}={value} in the environment: llama-server takes on or off", "Unset it."
-        )
+    negated = source.startswith("LLAMA_ARG_NO_") and source != option.env  # by any value
+    if not negated and value not in _TRUE | _FALSE:
+        raise UsageError(f"{source}: {value!r} is neither on nor off", "Correct it, or unset it.")
     positive = [n for n in option.names if n not in opposite]
     if not positive:  # only --no-mmap, as it was once
         return option.names[-1:] if value in _TRUE else ()
-    if against or value in _FALSE:
+    if negated or off == (value in _TRUE):
         return tuple(sorted(opposite, key=len)[-1:])
     return tuple(positive[-1:])
 

@@ -39,13 +39,22 @@ def rooms(
     candidates: Sequence[Candidate],
     caps: Capabilities,
     machine: Machine,
+    user: LaunchOptions,
     context: int = 0,
 ) -> tuple[Room | None, ...]:
     """One per candidate, in order; None where a header contradicts its tensors."""
     own = target.context_length or USUAL_CONTEXT
     settings = Settings(target.path, "", 0, context=context or min(own, USUAL_CONTEXT))
-    use = needs.use_of(target, settings, LaunchOptions(), caps, machine)
-    q = Question(target, use, machine, None, context_limit=max(use.context, own))
+    machine = needs.with_margins(needs.chosen_devices(machine, user), user)
+    use = needs.use_of(target, settings, user, caps, machine)
+    q = Question(
+        target,
+        use,
+        machine,
+        None,
+        context_limit=max(use.context, own),
+        split=needs.split_of(user),
+    )
     if target.layout.problem:
         return (None,) * len(candidates)
     alone, plain = total(q.lines(use, None)), longest_context(q, None)

@@ -13,10 +13,13 @@ from pathlib import Path
 from specllama.engine.client import Prompt
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
 from specllama.engine.settings import NgramSizes, Speculation
+from specllama.gguf import ModelInfo
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
+from specllama.planning.refusals import batch
 from specllama.planning.ways import Way, ways
 from specllama.tuning import results
+from specllama.tuning.ngrams import MOST_COPIED
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Candidate, Task
 
@@ -78,7 +81,15 @@ def worth(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
 
 def candidates(found: Sequence[Way]) -> tuple[Candidate, ...]:
     """Each draft by itself; what is joined with it is predicted from that."""
-    return tuple(Candidate(_draft_alone(w.speculation), w.longest, w.cost, w.once) for w in found)
+    return tuple(
+        Candidate(_draft_alone(w.speculation), w.longest, w.cost, w.once, _trained(w.draft))
+        for w in found
+    )
+
+
+def _trained(draft: ModelInfo | None) -> int:
+    """Tokens of the context a small model was trained on, where it says so."""
+    return (draft.context_length or 0) if draft is not None and draft.kind == "model" else 0
 
 
 def _draft_alone(s: Speculation) -> Speculation:
@@ -131,7 +142,7 @@ def task(
 ) -> Task:
     """What the search is told. `prompts`: in place of the workload's; `budget` in seconds."""
     chosen = plan.choice.speculation
-    copies = copying(plan, scope)
+    copies = copying(plan, scope) if _room_for_copies(plan) else ()
     joined = scope.method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
     alone = not scope.named or (scope.method and not joined)  # n-grams without a draft
     loads = {"loads": 12} if thorough else {}
@@ -156,6 +167,13 @@ def task(
         context=_slot_context(plan),
         **loads,
     )
+
+
+def _room_for_copies(plan: Plan) -> bool:
+    """Whether the user's -b has room for the longest copy that is tried, in every slot."""
+    chosen = plan.choice.speculation
+    named = chosen is not None and chosen.uses_ngram
+    return named or batch(plan.user) > plan.settings.parallel * MOST_COPIED
 
 
 def _slot_context(plan: Plan) -> int:

@@ -127,7 +127,7 @@ def confirm(
         split,
         cut=job.over and promising(pooled, own),
     )
-    return _more(run, client, arm, seen.own_ms)
+    return _more(run, client, arm, seen.own_ms, candidate.trained if candidate else 0)
 
 
 def _recalled(prediction: Prediction, own: Ratios, dearer: float | None, slots: int) -> Ratios:
@@ -181,7 +181,7 @@ def _calm(client: Client, question: Question, job: Job) -> list[Step]:
     return [s for s in steps if not s.drafted]
 
 
-def _more(run: Run, client: Client, arm: Arm, own_ms: float) -> Arm:
+def _more(run: Run, client: Client, arm: Arm, own_ms: float, trained: int) -> Arm:
     """What only `full` and probe look at, and each slot's acceptance where there are several."""
     task = run.task
     if task.slots > 1 and arm.measurement.drafted and run.left > 0:
@@ -193,7 +193,7 @@ def _more(run: Run, client: Client, arm: Arm, own_ms: float) -> Arm:
         ours = greedy_texts(client, run.greedy, run.job())
         same = sum(a == b for a, b in zip(ours, theirs, strict=False)) / len(theirs)
         arm = replace(arm, same_text=same)
-    return replace(arm, deep=_deep(run, client, own_ms))
+    return replace(arm, deep=_deep(run, client, own_ms, trained))
 
 
 def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
@@ -208,11 +208,16 @@ def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
     return replace(arm, slots=found, measurement=m)
 
 
-def _deep(run: Run, client: Client, own_ms: float) -> Deep | None:
+def _deep(run: Run, client: Client, own_ms: float, trained: int) -> Deep | None:
     """Acceptance and cost change with the depth of the context: the prompts one after the
-    other, up to a quarter of the context or half of the time that is left, and one answer."""
+    other, up to a quarter of the context or half of the time that is left, and one answer.
+    Where the draft was trained on a shorter context (`trained`), behind its end when there is
+    time: there acceptance collapses."""
     in_time = _DEEP_TIME * max(0.0, run.left) * 1000 / max(0.001, run.prompt_ms)
     wanted = int(min(_DEEP_TOKENS, run.task.context * _DEEP_SHARE, in_time))
+    behind = trained + _LEAST_DEEP
+    if trained and behind + run.tokens < run.task.context and behind <= in_time:
+        wanted = max(wanted, behind)
     ids = [t for q in run.asked for t in q.ids]
     if not ids or wanted < _LEAST_DEEP:
         return None

@@ -36,12 +36,14 @@ _FEW = 3  # answers that a launch is worth at least
 @dataclass(frozen=True)
 class Candidate:
     """A draft to try. `longest`: the largest K its files and memory allow; `cost`: one pass of
-    it as a share of the target's, by bytes; `once`: a block is one pass."""
+    it as a share of the target's, by bytes; `once`: a block is one pass; `trained`: tokens of
+    the context it was trained on, 0 = not shorter than the target's."""
 
     speculation: Speculation
     longest: int = MOST_K
     cost: float = 0.0
     once: bool = False
+    trained: int = 0
 
 
 # The draft's own pass shows in the log where a draft of k tokens takes k passes.

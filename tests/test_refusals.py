@@ -1,0 +1,137 @@
+"""What would end the server is said before it is launched; limits of what is on are said too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.settings import NgramSizes, Settings, Speculation
+from specllama.errors import UsageError
+from specllama.gguf import inspect
+from specllama.planning.choose import Choice
+from specllama.planning.files import adapters, named
+from specllama.planning.plan import make_plan
+from specllama.planning.refusals import check, limits, suited
+from tests import help_render
+from tests.support import MODELS
+
+CAPS = help_render.capabilities("b11434")
+SETTINGS = Settings(MODELS / "target.gguf", "127.0.0.1", 8080)
+DRAFT = Speculation(("draft-simple",), MODELS / "draft.gguf", n_max=8)
+COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
+
+
+def options(*words: str) -> LaunchOptions:
+    return read(words, CAPS, {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "--lora",
+        "--mmproj",
+        "-lcs",
+        "-lcd",
+        "--api-key-file",
+        "--ssl-key-file",
+        "--ssl-cert-file",
+        "--chat-template-file",
+        "--control-vector",
+    ],
+)
+def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such file"):
+        check(SETTINGS, options(name, str(tmp_path / "absent")))
+
+
+def test_a_lora_that_is_none() -> None:
+    with pytest.raises(UsageError, match="of the kind model, not a LoRA"):
+        check(SETTINGS, options("--lora", str(MODELS / "draft.gguf")))
+
+
+def test_adapters_come_by_comma_with_scales() -> None:
+    found = options("--lora", "a.gguf,b.gguf", "--lora-scaled", "c.gguf:0.5,d.gguf:-1")
+    assert [p.name for p in adapters(found)] == ["a.gguf", "b.gguf", "c.gguf", "d.gguf"]
+    assert {name for name, _ in named(found)} == {"--lora", "--lora-scaled"}
+
+
+@pytest.mark.parametrize("words", [("--host", ""), ("--host", "  ")])
+def test_an_empty_host(words: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match="--host after -- is empty"):
+        check(SETTINGS, options(*words))
+    with pytest.raises(UsageError, match="--host is empty"):
+        check(replace(SETTINGS, host=words[1]), options())
+
+
+def test_more_slots_than_llama_cpp_has() -> None:
+    check(replace(SETTINGS, parallel=256), options())
+    with pytest.raises(UsageError, match="at most 256 slots"):
+        check(replace(SETTINGS, parallel=257), options())
+
+
+@pytest.mark.parametrize("text", ["x", "0", "-1", "1e3", "", "9999999999999"])
+def test_batches_that_are_no_numbers(text: str) -> None:
+    for name in ("-b", "-ub"):
+        with pytest.raises(UsageError, match="it is a number of tokens"):
+            check(SETTINGS, options(name, text))
+
+
+@pytest.mark.parametrize(("spec", "longest"), [(DRAFT, 8), (COPIES, 48)])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_batch_must_hold_a_draft_of_every_slot(
+    spec: Speculation, longest: int, slots: int
+) -> None:
+    choice, least = Choice(spec, ""), slots * (longest + 1)
+    assert suited(choice, options("-b", str(least)), slots) is choice
+    with pytest.raises(UsageError, match=f"-b {least - 1} is too small"):
+        suited(choice, options("-b", str(least - 1)), slots)
+    assert suited(Choice(None, ""), options("-b", "1"), slots).speculation is None
+
+
+@pytest.mark.parametrize("name", ["--embedding", "--embeddings", "--reranking", "--rerank"])
+def test_a_server_that_only_embeds_has_nothing_to_draft(name: str) -> None:
+    off = suited(Choice(DRAFT, ""), options(name), 1)
+    assert off.speculation is None
+    assert "only embeds" in off.because
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "65536", "-1", "1e3", "x", ""])
+def test_ports_that_are_none(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="is not a port"):
+        plan_with("--port", port)
+
+
+def plan_with(*words: str) -> Settings:
+    from specllama import workloads
+    from specllama.engine.locate import Engine
+
+    engine = Engine(("llama-server",), Path("llama-server"), False, "test")
+    target = inspect(MODELS / "target.gguf")
+    load = workloads.load("chat")
+    plan = make_plan(
+        target, load, engine, CAPS, Choice(None, ""), SETTINGS, options(*words), check_port=False
+    )
+    return plan.settings
+
+
+def test_where_health_is_asked_when_the_address_changes(tmp_path: Path) -> None:
+    assert plan_with("--api-prefix", "llm/v2/").url == "http://127.0.0.1:8080/llm/v2"
+    assert plan_with("--port", "99").url == "http://127.0.0.1:99"
+    key, cert = tmp_path / "k", tmp_path / "c"
+    secure = plan_with("--ssl-key-file", str(key), "--ssl-cert-file", str(cert))
+    assert secure.url == "https://127.0.0.1:8080"
+
+
+def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
+    target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
+    on = Choice(DRAFT, "", draft=draft)
+    assert not list(limits(target, Choice(None, ""), options(), 4096))
+    own = draft.context_length or 0
+    said = " ".join(limits(target, on, options(), own))
+    assert "logprobs" in said
+    assert "was trained on" not in said
+    assert f"was trained on {own:,}" in " ".join(limits(target, on, options(), own + 1))
+    assert "LoRA" in " ".join(limits(target, on, options("--lora", "a.gguf"), own))
