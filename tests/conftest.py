@@ -32,7 +32,7 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
         monkeypatch.setenv(f"XDG_{name}_HOME", str(base / name.lower()))
     # Other programs' model folders lie in the home; theirs must not turn up in a test.
     monkeypatch.setenv("HOME", str(base))
-    for name in ("HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE"):
+    for name in ("HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS"):
         monkeypatch.delenv(name, raising=False)
     for name in list(os.environ):
         if name.startswith(("LLAMA_ARG_", "SPECLLAMA_")) and name not in _KEPT:

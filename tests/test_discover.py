@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from specllama.drafts.pick import judge
 from specllama.gguf import GgufError, inspect
 from specllama.gguf.cache import InspectCache
 from specllama.gguf.source import FileSource
-from tests.support import MODELS
+from tests.edited import edited
+from tests.support import MODELS, specllama
 
 DRAFT = MODELS / "draft.gguf"
 
@@ -101,6 +104,105 @@ def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_pa
         c.draft.path.name for c in picked.candidates if c.draft and "leads out" in str(c.warnings)
     }
     assert warned == {"far.gguf"}
+
+
+def candidates(target: Path, *folders: Path, everywhere: bool = False) -> list[str]:
+    info = inspect(target)
+    picked = judge(info, workloads.load("code"), None, discover(info, folders, everywhere))
+    return [c.draft.title for c in picked.candidates if c.draft is not None]
+
+
+def test_a_draft_in_the_targets_folder_comes_before_one_in_the_parent(target: Path) -> None:
+    """Even where the farther one is smaller: the same model again, or another."""
+    near = edited(DRAFT, target.parent / "z-near.gguf", {"general.name": "near" * 500})
+    far = edited(DRAFT, target.parent.parent / "a-far.gguf", {"general.name": "far"})
+    assert near.stat().st_size > far.stat().st_size
+    change = {"blk.0.attn_norm.weight": ((96,), "F32")}
+    edited(DRAFT, target.parent.parent / "b-far.gguf", add=change)
+    assert candidates(target) == ["z-near.gguf", "b-far.gguf"]
+
+
+def test_of_one_file_in_two_places_the_nearest_counts(target: Path, tmp_path: Path) -> None:
+    put(target.parent.parent, "a.gguf")
+    put(target.parent, "z.gguf")
+    assert candidates(target) == ["z.gguf"]
+    (target.parent / "z.gguf").unlink()
+    put(tmp_path / "mine", "named.gguf")
+    assert candidates(target, tmp_path / "mine") == ["named.gguf"]
+
+
+def test_a_link_beside_the_target_that_leads_away_is_said(target: Path, tmp_path: Path) -> None:
+    outside = put(tmp_path / "elsewhere")
+    (target.parent / "link.gguf").symlink_to(outside)
+    info = inspect(target)
+    picked = judge(info, workloads.load("code"), None, discover(info, everywhere=False))
+    assert f"leads out of the folder searched, to {outside.resolve()}" in str(picked.candidates)
+
+
+def test_links_of_a_hugging_face_snapshot_lead_nowhere_strange(tmp_path: Path) -> None:
+    repo = tmp_path / "models--org--m"
+    (repo / "snapshots" / "abc").mkdir(parents=True)
+    (repo / "blobs").mkdir()
+    for name in ("target", "draft"):
+        shutil.copy(MODELS / f"{name}.gguf", repo / "blobs" / name)
+        (repo / "snapshots" / "abc" / f"{name}.gguf").symlink_to(repo / "blobs" / name)
+    result = discover(inspect(repo / "snapshots" / "abc" / "target.gguf"), everywhere=False)
+    assert [m.path.name for m in result.models] == ["draft.gguf"]
+    assert result.outside == frozenset()
+
+
+def ollama(root: Path, name: str, blob: Path, **more: object) -> Path:
+    """A model as Ollama keeps it: NAMESPACE/NAME/TAG below a host's folder."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    (root / "blobs").mkdir(parents=True, exist_ok=True)
+    kept = Path(shutil.copy(blob, root / "blobs" / f"sha256-{digest}"))
+    manifest = root / "manifests" / name
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    text = {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64}
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": [text, layer], **more}))
+    return kept
+
+
+def test_ollamas_models_are_found_and_shown_by_their_names(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = tmp_path / "home" / ".ollama" / "models"
+    blob = ollama(root, "registry.ollama.ai/library/tiny/0.5b", DRAFT)
+    ollama(root, "hf.co/someone/Other-GGUF/Q8_0", MODELS / "other-vocab.gguf")
+    ollama(root, "registry.ollama.ai/someone/again/latest", blob)
+    assert candidates(target, everywhere=True) == ["tiny:0.5b"]
+    info = inspect(target)
+    picked = judge(info, workloads.load("code"), None, discover(info))
+    said = {r.what: r.rule for r in picked.rejected}
+    assert said == {"hf.co/someone/Other-GGUF:Q8_0": "token text", "someone/again:latest": "twin"}
+    done = specllama("pick-draft", target, "--llama-server", "embedded")
+    assert "tiny:0.5b" in done.stdout
+    assert f"--draft {blob}" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"layers": 3}',
+        b'{"layers": [3]}',
+        b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": 3}]}',
+        b'{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../x"}]}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_damaged_manifests_are_left_out(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+) -> None:
+    root = tmp_path / "ollama"
+    monkeypatch.setenv("OLLAMA_MODELS", str(root))
+    ollama(root, "registry.ollama.ai/library/tiny/latest", DRAFT)
+    (root / "manifests/registry.ollama.ai/library/tiny/broken").write_bytes(text)
+    assert candidates(target, everywhere=True) == ["tiny:latest"]
 
 
 def test_folders_that_are_none(target: Path, tmp_path: Path) -> None:

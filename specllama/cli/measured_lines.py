@@ -16,7 +16,7 @@ def cost_lines(picked: Picked) -> list[str]:
     for c in picked.candidates:
         if (m := c.measured) is None:
             continue
-        name = c.draft.path.name if c.draft else c.method
+        name = c.draft.title if c.draft else c.method
         if m.costs is None:
             guessed.append(
                 f"cost     {name}: guessed from bytes, not measured ({m.uncosted}); "

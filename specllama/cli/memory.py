@@ -86,7 +86,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     drafting = asked.drafting
     with_what = ""
     if drafting is not None:
-        file = f" with {drafting.model.path.name}" if drafting.model else ""
+        file = f" with {drafting.model.title}" if drafting.model else ""
         with_what = f", {','.join(drafting.methods)}{file}"
     printer.say(f"target   {plan.target.path.name}{with_what}, {asked.use.context:,} tokens")
     if drafting is None:

@@ -185,7 +185,7 @@ def _fits(room: Room | None) -> str:
 
 
 def _file(target: ModelInfo, c: Candidate) -> str:
-    return c.draft.path.name if c.draft else f"{target.path.name} (its MTP head)"
+    return c.draft.title if c.draft else f"{target.path.name} (its MTP head)"
 
 
 def _last_lines(

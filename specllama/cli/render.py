@@ -11,6 +11,8 @@ from specllama.cli.shown import shown
 from specllama.storage import strict_json
 
 if TYPE_CHECKING:  # render is imported by commands that start no server
+    from pathlib import Path
+
     from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
@@ -161,6 +163,12 @@ class ServeReport:
         self._restarts += 1
 
 
+def _draft_name(plan: Plan, path: Path) -> str:
+    """Ollama's files have names of their own."""
+    draft = plan.choice.draft
+    return draft.title if draft is not None and draft.path == path else path.name
+
+
 def plan_lines(plan: Plan) -> Iterator[str]:
     """What was decided and why, one line each."""
     t, caps = plan.target, plan.capabilities
@@ -171,7 +179,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     if spec is None:
         yield f"method   none: {plan.choice.because}"
     else:
-        with_draft = f" with {spec.draft.name}" if spec.draft else ""
+        with_draft = f" with {_draft_name(plan, spec.draft)}" if spec.draft else ""
         length = f", K={spec.n_max}" if spec.uses_draft else ""
         yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.because}"
     # what is already said in the line above is not said again

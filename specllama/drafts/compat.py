@@ -197,7 +197,7 @@ def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
     a, b = target.vocabulary, draft.vocabulary
     if a is None or b is None:
         missing = target if a is None else draft
-        return _no("vocabulary missing", f"{missing.path.name} has no tokenizer")
+        return _no("vocabulary missing", f"{missing.title} has no tokenizer")
     if a.type != b.type:
         return _no("vocabulary type", f"target {a.type}, draft {b.type}")
     for which, adds, ids in (

@@ -1,14 +1,15 @@
-"""Where draft files may lie: beside the target, in caches, in folders the user names."""
+"""Where draft files may lie: beside the target, in folders the user names, in caches."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama import config
+from specllama.drafts import ollama
 from specllama.gguf import GgufError, ModelInfo, is_later_shard
 from specllama.gguf.cache import InspectCache
 
@@ -34,6 +35,7 @@ class Found:
     models: tuple[ModelInfo, ...] = ()
     rejected: tuple[Rejected, ...] = ()
     outside: frozenset[Path] = frozenset()  # links that lead out of the folder searched
+    near: frozenset[Path] = frozenset()  # in the target's folder, or in one the user named
 
     def and_also(self, other: Found) -> Found:
         """Both together; what was found here first wins a tie."""
@@ -41,52 +43,78 @@ class Found:
             self.models + other.models,
             self.rejected + other.rejected,
             self.outside | other.outside,
+            self.near | other.near,
         )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A file and the folder or tree it was found in, None where links are no matter. `called`:
+    its name in another program."""
+
+    path: Path
+    root: Path | None = None
+    near: bool = False
+    called: str = ""
 
 
 def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool = True) -> Found:
     """The other models in the target's neighbourhood, in `folders` (recursive), and with
-    `everywhere` in the caches of Hugging Face, llama.cpp and LM Studio and in the
+    `everywhere` in the caches of Hugging Face, llama.cpp, LM Studio and Ollama and in the
     config's `model_dirs`. The header of a file as large as the target is not even read."""
     cache = InspectCache()
     models: list[ModelInfo] = []
     rejected: list[Rejected] = []
     seen = {_identity(p) for p in target.shards}
     outside: set[Path] = set()
-    for path, root in _files(target, folders, everywhere):
+    near: set[Path] = set()
+    for place in _places(target, folders, everywhere):
+        path, what = place.path, place.called or place.path.name
         identity = _identity(path)
         if identity in seen or is_later_shard(path):
             continue
         seen.add(identity)
         try:
             if path.stat().st_size >= target.file_bytes:
-                rejected.append(Rejected(path.name, *TOO_LARGE))
+                rejected.append(Rejected(what, *TOO_LARGE))
                 continue
-            models.append(cache.inspect(path))
-            if root is not None and not path.resolve().is_relative_to(root.resolve()):
+            models.append(replace(cache.inspect(path), called=place.called))
+            if place.near:
+                near.add(path)
+            if place.root is not None and not path.resolve().is_relative_to(place.root.resolve()):
                 outside.add(path)
         except GgufError as e:
-            rejected.append(Rejected(path.name, "unreadable", e.message))
+            rejected.append(Rejected(what, "unreadable", e.message))
         except OSError as e:
-            rejected.append(Rejected(path.name, "unreadable", f"{path}: {e.strerror or e}"))
+            rejected.append(Rejected(what, "unreadable", f"{path}: {e.strerror or e}"))
     cache.save()
-    models.sort(key=lambda m: (m.file_bytes, m.path.name))
-    return Found(tuple(models), tuple(rejected), frozenset(outside))
+    models.sort(key=lambda m: m.file_bytes)  # of equals, the nearest comes first
+    return Found(tuple(models), tuple(rejected), frozenset(outside), frozenset(near))
 
 
-def _files(
-    target: ModelInfo, folders: Iterable[Path], everywhere: bool
-) -> Iterator[tuple[Path, Path | None]]:
-    """(file, the tree it was found in), nearest first. A file may come up more than once."""
+def _places(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Iterator[_Place]:
+    """Nearest first. A file may come up more than once."""
     here = target.path.absolute().parent
-    for near in (here, here / "MTP", here / "mtp", here.parent, here.parent / "MTP"):
-        yield from ((path, None) for path in _in_folder(near))
-    trees = list(folders)
-    if everywhere:
-        trees += [Path(d).expanduser() for d in config.load().model_dirs]
-        trees += cache_folders()
-    for tree in trees:
-        yield from ((path, tree) for path in _in_tree(tree))
+    for folder in (here, here / "MTP", here / "mtp"):
+        yield from (_Place(p, _whole(here), near=True) for p in _in_folder(folder))
+    for folder in folders:
+        yield from (_Place(p, folder, near=True) for p in _in_tree(folder))
+    for folder in (here.parent, here.parent / "MTP"):
+        yield from (_Place(p, _whole(here.parent)) for p in _in_folder(folder))
+    if not everywhere:
+        return
+    for tree in (*(Path(d).expanduser() for d in config.load().model_dirs), *cache_folders()):
+        yield from (_Place(p, tree) for p in _in_tree(tree))
+    yield from (_Place(p, called=name) for p, name in ollama.models())
+
+
+def _whole(folder: Path) -> Path:
+    """The folder itself; of a snapshot in Hugging Face's cache, whose files are links to its
+    blobs, the repository with both."""
+    for parent in folder.parents:
+        if folder.relative_to(parent).parts[0] == "snapshots" and (parent / "blobs").is_dir():
+            return parent
+    return folder
 
 
 def cache_folders() -> Iterator[Path]:

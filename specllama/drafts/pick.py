@@ -76,23 +76,24 @@ def pick(
 
 def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found) -> Picked:
     """The verdict on each model of `found` and on the target's own head. Candidates in the
-    workload's order of methods, within a method by predicted speed-up."""
+    workload's order of methods, within a method those near the target first, then by predicted
+    speed-up."""
     candidates: list[Candidate] = []
     rejected = list(found.rejected)
     own = compat.own_head_verdict(target, caps)
     if own.ok:
         candidates.append(_candidate(target, "draft-mtp", None, workload.name))
     elif own.rule != "no head":
-        rejected.append(Rejected(target.path.name, own.rule, own.detail))
-    for model in found.models:
+        rejected.append(Rejected(target.title, own.rule, own.detail))
+    for model in sorted(found.models, key=lambda m: m.path not in found.near):
         method = METHOD_OF_KIND.get(model.kind)
         if method is None:
-            rejected.append(Rejected(model.path.name, "kind", f"{model.kind}: never drafts"))
+            rejected.append(Rejected(model.title, "kind", f"{model.kind}: never drafts"))
             continue
         if own.ok and method == "draft-mtp":
             # A sidecar would replace the head in the target (llama.cpp, server-context.cpp)
             detail = "the target carries its own MTP head, which is used"
-            rejected.append(Rejected(model.path.name, "own head", detail))
+            rejected.append(Rejected(model.title, "own head", detail))
             continue
         verdict = _verdict(target, model, caps)
         if verdict.ok:
@@ -106,12 +107,15 @@ def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, foun
                 c = replace(c, warnings=(*c.warnings, said))
             candidates.append(c)
         else:
-            rejected.append(Rejected(model.path.name, verdict.rule, verdict.detail))
+            rejected.append(Rejected(model.title, verdict.rule, verdict.detail))
 
-    def rank(c: Candidate) -> tuple[bool, int, float]:
+    def rank(c: Candidate) -> tuple[bool, int, bool, float]:
+        """What lies with the target was put there for it; a little more predicted speed says
+        less, unless it is not even expected to pay."""
         order = workload.methods
         place = order.index(c.method) if c.method in order else len(order)
-        return c.prediction.high < 1, place, -c.prediction.speedup
+        here = c.draft is None or (c.draft.path in found.near and c.prediction.speedup >= 1)
+        return c.prediction.high < 1, place, not here, -c.prediction.speedup
 
     candidates.sort(key=rank)
     return Picked(tuple(candidates), tuple(rejected))
@@ -123,7 +127,9 @@ def _verdict(target: ModelInfo, model: ModelInfo, caps: Capabilities | None) -> 
         detail = f"it reads {share:.0%} of the target's bytes per token; it cannot pay"
         return compat.Verdict(False, "size", detail)
     found = compat.verdict(target, model, caps)
-    doubt = next((f for f in doubts(model, caps) if f not in target.faults), None)
+    doubt = next(
+        (f for f in doubts(model, caps) if f.rule not in {t.rule for t in target.faults}), None
+    )
     if found.ok and doubt is not None:
         return compat.Verdict(False, doubt.rule, f"{doubt.detail}; with --draft it is tried")
     return found
@@ -132,8 +138,8 @@ def _verdict(target: ModelInfo, model: ModelInfo, caps: Capabilities | None) -> 
 def _twin(model: ModelInfo, same: ModelInfo) -> Rejected:
     """The second file of one model. With the same name in two folders, their paths tell them
     apart."""
-    if model.path.name != same.path.name:
-        return Rejected(model.path.name, "twin", f"same tensors as {same.path.name}")
+    if model.title != same.title:
+        return Rejected(model.title, "twin", f"same tensors as {same.title}")
     return Rejected(str(model.path), "twin", f"same tensors as {same.path}")
 
 

@@ -58,7 +58,14 @@ def _facts(m: ModelInfo) -> ModelInfo:
     """What must agree: everything but where the file lies and what it is called."""
     nameless = Names("", "", "", "", ())
     return replace(
-        m, path=Path(), shards=(), file_bytes=0, names=nameless, file_type="", template_hash=""
+        m,
+        path=Path(),
+        shards=(),
+        file_bytes=0,
+        names=nameless,
+        file_type="",
+        template_hash="",
+        called="",
     )
 
 

@@ -17,7 +17,8 @@ def refusal(model: ModelInfo, caps: Capabilities | None) -> Fault | None:
 
 def doubts(model: ModelInfo, caps: Capabilities | None) -> tuple[Fault, ...]:
     """The faults for which this build may not load the file: a fork or a newer build may."""
-    return tuple(f for f in model.faults if not _sure(f, caps))
+    flavour = caps.flavour if caps is not None else MAINLINE
+    return tuple(f for f in model.faults if not _sure(f, caps) and f.fork != flavour)
 
 
 def check_loads(model: ModelInfo, caps: Capabilities) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ def check_loads(model: ModelInfo, caps: Capabilities) -> tuple[str, ...]:
             "Get another conversion of the model, made for llama.cpp.",
         )
     return tuple(
-        f"llama-server may not load {model.path.name}: {f.detail} ({f.rule})"
+        f"llama-server may not load {model.title}: {f.detail} ({f.rule})"
         for f in doubts(model, caps)
     )
 

@@ -39,11 +39,13 @@ _OTHER_ROWS = frozenset({"wavtokenizer-dec"})  # its output is no vocabulary
 
 @dataclass(frozen=True)
 class Fault:
-    """One reason. `rule`: its name; `detail`: what was found, in one line; `by`: who refuses."""
+    """One reason. `rule`: its name; `detail`: what was found, in one line; `by`: who refuses;
+    `fork`: the one such files are made for, if specllama runs it."""
 
     rule: str
     detail: str
     by: str
+    fork: str = ""
 
 
 def faults(headers: Sequence[Header], kind: str, tokens: int | None) -> tuple[Fault, ...]:
@@ -113,7 +115,7 @@ def _types(tensors: Sequence[Tensor]) -> Iterator[Fault]:
         build = f"llama.cpp up to b{architectures.KNOWN_BUILD}"
         said = f"{build} knows no tensor {unknown.kind} (of {unknown.name!r})"
         who = foreign.maker_of_type(unknown.kind)
-        yield Fault("tensor type", said + who, KNOWN_BUILDS)
+        yield Fault("tensor type", said + who, KNOWN_BUILDS, foreign.fork_of_type(unknown.kind))
 
 
 def _names(tensors: Sequence[Tensor]) -> Iterator[Fault]:

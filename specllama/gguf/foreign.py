@@ -60,15 +60,25 @@ def maker_of_tensor(name: str) -> str:
 def maker_of_type(kind: str) -> str:
     """Of a tensor type as the reader names it: "type 105". Ids: ik_llama.cpp, ggml.h;
     ROCmFPX, gguf-py/gguf/constants.py; llama.cpp's ggml.h for the removed ones."""
-    number = kind.removeprefix("type ")
-    n = int(number) if number.isascii() and number.isdigit() else -1
+    n = _number(kind)
     if n in (4, 5, 31, 32, 33, 36, 37, 38):
         return "; llama.cpp took this type out again: get another quantisation"
     if 100 <= n <= 108:
         return "; ROCmFPX, a fork for AMD cards, makes such files (ROCmFP4 and others)"
-    if 97 <= n <= 99 or 133 <= n <= 158 or 202 <= n <= 399:
+    if fork_of_type(kind):
         return "; ik_llama.cpp makes such files: serve it with that, or get another quantisation"
     return "; it needs a newer llama.cpp or the fork it was made for"
+
+
+def fork_of_type(kind: str) -> str:
+    """The flavour of an engine (engine/capabilities.py) that has the type, "" for none."""
+    n = _number(kind)
+    return "ik_llama" if 97 <= n <= 99 or 133 <= n <= 158 or 202 <= n <= 399 else ""
+
+
+def _number(kind: str) -> int:
+    number = kind.removeprefix("type ")
+    return int(number) if number.isascii() and number.isdigit() else -1
 
 
 def _plain(arch: str) -> str:

@@ -91,6 +91,12 @@ class ModelInfo:
     template_hash: str
     missing_bytes: int = 0
     faults: tuple[Fault, ...] = ()
+    called: str = ""  # its name in a program that keeps models without file names
+
+    @property
+    def title(self) -> str:
+        """What to call it in a sentence."""
+        return self.called or self.path.name
 
     @property
     def has_mtp_head(self) -> bool:

@@ -193,7 +193,7 @@ def _smaller(q: Question, drafting: Drafting) -> list[Option]:
     if drafting.method in KEEPS_STATES and q.target.memory != "attention" and drafting.longest > 1:
         out += _fewer_states(q, drafting)
     for other in q.others:
-        name = other.model.path.name if other.model else "the target's MTP head"
+        name = other.model.title if other.model else "the target's MTP head"
         flags: tuple[str, ...] = ("--method", "mtp")
         if other.model is not None:
             flags = ("--draft", str(other.model.path))

@@ -219,7 +219,7 @@ def _fit_knows(draft: ModelInfo, caps: Capabilities) -> bool:
 
 def _instead(b: Budget, option: Option, choice: Choice) -> Choice:
     """The choice that `option` is, with the reason why it is not what was asked."""
-    why = _why_not(b, choice.draft.path.name if choice.draft is not None else "the draft")
+    why = _why_not(b, choice.draft.title if choice.draft is not None else "the draft")
     if option.drafting is None:
         return replace(choice, speculation=None, because=why, draft=None, warnings=())
     found = _speculation(option.drafting, choice)

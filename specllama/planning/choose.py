@@ -129,7 +129,7 @@ def _check_request(r: Request) -> None:
 
 def _named_draft(r: Request, draft: ModelInfo, caps: Capabilities) -> Choice:
     """The user's draft, or off with the rule that forbids it."""
-    name = draft.path.name
+    name = draft.title
     method = METHOD_OF_KIND.get(draft.kind, "")
     asked = next((m for m in r.methods if m.startswith("draft-")), method)
     if method and asked != method:
@@ -207,12 +207,12 @@ def _because(c: Candidate) -> str:
     if c.draft is None:
         return "the target carries a trained MTP head"
     if c.method == "draft-simple":
-        return f"{c.draft.path.name} has the target's vocabulary"
-    return f"{c.draft.path.name} was trained to draft for this target"
+        return f"{c.draft.title} has the target's vocabulary"
+    return f"{c.draft.title} was trained to draft for this target"
 
 
 def _file(c: Candidate) -> str:
-    return c.draft.path.name if c.draft is not None else "the target's MTP head"
+    return c.draft.title if c.draft is not None else "the target's MTP head"
 
 
 def _said(r: Request, method: str) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def limits(
     context = slot_context or target.context_length or 0
     if draft is not None and own and own < context:
         yield (
-            f"{draft.path.name} was trained on {own:,} tokens, the context has {context:,}: beyond "
+            f"{draft.title} was trained on {own:,} tokens, the context has {context:,}: beyond "
             "that few of its drafts are accepted"
         )
     if adapters(user) and spec.uses_draft:

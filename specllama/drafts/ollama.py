@@ -1,0 +1,62 @@
+"""Models that Ollama downloaded: its blobs have no names, its manifests know them.
+
+manifests/HOST/NAMESPACE/NAME/TAG is a JSON object whose layers name the blobs; the one with
+the weights is blobs/sha256-…, a GGUF (ollama, server/manifest.go and modelpath.go).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_WEIGHTS = "application/vnd.ollama.image.model"
+_DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
+_MOST_MANIFESTS = 5000
+_MOST_BYTES = 2**20  # of a manifest; real ones have one or two KiB
+
+
+def models() -> Iterator[tuple[Path, str]]:
+    """(blob, the name Ollama shows) of each model here, in the order of the names. What is
+    damaged or not there is left out."""
+    for root in _roots():
+        try:
+            manifests = sorted((root / "manifests").glob("*/*/*/*"))[:_MOST_MANIFESTS]
+        except OSError:
+            continue
+        for manifest in manifests:
+            for blob in _blobs(root, manifest):
+                yield blob, _name(*manifest.relative_to(root / "manifests").parts)
+
+
+def _roots() -> Iterator[Path]:
+    if os.environ.get("OLLAMA_MODELS"):
+        yield Path(os.environ["OLLAMA_MODELS"]).expanduser()
+        return
+    yield Path.home() / ".ollama" / "models"
+    yield Path("/usr/share/ollama/.ollama/models")  # of the service that its installer sets up
+
+
+def _name(host: str, namespace: str, name: str, tag: str) -> str:
+    """As `ollama list` prints it."""
+    if host != "registry.ollama.ai":
+        return f"{host}/{namespace}/{name}:{tag}"
+    return f"{name}:{tag}" if namespace == "library" else f"{namespace}/{name}:{tag}"
+
+
+def _blobs(root: Path, manifest: Path) -> Iterator[Path]:
+    try:
+        with manifest.open("rb") as f:
+            data: Any = json.loads(f.read(_MOST_BYTES))
+        layers = data["layers"]
+        digests = [d["digest"] for d in layers if d["mediaType"] == _WEIGHTS]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return
+    for digest in digests:
+        match = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
+        blob = root / "blobs" / f"sha256-{match[1]}" if match else None
+        if blob is not None and blob.is_file():
+            yield blob
