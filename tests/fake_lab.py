@@ -151,7 +151,7 @@ class FakeClient:
         )
         self._draft = next((m for m in (spec.methods if spec else ()) if m not in copying), "")
 
-    def tokenize(self, text: str) -> Ids:
+    def tokenize(self, text: str, special: bool = True) -> Ids:
         if not self._script.tokenizes:
             raise EngineError("the server answers /tokenize with 404: File Not Found")
         return self._world.ids(text)

@@ -39,3 +39,16 @@ def test_a_real_one_drafts(ik_server: Path, tmp_path: Path) -> None:
         assert serving.info["flavour"] == "ik_llama"
         assert serving.info["speculation"] == "on"
         assert serving.info["drafted"] > 0
+
+
+def test_tuning_asks_one_server_for_every_length_and_no_prompt_twice(tmp_path: Path) -> None:
+    fake = FakeIk(tmp_path)
+    tune = ("--tune", "auto", "--llama-server", fake.path)
+    with Serve(tmp_path, *PAIR, *tune) as serving:
+        assert serving.info["speculation"] == "on"
+        assert serving.info["methods"] == ["draft-simple"]
+        assert "one launch at K=5" in serving.err
+    assert len(fake.starts) <= 4
+    drafted = [a for a in fake.asked if a["drafted"]]
+    assert len({a["k"] for a in drafted}) >= 3
+    assert not any(a["again"] for a in drafted)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.client import Prompt
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
 from specllama.engine.settings import NgramSizes, Speculation
@@ -163,6 +164,7 @@ def task(
         p_min=scope.p_min,
         slots=plan.settings.parallel,
         hybrid=plan.target.memory != "attention",
+        by_request=plan.capabilities.flavour == IK_LLAMA,
         output_share=plan.target.output_bytes / max(1, plan.target.active_bytes),
         context=_slot_context(plan),
         **loads,

@@ -76,7 +76,8 @@ class NgramMap:
 class Trial:
     """A draft launched at its longest K. `lengths`: steps of short requests; `own_ms`: one pass
     of the draft; `plain`: a plain step as this launch shows it (its step without a draft, less
-    that pass); `curve`: K → predicted speed-up."""
+    that pass); `curve`: K → predicted speed-up; `rows`: K → speed-up by answer, where no steps
+    are seen that would tell it."""
 
     speculation: Speculation
     measurement: Measurement
@@ -85,6 +86,7 @@ class Trial:
     plain: Cost
     curve: Mapping[int, Interval] = field(default_factory=dict)
     split: TimeSplit | None = None
+    rows: Mapping[int, Ratios] = field(default_factory=dict)
 
     @property
     def steps(self) -> StepLog:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning import ngrams
+from specllama.tuning import by_request, ngrams
 from specllama.tuning.arms import NO_TIME, NgramMap, Plain, Prediction, Trial, label, way
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import EVER_SEEN, best_length, drafted_gain, why_no_draft
@@ -179,7 +179,11 @@ def _trial(run: Run, c: Candidate, top: int) -> Trial | None:
         spec = _with_length(run, c.speculation, k)
         run.say(f"measuring {label(spec)}: acceptance and the cost of each draft length")
         try:
-            trial = look(run, run.start(spec, trace=True), c, spec)
+            served = run.start(spec, trace=True)
+            if run.task.by_request and run.plain is not None:
+                trial = by_request.look(run, served, c, spec, run.plain)
+            else:
+                trial = look(run, served, c, spec)
         except EngineError as e:
             run.drop(label(spec), run.lab.blame(e).message, crashed=True)
             continue

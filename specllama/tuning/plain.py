@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specllama.engine.client import Client, Prompt
+from specllama.engine.client import Client, Ids, Prompt
 from specllama.engine.errors import EngineError
 from specllama.tuning import concurrent
 from specllama.tuning.arms import Plain, Served
@@ -189,8 +189,16 @@ def plain_answer(client: Client, question: Question, job: Job) -> Answer:
     if got.timings is None:
         raise EngineError("the server's answers carry no timings: it is no llama-server")
     t = got.timings
+    ids = got.ids or _by_text(client, got.text, t.tokens)
     first = (time.monotonic() - started) * 1000 - t.ms
     return Answer(
         t.prompt_tokens, t.prompt_ms, max(0.0, first), t.tokens, t.ms, 0, 0, got.text, (),
-        question.ids, got.ids,
+        question.ids, ids,
     )  # fmt: skip
+
+
+def _by_text(client: Client, text: str, tokens: int) -> Ids:
+    """The ids of an answer whose server gives none (ik_llama.cpp knows no return_tokens); ()
+    where its text makes another number of them: the last may be its end, which is no text."""
+    ids = client.tokenize(text, special=False)
+    return ids if 0 <= tokens - len(ids) <= 1 else ()

@@ -55,6 +55,8 @@ def copied_ratios(found: Sequence[Replayed], costs: Costs) -> Ratios:
 
 def draft_rows(trial: Trial) -> dict[int, Ratios]:
     """K → speed-up by answer, for the lengths whose cost was measured."""
+    if trial.rows:
+        return dict(trial.rows)
     logs = [StepLog(a.steps) for a in trial.measurement.answers if len(a.steps) > 1]
     declines = trend(trial.steps)
     out = {}

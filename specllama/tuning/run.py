@@ -78,7 +78,8 @@ class Task:
     `drafts_alone`: whether n-grams without a draft, and drafts without n-grams, may win. `budget`: seconds of wall time, loading included. `loads`: the most
     launches; `thorough`: p_min and a long prompt are tried too; `force`: the best way is taken
     however slow. `lengths`: only these K (empty = all); `p_min`: only this (None = any).
-    `output_share`: of the output matrix in the bytes of a pass. `context`: tokens of a slot."""
+    `by_request`: requests say their K, and answers do not show their steps. `output_share`: of
+    the output matrix in the bytes of a pass. `context`: tokens of a slot."""
 
     workload: str
     prompts: tuple[Prompt, ...]
@@ -97,6 +98,7 @@ class Task:
     p_min: float | None = None
     slots: int = 1
     hybrid: bool = False
+    by_request: bool = False
     output_share: float = 0.0
     context: int = 0
 
