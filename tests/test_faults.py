@@ -15,6 +15,7 @@ from specllama.drafts.compat import verdict
 from specllama.drafts.discover import Found
 from specllama.drafts.pick import judge
 from specllama.drafts.warnings import warnings
+from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.loading import check_loads, doubts, refusal
 from specllama.gguf import GgufError, ModelInfo, architectures, foreign, inspect
 from specllama.gguf.faults import ALWAYS, KNOWN_BUILDS, MAINLINE
@@ -127,7 +128,7 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
     ),
     "no embeddings": (
         lambda to: edited(TARGET, to, drop=["token_embd.weight"]),
-        "embeddings",
+        "tables",
         ALWAYS,
         "it has no token_embd.weight",
     ),
@@ -165,6 +166,16 @@ def test_the_real_server_refuses_it_too(native: Path, tmp_path: Path, what: str)
     argv += ["--host", "127.0.0.1", "--port", str(free_port("127.0.0.1", 0))]
     done = subprocess.run(list(map(str, argv)), capture_output=True, timeout=60, check=False)
     assert done.returncode != 0
+
+
+def test_a_fork_loads_its_own_types(tmp_path: Path) -> None:
+    """ik_llama.cpp makes type 137 (IQ2_K), ROCmFPX type 105."""
+    ik = replace(NEW, flavour=IK_LLAMA)
+    for number, loads in ((137, True), (105, False)):
+        add = {"blk.0.attn_q.weight": ((256, 256), number)}
+        info = inspect(edited(TARGET, tmp_path / "m.gguf", add=add))
+        assert (check_loads(info, ik) == ()) is loads
+        assert check_loads(info, NEW) != ()
 
 
 def test_files_that_are_served_have_no_fault(tmp_path: Path) -> None:
@@ -211,6 +222,22 @@ def test_inspect_never_says_yes_to_a_file_with_a_fault(tmp_path: Path) -> None:
     assert data["faults"][0]["rule"] == "tensor type"
 
 
+def test_inspect_shows_what_the_file_calls_itself(tmp_path: Path) -> None:
+    labels = {"general.size_label": "8B", "general.finetune": "Instruct"}
+    path = edited(TARGET, tmp_path / "m.gguf", labels)
+    assert "name     Specllama Tiny Target (8B, Instruct)\n" in specllama("inspect", path).stdout
+    names = json.loads(specllama("inspect", path, "--json").stdout)["names"]
+    assert (names["size_label"], names["finetune"]) == ("8B", "Instruct")
+
+
+def test_inspect_says_nothing_of_drafts_for_a_file_that_never_loads(tmp_path: Path) -> None:
+    done = specllama("inspect", FILES["no layers"][0](tmp_path / "m.gguf"))
+    assert "drafts" not in done.stdout
+    done = specllama("inspect", HEADS["FastMTP"][0](tmp_path / "head.gguf"))
+    assert "serve    not known: its rows are mapped to tokens by d2t" in done.stdout
+    assert "drafts" not in done.stdout
+
+
 def test_serve_refuses_what_surely_does_not_load(native: Path, tmp_path: Path) -> None:
     path = FILES["three entries for four layers"][0](tmp_path / "m.gguf")
     done = specllama("serve", path, "--dry-run", "--llama-server", native)
@@ -251,8 +278,18 @@ HEADS: dict[str, tuple[Make, str, str]] = {
     ),
     "no embeddings": (
         lambda to: edited(HEAD, to, drop=["token_embd.weight"]),
-        "embeddings",
+        "tables",
         "no token_embd.weight, which a head in a file of its own needs",
+    ),
+    "no output": (
+        lambda to: edited(HEAD, to, drop=["output.weight"]),
+        "tables",
+        "no output.weight, which a head in a file of its own needs",
+    ),
+    "no last norm": (
+        lambda to: edited(HEAD, to, drop=["output_norm.weight"]),
+        "tables",
+        "no output_norm.weight, which a head in a file of its own needs",
     ),
 }
 

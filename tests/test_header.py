@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specllama.gguf import GgufError, LazyArray, read_header
+from specllama.gguf import GgufError, LazyArray, model_info, read_header
 from specllama.gguf.header import parse_header
 from specllama.gguf.source import BytesSource
 from specllama.gguf.types import TENSOR_TYPES
@@ -241,6 +241,7 @@ def test_damaged_bytes_never_raise_anything_else(data: st.DataObject) -> None:
     try:
         header = parse_header(BytesSource(bytes(raw)))
         _ = header.missing_bytes
+        _ = model_info([header], [Path("m.gguf")]).faults
         for value in header.fields.values():
             if isinstance(value, LazyArray) and value.kind == 8:
                 assert len(value.strings()) == value.count

@@ -136,10 +136,13 @@ def drafts(m: ModelInfo) -> Iterator[str]:
     from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict
     from specllama.drafts.families import family_of
     from specllama.engine.capabilities import HOOKED_ARCHITECTURES
+    from specllama.gguf.faults import ALWAYS
 
     if m.kind != "model":
-        if m.kind in METHOD_OF_KIND:
+        if m.kind in METHOD_OF_KIND and not m.faults:
             yield f"it drafts for a model itself, with {METHOD_OF_KIND[m.kind]}"
+        return
+    if any(f.by == ALWAYS for f in m.faults):
         return
     own = own_head_verdict(m)
     if own.ok:

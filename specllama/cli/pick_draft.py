@@ -238,6 +238,7 @@ def _data(
             {
                 "method": c.method,
                 "draft": str(c.draft.path) if c.draft else None,
+                "called": c.draft.title if c.draft else None,
                 "file_bytes": c.draft.file_bytes if c.draft else None,
                 "memory_bytes": room.extra if room else None,
                 "fits": room.verdict.kind if room else "unknown",

@@ -97,8 +97,8 @@ def _parts(h: Header, parts: int, tensors: int) -> Iterator[Fault]:
     """The keys of a split model against the files that are there."""
     count = h.number("split.count")
     if count > 1 and parts == 1:
-        said = f"split.count says it is one of {count} parts, its name names no others"
-        yield Fault("parts", f"{said}: give all the names they were published with", ALWAYS)
+        said = f"split.count says it is one of {count} parts, and its name is not a part's"
+        yield Fault("parts", f"{said}: name them all as they were published", ALWAYS)
     elif count != parts and parts > 1:
         said = f"its name says {parts} parts, split.count {count or 'nothing'}"
         yield Fault("parts", said, ALWAYS)
@@ -145,14 +145,25 @@ def _rows(arch: str, kind: str, tensors: Sequence[Tensor], tokens: int | None) -
     if mapped:  # FastMTP: a head over the commonest tokens only
         said = f"its rows are mapped to tokens by d2t, as {build} does for EAGLE-3 and DFlash only"
         yield Fault("d2t", said, KNOWN_BUILDS)
-    if "token_embd.weight" not in by_name:
-        said = "it has no token_embd.weight"
-        if kind == "mtp-head":
-            said += f", which a head in a file of its own needs for {build}"
-        yield Fault("embeddings", said, KNOWN_BUILDS if kind == "mtp-head" else ALWAYS)
+    if kind == "mtp-head":
+        missing = [n for n in _needed_beside_a_head(arch) if n not in by_name]
+        if missing:
+            said = f"it has no {missing[0]}, which a head in a file of its own needs for {build}"
+            yield Fault("tables", said, KNOWN_BUILDS)
+    elif "token_embd.weight" not in by_name:
+        yield Fault("tables", "it has no token_embd.weight", ALWAYS)
     for t in tensors:
         if t.name in _PER_TOKEN or t.name.endswith(_PER_TOKEN_OF_A_HEAD):
             yield from _row_count(t, tokens, KNOWN_BUILDS if mapped else ALWAYS)
+
+
+def _needed_beside_a_head(arch: str) -> Iterator[str]:
+    """Nothing of them is borrowed from the target (load_arch_tensors of src/models/*.cpp)."""
+    yield "token_embd.weight"
+    if arch in ("mimo2", "deepseek4"):
+        yield "output.weight"
+    if arch != "qwen4exp":
+        yield "output_norm.weight"
 
 
 def _mapped_rows(arch: str, by_name: Mapping[str, Tensor], tokens: int | None) -> Iterator[Fault]:

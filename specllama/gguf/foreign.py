@@ -33,7 +33,7 @@ def maker_of_architecture(arch: str) -> str:
         # qwen35_mtp, qwen35moe_mtp: a head as an architecture of its own
         return (
             "; branches with MTP from before llama.cpp's own (b9180) made such files: "
-            "get the head converted anew"
+            "get a newer conversion"
         )
     plain = _plain(arch)
     same = next((known for known in sorted(architectures.KNOWN) if _plain(known) == plain), None)
@@ -64,7 +64,7 @@ def maker_of_type(kind: str) -> str:
     if n in (4, 5, 31, 32, 33, 36, 37, 38):
         return "; llama.cpp took this type out again: get another quantisation"
     if 100 <= n <= 108:
-        return "; ROCmFPX, a fork for AMD cards, makes such files (ROCmFP4 and others)"
+        return "; ROCmFPX, a fork for AMD cards, makes such files"
     if fork_of_type(kind):
         return "; ik_llama.cpp makes such files: serve it with that, or get another quantisation"
     return "; it needs a newer llama.cpp or the fork it was made for"

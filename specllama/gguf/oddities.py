@@ -13,7 +13,7 @@ def oddities(m: ModelInfo) -> Iterator[str]:
         yield "its key promises an MTP head, but the head's tensors are not in the file"
     if m.mtp_tensors and not m.mtp_heads:
         yield "it holds MTP tensors, but no key that says so: llama.cpp will not use them"
-    if m.has_mtp_head and m.mtp_bits < 4:
+    if m.has_mtp_head and 0 < m.mtp_bits < 4:
         yield f"its MTP head is quantised to {m.mtp_bits:.1f} bits and may draft badly"
     if m.kind == "eagle3" and not m.tensors:
         yield "an EAGLE-3 file without tensors: a broken conversion"
