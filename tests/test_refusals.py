@@ -134,4 +134,8 @@ def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
     assert "logprobs" in said
     assert "was trained on" not in said
     assert f"was trained on {own:,}" in " ".join(limits(target, on, options(), own + 1))
+    assert "21815" in " ".join(limits(target, Choice(COPIES, ""), options("--context-shift"), own))
+    head = Choice(Speculation(("draft-mtp",)), "")
+    assert "-sm tensor" in " ".join(limits(target, head, options("-sm", "tensor"), own))
+    assert "-sm" not in " ".join(limits(target, on, options("-sm", "tensor"), own))
     assert "LoRA" in " ".join(limits(target, on, options("--lora", "a.gguf"), own))

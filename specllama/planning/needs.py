@@ -36,8 +36,8 @@ def use_of(
         context=context_of(target, settings, user),
         parallel=settings.parallel,
         unified=user.on("--kv-unified"),
-        batch=max(1, _number(user, 2048, "-b", "--batch-size")),
-        ubatch=max(1, _number(user, 512, "-ub", "--ubatch-size")),
+        batch=max(1, _number(user, _default(caps, "-b", 2048), "-b", "--batch-size")),
+        ubatch=max(1, _number(user, _default(caps, "-ub", 512), "-ub", "--ubatch-size")),
         cache_k=user.value("-ctk") or "f16",
         cache_v=user.value("-ctv") or "f16",
         flash=(user.value("-fa") or "auto") not in ("off", "0", "false", "disabled"),
@@ -200,6 +200,13 @@ def _number(user: LaunchOptions, default: int, *names: str) -> int:
         if text is not None and re.fullmatch(r"\d{1,18}", text):
             return int(text)
     return default
+
+
+def _default(caps: Capabilities, name: str, usual: int) -> int:
+    """This build's own default, as its help prints it."""
+    option = caps.find(name)
+    text = option.default if option is not None and option.default else ""
+    return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text) else usual
 
 
 def _count(flag: Given) -> int:

@@ -14,6 +14,8 @@ from specllama.planning.choose import Choice
 from specllama.planning.files import adapters, named
 
 MOST_SLOTS = 256  # src/llama-cparams.h, LLAMA_MAX_SEQ (b11434)
+# Drafts that use the target's embedding, output or KV cache.
+_BORROWING = {"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"}
 _BATCH = 2048  # llama.cpp's default of -b
 # With one of these the server answers embeddings only: nothing is generated.
 _EMBEDDING = ("--embedding", "--embeddings", "--reranking", "--rerank")
@@ -89,6 +91,14 @@ def limits(
     if spec is None:
         return
     yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (llama.cpp b11549)"
+    if spec.uses_ngram and user.on("--context-shift"):
+        yield "n-gram types with --context-shift ended servers (llama.cpp issue 21815): leave it out"
+    split = user.value("--split-mode")
+    if split in ("row", "tensor") and _BORROWING & set(spec.methods):
+        yield (
+            f"-sm {split} with a draft that borrows the target's weights ended servers (llama.cpp "
+            "issues 26475, 27833): -sm layer does not"
+        )
     own = draft.context_length if draft is not None and draft.kind == "model" else None
     context = slot_context or target.context_length or 0
     if draft is not None and own and own < context:
