@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from specllama.engine import embedded
+from specllama.engine.capabilities import describe
 from specllama.engine.client import Client
+from specllama.engine.embedded_options import options
 from specllama.engine.helptext import parse_options, parse_version
 from specllama.planning.plan import free_port
 from tests.support import MODELS
 
+TARGET = MODELS / "target.gguf"
 ARGV = [sys.executable, "-m", "specllama.engine.embedded"]
 
 
@@ -50,6 +57,17 @@ def test_list_devices() -> None:
         (["-m", "x.gguf", "--spec-type", "draft-self"], "not one of"),
         (["-m", "x.gguf", "-ctk", "q9"], "not one of"),
         (["-m", "x.gguf", "--temp", "hot"], "not a number"),
+        (["-m", "x.gguf", "--rpc", "h:1"], "--rpc (the embedded engine's library has no setting"),
+        (["-m", "x.gguf", "-ot", "exps=GPU9"], "unknown buffer type"),
+        (["-m", "x.gguf", "-ot", "exps"], "invalid value"),
+        (["-m", "x.gguf", "-ncmoe", "-1"], "negative"),
+        (["-m", "x.gguf", "-ncmoe", "99999999999"], "no model has so many blocks"),
+        (["-m", "x.gguf", "-ts", "1,x"], "not a number"),
+        (["-m", "x.gguf", "-ts", ",".join("1" * 200)], "200 shares for 128 devices"),
+        (["-m", "x.gguf", "-sm", "half"], "not one of"),
+        (["-m", "x.gguf", "--lora", "/nope"], "no such file"),
+        (["-m", "x.gguf", "--lora-scaled", "/nope"], "not a number"),
+        (["-m", "x.gguf", "--sleep-idle-seconds", "0"], "cannot be 0"),
         (["-m", "x.gguf", "--api-key-file", "/nope"], "No such file"),
         (["-m", "/nope.gguf", "--port", "0"], "error"),
     ],
@@ -101,3 +119,128 @@ def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
             assert server.wait(20) == 0
         finally:
             server.kill()
+
+
+def write_lora(path: Path) -> Path:
+    """An adapter of the tiny target that changes nothing: its second matrix is zero."""
+    import gguf
+    import numpy as np
+
+    like = next(t for t in gguf.GGUFReader(TARGET).tensors if t.name == "blk.0.attn_q.weight")
+    rows, columns = (int(n) for n in like.shape)
+    w = gguf.GGUFWriter(path, "llama")
+    w.add_type("adapter")
+    w.add_string("adapter.type", "lora")
+    w.add_float32("adapter.lora.alpha", 4.0)
+    w.add_tensor("blk.0.attn_q.weight.lora_a", np.ones((2, rows), dtype=np.float32))
+    w.add_tensor("blk.0.attn_q.weight.lora_b", np.zeros((columns, 2), dtype=np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return path
+
+
+def test_what_moves_tensors_moves_them_and_adapters_are_applied(tmp_path: Path) -> None:
+    """By the server's own words at its most talkative level."""
+    lora = write_lora(tmp_path / "lora.gguf")
+    flags = (
+        rf"-ot blk\.0\.ffn_up=CPU,blk\.1\.ffn_up=CPU -ot output_norm=CPU -ncffn 1 -ncmoe 1 -cmoe "
+        rf"-otd token_embd=CPU -ncmoed 1 -cmoed --lora {lora} --lora-scaled {lora}:0.5 -sm none -ts 1 "
+        "-mg 0 -nkvo --sleep-idle-seconds 1 --api-prefix /x --threads-http 2 -to 60 -fit on "
+        "--no-context-shift --cache-reuse 8 --no-cache-prompt -lv 5 -c 512 -t 1 -np 1"
+    ).split()
+    port = free_port("127.0.0.1", 0)
+    argv = [
+        *ARGV,
+        "-m",
+        TARGET,
+        "-md",
+        MODELS / "draft.gguf",
+        "--spec-type",
+        "draft-simple",
+        *flags,
+    ]
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*map(str, argv), "--port", str(port)], stdout=out, stderr=out) as server,
+    ):
+        try:
+            with Client(f"http://127.0.0.1:{port}/x") as client:
+                until = time.monotonic() + 60
+                while not client.healthy():
+                    assert server.poll() is None, log.read_text()
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+                assert client.complete("def read(self):", 8, {}).timings is not None
+                found = httpx.get(f"http://127.0.0.1:{port}/x/lora-adapters").json()
+                assert [(Path(a["path"]).name, a["scale"]) for a in found] == [
+                    ("lora.gguf", 1.0),
+                    ("lora.gguf", 0.5),
+                ]
+            while "sleeping" not in log.read_text():
+                assert time.monotonic() < until
+                time.sleep(0.05)
+        finally:
+            server.terminate()
+            server.wait(20)
+    text = log.read_text()
+    moved = set(re.findall(r"tensor (\S+) \(.*?\) buffer type overridden to CPU", text))
+    assert {"blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "output_norm.weight"} <= moved
+    assert {"blk.0.ffn_down.weight", "blk.0.ffn_gate.weight"} <= moved  # --n-cpu-ffn 1
+    assert "token_embd.weight" in moved  # the draft's
+
+
+@pytest.mark.parametrize(
+    ("args", "path", "expected"),
+    [
+        ("-ncmoe 2", "tensor_buft_overrides", r"blk\.0{e}=CPU,blk\.1{e}=CPU"),
+        ("-ncmoe 0", "tensor_buft_overrides", ""),
+        ("-cmoe -ot a=CPU", "tensor_buft_overrides", "{e}=CPU,a=CPU"),
+        ("-cmoed", "speculative.draft.tensor_buft_overrides", "{e}=CPU"),
+        ("--no-kv-offload", "no_kv_offload", True),
+        ("-kvo", "no_kv_offload", False),
+        ("-mg 1", "main_gpu", 1),
+        ("--embeddings", "embedding", True),
+        ("--rerank", "embedding", True),
+        ("--sleep-idle-seconds 600", "sleep_idle_seconds", 600),
+        ("--api-prefix /p", "api_prefix", "/p"),
+        ("--ssl-key-file k", "ssl_file_key", "k"),
+        ("--ssl-cert-file c", "ssl_file_cert", "c"),
+        ("--cache-reuse 64", "n_cache_reuse", 64),
+        ("-to 9", "timeout_write", 9),
+    ],
+)
+def test_options_set_what_they_name(args: str, path: str, expected: Any) -> None:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    for option, value in embedded.parse(["-m", "x", *args.split()], options(params)):
+        option.apply(params, value)
+    found = params
+    for name in path.split("."):
+        found = getattr(found, name)
+    if isinstance(expected, str):
+        expected = expected.replace("{e}", r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
+    assert found == expected
+
+
+def test_shares_of_gpus_and_reranking() -> None:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    for option, value in embedded.parse("-m x -ts 3,1 --rerank".split(), options(params)):
+        option.apply(params, value)
+    assert params.tensor_split[:3] == [3.0, 1.0, 0.0]
+    assert params.pooling_type == xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+
+
+def test_help_says_what_the_library_cannot_take() -> None:
+    """And lists it as no option."""
+    text = run("--help").stdout
+    assert "not taken, since the library has no setting for it:\n  -dev, --device, --rpc" in text
+    caps = describe("version: 1 (x)", text)
+    assert caps.find("-ot") is not None
+    assert caps.find("--rpc") is None
+    assert caps.find("--device") is None

@@ -10,17 +10,14 @@ from __future__ import annotations
 import importlib.metadata
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from specllama.engine.embedded_options import (
-    BadValue,
-    EmbeddedOption,
-    apply_environment,
-    options,
-)
+from specllama.engine.embedded_options import NOT_TAKEN, apply_environment, options
+from specllama.engine.embedded_values import BadValue, EmbeddedOption
 
 _TRACE = ", 3: info, 4: trace, 5: debug"
 
@@ -56,7 +53,10 @@ def parse(args: Sequence[str], known: Sequence[EmbeddedOption]) -> list[tuple[Em
     for name in rest:
         option = by_name.get(name)
         if option is None:
-            raise BadValue(f"invalid argument: {name} (the embedded engine does not know it)")
+            why = "the embedded engine does not know it"
+            if name in NOT_TAKEN.split(", "):
+                why = "the embedded engine's library has no setting for it"
+            raise BadValue(f"invalid argument: {name} ({why})")
         if not option.hint:
             out.append((option, "0" if name in option.negative else ""))
             continue
@@ -138,6 +138,11 @@ def help_text() -> str:
             lines += [head, " " * 40 + text]
         else:
             lines.append(head.ljust(40) + text)
+    lines += [
+        "",
+        "not taken, since the library has no setting for it:",
+        *textwrap.wrap(f"  {NOT_TAKEN}", 78, subsequent_indent="  "),
+    ]
     return "\n".join(lines)
 
 

@@ -9,178 +9,40 @@ setting for, is an error, never ignored.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-Apply = Callable[[Any, str], None]  # (CommonParams, value)
+from specllama.engine.embedded_values import (
+    Attribute,
+    EmbeddedOption,
+    adapters,
+    add_spec_types,
+    added,
+    attribute,
+    cache_type,
+    experts_on_cpu,
+    first_dense_on_cpu,
+    first_experts_on_cpu,
+    flash_attention,
+    idle_seconds,
+    integer,
+    key_file,
+    known_spec_types,
+    layers,
+    load_mode,
+    number,
+    on_off,
+    rerank,
+    scaled_adapters,
+    split_mode,
+    split_tensors,
+    switch,
+    text_file,
+    timeout,
+    words,
+)
 
 API_KEY_ENV = "LLAMA_API_KEY"
-
-
-class BadValue(ValueError):
-    """A value an option cannot take."""
-
-
-@dataclass(frozen=True)
-class EmbeddedOption:
-    """One option. A switch has hint "" and receives "" (or "0" by a negative name)."""
-
-    names: tuple[str, ...]
-    hint: str
-    help: str
-    apply: Apply
-    negative: tuple[str, ...] = ()
-
-    @property
-    def all_names(self) -> tuple[str, ...]:
-        return self.names + self.negative
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """Sets params.<path> to the converted value, by the first of `paths` that the installed
-    version has: llama.cpp moved many of them."""
-
-    paths: tuple[str, ...]
-    convert: Callable[[str], Any]
-
-    def place(self, params: Any) -> tuple[Any, str] | None:
-        """(the object, its attribute) that is set; None when this version has none."""
-        for path in self.paths:
-            *parents, last = path.split(".")
-            owner = params
-            for name in parents:
-                owner = getattr(owner, name, None)
-            if hasattr(owner, last):
-                return owner, last
-        return None
-
-    def __call__(self, params: Any, value: str) -> None:
-        place = self.place(params)
-        if place is None:
-            raise BadValue(f"this xllamacpp has no {self.paths[0]}")
-        setattr(*place, self.convert(value))
-
-
-def attribute(paths: str, convert: Callable[[str], Any]) -> Attribute:
-    """`paths`: dotted, the newest first, parted by blanks."""
-    return Attribute(tuple(paths.split()), convert)
-
-
-def switch(path: str, on: bool = True) -> Attribute:
-    return attribute(path, lambda value: on if value != "0" else not on)
-
-
-def integer(value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise BadValue(f"{value!r} is not a whole number") from None
-
-
-def number(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise BadValue(f"{value!r} is not a number") from None
-
-
-def layers(value: str) -> int:
-    """`auto` is -1 and `all` is -2 inside llama.cpp (common.h, n_gpu_layers)."""
-    return {"auto": -1, "all": -2}.get(value) or integer(value)
-
-
-def _enum(prefix: str, of: str, names: dict[str, str]) -> Callable[[str], Any]:
-    """Looks a value up in an xllamacpp enum by name."""
-
-    def convert(value: str) -> Any:
-        import xllamacpp
-
-        if value.lower() not in names:
-            raise BadValue(f"{value!r} is not one of {', '.join(names)}")
-        member = getattr(getattr(xllamacpp, of), prefix + names[value.lower()], None)
-        if member is None:
-            raise BadValue(f"this version does not know {value!r}")
-        return member
-
-    return convert
-
-
-SPEC_TYPES = {
-    name: name.upper().replace("-", "_")
-    for name in (
-        "none draft-simple draft-eagle3 draft-mtp draft-dflash draft-dspark "
-        "ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache"
-    ).split()
-}
-_spec_type = _enum("COMMON_SPECULATIVE_TYPE_", "common_speculative_type", SPEC_TYPES)
-_cache_type = _enum(
-    "GGML_TYPE_",
-    "ggml_type",
-    {t: t.upper() for t in "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1".split()},
-)
-_flash_attention = _enum(
-    "LLAMA_FLASH_ATTN_TYPE_",
-    "llama_flash_attn_type",
-    {"on": "ENABLED", "1": "ENABLED", "off": "DISABLED", "0": "DISABLED", "auto": "AUTO"},
-)
-_load_mode = _enum(
-    "LLAMA_LOAD_MODE_",
-    "llama_load_mode",
-    {
-        "auto": "AUTO",
-        "none": "NONE",
-        "mmap": "MMAP",
-        "mlock": "MLOCK",
-        "mmap+mlock": "MMAP_MLOCK",
-        "dio": "DIRECT_IO",
-    },
-)
-
-
-def _spec_types(params: Any, value: str) -> None:
-    """As in llama.cpp, a repeated --spec-type adds to the earlier ones."""
-    wanted = [_spec_type(v.strip()) for v in value.split(",") if v.strip()]
-    if hasattr(params.speculative, "types"):
-        params.speculative.types = [*params.speculative.types, *wanted]
-    elif len(wanted) == 1:  # before b9180 it was one
-        params.speculative.type = wanted[0]
-    else:
-        raise BadValue(f"{value!r}: this version takes one type")
-
-
-def _known_spec_types() -> str:
-    """The --spec-type values of the installed version."""
-    import xllamacpp
-
-    of = xllamacpp.common_speculative_type
-    return ",".join(
-        name
-        for name, member in SPEC_TYPES.items()
-        if hasattr(of, f"COMMON_SPECULATIVE_TYPE_{member}")
-    )
-
-
-def _on_off(value: str) -> bool:
-    if value.lower() not in ("on", "off", "1", "0", "true", "false"):
-        raise BadValue(f"{value!r} is neither on nor off")
-    return value.lower() in ("on", "1", "true")
-
-
-def _key_file(value: str) -> list[str]:
-    try:
-        return [k for k in Path(value).read_text(encoding="utf-8").splitlines() if k.strip()]
-    except OSError as e:
-        raise BadValue(f"{value}: {e.strerror}") from None
-
-
-def _text_file(value: str) -> str:
-    try:
-        return Path(value).read_text(encoding="utf-8")
-    except OSError as e:
-        raise BadValue(f"{value}: {e.strerror}") from None
 
 
 def apply_environment(params: Any) -> None:
@@ -189,14 +51,10 @@ def apply_environment(params: Any) -> None:
         params.api_keys = [key]
 
 
-def _words(value: str) -> list[str]:
-    return [v for v in value.split(",") if v]
-
-
 O = EmbeddedOption  # noqa: E741 - a column of a table
 OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("-m", "--model"), "FNAME", "model file", attribute("model.path", str)),
-    O(("-a", "--alias"), "STRING", "names in the API", attribute("model_alias", _words)),
+    O(("-a", "--alias"), "STRING", "names in the API", attribute("model_alias", words)),
     O(("-c", "--ctx-size"), "N", "context, 0 = the model's (default: 0)", attribute("n_ctx", integer)),
     O(("-n", "--predict", "--n-predict"), "N", "tokens a request may make (default: -1)", attribute("n_predict", integer)),
     O(("-b", "--batch-size"), "N", "logical batch (default: 2048)", attribute("n_batch", integer)),
@@ -206,40 +64,67 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("-t", "--threads"), "N", "threads (default: -1)", attribute("cpuparams.n_threads", integer)),
     O(("-tb", "--threads-batch"), "N", "threads for prompts", attribute("cpuparams_batch.n_threads", integer)),
     O(("-ngl", "--gpu-layers", "--n-gpu-layers"), "N", "layers on the GPU (default: auto)", attribute("n_gpu_layers", layers)),
-    O(("-fa", "--flash-attn"), "[on|off|auto]", "flash attention (default: auto)", attribute("flash_attn_type", _flash_attention)),
-    O(("-ctk", "--cache-type-k"), "TYPE", "K cache type (default: f16)", attribute("cache_type_k", _cache_type)),
-    O(("-ctv", "--cache-type-v"), "TYPE", "V cache type (default: f16)", attribute("cache_type_v", _cache_type)),
-    O(("-lm", "--load-mode"), "MODE", "how weights are read (default: auto)", attribute("load_mode", _load_mode)),
+    O(("-fa", "--flash-attn"), "[on|off|auto]", "flash attention (default: auto)", attribute("flash_attn_type", flash_attention)),
+    O(("-ctk", "--cache-type-k"), "TYPE", "K cache type (default: f16)", attribute("cache_type_k", cache_type)),
+    O(("-ctv", "--cache-type-v"), "TYPE", "V cache type (default: f16)", attribute("cache_type_v", cache_type)),
+    O(("-lm", "--load-mode"), "MODE", "how weights are read (default: auto)", attribute("load_mode", load_mode)),
+    O(("-kvo", "--kv-offload"), "", "KV cache on the GPU", switch("no_kv_offload", on=False), ("-nkvo", "--no-kv-offload")),
+    O(("-ot", "--override-tensor"), "<tensor name pattern>=<buffer type>,...", "where tensors go", added("tensor_buft_overrides", str)),
+    O(("-cmoe", "--cpu-moe"), "", "experts on the CPU", added("tensor_buft_overrides", experts_on_cpu)),
+    O(("-ncmoe", "--n-cpu-moe"), "N", "experts of the first N layers on the CPU", added("tensor_buft_overrides", first_experts_on_cpu)),
+    O(("-ncffn", "--n-cpu-ffn"), "N", "dense FFN of the first N layers on the CPU", added("tensor_buft_overrides", first_dense_on_cpu)),
+    O(("-sm", "--split-mode"), "{none,layer,row,tensor}", "how GPUs share (default: layer)", attribute("split_mode", split_mode)),
+    O(("-ts", "--tensor-split"), "N0,N1,N2,...", "share of each GPU", split_tensors),
+    O(("-mg", "--main-gpu"), "INDEX", "the GPU for the rest (default: 0)", attribute("main_gpu", integer)),
+    O(("--mmap",), "", "weights from the file", switch("use_mmap"), ("--no-mmap",)),
+    O(("--mlock",), "", "weights stay in RAM", switch("use_mlock")),
+    O(("--lora",), "FNAME", "LoRA adapters, by comma", added("lora_adapters", adapters)),
+    O(("--lora-scaled",), "FNAME:SCALE,...", "LoRA adapters with a scale", added("lora_adapters", scaled_adapters)),
+    O(("--lora-init-without-apply",), "", "LoRA adapters loaded, not applied", switch("lora_init_without_apply")),
     O(("--repack",), "", "weights repacked for this CPU", switch("no_extra_bufts", on=False), ("-nr", "--no-repack")),
-    O(("-fit", "--fit"), "[on|off]", "shrink to fit memory (default: on)", attribute("fit_params", _on_off)),
+    O(("-fit", "--fit"), "[on|off]", "shrink to fit memory (default: on)", attribute("fit_params", on_off)),
     O(("-fitc", "--fit-ctx"), "N", "least context of --fit (default: 4096)", attribute("fit_params_min_ctx", integer)),
     O(("--warmup",), "", "warm up with an empty run", switch("warmup"), ("--no-warmup",)),
     O(("-lv", "--verbosity", "--log-verbosity"), "N", "log level (default: 3)", attribute("verbosity", integer)),
     O(("--swa-full",), "", "full-size SWA cache", switch("swa_full")),
     O(("--cache-ram", "-cram"), "N", "prompt cache in MiB (default: 8192)", attribute("cache_ram_mib", integer)),
     O(("-mm", "--mmproj"), "FILE", "multimodal projector", attribute("mmproj.path", str)),
-    O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostnames", _words)),
+    O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostnames", words)),
     O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostname", str)),
     O(("--port",), "PORT", "port (default: 8080)", attribute("port", integer)),
-    O(("--api-key",), "KEY", "key clients must send (env: LLAMA_API_KEY)", attribute("api_keys", _words)),
-    O(("--api-key-file",), "FNAME", "file of keys", attribute("api_keys", _key_file)),
+    O(("--api-key",), "KEY", "key clients must send (env: LLAMA_API_KEY)", attribute("api_keys", words)),
+    O(("--api-key-file",), "FNAME", "file of keys", attribute("api_keys", key_file)),
     O(("--metrics",), "", "serve /metrics", switch("endpoint_metrics")),
     O(("--slots",), "", "serve /slots", switch("endpoint_slots"), ("--no-slots",)),
     O(("--props",), "", "allow changes by POST /props", switch("endpoint_props")),
+    O(("--api-prefix",), "PREFIX", "path before every endpoint", attribute("api_prefix", str)),
+    O(("--ssl-key-file",), "FNAME", "key for https", attribute("ssl_file_key", str)),
+    O(("--ssl-cert-file",), "FNAME", "certificate for https", attribute("ssl_file_cert", str)),
+    O(("--embedding", "--embeddings"), "", "embeddings only", switch("embedding")),
+    O(("--rerank", "--reranking"), "", "serve /rerank", rerank),
+    O(("--sleep-idle-seconds",), "SECONDS", "sleep after so long without a request (default: -1)", attribute("sleep_idle_seconds", idle_seconds)),
+    O(("-to", "--timeout"), "N", "seconds a client may take (default: 3600)", timeout),
+    O(("--threads-http",), "N", "threads for requests (default: -1)", attribute("n_threads_http", integer)),
+    O(("--cache-prompt",), "", "prompts are cached", switch("cache_prompt"), ("--no-cache-prompt",)),
+    O(("--cache-reuse",), "N", "least chunk that is reused (default: 0)", attribute("n_cache_reuse", integer)),
+    O(("--context-shift",), "", "old tokens are dropped when the context is full", switch("ctx_shift"), ("--no-context-shift",)),
     O(("--jinja",), "", "jinja chat templates", switch("use_jinja"), ("--no-jinja",)),
     O(("--chat-template",), "TEMPLATE", "chat template", attribute("chat_template", str)),
-    O(("--chat-template-file",), "FILE", "chat template from a file", attribute("chat_template", _text_file)),
+    O(("--chat-template-file",), "FILE", "chat template from a file", attribute("chat_template", text_file)),
     O(("-s", "--seed"), "SEED", "RNG seed (default: -1)", attribute("sampling.seed", lambda v: integer(v) % 2**32)),
     O(("--temp", "--temperature"), "N", "temperature (default: 0.8)", attribute("sampling.temp", number)),
     O(("--top-k",), "N", "top-k (default: 40)", attribute("sampling.top_k", integer)),
     O(("--top-p",), "N", "top-p (default: 0.95)", attribute("sampling.top_p", number)),
     O(("--min-p",), "N", "min-p (default: 0.05)", attribute("sampling.min_p", number)),
-    O(("--spec-type",), "TYPES", "methods (default: none)", _spec_types),
+    O(("--spec-type",), "TYPES", "methods (default: none)", add_spec_types),
     O(("-md", "--model-draft", "--spec-draft-model"), "FNAME", "draft model", attribute("speculative.draft.mparams.path speculative.mparams_dft.path", str)),
     O(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"), "N", "draft layers on the GPU (default: auto)", attribute("speculative.draft.n_gpu_layers speculative.n_gpu_layers", layers)),
     O(("-devd", "--device-draft", "--spec-draft-device"), "DEVICE", "draft devices", attribute("speculative.draft.devices speculative.devices", str)),
-    O(("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"), "TYPE", "draft K cache type (default: f16)", attribute("speculative.draft.cache_type_k speculative.cache_type_k", _cache_type)),
-    O(("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"), "TYPE", "draft V cache type (default: f16)", attribute("speculative.draft.cache_type_v speculative.cache_type_v", _cache_type)),
+    O(("-otd", "--override-tensor-draft", "--spec-draft-override-tensor"), "<tensor name pattern>=<buffer type>,...", "where the draft's tensors go", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", str)),
+    O(("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"), "", "the draft's experts on the CPU", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", experts_on_cpu)),
+    O(("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-n-cpu-moe", "--spec-draft-ncmoe"), "N", "the same of its first N layers", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", first_experts_on_cpu)),
+    O(("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"), "TYPE", "draft K cache type (default: f16)", attribute("speculative.draft.cache_type_k speculative.cache_type_k", cache_type)),
+    O(("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"), "TYPE", "draft V cache type (default: f16)", attribute("speculative.draft.cache_type_v speculative.cache_type_v", cache_type)),
     O(("-td", "--threads-draft", "--spec-draft-threads"), "N", "draft threads", attribute("speculative.draft.cpuparams.n_threads speculative.cpuparams.n_threads", integer)),
     O(("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"), "N", "draft threads for prompts", attribute("speculative.draft.cpuparams_batch.n_threads speculative.cpuparams_batch.n_threads", integer)),
     O(("--spec-draft-n-max",), "N", "draft length (default: 3)", attribute("speculative.draft.n_max", integer)),
@@ -264,6 +149,13 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
 )  # fmt: skip
 
 
+# llama-server's own that users reach for and the library has no setting for.
+NOT_TAKEN = (
+    "-dev, --device, --rpc, --override-kv, --control-vector, --fit-target, --numa, -hf, --hf-repo, "
+    "--log-file, --models-dir"
+)
+
+
 def options(params: Any) -> tuple[EmbeddedOption, ...]:
     """The options that the installed version has a setting for, by a fresh CommonParams."""
     known = (
@@ -272,5 +164,5 @@ def options(params: Any) -> tuple[EmbeddedOption, ...]:
         if not isinstance(o.apply, Attribute) or o.apply.place(params) is not None
     )
     return tuple(
-        replace(o, hint=_known_spec_types()) if "--spec-type" in o.names else o for o in known
+        replace(o, hint=known_spec_types()) if "--spec-type" in o.names else o for o in known
     )
