@@ -57,9 +57,10 @@ def test_a_signal_while_loading_counts_as_well(tmp_path: Path) -> None:
         assert "it crashed (SIGSEGV)" in s.info["reason"]
 
 
-def test_a_binary_for_another_cpu_is_not_started_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tune", ["off", "auto"])
+def test_a_binary_for_another_cpu_is_not_started_twice(tmp_path: Path, tune: str) -> None:
     fake = Fake(tmp_path, crash="", code=-4)
-    done = specllama("serve", TARGET, "--tune", "off", "--llama-server", fake.path)
+    done = specllama("serve", TARGET, "--tune", tune, "--llama-server", fake.path)
     assert done.returncode == 1
     assert "built for another CPU" in done.stderr
     assert len(fake.starts) == 1

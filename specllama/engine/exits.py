@@ -29,6 +29,12 @@ _LOST = re.compile(
 )
 
 
+# Whatever is tried on this machine with these files and arguments ends the same way.
+_LASTING = frozenset(
+    "argument architecture cpu flash-attention gpu library lora mmproj model template tls".split()
+)
+
+
 @dataclass(frozen=True)
 class Exit:
     """`kind` names the cause; `blames_speculation`: worth one more start without it."""
@@ -37,6 +43,11 @@ class Exit:
     message: str
     hint: str = ""
     blames_speculation: bool = False
+
+    @property
+    def lasting(self) -> bool:
+        """Whether another start, with speculation or without, would end the same way."""
+        return self.kind in _LASTING
 
 
 def explain(exit_code: int, log: str, embedded: bool = False) -> Exit:

@@ -155,9 +155,12 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
     engine = locate(llama_server)
     capabilities = probe(engine)
     if capabilities.problem:
+        others = (
+            "run `pip install -U xllamacpp`" if engine.embedded else "use `--llama-server embedded`"
+        )
         raise EngineError(
             f"{engine.label} cannot be used: {capabilities.problem}",
-            "Name another with --llama-server, or use `--llama-server embedded`.",
+            f"Name another with --llama-server, or {others}.",
         )
     return engine, capabilities
 

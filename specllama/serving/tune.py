@@ -20,9 +20,7 @@ from specllama.tuning.results import Result, Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Earlier, Interrupted, tune
 
-# Why a plain server does not start, whatever is tried next.
 _FEW_PROMPTS = 5
-_LASTING = ("argument", "architecture", "model")
 
 _UNMEASURED = "skipped: served as it was chosen, whether it pays is not measured"
 
@@ -114,7 +112,7 @@ def _searched(
         return Outcome(plan, "skipped", (*notes, _UNMEASURED))
     except TuningError as e:
         why = e.__cause__
-        if isinstance(why, LaunchFailed) and why.exit.kind in _LASTING:
+        if isinstance(why, LaunchFailed) and why.exit.lasting:
             raise why from None
         if isinstance(why, LaunchFailed):  # speculation only needs more
             plan = plan.without_speculation("the server did not start even without it")
