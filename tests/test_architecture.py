@@ -7,7 +7,10 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "specllama"
 # Top to bottom. Modules without a room of their own lie below everything.
-FLOORS = ["cli", "serving", "tuning", "planning", "drafts", "memory", "workloads", "engine", "gguf"]
+FLOORS = [
+    *("cli", "serving", "formats", "tuning", "planning"),
+    *("drafts", "memory", "workloads", "engine", "gguf"),
+]
 BASEMENT = {"config", "resources", "storage", "logs", "stop", "errors", "__init__"}
 
 

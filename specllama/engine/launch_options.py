@@ -122,6 +122,21 @@ def read(
     """
     flags: list[Given] = []
     secrets: dict[str, str] = {}
+    for given in parsed(words, caps):
+        _refuse(given.words[0], given.option)
+        variable = next((_SECRETS[n] for n in given.option.names if n in _SECRETS), None)
+        if variable:
+            secrets[variable] = given.words[1]
+        else:
+            flags.append(given)
+    theirs, ignored = _environment(environ or {}, caps)
+    configured = _configured(environ or {}, caps)
+    return LaunchOptions((*configured, *theirs, *flags), secrets, ignored)
+
+
+def parsed(words: Sequence[str], caps: Capabilities) -> Iterator[Given]:
+    """llama-server's arguments as options with their values. Raises UsageError for an option that
+    this build does not know, one taken away, and a missing value."""
     at = 0
     while at < len(words):
         name = words[at]
@@ -129,16 +144,8 @@ def read(
         values = tuple(words[at + 1 : at + 1 + _following(option, words[at + 1 :], caps)])
         if len(values) < option.arity:
             raise UsageError(f"{name} needs a value ({option.hint})")
-        _refuse(name, option)
-        variable = next((_SECRETS[n] for n in option.names if n in _SECRETS), None)
-        if variable:
-            secrets[variable] = values[0]
-        else:
-            flags.append(Given(option, (name, *values)))
+        yield Given(option, (name, *values))
         at += 1 + len(values)
-    theirs, ignored = _environment(environ or {}, caps)
-    configured = _configured(environ or {}, caps)
-    return LaunchOptions((*configured, *theirs, *flags), secrets, ignored)
 
 
 def _following(option: Option, rest: Sequence[str], caps: Capabilities) -> int:

@@ -1,0 +1,10 @@
+"""The decision as one JSON object, as `serve --dry-run --json` prints it."""
+
+from __future__ import annotations
+
+from specllama.formats.base import Decision, Written
+from specllama.storage import strict_json
+
+
+def write(decision: Decision) -> Written:
+    return Written(strict_json(decision.data, indent=2) + "\n")

@@ -1,0 +1,56 @@
+"""What every format is given, and what it gives back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specllama.errors import UsageError
+from specllama.planning.plan import Plan
+from specllama.tuning.results import Result
+
+
+class Unsayable(UsageError):
+    """A format that cannot say a decision; the message is one sentence with the reason."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A plan and what belongs into its comments. `reasons`: what was decided and why, one line
+    each; `data`: the same for programs. `measured`: the earlier result that the plan follows,
+    None = nothing was measured."""
+
+    plan: Plan
+    reasons: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    measured: Result | None = None
+
+    @property
+    def name(self) -> str:
+        """The target's name as every format takes it: letters, digits and hyphens, lower case,
+        at most 50 (a Kubernetes name has 63 with what is put behind it)."""
+        words = re.findall(r"[a-z0-9]+", self.plan.target.path.stem.lower())
+        return "-".join(words)[:50].strip("-") or "model"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The text of a file, its last line ended. `notes`: what a user has to know or do besides,
+    one line each; they are shown, and are not part of the text."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+def commented(lines: Sequence[str], mark: str = "#") -> str:
+    """Lines as comments; what would end a comment (a line break in a file's name) is a blank."""
+    return "".join(f"{mark} {' '.join(line.split())}\n" for line in lines)
+
+
+def yaml_text(data: Any) -> str:
+    """`data` as YAML in its own order, lines as long as they are."""
+    import yaml
+
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=2**30)

@@ -1,0 +1,92 @@
+"""llama-server's command as the formats write it: its options one by one, files that are found
+from any folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specllama.engine.launch_options import Given, parsed
+from specllama.formats.base import Decision, Unsayable
+
+HOST, PORT, MODEL, KEY_FILE, RPC = "--host", "--port", "--model", "--api-key-file", "--rpc"
+_ADAPTERS = ("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled")
+_ALWAYS = {MODEL, "--model-draft", "--mmproj"}
+_FILE = re.compile(r"(FNAME|PATH|DIR|\w*FILE)\b")
+_LEAST_LOADING_S = 120
+_BYTES_PER_S = 100e6  # of a slow disk
+
+
+@dataclass(frozen=True)
+class ServerCommand:
+    """What is run. `program`: the words before llama-server's own arguments."""
+
+    program: tuple[str, ...]
+    options: tuple[Given, ...]
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return (*self.program, *(w for o in self.options for w in o.words))
+
+    def value(self, name: str) -> str | None:
+        """The last value of the option that has this spelling."""
+        found = (o.words[-1] for o in reversed(self.options) if name in o.option.names)
+        return next(found, None)
+
+    def without(self, *names: str) -> ServerCommand:
+        """The same less the options with one of these spellings."""
+        left = tuple(o for o in self.options if not set(names) & set(o.option.names))
+        return ServerCommand(self.program, left)
+
+
+def command(decision: Decision) -> ServerCommand:
+    """The plan's command with absolute paths. Raises Unsayable for a word that no text file can
+    hold."""
+    plan = decision.plan
+    words = plan.command.argv
+    for word in words:
+        if re.search("[\ud800-\udfff]", word):
+            shown = word.encode("utf-8", "backslashreplace").decode()
+            raise Unsayable(f"{shown} is no UTF-8, which a text file has to be", "Rename it.")
+    at = len(plan.engine.argv)
+    program = tuple(absolute(w) if os.sep in w else w for w in words[:at])
+    options = parsed(words[at:], plan.capabilities)
+    return ServerCommand(program, tuple(with_paths(o, absolute) for o in options))
+
+
+def absolute(path: str) -> str:
+    """The path from the root, links left as they are."""
+    return os.path.abspath(path)
+
+
+def with_paths(given: Given, change: Callable[[str], str]) -> Given:
+    """The option with every path in its value changed. By llama-server's own hints (FNAME,
+    PATH, …): ik_llama.cpp leaves some out, so by name too."""
+    if len(given.words) < 2 or not (
+        _FILE.match(given.option.hint) or _ALWAYS & set(given.option.names)
+    ):
+        return given
+    value = given.words[1]
+    if set(given.option.names) & set(_ADAPTERS):
+        value = ",".join(_scaled(word, change) for word in value.split(","))
+    else:
+        value = change(value)
+    return replace(given, words=(given.words[0], value, *given.words[2:]))
+
+
+def _scaled(word: str, change: Callable[[str], str]) -> str:
+    """One adapter of a list; a scale may stand behind a colon."""
+    scale = None if Path(word).exists() else re.search(r":[-+.\d]+$", word)
+    return change(word[: scale.start()]) + scale[0] if scale else change(word)
+
+
+def loading_s(decision: Decision) -> int:
+    """Seconds that loading may take before a supervisor should call it dead: generous, from the
+    files' bytes."""
+    size = decision.plan.target.file_bytes
+    draft = decision.plan.choice.draft
+    size += draft.file_bytes if draft is not None else 0
+    return _LEAST_LOADING_S + int(size / _BYTES_PER_S)

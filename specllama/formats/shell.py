@@ -1,0 +1,20 @@
+"""A script for sh."""
+
+from __future__ import annotations
+
+import shlex
+
+from specllama.formats import server
+from specllama.formats.base import Decision, Written, commented
+
+
+def write(decision: Decision) -> Written:
+    """The command, one option a line. Variables that llama-server must not see are unset: some
+    would add to --spec-type."""
+    cmd = server.command(decision)
+    lines = [shlex.join(cmd.program), *(shlex.join(o.words) for o in cmd.options)]
+    unset = "".join(f"unset {name}\n" for name in decision.plan.user.ignored)
+    key = ("llama-server takes the API key from the variable LLAMA_API_KEY.",)
+    text = "#!/bin/sh\n" + commented(decision.reasons)
+    notes = key if decision.plan.settings.api_key and not cmd.value(server.KEY_FILE) else ()
+    return Written(text + commented(notes) + unset + "exec " + " \\\n  ".join(lines) + "\n", notes)
