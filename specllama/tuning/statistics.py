@@ -1,8 +1,8 @@
 """What the server's log says of where time went: drafting by method, decoding in all.
 
-llama.cpp prints after each finished request (from b9181 at verbosity 4) totals since the start for each
-method (common/speculative.cpp, common_speculative_print_stats) and the request's own times.
-It is the only way to tell the methods of a combination apart.
+llama.cpp prints after each finished request (from b9181 at verbosity 4) totals since the start
+for each method (common/speculative.cpp, common_speculative_print_stats) and the request's own
+times. It is the only way to tell the methods of a combination apart.
 """
 
 from __future__ import annotations
