@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import signal
+# what signal is made of, without the import of enum, which takes some ms
+import _signal  # type: ignore[import-not-found]
 import sys
 
 
 def main() -> None:
     """The `specllama` command. Exits 0, 1 (a run failed), 2 (usage, input), 3 (--strict), or
     128 + a signal's number."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of what is being imported
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback of what is being imported
     from specllama.cli.app import run
     from specllama.stop import Stopped, ignore_from_now, stop_on_signals
 
