@@ -20,8 +20,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
 MODELS_ENV = "SPECLLAMA_TEST_MODELS"
 BUILDS_ENV = "SPECLLAMA_TEST_BUILDS"
+VULKAN_ENV = "SPECLLAMA_TEST_VULKAN"
 IK_ENV = "SPECLLAMA_TEST_IK_SERVER"  # nobody's CI has one
-_KEPT = (NATIVE_ENV, MODELS_ENV, BUILDS_ENV, IK_ENV)
+_KEPT = (NATIVE_ENV, MODELS_ENV, BUILDS_ENV, IK_ENV, VULKAN_ENV)
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +95,20 @@ def ik_server() -> Path:
     if value and Path(value).is_file():
         return Path(value)
     pytest.skip(f"{IK_ENV} names no llama-server of ik_llama.cpp")
+
+
+@pytest.fixture
+def vulkan_server(old_builds: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A llama-server whose one GPU is Mesa's software Vulkan device, of 2 GiB."""
+    folder = Path(os.environ.get(VULKAN_ENV, ""))
+    if not os.environ.get(VULKAN_ENV) or not (folder / "driver.json").is_file():
+        _missing(f"{VULKAN_ENV} must name a Vulkan driver's folder (.ci/fetch-vulkan makes one)")
+    monkeypatch.setenv("VK_DRIVER_FILES", str(folder / "driver.json"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder / "lib"))
+    monkeypatch.setenv("MESA_SHADER_CACHE_DIR", str(folder / "shaders"))
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")  # llama.cpp hides it unless it is named
+    monkeypatch.setenv("LP_NUM_THREADS", "1")
+    return old_builds / "b10068" / "llama-server"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,123 @@
+"""Other machines' devices: llama.cpp's own ggml-rpc-server, two of them on loopback ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support import MODELS, Serve, specllama
+
+PAIR = (MODELS / "target.gguf", "--draft", MODELS / "draft.gguf", "-c", "1024")
+MIB = 2**20
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VK_DRIVER_FILES", os.devnull)
+
+
+@contextmanager
+def lending(server: Path) -> Iterator[str]:
+    """An RPC server that lends this machine's CPU; its address."""
+    address = f"127.0.0.1:{free_port()}"
+    host, port = address.split(":")
+    argv = [str(server), "-H", host, "-p", port, "-t", "1"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + 20
+            while True:
+                try:
+                    socket.create_connection((host, int(port)), timeout=1).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, "ggml-rpc-server ended"
+                    assert time.monotonic() < until, "ggml-rpc-server does not answer"
+                    time.sleep(0.05)
+            yield address
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def build(old_builds: Path) -> Path:
+    return old_builds / "b10068"
+
+
+@pytest.fixture(scope="module")
+def two(build: Path) -> Iterator[str]:
+    """The value of --rpc for two servers."""
+    with ExitStack() as stack:
+        yield ",".join(stack.enter_context(lending(build / "ggml-rpc-server")) for _ in range(2))
+
+
+def memory(build: Path, *theirs: str, **env: str) -> dict[str, Any]:
+    args = ("memory", *PAIR, "--llama-server", build / "llama-server", "--json", "--", *theirs)
+    done = specllama(*args, **env)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_devices_of_two_servers_count(build: Path, two: str) -> None:
+    data = memory(build, "--rpc", two)
+    assert [d["name"] for d in data["devices"]] == ["RPC0", "RPC1", "RAM"]
+    assert [d["label"] for d in data["devices"][:2]] == two.split(",")
+    # Both lend the RAM of this machine: one store.
+    assert all(d["shared"] for d in data["devices"])
+    assert all(data["chosen"]["bytes"][name] > 0 for name in ("RPC0", "RPC1", "RAM"))
+    assert memory(build, LLAMA_ARG_RPC=two)["chosen"] == data["chosen"]
+
+
+def test_the_printed_command_splits_and_drafts_as_said(
+    build: Path, two: str, tmp_path: Path
+) -> None:
+    quick = ("--", "--rpc", two, "-t", "1", "-lv", "4")
+    with Serve(tmp_path, *PAIR, "--llama-server", build / "llama-server", *quick) as s:
+        assert s.info["speculation"] == "on", s.err
+        body = {"prompt": "def main():\n", "n_predict": 24, "temperature": 0}
+        answer = httpx.post(f"{s.url}/completion", json=body, timeout=30).json()
+        assert answer["timings"]["draft_n"] > 0
+        log = Path(s.info["log"]).read_text()
+        lines = s.info["memory"]["lines"]
+    for number, address in enumerate(two.split(",")):
+        for what, kind in (("weights", "model"), ("KV cache", "KV")):
+            mine = [x for x in lines if (x["device"], x["what"]) == (f"RPC{number}", what)]
+            theirs = buffers(log, address, kind)
+            assert sum(theirs) == pytest.approx(sum(x["bytes"] for x in mine) / MIB, abs=0.02)
+
+
+def buffers(log: str, address: str, kind: str) -> list[float]:
+    """MiB of each buffer of this kind on the server at `address`."""
+    found = re.findall(rf"{re.escape(address)}\] {kind} buffer size = +([\d.]+) MiB", log)
+    return [float(n) for n in found]
+
+
+def test_a_server_that_does_not_answer_is_said(build: Path, two: str) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    data = memory(build, "--rpc", f"{two.split(',')[0]},{nobody}")
+    assert [d["name"] for d in data["devices"]] == ["RPC0", "RAM"]
+    assert f"no RPC server answers at {nobody}: llama.cpp goes on without" in data["warnings"]
+
+
+def test_a_build_without_rpc_is_refused_before_the_launch(native: Path, two: str) -> None:
+    args = ("serve", *PAIR, "--llama-server", native, "--dry-run", "--", "--rpc", two)
+    done = specllama(*args)
+    assert done.returncode == 2
+    assert "is built without RPC" in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
