@@ -90,11 +90,13 @@ REAL = {
     "b11434-ctk": ("argument", "Unsupported cache type: q9_9", ""),
     "b11434-np": ("threads", "Resource temporarily unavailable", "-np"),
     "b11434-ssl": ("tls", "no TLS", "OpenSSL"),
-    "b11434-port": ("port", "taken", "--port"),
+    "b11434-port": ("port", "(hostname: 127.0.0.1, port: ", "--port"),
+    "b11434-memory": ("memory", "ran out of memory (insufficient memory (attempted", "-c N"),
+    "b10068-memory": ("memory", "ran out of memory (insufficient memory (attempted", "-c N"),
     "b11434-qv": ("flash-attention", "quantized V cache", "-fa on"),
     "b10068-emb": ("assert", "n_outputs_max <= cparams.n_outputs_max", ""),
 }
-WITHOUT_SPECULATION = {"draft", "lookup", "mtp", "assert"}
+WITHOUT_SPECULATION = {"memory", "draft", "lookup", "mtp", "assert"}
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in LOGS.glob("*.log")))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """`{0}` in the message is the pattern's first group that matched."""
+    """`{0}` in the message is the pattern's first group that matched; a message without it has
+    that group added where there is one."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -42,7 +43,7 @@ EARLY = (
     ),
     _cause(
         "port",
-        r"couldn'?t bind|bind.*(?:failed|error)|address already in use|failed to initialize HTTP server",
+        r"couldn'?t bind HTTP server socket, (hostname.*)|couldn'?t bind|bind.*(?:failed|error)|address already in use|failed to initialize HTTP server",
         "the port is taken or cannot be bound",
         "Give another --port, or --port 0 for a free one.",
     ),
@@ -60,8 +61,9 @@ EARLY = (
     ),
     _cause(
         "memory",
-        r"out of memory|failed to allocate|cudaMalloc failed|unable to allocate|ErrorOutOfDeviceMemory"
-        r"|insufficient memory|cannot allocate|bad_alloc",
+        r"((?:allocating [\d.]+ MiB on device \d+: )?cudaMalloc failed.*|insufficient memory.*"
+        r"|(?:failed|unable) to allocate .*|device memory allocation of size \d+ failed)"
+        r"|out of memory|ErrorOutOfDeviceMemory|cannot allocate|bad_alloc",
         "it ran out of memory",
         "Use a smaller context (-c N), a smaller quantisation, or fewer GPU layers (-- -ngl N).",
         blames_speculation=True,

@@ -22,6 +22,7 @@ _LOADING = re.compile(
 _ADAPTER = re.compile(r"llama_adapter_lora_init\w*: (?:failed to apply lora adapter: )?(.+)")
 _WHOSE = re.compile(r"failed to load (?P<what>draft model|multimodal model|model),? (?:from )?'")
 _LORA = re.compile(r"failed to (?:apply|load) lora adapter")
+_MOST = 200  # characters of the log's own words
 # A log line of the level "error", without time and level.
 _ERROR = re.compile(r"^[\d.]+ E (?:\w+ +)?\w+: (.+)")
 _LOST = re.compile(
@@ -82,8 +83,10 @@ def signal_name(exit_code: int) -> str:
 def _first(causes: tuple[Cause, ...], log: str) -> Exit | None:
     for cause in causes:
         if m := cause.pattern.search(log):
-            groups = [g.strip() for g in m.groups() if g]
-            message = cause.message.format(*groups) if groups else cause.message
+            said = next((g.strip() for g in m.groups() if g), "")[:_MOST]
+            message = cause.message.format(said)
+            if said and message == cause.message:
+                message += f" ({said})"
             return Exit(cause.kind, message, cause.hint, cause.blames_speculation)
     return None
 
@@ -96,7 +99,7 @@ def _file_fault(log: str) -> Exit | None:
     if not (loading or lora or whose):
         return None
     m = _GGUF.search(log) or loading or _ADAPTER.search(log)
-    reason = " ".join(m[1].split())[:200] if m else _last_error(log)
+    reason = " ".join(m[1].split())[:_MOST] if m else _last_error(log)
     hint = next((h for pattern, h in FILE_FAULTS if pattern.search(reason)), "")
     if lora:
         return Exit("lora", f"the LoRA adapter could not be loaded ({reason})", hint)
@@ -111,11 +114,11 @@ def _file_fault(log: str) -> Exit | None:
 def _last_error(log: str) -> str:
     """The last line of the level "error" that is no mere consequence of another; "" for none."""
     errors = (m[1] for s in log.splitlines() if (m := _ERROR.match(s)) and not _LOST.search(s))
-    return next(reversed(list(errors)), "")[:160]
+    return next(reversed(list(errors)), "")[:_MOST]
 
 
 def _last_line(log: str) -> str:
-    return next((s.strip() for s in reversed(log.splitlines()) if s.strip()), "")[:160]
+    return next((s.strip() for s in reversed(log.splitlines()) if s.strip()), "")[:_MOST]
 
 
 def _other_cpu(embedded: bool) -> Exit:
