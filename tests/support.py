@@ -137,6 +137,7 @@ def write_gguf(
         w.add_tokenizer_model("gpt2")
         w.add_tokenizer_pre("gpt-2")
         w.add_token_list(list(tokens))
+        w.add_token_merges(["t 1"])
     for key, value in (fields or {}).items():
         if isinstance(value, bool):
             w.add_bool(key, value)

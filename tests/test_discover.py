@@ -275,7 +275,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"version": 1}', '{"version": "0.1.0/5", "models": 3}']
+    "text", ["", "[]", '{"version": 1}', '{"version": "0.1.0/6", "models": 3}']
 )
 def test_a_damaged_cache_is_ignored(text: str, tmp_path: Path) -> None:
     path = put(tmp_path)

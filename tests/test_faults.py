@@ -138,6 +138,18 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         ALWAYS,
         "has 250 elements, no multiple of Q8_0's block",
     ),
+    "no tokenizer": (
+        lambda to: edited(TARGET, to, drop=["tokenizer.ggml.model"]),
+        "tokenizer",
+        ALWAYS,
+        "the key tokenizer.ggml.model is missing",
+    ),
+    "no merges": (
+        lambda to: edited(TARGET, to, drop=["tokenizer.ggml.merges"]),
+        "tokenizer",
+        ALWAYS,
+        "the key tokenizer.ggml.merges is missing",
+    ),
     "a name too long": (
         lambda to: edited(TARGET, to, add={"blk.0." + "x" * 60: ((32,), "F32")}),
         "tensor table",

@@ -138,10 +138,13 @@ def test_the_real_server_agrees(
 # ---- sidecars: judged from their headers -------------------------------------
 
 
+SMALL = zoo.Vocab("gpt2", "qwen2", "q", 256, {}, {"mask_token_id": 255})
+
+
 @pytest.fixture
 def qwen3(tmp_path: Path) -> Path:
     """A Qwen3 target of hidden size 256 with drafters of every kind beside it."""
-    target = zoo.llama(tmp_path / "Qwen3-8B.gguf", "Qwen3 8B", zoo.QWEN3, 256, "qwen3")
+    target = zoo.llama(tmp_path / "Qwen3-8B.gguf", "Qwen3 8B", SMALL, 256, "qwen3")
     good: dict[str, zoo.Value] = {"target_layers": [0, 1, 1], "target_hidden_size": 256}
     sidecars: list[tuple[str, str, int, dict[str, zoo.Value], list[str]]] = [
         ("eagle3", "eagle3", 64, good, ["fc.weight"]),
@@ -156,7 +159,11 @@ def qwen3(tmp_path: Path) -> Path:
         ("mmproj", "clip", 64, {}, ["v.weight"]),
     ]
     for name, arch, d, fields, tensors in sidecars:
-        zoo.sidecar(tmp_path / f"{name}.gguf", arch, d, fields, tensors)
+        zoo.sidecar(tmp_path / f"{name}.gguf", arch, d, fields, tensors, SMALL)
+    maskless = replace(SMALL, ids={})
+    block: dict[str, zoo.Value] = {"target_layers": [0, 1], "block_size": 16}
+    path = tmp_path / "dflash-maskless.gguf"
+    zoo.sidecar(path, "dflash", 256, block, ["fc.weight"], maskless)
     return target
 
 
@@ -171,6 +178,7 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
         "dflash": None,
         "dflash-wide": "width",
         "dspark": None,
+        "dflash-maskless": "mask token",
         "dspark-blockless": "block size",
         "mmproj": "kind",
     }
@@ -187,14 +195,14 @@ def test_older_builds_say_which_is_needed(qwen3: Path) -> None:
 
 
 def test_an_architecture_without_hooks_takes_no_drafter(qwen3: Path) -> None:
-    other = zoo.llama(qwen3.with_name("Phi-9B.gguf"), "Phi", zoo.QWEN3, 256, "phi3")
+    other = zoo.llama(qwen3.with_name("Phi-9B.gguf"), "Phi", SMALL, 256, "phi3")
     rejected = verdicts(other)["eagle3"]
     assert rejected is not None
     assert rejected[0] == "architecture"
 
 
 def test_drafters_come_before_models_and_blocks_before_heads(qwen3: Path) -> None:
-    zoo.llama(qwen3.with_name("Qwen3-0.6B.gguf"), "Qwen3 0.6B", zoo.QWEN3, 32, "qwen3")
+    zoo.llama(qwen3.with_name("Qwen3-0.6B.gguf"), "Qwen3 0.6B", SMALL, 32, "qwen3")
     info = inspect(qwen3)
     picked = judge(info, CODE, CAPS, discover(info, everywhere=False))
     methods = [c.method for c in picked.candidates if c.prediction.high >= 1]

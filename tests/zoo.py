@@ -183,8 +183,14 @@ def with_head(path: Path, name: str, vocab: Vocab, arch: str, trunk: bool, head:
 
 
 def sidecar(
-    path: Path, arch: str, d: int, fields: Mapping[str, Value], tensors: Sequence[str]
+    path: Path,
+    arch: str,
+    d: int,
+    fields: Mapping[str, Value],
+    tensors: Sequence[str],
+    vocab: Vocab,
 ) -> Path:
-    """A drafter of its own architecture, `fields` under its prefix."""
+    """A drafter of its own architecture, `fields` under its prefix, with the target's tokens."""
     own = {f"{arch}.{k}": v for k, v in fields.items()}
-    return write(path, arch, shape(arch, path.stem, d, 1) | own, dict.fromkeys(tensors, (d, d)))
+    own = shape(arch, path.stem, d, 1) | own | vocab.fields()
+    return write(path, arch, own, dict.fromkeys(tensors, (d, d)))

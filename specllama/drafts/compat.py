@@ -160,6 +160,9 @@ def _dflash(target: ModelInfo, draft: ModelInfo) -> Verdict:
         return _width(draft.embedding_length, target)
     if draft.kind == "dspark" and not draft.sidecar.block_size:
         return _no("block size", "a DSpark file must say its block size")  # an assertion there
+    tokens = draft.vocabulary.n_tokens if draft.vocabulary is not None else 0
+    if not 0 <= draft.sidecar.mask_token < tokens:  # the first draft would end the server
+        return _no("mask token", "the file names no mask token (tokenizer.ggml.mask_token_id)")
     return _reads_layers(target, draft)
 
 
@@ -175,8 +178,6 @@ def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Verdict:
         return _no(
             "architecture", f"llama.cpp does not expose {target.architecture}'s layers to drafters"
         )
-    if draft.vocabulary is None:
-        return OK  # EAGLE-3 files may leave the tokenizer to the target
     return _same_vocabulary(target, draft)
 
 

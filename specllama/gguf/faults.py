@@ -58,7 +58,8 @@ def faults(headers: Sequence[Header], kind: str, tokens: int | None) -> tuple[Fa
     tensors = [t for header in headers for t in header.tensors]
     found = [*_architecture(arch), *_parts(h, len(headers), len(tensors)), *_types(tensors)]
     if arch in architectures.KNOWN:  # of another, neither keys nor tensors are known
-        found += [*_keys(h, arch), *_names(tensors), *_rows(arch, kind, tensors, tokens)]
+        found += [*_keys(h, arch), *_tokenizer(h), *_sidecar(h, arch), *_names(tensors)]
+        found += _rows(arch, kind, tensors, tokens)
     for header in headers:
         found += _as_written(header)
     order = (ALWAYS, MAINLINE, KNOWN_BUILDS)
@@ -91,6 +92,30 @@ def _keys(h: Header, arch: str) -> Iterator[Fault]:
         if isinstance(value, LazyArray) and value.kind != STRING and value.count != blocks:
             said = f"{arch}.{name} has {value.count} entries for {blocks} blocks"
             yield Fault("array length", said, ALWAYS)
+
+
+def _tokenizer(h: Header) -> Iterator[Fault]:
+    """llama-vocab.cpp: a file without a tokenizer says so by the model "none"."""
+    model = h.text("tokenizer.ggml.model")
+    needed = ["tokenizer.ggml.model"]
+    if model not in ("none", "no_vocab"):
+        needed.append("tokenizer.ggml.tokens")
+    if model == "gpt2":
+        needed.append("tokenizer.ggml.merges")
+    missing = next((key for key in needed if key not in h.fields), None)
+    if missing is not None:
+        yield Fault("tokenizer", f"the key {missing} is missing", ALWAYS)
+
+
+def _sidecar(h: Header, arch: str) -> Iterator[Fault]:
+    """Assertions of the graphs of drafters (src/models/eagle3.cpp, dflash.cpp)."""
+    if arch == "eagle3" and h.number("eagle3.block_count") not in (0, 1):
+        said = f"eagle3.block_count is {h.number('eagle3.block_count')}, an EAGLE-3 head has 1"
+        yield Fault("layers", said, ALWAYS)
+    if arch in ("eagle3", "dflash"):
+        k, v = (h.number(f"{arch}.attention.{n}_length") for n in ("key", "value"))
+        if k and v and k != v:
+            yield Fault("head size", f"its keys are {k} wide and its values {v}", ALWAYS)
 
 
 def _parts(h: Header, parts: int, tensors: int) -> Iterator[Fault]:

@@ -33,13 +33,15 @@ class Names:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What a drafter of its own architecture says of its target (eagle3, dflash, …)."""
+    """What a drafter of its own architecture says of its target (eagle3, dflash, …).
+    `mask_token`: the id that stands for tokens to be drafted, -1 for none."""
 
     target_layers: tuple[int, ...]
     target_hidden_size: int
     block_size: int
     sample_from_anchor: bool
     has_confidence_head: bool
+    mask_token: int
 
 
 @dataclass(frozen=True)
@@ -212,12 +214,14 @@ def _names(h: Header) -> Names:
 
 def _sidecar(h: Header, arch: str) -> Sidecar:
     layers = h.numbers(f"{arch}.target_layers")
+    mask = "tokenizer.ggml.mask_token_id"
     return Sidecar(
         target_layers=layers,
         target_hidden_size=h.number(f"{arch}.target_hidden_size"),
         block_size=h.number(f"{arch}.block_size"),
         sample_from_anchor=h.fields.get(f"{arch}.sample_from_anchor") is True,
         has_confidence_head=h.fields.get(f"{arch}.has_confidence_head") is True,
+        mask_token=h.number(mask) if mask in h.fields else -1,
     )
 
 
