@@ -6,6 +6,7 @@ model_dirs = ["/data/models"]            # searched for drafts, with all below t
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ def path() -> Path:
 def load() -> Config:
     """The config, empty when there is no file. Raises UsageError naming what is wrong in it."""
     file = path()
-    if not file.is_file():
+    if not os.path.isfile(file):
         return Config()
     data = read_toml(file)
     unknown = sorted(set(data) - {"llama_server", "model_dirs"})
@@ -47,16 +48,21 @@ def load() -> Config:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{file}: llama_server must be a string, not {value!r}")
     dirs = data.get("model_dirs", [])
-    if not isinstance(dirs, list) or not all(isinstance(d, str) for d in dirs):
+    if not isinstance(dirs, list) or not all(isinstance(d, str) and _names(d) for d in dirs):
         raise UsageError(f"{file}: model_dirs must be a list of folders, not {dirs!r}")
     return Config(llama_server=value, model_dirs=tuple(dirs))
+
+
+def _names(text: str) -> bool:
+    """Whether a text can name a file."""
+    return bool(text) and "\0" not in text
 
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Parses a TOML file. Raises UsageError with the file and line of a mistake."""
     try:
         data: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise UsageError(f"{file}: not valid TOML ({e})") from None
     except OSError as e:
         raise UsageError(f"{file}: cannot be read ({e.strerror})") from None

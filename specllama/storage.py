@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from specllama.stop import held
+
+_KEPT = '{{"digest": "{}", "data": {}}}'
+_DIGEST_AT = len('{"digest": "')
+_BODY_AT = _DIGEST_AT + 32
 
 
 def cache_dir() -> Path:
@@ -39,6 +44,39 @@ def _finite(value: Any) -> Any:
 def _key(key: Any) -> Any:
     """A name has to be a text or a finite number."""
     return str(key) if isinstance(key, float) and not math.isfinite(key) else key
+
+
+def keep(path: Path, data: Any) -> None:
+    """Writes `data` as JSON with its digest, for `kept`. A home that cannot be written, or a
+    full disk, costs time at the next start and nothing else."""
+    body = strict_json(data)
+    try:
+        write_atomically(path, _KEPT.format(_digest(body), body))
+    except OSError:
+        pass
+
+
+def kept(path: Path) -> Any:
+    """What `keep` wrote to `path`; None when there is nothing, or anything else: what does not
+    carry its own digest was damaged or changed by hand."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        start = _KEPT.format(text[_DIGEST_AT:_BODY_AT], "")[:-1]
+        body = text[len(start) : -1]
+        if not text.startswith(start) or text[_DIGEST_AT:_BODY_AT] != _digest(body):
+            return None
+        return json.loads(body)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _digest(body: str) -> str:
+    return hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
+
+
+def expanded(text: str) -> Path:
+    """A path the user wrote, its ~ replaced; ~nouser is left as it stands."""
+    return Path(os.path.expanduser(text))
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specllama import storage
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
 from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, Tuned
@@ -212,7 +213,7 @@ def test_a_home_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPat
     def refuses(path: Path, text: str) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(results, "write_atomically", refuses)
+    monkeypatch.setattr(storage, "write_atomically", refuses)
     store(ABOUT, answered(DECIDED))
     assert find(ABOUT) == (None, "")
 

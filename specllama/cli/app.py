@@ -108,7 +108,7 @@ def _check_words(ours: Sequence[str], theirs: Sequence[str]) -> None:
                 "Give a value, or leave it out; a variable of your shell may be unset.",
             )
     if bad := next((w for w in (*ours, *theirs) if "\0" in w), None):
-        raise UsageError(f"{bad!r} holds a NUL, which no name can")
+        raise UsageError(f"{bad!r} holds a NUL, which no program can be given")
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -135,7 +135,8 @@ def _say_error(e: Exception) -> int:
     if hasattr(e, "format_message"):
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
-        return _print_error(e.format_message(), f"See `{command} --help`.", 2)
+        message = e.format_message().replace("Got unexpected extra argument(s)", "too many words:")
+        return _print_error(message, f"See `{command} --help`.", 2)
     if isinstance(e, OSError) and e.strerror:  # of a file or folder nobody thought of
         what = f"{e.filename}: " if e.filename else ""
         return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows where.", 1)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specllama.cli.options import Context, DraftCache, LlamaServer, Prefer, Vram, Workload
+from specllama.cli.options import (
+    Context,
+    DraftCache,
+    LlamaServer,
+    NMax,
+    Prefer,
+    Vram,
+    Workload,
+)
 
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
@@ -28,9 +36,7 @@ def memory(
     method: Annotated[
         str | None, typer.Option(help="How to draft, as for serve; none = plain decoding.")
     ] = None,
-    n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
-    ] = None,
+    n_max: NMax = None,
     context: Context = 0,
     cache_k: Annotated[
         str | None, typer.Option("-ctk", "--cache-type-k", help="K cache type (f16).")

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
+
+from specllama.engine.settings import MOST_DRAFTED
+from specllama.errors import UsageError
+
+# What is more than anyone means, so that a slip is told from a wish.
+MOST_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
+MOST_SECONDS = 86_400.0
+
+
+def a_number(value: float | None) -> float | None:
+    """nan is within every range."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is not a number that can be used here.")
+    return value
+
+
+def _api_key(value: str | None) -> str | None:
+    from specllama.engine.keys import usable
+
+    if value is None:
+        return None
+    if not (key := usable(value, "--api-key or SPECLLAMA_API_KEY")):
+        raise UsageError("the API key is empty", "Unset SPECLLAMA_API_KEY, or give a key.")
+    return key
+
 
 Workload = Annotated[
     str, typer.Option("--workload", "-w", help="code, chat, text, edit or creative.")
@@ -18,6 +44,7 @@ Context = Annotated[
         "--context",
         "-c",
         min=0,
+        max=MOST_CONTEXT,
         envvar="LLAMA_ARG_CTX_SIZE",
         show_envvar=False,
         help="Context in tokens; 0 = the model's own.",
@@ -35,4 +62,16 @@ Prefer = Annotated[
 ]
 DraftCache = Annotated[
     str | None, typer.Option("--draft-cache", help="Type of the draft's KV cache (f16).")
+]
+NMax = Annotated[
+    int | None,
+    typer.Option("--n-max", min=1, max=MOST_DRAFTED, help="Tokens per draft (K)."),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="SPECLLAMA_API_KEY",
+        callback=_api_key,
+        help="Key of the server. Better in the variable: arguments show in `ps`.",
+    ),
 ]

@@ -47,7 +47,9 @@ def pick_draft(
     text: Annotated[
         Path | None, typer.Option("--text", help="With --measure: compare on this text.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads for --measure.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads for --measure.")
+    ] = None,
     context: Context = 0,
     vram: Vram = None,
     show_all: Annotated[bool, typer.Option("--all", help="List every rejected file.")] = False,
@@ -77,7 +79,7 @@ def pick_draft(
         raise UsageError("--text goes with --measure")
     printer = Printer()
     for folder in folders or []:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise UsageError(f"--dir {folder}: no such folder")
     profile = load(workload)
     with printer.busy("looking for drafts …"):
@@ -99,9 +101,10 @@ def pick_draft(
             picked = measured(info, picked, profile, text, threads)
     space = rooms(info, picked.candidates, caps, have, user, context)
     best = _best(picked, space)
-    here = str(best.path) if best is not None else None
-    if best is not None and download and not best.path.exists():
-        here = str(remote.download(str(best.path)))
+    there = remote.label(best.path) if best is not None else None
+    here = there or (str(best.path) if best is not None else None)
+    if there is not None and download:
+        here, there = str(remote.download(there)), None
     if as_json:
         data = _data(info, picked, space, workload, here)
         printer.json({**data, "warnings": list(doubtful)})
@@ -109,7 +112,7 @@ def pick_draft(
         for line in doubtful:
             printer.say(f"note     {line}")
         _print(printer, info, picked, space, show_all)
-        for line in _last_lines(info, picked, workload, here, context):
+        for line in _last_lines(info, picked, workload, here, there, context):
             printer.say(line)
     if not picked.candidates:
         raise typer.Exit(1)
@@ -189,15 +192,21 @@ def _file(target: ModelInfo, c: Candidate) -> str:
 
 
 def _last_lines(
-    target: ModelInfo, picked: Picked, workload: str, draft: str | None, context: int
+    target: ModelInfo,
+    picked: Picked,
+    workload: str,
+    draft: str | None,
+    there: str | None,
+    context: int,
 ) -> list[str]:
-    """What to run, or what to download."""
+    """What to run, or what to download. `there`: the draft's name on the Hub, when it is not
+    on this machine."""
     import shlex
 
     if picked.candidates:
         words = ["specllama", "serve", str(target.path), "--workload", workload]
-        if draft is not None and not Path(draft).exists():
-            return [f"get      it with --hub --download, or from {draft}"]
+        if there is not None:
+            return [f"get      it with --hub --download, or from {there}"]
         if draft is not None:
             words += ["--draft", draft]
         words += ["-c", str(context)] if context else []
@@ -230,6 +239,8 @@ def _data(
     workload: str,
     draft: str | None,
 ) -> dict[str, Any]:
+    from specllama.drafts.hub import label
+
     return {
         "draft": draft,
         "target": str(target.path),
@@ -237,7 +248,7 @@ def _data(
         "candidates": [
             {
                 "method": c.method,
-                "draft": str(c.draft.path) if c.draft else None,
+                "draft": (label(c.draft.path) or str(c.draft.path)) if c.draft else None,
                 "called": c.draft.title if c.draft else None,
                 "file_bytes": c.draft.file_bytes if c.draft else None,
                 "memory_bytes": room.extra if room else None,

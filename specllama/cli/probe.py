@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli.options import Context, DryRun, LlamaServer, Vram
+from specllama.cli.options import (
+    MOST_SECONDS,
+    ApiKey,
+    Context,
+    DryRun,
+    LlamaServer,
+    Vram,
+    a_number,
+)
 
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
@@ -51,7 +61,9 @@ def probe(
     budget: Annotated[
         float,
         typer.Option(
-            help="Seconds of wall time for all workloads together, loading the model included."
+            max=MOST_SECONDS,
+            callback=a_number,
+            help="Seconds of wall time for all workloads together, loading the model included.",
         ),
     ] = 300,
     n_max: Annotated[str | None, typer.Option("--n-max", help="Only these K, as 1,2,4.")] = None,
@@ -68,10 +80,7 @@ def probe(
     baseline_url: Annotated[
         str | None, typer.Option(help="With --url: the same model there without speculation.")
     ] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="SPECLLAMA_API_KEY", help="Key of the server; better in the variable."),
-    ] = None,
+    api_key: ApiKey = None,
     llama_server: LlamaServer = None,
     dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -104,8 +113,8 @@ def probe(
     if baseline_url is not None:
         raise UsageError("--baseline-url goes with --url")
     for path in (report, csv):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: no such folder")
+        if path is not None:
+            _check_writable(path)
     asked = _asked(
         model,
         names,
@@ -132,6 +141,23 @@ def probe(
     _show(printer, found, report, csv)
     if len(found) < len(asked.wishes) or any(p.stopped for p in found):
         raise typer.Exit(1)
+
+
+def _check_writable(path: Path) -> None:
+    """Before minutes of measuring. Raises UsageError when `path` cannot become a file."""
+    from specllama.errors import UsageError
+
+    there = os.path.lexists(path)
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder", "Give the name of a file in it.")
+    if not os.path.isdir(path.absolute().parent):
+        raise UsageError(f"{path}: no such folder")
+    try:
+        path.open("a").close()
+        if not there:
+            path.unlink()
+    except OSError as e:
+        raise UsageError(f"{path} cannot be written ({e.strerror or e})") from None
 
 
 def _asked(model: Path, names: list[str], **given: Any) -> Any:
@@ -169,8 +195,8 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     words = [w.strip() for w in text.split(",")]
-    if not all(w.isdigit() and 1 <= int(w) <= 64 for w in words):
-        raise UsageError(f"--n-max {text}: give draft lengths by comma, as 1,2,4")
+    if not all(re.fullmatch("[0-9]{1,2}", w) and 1 <= int(w) <= 64 for w in words):
+        raise UsageError(f"--n-max {text}: give draft lengths from 1 to 64 by comma, as 1,2,4")
     return tuple(sorted({int(w) for w in words}))
 
 

@@ -47,7 +47,7 @@ def results(
         printer.json({"results": [_data(r) for r in found]})
         return
     if not found:
-        what = f"of {model.name} " if model is not None else ""
+        what = f"of {model} " if model is not None else ""
         printer.say(f"nothing {what}was measured yet: `specllama probe MODEL`, or `serve`, does it")
         return
     printer.table(_table(found))

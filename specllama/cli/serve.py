@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specllama.cli.options import Context, DraftCache, DryRun, LlamaServer, Prefer, Vram, Workload
+from specllama.cli.options import (
+    MOST_SECONDS,
+    ApiKey,
+    Context,
+    DraftCache,
+    DryRun,
+    LlamaServer,
+    NMax,
+    Prefer,
+    Vram,
+    Workload,
+    a_number,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -31,12 +44,16 @@ def serve(
             "ngram-map-k4v, ngram-mod, ngram-cache; none = plain decoding."
         ),
     ] = None,
-    n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
-    ] = None,
+    n_max: NMax = None,
     p_min: Annotated[
         float | None,
-        typer.Option("--p-min", min=0, max=1, help="Stop drafting below this probability."),
+        typer.Option(
+            "--p-min",
+            min=0,
+            max=1,
+            callback=a_number,
+            help="Stop drafting below this probability.",
+        ),
     ] = None,
     draft_layers: Annotated[
         str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
@@ -57,13 +74,7 @@ def serve(
             help="Port; 0 = a free one.",
         ),
     ] = 8080,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SPECLLAMA_API_KEY",
-            help="Key clients must send. Better in the variable: arguments show in `ps`.",
-        ),
-    ] = None,
+    api_key: ApiKey = None,
     vram: Vram = None,
     prefer: Prefer = None,
     prompts: Annotated[
@@ -80,7 +91,10 @@ def serve(
     budget: Annotated[
         float,
         typer.Option(
-            min=1, help="Seconds of wall time that tuning may take, loading the model included."
+            min=1,
+            max=MOST_SECONDS,
+            callback=a_number,
+            help="Seconds of wall time that tuning may take, loading the model included.",
         ),
     ] = 60,
     force: Annotated[
@@ -112,6 +126,8 @@ def serve(
     from specllama.stop import Stopped
     from specllama.tuning.prompts import read_prompts
 
+    if log is not None and os.path.isdir(log):
+        raise UsageError(f"--log {log} is a folder", "Give the name of a file in it.")
     if tune not in (AUTO, OFF, FULL):
         raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
     own = read_prompts(prompts) if prompts is not None else ()

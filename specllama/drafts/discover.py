@@ -12,8 +12,10 @@ from specllama import config
 from specllama.drafts import ollama
 from specllama.gguf import GgufError, ModelInfo, is_later_shard
 from specllama.gguf.cache import InspectCache
+from specllama.storage import expanded
 
 _MOST_FILES = 20_000  # a folder tree with more is not a model folder
+_MOST_FOLDERS = 50_000
 _DEPTH = 8
 TOO_LARGE = ("size", "it is as large as the target or larger")  # rule, detail
 
@@ -103,7 +105,7 @@ def _places(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Ite
         yield from (_Place(p, _whole(here.parent)) for p in _in_folder(folder))
     if not everywhere:
         return
-    for tree in (*(Path(d).expanduser() for d in config.load().model_dirs), *cache_folders()):
+    for tree in (*(expanded(d) for d in config.load().model_dirs), *cache_folders()):
         yield from (_Place(p, tree) for p in _in_tree(tree))
     yield from (_Place(p, called=name) for p, name in ollama.models())
 
@@ -119,7 +121,7 @@ def _whole(folder: Path) -> Path:
 
 def cache_folders() -> Iterator[Path]:
     """The model folders of other programs, whether they exist or not."""
-    home, env = Path.home(), os.environ
+    home, env = expanded("~"), os.environ
     hf_home = Path(env.get("HF_HOME") or home / ".cache" / "huggingface")
     yield Path(env.get("HF_HUB_CACHE") or hf_home / "hub")
     if env.get("LLAMA_CACHE"):
@@ -157,6 +159,8 @@ def _in_tree(root: Path) -> Iterator[Path]:
             below.clear()
             continue
         entered.add(key)
+        if len(entered) > _MOST_FOLDERS:
+            return
         below.sort()
         for name in sorted(names):
             path = Path(folder) / name
@@ -168,7 +172,7 @@ def _in_tree(root: Path) -> Iterator[Path]:
 
 
 def _is_gguf(path: Path) -> bool:
-    return path.suffix.lower() == ".gguf" and path.is_file()
+    return path.suffix.lower() == ".gguf" and os.path.isfile(path)
 
 
 def _identity(path: Path) -> tuple[int, int] | str:

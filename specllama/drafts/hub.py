@@ -6,12 +6,13 @@ header of a remote file is fetched, in ranges of 1 MiB, each once.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from specllama.drafts.discover import TOO_LARGE, Found, Rejected
@@ -78,11 +79,18 @@ class RemoteSource:
             self._blocks[b] = data[(b - first) * _BLOCK : (b - first + 1) * _BLOCK]
 
 
+def label(path: PurePath) -> str | None:
+    """OWNER/REPO:FILE for the path of a model on the Hub; None for one on this machine. Windows
+    turns the slashes of a path, and has a colon after its drives."""
+    text = path.as_posix()
+    return text if _REMOTE.fullmatch(text) and not os.path.exists(path) else None
+
+
 def open_model(text: str) -> tuple[ModelInfo, list[Header]]:
     """The model named by a path or by OWNER/REPO:FILE, with the headers of all its parts.
     Raises GgufError or HubError."""
     remote = _REMOTE.fullmatch(text)
-    if remote and not Path(text).exists():
+    if remote and not os.path.exists(text):
         return read_remote(remote[1], remote[2])
     headers = read_headers(Path(text))
     return model_info(headers, shards(Path(text))), headers

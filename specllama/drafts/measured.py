@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from specllama.gguf import ModelInfo
 from specllama.workloads import Workload
 
 _PROMPTS = 12
+_LONGEST_TEXT = 2**22  # characters; far more than is compared
 
 
 def measured(
@@ -32,7 +34,7 @@ def measured(
     drafts = [
         c.draft.path
         for c in picked.candidates
-        if c.method == "draft-simple" and c.draft is not None and c.draft.path.exists()
+        if c.method == "draft-simple" and c.draft is not None and os.path.exists(c.draft.path)
     ]
     if not drafts:
         raise MeasureError(
@@ -41,9 +43,11 @@ def measured(
         )
     if text is not None:
         try:
-            content = text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(f"--text {text}: cannot be read ({e})") from None
+            with text.open(encoding="utf-8") as f:
+                content = f.read(_LONGEST_TEXT)
+        except (OSError, ValueError) as e:
+            reason = getattr(e, "strerror", None) or "not UTF-8 text"
+            raise UsageError(f"--text {text}: cannot be read ({reason})") from None
         _, found = measure_text(target.path, drafts, content, threads)
         source = text.name
     else:

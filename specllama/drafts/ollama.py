@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from specllama.storage import expanded
+
 _WEIGHTS = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _MOST_MANIFESTS = 5000
@@ -34,9 +36,9 @@ def models() -> Iterator[tuple[Path, str]]:
 
 def _roots() -> Iterator[Path]:
     if os.environ.get("OLLAMA_MODELS"):
-        yield Path(os.environ["OLLAMA_MODELS"]).expanduser()
+        yield expanded(os.environ["OLLAMA_MODELS"])
         return
-    yield Path.home() / ".ollama" / "models"
+    yield expanded("~") / ".ollama" / "models"
     yield Path("/usr/share/ollama/.ollama/models")  # of the service that its installer sets up
 
 
@@ -58,5 +60,5 @@ def _blobs(root: Path, manifest: Path) -> Iterator[Path]:
     for digest in digests:
         match = _DIGEST.fullmatch(digest) if isinstance(digest, str) else None
         blob = root / "blobs" / f"sha256-{match[1]}" if match else None
-        if blob is not None and blob.is_file():
+        if blob is not None and os.path.isfile(blob):
             yield blob

@@ -16,7 +16,7 @@ from specllama.drafts.twins import twin
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.loading import doubts
-from specllama.gguf import ModelInfo
+from specllama.gguf import GgufError, ModelInfo
 from specllama.workloads import Workload
 
 _MOST_K = 8
@@ -95,7 +95,13 @@ def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, foun
             detail = "the target carries its own MTP head, which is used"
             rejected.append(Rejected(model.title, "own head", detail))
             continue
-        verdict = _verdict(target, model, caps)
+        try:
+            verdict = _verdict(target, model, caps)
+        except GgufError as e:
+            if not e.message.startswith(str(model.path)):
+                raise  # of the target
+            rejected.append(Rejected(model.title, "unreadable", e.message))
+            continue
         if verdict.ok:
             same = twin(model, (c.draft for c in candidates if c.draft is not None))
             if same is not None:

@@ -8,7 +8,6 @@ as a whole, once: a digest is kept on disk by size and time of the file.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from specllama.gguf import GgufError, ModelInfo
 from specllama.gguf.files import read_headers
 from specllama.gguf.model import Names
-from specllama.storage import cache_dir, strict_json, write_atomically
+from specllama.storage import cache_dir, keep, kept
 
 _MOST = 8 * 2**30  # bytes of tensors; reading more takes longer than a second candidate costs
 _START = 4096  # bytes of a tensor that tell two trainings apart
@@ -91,9 +90,9 @@ def _digest(m: ModelInfo, table: Mapping[str, _Tensor]) -> str:
     """Over all tensors' data, in the order of their names."""
     key = str(m.path.absolute())
     stamp = [[s.st_size, s.st_mtime_ns] for s in (p.stat() for p in m.shards)]
-    kept = _kept()
-    if (known := kept.get(key)) is not None and known[0] == stamp:
-        return known[1]
+    known = _known()
+    if (before := known.get(key)) is not None and before[0] == stamp:
+        return before[1]
     total = hashlib.blake2b(digest_size=32)
     for name in sorted(table):
         t = table[name]
@@ -103,22 +102,15 @@ def _digest(m: ModelInfo, table: Mapping[str, _Tensor]) -> str:
             while left and (piece := f.read(min(left, _PIECE))):
                 total.update(piece)
                 left -= len(piece)
-    kept[key] = (stamp, total.hexdigest())
-    try:
-        write_atomically(_file(), strict_json(dict(list(kept.items())[-_KEPT:])))
-    except OSError:
-        pass  # it is read again the next time
-    return kept[key][1]
+    known[key] = (stamp, total.hexdigest())
+    keep(_file(), dict(list(known.items())[-_KEPT:]))
+    return known[key][1]
 
 
 def _file() -> Path:
     return cache_dir() / "tensors.json"
 
 
-def _kept() -> dict[str, tuple[list[list[int]], str]]:
-    """Path → (sizes and times of its parts, digest); whatever is damaged is left out."""
-    try:
-        data = json.loads(_file().read_text(encoding="utf-8"))
-        return {str(k): (v[0], str(v[1])) for k, v in data.items()}
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return {}
+def _known() -> dict[str, tuple[list[list[int]], str]]:
+    """Path → (sizes and times of its parts, digest)."""
+    return {name: (stamp, digest) for name, (stamp, digest) in (kept(_file()) or {}).items()}

@@ -8,11 +8,11 @@ time-out or crash is unknown and is not cached.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,7 +22,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain, signal_name
 from specllama.engine.helptext import Option, parse_options, parse_version
 from specllama.engine.locate import Engine
-from specllama.storage import cache_dir, strict_json, write_atomically
+from specllama.storage import cache_dir, keep, kept
 
 MAINLINE, IK_LLAMA, UNKNOWN_FLAVOUR = "mainline", "ik_llama", "unknown"
 _FIRST_REAL_BUILD = 1000  # llama-server existed under that name from b3145 on
@@ -291,15 +291,12 @@ def _cache_file(engine: Engine) -> Path:
 def _read_cache(engine: Engine) -> tuple[str, str] | None:
     """What the engine printed for --version and --help the last time."""
     try:
-        data = json.loads(_cache_file(engine).read_text(encoding="utf-8"))
-        return str(data["version"]), str(data["help"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # missing or damaged: ask again
+        data = kept(_cache_file(engine))
+    except OSError:
+        return None  # the engine has gone; asking it will tell
+    return (data["version"], data["help"]) if data is not None else None
 
 
 def _write_cache(engine: Engine, version_text: str, help_text: str) -> None:
-    try:
-        data = {"version": version_text, "help": help_text}
-        write_atomically(_cache_file(engine), strict_json(data))
-    except OSError:
-        pass  # a read-only home costs half a second per start, nothing else
+    with suppress(OSError):
+        keep(_cache_file(engine), {"version": version_text, "help": help_text})

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from specllama.engine.errors import EngineError
+from specllama.engine.keys import first
 
 # Metric names, exact (llama.cpp b10289+, server-task.cpp). A name that merely
 # contains one (…_per_pos_total) is another series.
@@ -77,7 +78,7 @@ class Client:
     """One server. `timeout` in seconds applies to a single read of a completion."""
 
     def __init__(self, url: str, api_key: str | None = None, timeout: float = 300.0) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {"Authorization": f"Bearer {first(api_key)}"} if api_key else {}
         # trust_env=False: a proxy set for the internet must not catch localhost. verify=False:
         # it is a server of our own, whose certificate names another host than 127.0.0.1.
         self._http = httpx.Client(

@@ -19,11 +19,13 @@ from pathlib import Path
 from specllama.engine import config_ini
 from specllama.engine.capabilities import IK_LLAMA, Capabilities
 from specllama.engine.helptext import Option
+from specllama.engine.keys import first, usable
 from specllama.errors import UsageError
 
 # Options whose value is a secret, and the variable llama-server takes it from instead:
 # an argument would show in `ps`.
 _SECRETS = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN"}
+_MOST = 2.0**32  # a seed; other numbers are 31 bits
 _MODEL = {"--model", "--model-url", "--hf-repo", "--hf-file", "--docker-repo", "--models-dir"}
 # Variables that would change speculation or the number of slots behind our back; some are fatal
 # (arg.cpp: a removed option keeps its variable and throws).
@@ -100,7 +102,7 @@ class LaunchOptions:
     def api_key(self) -> str | None:
         """A key our own requests can send: the given one, or the first of the key file."""
         if key := self.secrets.get("LLAMA_API_KEY"):
-            return key.split(",")[0]
+            return first(key)
         file = self.value("--api-key-file")
         if file is None:
             return None
@@ -109,7 +111,13 @@ class LaunchOptions:
         except (OSError, ValueError) as e:
             reason = getattr(e, "strerror", None) or "it is no text"
             raise UsageError(f"--api-key-file {file}: {reason}") from None
-        return next((line.strip() for line in lines if line.strip()), None)
+        keys = (usable(line, f"--api-key-file {file}") for line in lines if line[:1] != "#")
+        return next((key for key in keys if key), None)
+
+
+def is_number(text: str) -> bool:
+    """A count as llama.cpp reads it; not every digit of Unicode, nor what no int holds."""
+    return re.fullmatch("[0-9]{1,9}", text) is not None
 
 
 def read(
@@ -126,12 +134,16 @@ def read(
         _refuse(given.words[0], given.option)
         variable = next((_SECRETS[n] for n in given.option.names if n in _SECRETS), None)
         if variable:
-            secrets[variable] = given.words[1]
+            secrets[variable] = usable(given.words[1], f"{given.words[0]} after --")
         else:
             flags.append(given)
     theirs, ignored = _environment(environ or {}, caps)
-    configured = _configured(environ or {}, caps)
-    return LaunchOptions((*configured, *theirs, *flags), secrets, ignored)
+    everything = (*_configured(environ or {}, caps), *theirs, *flags)
+    for given in everything:
+        if given.option.hint == "N" and _no_number(given.words[1]):
+            what = f"{given.source or given.words[0]}: {given.words[1][:40]}"
+            raise UsageError(f"{what} is no number that llama-server can take")
+    return LaunchOptions(everything, secrets, ignored)
 
 
 def parsed(words: Sequence[str], caps: Capabilities) -> Iterator[Given]:
@@ -249,6 +261,15 @@ def _opposites(option: Option) -> set[str]:
     initials = {"".join(w[:1] for w in n[5:].split("-")) for n in long}  # --no-repack, -nr
     short = {n for n in option.names if n[:2] == "-n" and long}
     return long | {n for n in short if f"-{n[2:]}" in option.names or n[2:] in initials}
+
+
+def _no_number(text: str) -> bool:
+    """nan, an infinity, or more than any option holds; words (auto, all) are llama-server's to
+    judge."""
+    try:
+        return not abs(float(text)) <= _MOST
+    except ValueError:
+        return False
 
 
 def _lookup(name: str, caps: Capabilities) -> Option:

@@ -13,6 +13,7 @@ from pathlib import Path
 from specllama import config
 from specllama.engine.errors import EngineError
 from specllama.errors import UsageError
+from specllama.storage import expanded
 
 ENV = "SPECLLAMA_LLAMA_SERVER"
 EMBEDDED = "embedded"
@@ -70,14 +71,15 @@ def _named(value: str, source: str) -> Engine:
                 "Run `pip install xllamacpp`.",
             )
         return _embedded(f"asked for by {source}")
-    path = Path(value).expanduser()
-    if path.is_dir():
+    path = expanded(value)
+    if os.path.isdir(path):
         path = path / _EXE
-    if not path.exists() and os.sep not in value:
+    if not os.path.exists(path) and os.sep not in value:
         path = Path(shutil.which(value) or path)
-    if not path.is_file():
+    if not os.path.isfile(path):
+        what = "is not a file" if os.path.exists(path) else "does not exist"
         raise UsageError(
-            f"{source}: {path} does not exist",
+            f"{source}: {path} {what}",
             "Give the llama-server binary, the folder it lies in, or `embedded`.",
         )
     if not _runnable(path):
@@ -102,12 +104,12 @@ def _embedded_file() -> Path | None:
 
 
 def _runnable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _usual_places() -> Iterator[Path]:
     """Where installers and builds put llama-server when it is not on PATH."""
-    home = Path.home()
+    home = expanded("~")
     for folder in (
         home / ".local" / "bin",
         Path("/opt/homebrew/bin"),  # Homebrew on Apple silicon

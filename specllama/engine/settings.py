@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+MOST_DRAFTED = 512  # tokens per draft; llama.cpp's longest default is 64
+
 
 @dataclass(frozen=True)
 class NgramSizes:

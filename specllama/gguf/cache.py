@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from specllama.gguf.model import ModelInfo, Names, Sidecar
 from specllama.gguf.source import FileSource
 from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
-from specllama.storage import cache_dir, strict_json, write_atomically
+from specllama.storage import cache_dir, keep, kept
 
 _VERSION = f"{__version__}/6"  # change when ModelInfo does
 _MOST = 5000  # models kept
@@ -27,13 +26,9 @@ class InspectCache:
     def __init__(self) -> None:
         self._file = cache_dir() / "models.json"
         self._changed = False
-        self._known: dict[str, dict[str, Any]] = {}
-        try:
-            data = json.loads(self._file.read_text(encoding="utf-8"))
-            if data["version"] == _VERSION and isinstance(data["models"], dict):
-                self._known = data["models"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # none yet, or of another version
+        data = kept(self._file)
+        same = isinstance(data, dict) and data.get("version") == _VERSION
+        self._known: dict[str, dict[str, Any]] = data["models"] if same else {}
 
     def inspect(self, path: Path) -> ModelInfo:
         """As `files.inspect`; raises GgufError likewise."""
@@ -57,10 +52,7 @@ class InspectCache:
         if not self._changed:
             return
         newest = dict(list(self._known.items())[-_MOST:])
-        try:
-            write_atomically(self._file, strict_json({"version": _VERSION, "models": newest}))
-        except OSError:
-            pass
+        keep(self._file, {"version": _VERSION, "models": newest})
 
 
 def _stamp(parts: tuple[Path, ...]) -> list[list[int]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,8 +51,9 @@ def shard_names(name: str) -> tuple[str, ...]:
 def shards(path: Path) -> tuple[Path, ...]:
     """All parts of the model that `path` belongs to, in order. Raises GgufError naming
     the ones that are missing."""
-    parts = tuple(path.with_name(name) for name in shard_names(path.name))
-    missing = [p.name for p in parts if not p.is_file()]
+    parts = tuple(path.with_name(name) for name in shard_names(path.name) if name)
+    parts = parts or (path,)  # "." and "/" have no name
+    missing = [p.name for p in parts if not os.path.isfile(p)]
     if len(parts) > 1 and missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise GgufError(

@@ -8,6 +8,7 @@ not an allocation. Layout: llama.cpp, `ggml/src/gguf.cpp` and `docs/gguf.md`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,15 +99,16 @@ def read_header(path: Path) -> Header:
     a folder, 0 bytes, another format, a truncated or damaged header.
     """
     try:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise GgufError(f"{path} is a folder, not a GGUF file", _files_hint(path))
-        if not path.is_file() and path.exists():
+        if not os.path.isfile(path) and os.path.exists(path):
             raise GgufError(f"{path} is not a regular file")
         source = FileSource(path)
     except FileNotFoundError:
         raise GgufError(f"{path}: no such file", _files_hint(path.parent)) from None
-    except OSError as e:  # links in circles, folders that may not be entered, …
-        raise GgufError(f"{path}: cannot be read ({e.strerror or e})") from None
+    except (OSError, ValueError) as e:  # links in circles, folders that may not be entered, …
+        reason = getattr(e, "strerror", None) or e
+        raise GgufError(f"{path}: cannot be read ({reason})") from None
     return parse_header(source)
 
 

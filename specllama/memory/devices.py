@@ -141,8 +141,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """`--vram`: sizes by comma, as 24GiB, 24576MiB, 24G or 24 (GiB). Raises MemoryInputError."""
     out = []
     for word in text.split(","):
-        m = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", word, re.I)
-        if m is None or m[3].lower() == "i" or float(m[1]) <= 0:
+        m = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b?)\s*", word, re.I)
+        if m is None or m[3].lower() == "i" or len(m[1]) > 20 or float(m[1]) <= 0:
             raise MemoryInputError(
                 f"--vram: {word.strip()!r} is not a size",
                 "Write 24GiB or 16384MiB; several by comma.",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllama.storage import cache_dir, strict_json, write_atomically
+from specllama.storage import cache_dir, keep, kept
 
 MIB = 2**20
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
@@ -75,18 +75,18 @@ class Residual:
 def remember(files: Sequence[Path], engine: Path, ours: int, real: int) -> None:
     """Keeps the residual. A home that cannot be written costs the next estimate a line."""
     try:
-        write_atomically(_file(files, engine), strict_json({"ours": ours, "real": real}))
+        keep(_file(files, engine), {"ours": ours, "real": real})
     except OSError:
-        pass
+        pass  # a file that has gone meanwhile
 
 
 def recall(files: Sequence[Path], engine: Path) -> Residual | None:
     """The residual of these files with this engine; None when never loaded here."""
     try:
-        data = json.loads(_file(files, engine).read_text(encoding="utf-8"))
-        return Residual(int(data["ours"]), int(data["real"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        data = kept(_file(files, engine))
+    except OSError:
         return None
+    return Residual(data["ours"], data["real"]) if data is not None else None
 
 
 def _file(files: Sequence[Path], engine: Path) -> Path:

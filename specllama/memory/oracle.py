@@ -21,7 +21,7 @@ from specllama.gguf import ModelInfo
 from specllama.memory.estimate import LLAMA_CPP, Line
 from specllama.memory.place import RAM
 from specllama.memory.use import Use
-from specllama.storage import cache_dir, write_atomically
+from specllama.storage import cache_dir, keep, kept
 
 MIB = 2**20
 TIMEOUT = 20.0  # seconds; it takes well under one, a cold CUDA start several
@@ -62,15 +62,11 @@ def ask(tool: Path, m: ModelInfo, use: Use, flags: Sequence[str] = ()) -> Figure
         *flags,
     ]
     cached = _cache_file(tool, m, argv)
-    try:
-        text = cached.read_text(encoding="utf-8")
-    except OSError:
+    text = kept(cached)
+    if text is None:
         text = _run(argv)
         if text:
-            try:
-                write_atomically(cached, text)
-            except OSError:
-                pass
+            keep(cached, text)
     rows = parse(text)
     return Figures(rows) if rows else None
 
@@ -149,4 +145,4 @@ def _run(argv: Sequence[str]) -> str:
 def _cache_file(tool: Path, m: ModelInfo, argv: Sequence[str]) -> Path:
     stamps = [(p.stat().st_size, p.stat().st_mtime_ns) for p in (tool, *m.shards) if p.exists()]
     digest = hashlib.sha256(json.dumps([argv, stamps]).encode()).hexdigest()[:24]
-    return cache_dir() / "memory" / f"{digest}.txt"
+    return cache_dir() / "memory" / f"{digest}.json"

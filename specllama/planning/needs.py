@@ -185,7 +185,7 @@ def with_margins(machine: Machine, user: LaunchOptions) -> Machine:
     """The user's own --fit-target in place of our margin."""
     text = user.value("--fit-target")
     numbers = [w.strip() for w in (text or "").split(",")]
-    if text is None or not all(n.isdigit() for n in numbers):
+    if text is None or not all(re.fullmatch("[0-9]{1,12}", n) for n in numbers):
         return machine
     margins = [int(n) * MIB for n in numbers]
     margins += [margins[-1]] * (len(machine.gpus) - len(margins))
@@ -197,7 +197,7 @@ def _number(user: LaunchOptions, default: int, *names: str) -> int:
     """The user's number; what is no number is for llama-server to refuse."""
     for name in names:
         text = user.value(name)
-        if text is not None and re.fullmatch(r"\d{1,18}", text):
+        if text is not None and re.fullmatch(r"[0-9]{1,18}", text):
             return int(text)
     return default
 
@@ -218,4 +218,4 @@ def _count(flag: Given) -> int:
 
 def _layers(text: str | None) -> int | None:
     """A layer count; None for all of them."""
-    return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else None
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None

@@ -3,7 +3,6 @@ exporting all take the same Plan."""
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from dataclasses import dataclass, replace
@@ -12,9 +11,9 @@ from pathlib import Path
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import Command, build
 from specllama.engine.errors import EngineError
-from specllama.engine.launch_options import LaunchOptions
+from specllama.engine.launch_options import LaunchOptions, is_number
 from specllama.engine.locate import Engine
-from specllama.engine.settings import Settings, Speculation
+from specllama.engine.settings import MOST_DRAFTED, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.planning.budget import Budget, applied, equipped, next_option, plain
@@ -159,13 +158,17 @@ def make_plan(
 def _their_length(spec: Speculation | None, user: LaunchOptions) -> Speculation | None:
     """The draft length that really runs when the user set llama-server's own option."""
     theirs = user.value("--spec-draft-n-max") or user.value("--draft-max")
-    return replace(spec, n_max=int(theirs)) if spec and theirs and theirs.isdigit() else spec
+    if theirs and theirs.isdecimal() and (not is_number(theirs) or int(theirs) > MOST_DRAFTED):
+        raise UsageError(
+            f"{theirs[:20]} tokens per draft after --: at most {MOST_DRAFTED} make sense"
+        )
+    return replace(spec, n_max=int(theirs)) if spec and theirs and is_number(theirs) else spec
 
 
 def _port(theirs: str | None, ours: int) -> int:
     if theirs is None:
         return ours
-    if not re.fullmatch(r"\d{1,5}", theirs) or not 0 < int(theirs) < 2**16:
+    if not is_number(theirs) or not 0 < int(theirs) < 2**16:
         raise UsageError(f"--port {theirs} after -- is not a port", "Use specllama's own --port N.")
     return int(theirs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from specllama import workloads
 from specllama.engine.capabilities import Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
+from specllama.engine.keys import usable
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.loading import check_loads
 from specllama.engine.locate import Engine, locate
@@ -56,6 +58,7 @@ def prepare(
     """The whole decision for `settings.model`. Raises SpecllamaError for bad input and
     when no engine can be used; a draft that does not fit is a reason in the plan."""
     workload = workloads.load(wish.workload)
+    _check(wish)
     methods = parse_methods(wish.method) if wish.method else ()
     target = target_info(settings.model)
     draft = inspect(wish.draft) if wish.draft else None
@@ -67,7 +70,8 @@ def prepare(
     choice = choose(request, capabilities)
     choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
-    notes = doubtful + tuple(_slot_notes(settings.parallel, choice, capabilities))
+    notes = doubtful + tuple(_unused_notes(wish, choice))
+    notes += tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
     slot_context = context_of(target, settings, user) // settings.parallel
     notes += tuple(limits(target, choice, user, slot_context))
@@ -75,11 +79,24 @@ def prepare(
     settings = replace(
         settings,
         model=target.path,
-        api_key=settings.api_key or os.environ.get(API_KEY_ENV) or None,
+        api_key=settings.api_key or usable(os.environ.get(API_KEY_ENV, ""), API_KEY_ENV) or None,
     )
     return make_plan(
         target, workload, engine, capabilities, choice, settings, user, check_port, memory
     )
+
+
+def _check(wish: Wish) -> None:
+    """What is wrong whatever is chosen. Raises UsageError."""
+    if wish.prefer not in (None, SPEED, CONTEXT):
+        raise UsageError(f"--prefer {wish.prefer}: it is {SPEED} or {CONTEXT}")
+    if wish.draft_cache is not None and wish.draft_cache not in CACHE_TYPES:
+        raise UsageError(
+            f"no cache type called {wish.draft_cache!r}", f"Types: {', '.join(CACHE_TYPES)}."
+        )
+    layers = wish.draft_layers
+    if layers is not None and not re.fullmatch(r"[0-9]{1,4}|auto|all", layers):
+        raise UsageError(f"--draft-layers {layers}: it is a number of layers, auto or all")
 
 
 def _memory(
@@ -94,8 +111,6 @@ def _memory(
     """The budget, and choice and settings as it allows them. A model whose header is odd is
     served all the same, its memory unknown: llama-server will say whether it can be."""
     vram = parse_sizes(wish.vram) if wish.vram is not None else ()
-    if wish.prefer not in (None, SPEED, CONTEXT):
-        raise UsageError(f"--prefer {wish.prefer}: it is {SPEED} or {CONTEXT}")
     for model in (target, choice.draft):
         if model is not None and model.layout.problem and not wish.exact:
             said = (
@@ -125,8 +140,6 @@ def _with_cache_type(choice: Choice, kind: str | None) -> Choice:
     """The draft's cache type the user asked for, with what it costs."""
     if kind is None or choice.speculation is None or not choice.speculation.uses_draft:
         return choice
-    if kind not in CACHE_TYPES:
-        raise UsageError(f"no cache type called {kind!r}", f"Types: {', '.join(CACHE_TYPES)}.")
     spec = replace(choice.speculation, cache_type=kind)
     said = f"a {kind} draft cache: α may fall to half or to nothing (llama.cpp issue 25725)"
     warnings = choice.warnings if kind in ("f16", "bf16", "f32") else (*choice.warnings, said)
@@ -138,6 +151,23 @@ def _context_notes(target: ModelInfo, settings: Settings, user: LaunchOptions) -
     context, trained = context_of(target, settings, user), target.context_length
     if trained and context // settings.parallel > trained:
         yield f"a context of {context:,} tokens; the model was trained on {trained:,}"
+
+
+def _unused_notes(wish: Wish, choice: Choice) -> Iterator[str]:
+    """Options that say something of a draft where none is used."""
+    spec = choice.speculation
+    if spec is not None and spec.uses_draft:
+        return
+    given = {
+        "--n-max": wish.n_max,
+        "--p-min": wish.p_min,
+        "--draft-layers": wish.draft_layers,
+        "--draft-cache": wish.draft_cache,
+    }
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        what = f"{','.join(spec.methods)} drafts by its own sizes" if spec else "nothing drafts"
+        yield f"{', '.join(names)}: no effect, {what}"
 
 
 def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]:

@@ -3,6 +3,7 @@ options make of speculation."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -37,7 +38,7 @@ def check(settings: Settings, user: LaunchOptions) -> None:
         if text is not None and (not re.fullmatch(r"\d{1,9}", text) or int(text) < 1):
             raise UsageError(f"{name} {text}: it is a number of tokens, 1 or more")
     for name, file in named(user):
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise UsageError(f"{name} {file}: there is no such file")
     _check_adapters(user)
 

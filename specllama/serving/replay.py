@@ -16,6 +16,7 @@ from specllama.drafts.inprocess import Answer, MeasureError, available, offloads
 from specllama.engine.client import Client
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
 from specllama.engine.errors import EngineError
+from specllama.engine.launch_options import is_number
 from specllama.engine.settings import Speculation
 from specllama.errors import UsageError
 from specllama.serving.lab import Lab
@@ -208,7 +209,7 @@ def _guessed(work: _Work, c: Candidate, texts: Texts, costs: Costs, until: float
     plan = work.planned.plan
     assert c.speculation.draft is not None
     given = plan.user.value("--threads") or ""
-    threads = int(given) if given.isdigit() and int(given) else None
+    threads = int(given) if is_number(given) and int(given) else None
     answers = [Answer(k.prompt, k.answer) for k in texts.known]
     agrees, passes = guessed(c.speculation.draft, answers, c.longest + 1, threads, until)
     gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()

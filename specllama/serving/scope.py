@@ -8,11 +8,13 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import nan
 from pathlib import Path
 
 from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.client import Prompt
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
+from specllama.engine.launch_options import is_number
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.gguf import ModelInfo
 from specllama.memory.nvml import driver
@@ -55,12 +57,13 @@ def held(plan: Plan, scope: Scope) -> Scope:
     """The scope with what the user's own arguments after `--` hold fast."""
     length = plan.user.value("--spec-draft-n-max") or plan.user.value("--draft-max") or ""
     least = plan.user.value("--spec-draft-p-min") or plan.user.value("--draft-p-min")
-    if length.isdigit() and int(length) > 0:
+    if is_number(length) and int(length) > 0:
         scope = replace(scope, lengths=(int(length),))
     try:
-        return scope if least is None else replace(scope, p_min=float(least))
-    except ValueError:  # llama-server will say so
-        return scope
+        p_min = float(least) if least is not None else nan
+    except ValueError:
+        p_min = nan
+    return replace(scope, p_min=p_min) if 0 <= p_min <= 1 else scope  # else llama-server says so
 
 
 def worth(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
@@ -124,7 +127,7 @@ def _sizes(plan: Plan, method: str) -> NgramSizes:
 
 def _number(plan: Plan, usual: int, *names: str) -> int:
     given = next((v for name in names if (v := plan.user.value(name)) is not None), "")
-    return int(given) if given.isdigit() and int(given) > 0 else usual
+    return int(given) if is_number(given) and int(given) > 0 else usual
 
 
 def own_types(plan: Plan) -> bool:

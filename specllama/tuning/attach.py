@@ -51,7 +51,10 @@ class Server:
         base = url.rstrip("/").removesuffix("/v1")
         self.url = base
         try:
-            proxies = not on_this_machine(httpx.URL(base).host)
+            at = httpx.URL(base)
+            if at.scheme not in ("http", "https") or not at.host or not (at.port or 1) < 2**16:
+                raise ValueError("not an address of HTTP")
+            proxies = not on_this_machine(at.host)
             self._http = httpx.Client(
                 base_url=base, headers=headers, timeout=_TIMEOUT, trust_env=proxies
             )
@@ -128,7 +131,7 @@ class Server:
     def _get(self, path: str) -> httpx.Response:
         try:
             return self._http.get(path)
-        except (httpx.HTTPError, httpx.InvalidURL) as e:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
             raise TuningError(
                 f"{self.url} does not answer {path} ({e or type(e).__name__})",
                 "Is the server running, and is the address right?",

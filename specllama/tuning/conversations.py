@@ -9,7 +9,7 @@ from typing import Any
 
 from specllama.engine.client import Prompt
 from specllama.errors import UsageError
-from specllama.tuning.prompts import json_lines, message, read_text
+from specllama.tuning.prompts import json_lines, message, read_lines
 
 _OPTION = "--replay"
 _FORM = (
@@ -49,7 +49,7 @@ def read_conversations(path: Path) -> Conversations:
     """
     requests: list[Request] = []
     calls = 0
-    for number, data in json_lines(path, read_text(path, _OPTION), _OPTION):
+    for number, data in json_lines(path, read_lines(path, _OPTION), _OPTION):
         found = _record(number, data) if isinstance(data, dict) else None
         if found is None:
             raise UsageError(

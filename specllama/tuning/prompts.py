@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +12,55 @@ from specllama.engine.client import Prompt
 from specllama.errors import UsageError
 
 _MOST = 200  # prompts
+_LONGEST = 2**22  # characters of a line or prompt: beyond what any model takes
+_DEEPEST = 50  # levels of a line's JSON; OpenAI's messages have six
 _ROLES = {"system", "user", "assistant", "developer", "tool"}
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:
-    """All prompts of a file: `{"prompt": …}` or `{"messages": […]}` by line, or plain text.
-    An answer at the end of the messages, as in a log of conversations, is not asked.
+    """The first _MOST prompts of a file: `{"prompt": …}` or `{"messages": […]}` by line, or plain
+    text. An answer at the end of the messages, as in a log of conversations, is not asked.
 
     Raises UsageError for a file that cannot be read or holds none, and names a bad line by
     its number.
     """
-    text = read_text(path, "--prompts")
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    by_line = path.suffix == ".jsonl" or first.lstrip().startswith("{")
-    found = _json_lines(path, text) if by_line else _texts(text)
-    if not found:
+    lines = read_lines(path, "--prompts")
+    first = next(((n, line) for n, line in lines if line.strip()), (0, ""))
+    again = chain([first], lines)
+    by_line = path.suffix in (".jsonl", ".json") or first[1].lstrip().startswith("{")
+    found = _json_lines(path, again) if by_line else _texts(path, again)
+    out = tuple(islice(found, _MOST))
+    if not out:
         raise UsageError(f"--prompts {path}: no prompt in it")
-    return tuple(found[:_MOST])
+    return out
 
 
-def read_text(path: Path, option: str) -> str:
-    """The file's text. Raises UsageError, which names the option, when it cannot be read."""
+def read_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
+    """The file's lines with their numbers, read as they are asked for. A line ends at a line
+    feed only: U+2028 is a character of a text. Raises UsageError, which names the option, when
+    the file cannot be read, and for a line that no model could take."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as f:
+            for number in count(1):
+                line = f.readline(_LONGEST + 1)
+                if not line:
+                    return
+                if len(line) > _LONGEST:
+                    raise UsageError(
+                        f"{option} {path}: line {number} is longer than {_LONGEST >> 20} Mi characters"
+                    )
+                yield number, line.removesuffix("\n")
     except (OSError, ValueError) as e:
         reason = getattr(e, "strerror", None) or "not UTF-8 text"
         raise UsageError(f"{option} {path}: cannot be read ({reason})") from None
 
 
-def json_lines(path: Path, text: str, option: str) -> Iterator[tuple[int, Any]]:
+def json_lines(
+    path: Path, lines: Iterable[tuple[int, str]], option: str
+) -> Iterator[tuple[int, Any]]:
     """Line numbers and what stands there; empty lines are left out. Raises UsageError for a
     line that is not JSON, or that no server could be sent: NaN, half a character."""
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines() parts at U+2028 too
+    for number, line in lines:
         if not line.strip():
             continue
         try:
@@ -50,27 +68,43 @@ def json_lines(path: Path, text: str, option: str) -> Iterator[tuple[int, Any]]:
             json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             raise UsageError(f"{option} {path}: line {number} is not JSON") from None
+        if _deeper(data, _DEEPEST):
+            raise UsageError(f"{option} {path}: line {number} is nested too deeply")
         yield number, data
+
+
+def _deeper(data: Any, than: int) -> bool:
+    if not isinstance(data, (list, dict)):
+        return False
+    inner = data.values() if isinstance(data, dict) else data
+    return than == 0 or any(_deeper(x, than - 1) for x in inner)
 
 
 def _refused(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _texts(text: str) -> list[Prompt]:
-    parts: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if line.strip() == "---":
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    joined = ("\n".join(p).strip("\n") for p in parts)
-    return [p for p in joined if p.strip()]
+def _texts(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Prompt]:
+    part: list[str] = []
+    size = 0
+    for _, line in chain(lines, [(0, "---")]):
+        if line.strip() != "---":
+            part.append(line)
+            size += len(line) + 1
+            if size > _LONGEST:
+                raise UsageError(
+                    f"--prompts {path}: a prompt of more than {_LONGEST >> 20} Mi characters",
+                    "Part prompts by lines of ---.",
+                )
+            continue
+        text = "\n".join(part).strip("\n")
+        if text.strip():
+            yield text
+        part, size = [], 0
 
 
-def _json_lines(path: Path, text: str) -> list[Prompt]:
-    out: list[Prompt] = []
-    for number, data in json_lines(path, text, "--prompts"):
+def _json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Prompt]:
+    for number, data in json_lines(path, lines, "--prompts"):
         prompt = _prompt(data)
         if prompt is None:
             raise UsageError(
@@ -79,8 +113,7 @@ def _json_lines(path: Path, text: str) -> list[Prompt]:
             )
         if not prompt:
             raise UsageError(f"--prompts {path}: line {number} has answers only, no question")
-        out.append(prompt)
-    return out
+        yield prompt
 
 
 def _prompt(data: Any) -> Prompt | None:

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.storage import cache_dir, strict_json, write_atomically
+from specllama.storage import cache_dir, keep, kept
 from specllama.tuning.arms import DECIDED, FORCED, NO_TIME, OPEN, Prediction, Tuned, label
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import fastest
 from specllama.tuning.search import Earlier
 
-_VERSION = 2
+_VERSION = 3
 _MOST_LOG = 20.0  # of a speed-up's logarithm: more is damage
 _MOST_KEPT = 6  # predictions of an open answer
 
@@ -113,10 +113,7 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
-    try:
-        write_atomically(_folder() / f"{subject.key}.json", strict_json(data, indent=1))
-    except OSError:
-        pass
+    keep(_folder() / f"{subject.key}.json", data)
 
 
 def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
@@ -181,9 +178,9 @@ def _spec_data(s: Speculation) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Result | None:
+    data = kept(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["version"] != _VERSION:
+        if data is None or data["version"] != _VERSION:
             return None
         speedup = data["speedup"]
         ends = tuple(inf if x is None else float(x) for x in speedup or ())
