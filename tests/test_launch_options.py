@@ -9,6 +9,7 @@ import pytest
 from specllama.engine.capabilities import Capabilities, describe
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.errors import UsageError
+from specllama.planning.needs import tool_flags
 
 HELP = """\
 ----- common params -----
@@ -29,6 +30,8 @@ HELP = """\
 -ot,   --override-tensor <tensor name pattern>=<buffer type>,...
                                         override tensor buffer type
                                         (env: LLAMA_ARG_OVERRIDE_TENSOR)
+-dev,  --device <dev1,dev2,..>          devices (env: LLAMA_ARG_DEVICE)
+--rpc SERVERS                           list of RPC servers (env: LLAMA_ARG_RPC)
 --host HOST                             ip address to listen (env: LLAMA_ARG_HOST)
 -np,   --parallel N                     number of server slots (env: LLAMA_ARG_N_PARALLEL)
 --spec-type none,draft-simple           types (env: LLAMA_ARG_SPEC_TYPE)
@@ -51,6 +54,15 @@ def test_variables_become_arguments_that_come_before_the_users_own() -> None:
 def test_options_that_add_up_are_all_there_in_order() -> None:
     found = options("-ot", "a=CPU", "-ot", "b=CPU", LLAMA_ARG_OVERRIDE_TENSOR="c=CPU")
     assert found.values("-ot") == ["c=CPU", "a=CPU", "b=CPU"]
+
+
+def test_devices_are_added_before_they_are_named() -> None:
+    """`-dev RPC0 --rpc …` ends llama-server; the two variables do not, whatever their order."""
+    found = options("-dev", "RPC0", "--rpc", "b:2", LLAMA_ARG_DEVICE="RPC1", LLAMA_ARG_RPC="a:1")
+    assert found.argv[:4] == ["--rpc", "a:1", "--rpc", "b:2"]
+    assert found.values("--device") == ["RPC1", "RPC0"]
+    assert tool_flags(found, draft=False)[:4] == tool_flags(found, draft=True)[:4]
+    assert tool_flags(found, draft=True) == ["--rpc", "a:1", "--rpc", "b:2"]
 
 
 @pytest.mark.parametrize(

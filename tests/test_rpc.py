@@ -18,7 +18,13 @@ import pytest
 
 from tests.support import MODELS, Serve, specllama
 
-PAIR = (MODELS / "target.gguf", "--draft", MODELS / "draft.gguf", "-c", "1024")
+PAIR: tuple[str | Path, ...] = (
+    MODELS / "target.gguf",
+    "--draft",
+    MODELS / "draft.gguf",
+    "-c",
+    "1024",
+)
 MIB = 2**20
 
 
@@ -68,8 +74,10 @@ def two(build: Path) -> Iterator[str]:
 
 
 def memory(build: Path, *theirs: str, **env: str) -> dict[str, Any]:
-    args = ("memory", *PAIR, "--llama-server", build / "llama-server", "--json", "--", *theirs)
-    done = specllama(*args, **env)
+    server = build / "llama-server"
+    done = specllama(
+        "memory", *PAIR, "--llama-server", server, "--json", "--", *theirs, timeout=60, **env
+    )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

@@ -138,7 +138,10 @@ def read(
         else:
             flags.append(given)
     theirs, ignored = _environment(environ or {}, caps)
-    everything = (*_configured(environ or {}, caps), *theirs, *flags)
+    everything = tuple(
+        # --device names what --rpc adds, and is looked up as soon as it is read.
+        sorted((*_configured(environ or {}, caps), *theirs, *flags), key=_adds_no_devices)
+    )
     for given in everything:
         if given.option.hint == "N" and _no_number(given.words[1]):
             what = f"{given.source or given.words[0]}: {given.words[1][:40]}"
@@ -166,6 +169,10 @@ def _following(option: Option, rest: Sequence[str], caps: Capabilities) -> int:
         return option.arity
     # ik_llama.cpp's help leaves hints out (-mla 3): what looks like no option is a value
     return next((i for i, w in enumerate(rest) if re.match("-+[A-Za-z]", w)), len(rest))
+
+
+def _adds_no_devices(given: Given) -> bool:
+    return "--rpc" not in given.option.names
 
 
 def _environment(

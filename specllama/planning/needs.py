@@ -77,7 +77,7 @@ _OVERRIDES = {
 
 
 # Options of the target, and the draft's with the name that llama-fit-params has for them.
-_SPLIT = ("--tensor-split", "--split-mode", "--main-gpu", "--no-kv-offload")
+_SPLIT = ("--rpc", "--tensor-split", "--split-mode", "--main-gpu", "--no-kv-offload")
 _TOOL = {
     False: {n: n for n in ("--device", *_SPLIT, *_OVERRIDES[False])},
     True: {
