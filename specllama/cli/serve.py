@@ -120,7 +120,7 @@ def serve(
     from specllama.errors import StrictError, UsageError
     from specllama.logs import new_log
     from specllama.planning.prepare import Wish, prepare
-    from specllama.serving.scope import Scope
+    from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
     from specllama.stop import Stopped
@@ -138,14 +138,7 @@ def serve(
     printer = Printer(as_json)
     with printer.busy("reading the model and the engine …"):
         plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
-    scope = Scope(
-        named=bool(draft or method),
-        method=bool(method),
-        lengths=(n_max,) if n_max else (),
-        p_min=p_min,
-        asked=_asked(draft_layers, draft_cache, vram),
-    )
-    wanted = Wanted(tune, budget, scope, force, own)
+    wanted = Wanted(tune, budget, scope_of(wish), force, own)
     if dry_run:
         plan = as_measured(plan, wanted)
         if as_json:
@@ -175,9 +168,3 @@ def serve(
     finally:
         if outcome is not None and outcome.running is not None:
             outcome.running.stop()
-
-
-def _asked(layers: str | None, cache: str | None, vram: str | None) -> tuple[str, ...]:
-    """The options that change what is measured, as words."""
-    options = {"--draft-layers": layers, "--draft-cache": cache, "--vram": vram}
-    return tuple(f"{name} {value}" for name, value in options.items() if value is not None)

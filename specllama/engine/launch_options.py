@@ -81,7 +81,7 @@ class LaunchOptions:
         opposite (--kv-offload and --no-kv-offload are one option)."""
         for f in reversed(self.flags):
             if name in f.option.names:
-                opposite = _opposites(f.option)
+                opposite = opposites(f.option)
                 return (name in opposite) == (f.words[0] in opposite)
         return False
 
@@ -219,7 +219,7 @@ def _configured(environ: Mapping[str, str], caps: Capabilities) -> Iterator[Give
                 f"{file} sets {key}: every server then speculates that way, whatever is chosen here",
                 "Take it out of that file.",
             )
-        off = f"--{key}" in _opposites(option)
+        off = f"--{key}" in opposites(option)
         if words := _words(option, str(file), value, off):
             yield Given(option, words, str(file))
 
@@ -250,7 +250,7 @@ def _words(option: Option, source: str, value: str, off: bool = False) -> tuple[
     if option.arity:
         long = next((n for n in reversed(option.names) if n.startswith("--")), option.names[0])
         return (long, value) if option.arity == 1 else ()
-    opposite = _opposites(option)
+    opposite = opposites(option)
     negated = source.startswith("LLAMA_ARG_NO_") and source != option.env  # by any value
     if not negated and value not in _TRUE | _FALSE:
         raise UsageError(f"{source}: {value!r} is neither on nor off", "Correct it, or unset it.")
@@ -262,7 +262,7 @@ def _words(option: Option, source: str, value: str, off: bool = False) -> tuple[
     return tuple(positive[-1:])
 
 
-def _opposites(option: Option) -> set[str]:
+def opposites(option: Option) -> set[str]:
     """The spellings that switch an option off."""
     long = {n for n in option.names if n.startswith(("--no-", "-no-"))}
     initials = {"".join(w[:1] for w in n[5:].split("-")) for n in long}  # --no-repack, -nr

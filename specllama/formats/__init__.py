@@ -14,7 +14,14 @@ from specllama.formats.base import Decision, Unsayable, Written
 # Format → the module that writes it.
 FORMATS: dict[str, str] = {
     "shell": "shell",
+    "powershell": "powershell",
     "json": "as_json",
+    "llama-swap": "llama_swap",
+    "preset": "preset",
+    "systemd": "systemd",
+    "launchd": "launchd",
+    "compose": "compose",
+    "kubernetes": "kubernetes",
 }
 
 

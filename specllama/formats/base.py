@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specllama.errors import UsageError
-from specllama.planning.plan import Plan
-from specllama.tuning.results import Result
+
+if TYPE_CHECKING:  # the names of the formats are in `specllama --help`
+    from specllama.planning.plan import Plan
+    from specllama.tuning.results import Result
 
 
 class Unsayable(UsageError):
@@ -30,9 +32,10 @@ class Decision:
     @property
     def name(self) -> str:
         """The target's name as every format takes it: letters, digits and hyphens, lower case,
-        at most 50 (a Kubernetes name has 63 with what is put behind it)."""
+        a letter first, at most 50 (a Kubernetes name has 63 with what is put behind it)."""
         words = re.findall(r"[a-z0-9]+", self.plan.target.path.stem.lower())
-        return "-".join(words)[:50].strip("-") or "model"
+        name = "-".join(words)[:48].strip("-") or "model"
+        return f"m-{name}" if name[0].isdigit() else name
 
 
 @dataclass(frozen=True)
@@ -53,4 +56,9 @@ def yaml_text(data: Any) -> str:
     """`data` as YAML in its own order, lines as long as they are."""
     import yaml
 
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=2**30)
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**30}
+    return str(yaml.dump(data, Dumper=Plain, **options))

@@ -19,6 +19,7 @@ from specllama.engine.settings import NgramSizes, Speculation
 from specllama.gguf import ModelInfo
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
+from specllama.planning.prepare import Wish
 from specllama.planning.refusals import batch
 from specllama.planning.ways import Way, ways
 from specllama.tuning import results
@@ -51,6 +52,22 @@ class Scope:
     lengths: tuple[int, ...] = ()
     p_min: float | None = None
     asked: tuple[str, ...] = ()
+
+
+def scope_of(wish: Wish) -> Scope:
+    """What a user of serve or plan decided."""
+    options = {
+        "--draft-layers": wish.draft_layers,
+        "--draft-cache": wish.draft_cache,
+        "--vram": wish.vram,
+    }
+    return Scope(
+        named=bool(wish.draft or wish.method),
+        method=bool(wish.method),
+        lengths=(wish.n_max,) if wish.n_max else (),
+        p_min=wish.p_min,
+        asked=tuple(f"{name} {value}" for name, value in options.items() if value is not None),
+    )
 
 
 def held(plan: Plan, scope: Scope) -> Scope:

@@ -136,12 +136,18 @@ def few_prompts(prompts: Sequence[Prompt]) -> Sequence[str]:
 
 def as_measured(plan: Plan, wanted: Wanted) -> Plan:
     """The plan by an earlier result, where there is one that is not stale."""
-    if wanted.mode != AUTO or plan.choice.speculation is None:
-        return plan
+    return measured_before(plan, wanted)[0]
+
+
+def measured_before(plan: Plan, wanted: Wanted) -> tuple[Plan, Result | None]:
+    """The plan by an earlier result, and that; the plan as it is and None where there is none, or
+    none that still holds."""
+    if wanted.mode != AUTO or plan.choice.speculation is None or own_types(plan):
+        return plan, None
     known, stale = results.find(quick_task(plan, wanted)[2])
     if known is None or stale or not _answers(known, wanted):
-        return plan
-    return _applied(plan, known)
+        return plan, None
+    return _applied(plan, known), known
 
 
 def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...], Subject]:

@@ -1,0 +1,50 @@
+"""Files that a user asked for by name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from specllama.errors import UsageError
+from specllama.stop import held
+
+
+def save(path: Path, text: str) -> None:
+    """Writes `text` in UTF-8 so that the file is the old one or the new, never half; what is no
+    ordinary file (/dev/stdout, a pipe) is written to. Raises UsageError when it cannot be."""
+    path = path.expanduser()
+    data = text.encode("utf-8")
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+            return
+        _replace(path.resolve(), data)  # a link stays one
+    except OSError as e:
+        raise UsageError(f"-o {path}: cannot be written ({e.strerror or e})") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(None, "it is a folder")
+    with held():
+        fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
+        try:
+            with os.fdopen(fd, "wb") as f:
+                f.write(data)
+            os.chmod(name, _mode(path))
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _mode(path: Path) -> int:
+    """The file's own where it is there, else a new file's."""
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise PermissionError(None, "it is write-protected")
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,157 @@
+"""`specllama plan MODEL`."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specllama.cli.options import Context, DraftCache, LlamaServer, Prefer, Vram, Workload
+from specllama.cli.output import save
+from specllama.cli.shown import shown
+from specllama.formats import FORMATS
+
+if TYPE_CHECKING:
+    from specllama.engine.client import Prompt
+    from specllama.engine.settings import Settings
+    from specllama.formats import Decision, Written
+    from specllama.planning.prepare import Wish
+
+Format = Enum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("plan", epilog="Arguments after -- go to llama-server and win.")(plan)
+
+
+def plan(
+    ctx: typer.Context,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The GGUF file to serve.")],
+    to: Annotated[
+        Format | None,
+        typer.Option("--format", "-f", help="Print it in this format; none: lines to read."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it to FILE, in place of what is there."),
+    ] = None,
+    rpc: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT[,HOST:PORT]: spread the model over the ggml-rpc-servers there too."
+        ),
+    ] = None,
+    workload: Workload = "chat",
+    draft: Annotated[
+        Path | None, typer.Option(help="File that drafts: a small model or an MTP head.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How to draft, as for serve; none = plain decoding.")
+    ] = None,
+    n_max: Annotated[
+        int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
+    ] = None,
+    p_min: Annotated[
+        float | None,
+        typer.Option("--p-min", min=0, max=1, help="Stop drafting below this probability."),
+    ] = None,
+    draft_layers: Annotated[
+        str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
+    ] = None,
+    draft_cache: DraftCache = None,
+    context: Context = 0,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,
+    host: Annotated[
+        str, typer.Option(envvar="LLAMA_ARG_HOST", show_envvar=False, help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(min=1, max=65535, envvar="LLAMA_ARG_PORT", show_envvar=False, help="Port."),
+    ] = 8080,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SPECLLAMA_API_KEY",
+            help="There is a key that clients must send; it is written nowhere.",
+        ),
+    ] = None,
+    vram: Vram = None,
+    prefer: Prefer = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="The questions it was tuned by, as for serve.")
+    ] = None,
+    llama_server: LlamaServer = None,
+) -> None:
+    """Write how MODEL is served best, in the format of what runs it; start nothing.
+
+    What serve or probe measured before is used.
+    """
+    from specllama.cli.render import Printer
+    from specllama.engine.settings import Settings
+    from specllama.errors import UsageError
+    from specllama.formats import beyond, write
+    from specllama.planning.prepare import Wish
+    from specllama.tuning.prompts import read_prompts
+
+    if output is not None and to is None:
+        raise UsageError(f"-o {output}: in which format?", f"--format {'|'.join(FORMATS)}")
+    printer = Printer()
+    own = read_prompts(prompts) if prompts is not None else ()
+    settings = Settings(
+        model.absolute(), host, port, context=context, parallel=parallel, api_key=api_key
+    )
+    draft = draft.absolute() if draft is not None else None
+    wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
+    theirs = (*beyond.rpc_arguments(rpc), *(ctx.obj or ()))
+    with printer.busy("reading the model and the engine …"):
+        decision = _decided(settings, wish, theirs, llama_server, own)
+    if to is None:
+        for line in (*decision.reasons, *beyond.advice(decision.plan)):
+            printer.say(line)
+        printer.say(decision.plan.command.display())
+        return
+    written = write(to.value, decision)
+    notes = (*written.notes, *beyond.advice(decision.plan))
+    if output is None:
+        _print(written)
+        for note in notes:
+            print(shown(note), file=sys.stderr)
+        return
+    save(output, written.text)
+    for line in (*decision.reasons, *notes, f"written  {output}"):
+        printer.say(line)
+
+
+def _decided(
+    settings: Settings,
+    wish: Wish,
+    theirs: tuple[str, ...],
+    llama_server: str | None,
+    prompts: tuple[Prompt, ...],
+) -> Decision:
+    """The plan as serve would make it, by what was measured before."""
+    from specllama.cli.render import plan_data, plan_lines
+    from specllama.formats import Decision
+    from specllama.planning.prepare import prepare
+    from specllama.serving.scope import scope_of
+    from specllama.serving.tune import AUTO, Wanted, measured_before
+
+    plan = prepare(settings, wish, theirs, llama_server, check_port=False)
+    wanted = Wanted(AUTO, 60, scope_of(wish), prompts=prompts)
+    plan, known = measured_before(plan, wanted)
+    return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known)
+
+
+def _print(written: Written) -> None:
+    """To stdout: in UTF-8 with plain line ends where it goes to a program or a file, as lines to
+    read on a terminal."""
+    stdout: Any = sys.stdout
+    if stdout.isatty():
+        stdout.write("".join(f"{shown(line)}\n" for line in written.text.split("\n")[:-1]))
+        return
+    if hasattr(stdout, "reconfigure"):
+        stdout.reconfigure(encoding="utf-8", newline="\n")
+    stdout.write(written.text)

@@ -1,0 +1,95 @@
+"""A Kubernetes manifest: a Deployment and its Service (checked against 1.37)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specllama.formats import server
+from specllama.formats.base import Decision, Written, commented, yaml_text
+from specllama.formats.containers import PORT, Container, container
+
+# Whose GPU → what its device plugin calls one. Others have a plugin of the user's choice.
+_GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
+_PERIOD_S = 10
+
+
+def write(decision: Decision) -> Written:
+    """One pod, its models in a volume of the cluster's."""
+    c = container(decision)
+    name = decision.name
+    secret = f"{name}-api-key"
+    where = [f"{here} as {inside}" for here, inside in c.folders.items()]
+    notes = (
+        "kubectl apply -f FILE",
+        f"a PersistentVolumeClaim `models` is mounted at /models: put the files of {', '.join(where)}",
+        *(
+            (f"kubectl create secret generic {secret} --from-literal=api-key=…",)
+            if c.key
+            else ("it has no API key: every pod of the cluster can use it",)
+        ),
+        *c.notes,
+    )
+    docs = (_deployment(decision, c, secret), _service(name))
+    text = commented((*decision.reasons, *notes)) + "---\n".join(yaml_text(d) for d in docs)
+    return Written(text, notes)
+
+
+def _deployment(decision: Decision, c: Container, secret: str) -> dict[str, Any]:
+    name, labels = decision.name, {"app.kubernetes.io/name": decision.name}
+    ref = {"name": secret, "key": "api-key"}
+    health: dict[str, Any] = {
+        "httpGet": {"path": "/health", "port": "http"},
+        "periodSeconds": _PERIOD_S,
+    }
+    gpu = _GPUS.get(c.vendor)
+    inside: dict[str, Any] = {
+        "name": "llama-server",
+        "image": c.image,
+        "args": [_literal(a) for a in c.args],
+        **(
+            {"env": [{"name": "LLAMA_API_KEY", "valueFrom": {"secretKeyRef": ref}}]}
+            if c.key
+            else {}
+        ),
+        "ports": [{"name": "http", "containerPort": PORT}],
+        **({"resources": {"limits": {gpu: "1"}}} if gpu else {}),
+        # /health says 503 while the model is loaded
+        "startupProbe": {**health, "failureThreshold": server.loading_s(decision) // _PERIOD_S},
+        "readinessProbe": health,
+        "livenessProbe": {**health, "failureThreshold": 6},
+        "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+    }
+    claim = {"claimName": "models", "readOnly": True}
+    pod: dict[str, Any] = {
+        "terminationGracePeriodSeconds": 30,
+        "containers": [inside],
+        "volumes": [{"name": "models", "persistentVolumeClaim": claim}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},  # a second pod would wait for the GPU
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _service(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"app.kubernetes.io/name": name},
+            "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+        },
+    }
+
+
+def _literal(text: str) -> str:
+    """Kubernetes takes $(NAME) for a variable, $$ for $."""
+    return text.replace("$", "$$")

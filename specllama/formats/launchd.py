@@ -1,0 +1,52 @@
+"""A launchd agent of macOS."""
+
+from __future__ import annotations
+
+import plistlib
+import re
+from pathlib import Path
+from xml.parsers.expat import ExpatError
+
+from specllama.formats import server
+from specllama.formats.base import Decision, Unsayable, Written
+
+_KEY_FILE = "~/.config/specllama/api-key"
+
+
+def write(decision: Decision) -> Written:
+    """The agent's property list: argv as it is, without any quoting."""
+    cmd = server.command(decision)
+    label = f"specllama.{decision.name}"
+    argv = list(cmd.argv)
+    notes: tuple[str, ...] = (
+        f"save as ~/Library/LaunchAgents/{label}.plist; "
+        f"launchctl bootstrap gui/$(id -u) ~/Library/LaunchAgents/{label}.plist",
+    )
+    if decision.plan.settings.api_key and not cmd.value(server.KEY_FILE):
+        argv += [server.KEY_FILE, str(Path(_KEY_FILE).expanduser())]
+        notes += (f"write the API key to {_KEY_FILE}, mode 0600",)
+    logs = str(Path(f"~/Library/Logs/{label}.log").expanduser())
+    agent = {
+        "Label": label,
+        "ProgramArguments": argv,
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ProcessType": "Interactive",  # else macOS slows it down
+        "StandardOutPath": logs,
+        "StandardErrorPath": logs,
+    }
+    try:
+        text = plistlib.dumps(agent, sort_keys=False).decode()
+        plistlib.loads(text.encode())
+    except (ValueError, ExpatError):
+        raise Unsayable(
+            "a property list cannot say a control character", "Rename the file."
+        ) from None
+    head, rest = text.split("<plist", 1)
+    said = "".join(f"  {_comment(line)}\n" for line in (*decision.reasons, *notes))
+    return Written(f"{head}<!--\n{said}-->\n<plist{rest}", notes)
+
+
+def _comment(text: str) -> str:
+    """What may stand in an XML comment: no two hyphens together, no control characters."""
+    return re.sub(r"-(?=-)", "- ", re.sub(r"[\x00-\x1f\x7f\ufffe\uffff]", " ", text))

@@ -1,0 +1,58 @@
+"""A llama-swap configuration (config-schema.json and internal/config of v250)."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+from specllama.formats import server
+from specllama.formats.base import Decision, Unsayable, Written, commented
+
+_MACRO = "${PORT}"  # llama-swap's own, a free port for each model
+_LEAST_TIMEOUT_S = 120
+
+
+def write(decision: Decision) -> Written:
+    """One model; llama-swap gives it its port. Raises Unsayable for what its `cmd` cannot say:
+    `${`, which has no escape there, and line breaks."""
+    cmd = server.command(decision)
+    keyed = decision.plan.settings.api_key and not cmd.value(server.KEY_FILE)
+    lines = [_quoted(cmd.program), f"--host 127.0.0.1 --port {_MACRO}"]
+    options = cmd.without(server.HOST, server.PORT).options
+    lines += [_quoted(o.words) for o in options]
+    name = decision.name
+    spec = decision.plan.settings.speculation
+    said = {
+        "method": ",".join(spec.methods) if spec else "none",
+        **({"n_max": spec.n_max} if spec and spec.uses_draft else {}),
+    }
+    meta = ", ".join(f"{k}: {v}" for k, v in said.items())
+    # a model's own healthCheckTimeout is overwritten by this one (config/load.go)
+    timeout = max(_LEAST_TIMEOUT_S, server.loading_s(decision))
+    text = (
+        f"{commented(decision.reasons)}"
+        f"healthCheckTimeout: {timeout}  # seconds that loading may take\n"
+        + ('apiKeys: ["${env.LLAMA_API_KEY}"]\n' if keyed else "")
+        + f"models:\n  {name}:\n    cmd: |\n"
+        + "".join(f"      {line}\n" for line in lines)
+        + f"    proxy: http://127.0.0.1:{_MACRO}\n"
+        + f"    metadata: {{specllama: {{{meta}}}}}\n"
+    )
+    notes: tuple[str, ...] = ("llama-swap --config FILE --listen HOST:PORT",)
+    if keyed:
+        notes += ("llama-swap takes the API key from the variable LLAMA_API_KEY, and asks for it",)
+    return Written(text, notes)
+
+
+def _quoted(words: tuple[str, ...]) -> str:
+    for word in words:
+        if "${" in word:
+            raise Unsayable(
+                f"llama-swap cannot say {word!r}: it takes ${{…}} for a macro of its own",
+                "Rename the file, or take another --format.",
+            )
+        if any(c < " " or c in "\x7f\x85\u2028\u2029\ufeff" for c in word):
+            raise Unsayable(f"llama-swap cannot say {word!r}: a line break ends an argument there")
+    # its splitter is POSIX's, on Windows the system's own (commands.go)
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)

@@ -1,0 +1,81 @@
+"""A preset of llama-server's router: INI as common/preset.cpp reads it (b11434).
+
+It has no quotes and no escapes: a value ends at the first `#` or `;`, without a word.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from specllama.engine.launch_options import Given, opposites
+from specllama.formats import server
+from specllama.formats.base import Decision, Unsayable, Written, commented
+
+# The router takes these itself and drops them from a section (server-models.cpp, b11434).
+_ROUTERS = (server.HOST, server.PORT, server.KEY_FILE, "--ssl-key-file", "--ssl-cert-file")
+# Given more than once they add up; by comma they do too (common/arg.cpp).
+_ADD_UP = {
+    *("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled"),
+    *("--override-tensor", "--override-tensor-draft", "--override-kv", "--rpc", "--spec-type"),
+}
+_CUTS = re.compile(r"[#;\n\r]")
+
+
+def write(decision: Decision) -> Written:
+    """One section, named like the model's file. Raises Unsayable for a build without a router,
+    and for values that INI would cut."""
+    plan = decision.plan
+    if plan.capabilities.find("--models-preset") is None:
+        raise Unsayable(
+            f"{plan.engine.label} ({plan.capabilities.label}) has no router that reads presets",
+            "Name a llama-server of b7389 or later with --llama-server.",
+        )
+    cmd = server.command(decision)
+    keys: dict[str, str] = {}
+    for option in cmd.without(*_ROUTERS).options:
+        key, value = _line(option)
+        keys[key] = f"{keys[key]},{value}" if key in keys and _adds_up(option) else value
+    own = [o for o in cmd.options if o not in cmd.without(*_ROUTERS).options]
+    start = shlex.join(
+        (*cmd.program, "--models-preset", "FILE", *(w for o in own for w in o.words))
+    )
+    how = f"start it with no model and no speculation of its own: {start}"
+    notes = (*decision.reasons, how, *_notes(decision))
+    lines = "".join(f"{key} = {value}".rstrip() + "\n" for key, value in keys.items())
+    text = f"{commented(notes, ';')}\n[{decision.name}]\n{lines}"
+    return Written(text, (how, *_notes(decision)))
+
+
+def _notes(decision: Decision) -> tuple[str, ...]:
+    key = decision.plan.settings.api_key
+    ignored = ", ".join(decision.plan.user.ignored)
+    return (
+        *(("the router takes the API key from the variable LLAMA_API_KEY",) if key else ()),
+        *((f"unset {ignored} where the router starts: its servers read them",) if ignored else ()),
+    )
+
+
+def _line(given: Given) -> tuple[str, str]:
+    """(key, value) of one option, by a long spelling."""
+    option, words = given.option, given.words
+    off = opposites(option)
+    positive = [n for n in option.names if n.startswith("--") and n not in off]
+    names = positive or [n for n in option.names if n not in off] or list(option.names)
+    key = (words[0] if words[0] in positive else names[-1]).lstrip("-")
+    if len(words) == 1:
+        return key, "false" if positive and words[0] in off else "true"
+    if len(words) > 2:
+        raise Unsayable(f"a preset cannot say {shlex.join(words)}: it takes one value per option")
+    value = words[1]
+    if _CUTS.search(value) or value != value.strip():
+        what = "a blank at its end" if value != value.strip() else "# or ; or a line break"
+        raise Unsayable(
+            f"a preset cannot say {shlex.join(words)}: {what} would be cut off",
+            "Rename the file, or take another --format." if "/" in value else "",
+        )
+    return key, value
+
+
+def _adds_up(given: Given) -> bool:
+    return bool(_ADD_UP & set(given.option.names))

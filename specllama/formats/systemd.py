@@ -1,0 +1,119 @@
+"""A systemd unit: for the machine when root asks, else for the user's own manager."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from specllama.formats import server
+from specllama.formats.base import Decision, Written, commented
+
+_KEY_FILE = "/etc/specllama/api-key"
+_KEY_ENV = "%E/specllama/api-key.env"
+# Works without mount namespaces, in a user's manager too.
+_HARDENED = """\
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+UMask=0077
+"""
+# The devices are those of NVIDIA, AMD and Intel. NVIDIA's nodes are made by a set-uid helper, which
+# NoNewPrivileges stops: so it runs before, with full rights, where it is there.
+_MACHINE = """\
+DynamicUser=yes
+SupplementaryGroups=video render
+ExecStartPre=+-/usr/bin/nvidia-modprobe -c 0 -u
+ProtectSystem=strict
+ProtectHome=read-only
+ProtectProc=invisible
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+PrivateTmp=yes
+PrivateDevices=no
+DevicePolicy=closed
+DeviceAllow=char-nvidia* rw
+DeviceAllow=char-drm rw
+DeviceAllow=char-kfd rw
+RemoveIPC=yes
+RestrictNamespaces=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
+CapabilityBoundingSet=
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+CacheDirectory=specllama
+Environment="HOME=%C/specllama"
+"""
+
+
+def write(decision: Decision) -> Written:
+    """The unit, its first lines saying where it goes."""
+    return unit(decision, for_machine=hasattr(os, "geteuid") and os.geteuid() == 0)
+
+
+def unit(decision: Decision, for_machine: bool) -> Written:
+    """The unit of the machine's manager, or of a user's."""
+    cmd = server.command(decision)
+    name = f"specllama-{decision.name}"
+    words = [quoted(cmd.program[0], program=True), *map(quoted, cmd.program[1:])]
+    lines = [" ".join(words), *(" ".join(map(quoted, o.words)) for o in cmd.options)]
+    key = ""
+    keyed = decision.plan.settings.api_key and not cmd.value(server.KEY_FILE)
+    notes = _machine_notes(name, cmd) if for_machine else _user_notes(name)
+    if keyed and for_machine:
+        key = f"LoadCredential=api-key:{_KEY_FILE}\n"
+        lines.append(f'"{server.KEY_FILE}" "%d/api-key"')
+        notes += (f"write the API key to {_KEY_FILE}, root's with mode 0600",)
+    elif keyed:
+        key = f"EnvironmentFile={_KEY_ENV}\n"
+        notes += ('write LLAMA_API_KEY="…" to ~/.config/specllama/api-key.env, mode 0600',)
+    if cmd.value("--mlock") or any("--mlock" in o.words for o in cmd.options):
+        key += "LimitMEMLOCK=infinity\n"
+    wanted = "multi-user.target" if for_machine else "default.target"
+    text = (
+        f"{commented((*decision.reasons, *notes))}\n"
+        f"[Unit]\nDescription={_plain(f'llama-server with {decision.plan.target.path.name}')}\n"
+        "After=network-online.target\nWants=network-online.target\n"
+        "StartLimitIntervalSec=600\nStartLimitBurst=5\n\n"
+        "[Service]\nType=exec\nExecStart=" + " \\\n  ".join(lines) + "\n"
+        "Restart=on-failure\nRestartSec=5\nTimeoutStopSec=30\n"
+        f"{key}{_HARDENED}{_MACHINE if for_machine else ''}\n"
+        f"[Install]\nWantedBy={wanted}\n"
+    )
+    if not for_machine:  # its manager knows no such target
+        text = text.replace("After=network-online.target\nWants=network-online.target\n", "")
+    return Written(text, notes)
+
+
+def quoted(word: str, program: bool = False) -> str:
+    """A word of ExecStart=, literally: in double quotes, where \\, ", % and $ are doubled or
+    escaped and control characters written as \\xNN. In the program's path a $ is one already."""
+    word = _plain(word.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{word if program else word.replace("$", "$$")}"'
+
+
+def _plain(text: str) -> str:
+    escaped = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", text)
+    return escaped.replace("%", "%%")
+
+
+def _machine_notes(name: str, cmd: server.ServerCommand) -> tuple[str, ...]:
+    in_home = [w for w in cmd.argv if w.startswith(("/root/", "/home/"))]
+    return (
+        f"save as /etc/systemd/system/{name}.service; systemctl enable --now {name}",
+        "it runs as a user of its own, who must be able to read the program and the models"
+        + (f": {in_home[0]} lies in a home" if in_home else ""),
+        "at boot the GPU may come late: llama-server then serves on the CPU and says nothing; "
+        "`specllama probe --url` shows the speed",
+    )
+
+
+def _user_notes(name: str) -> tuple[str, ...]:
+    return (
+        f"save as ~/.config/systemd/user/{name}.service; systemctl --user enable --now {name}",
+        "`loginctl enable-linger` keeps it running when you log out",
+    )
