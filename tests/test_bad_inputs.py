@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 import pytest
 
@@ -618,3 +618,38 @@ def test_an_engine_that_prints_anything(tmp_path: Path, capsys: pytest.CaptureFi
         assert "cannot be used" in err
         assert "\x1b" not in err
         assert len(err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        (PureWindowsPath("own/re-po.x:sub/m.gguf"), "own/re-po.x:sub/m.gguf"),
+        (PurePosixPath("own/re-po.x:m.gguf"), "own/re-po.x:m.gguf"),
+        (PureWindowsPath("C:/models/m.gguf"), None),
+        (PureWindowsPath("C:\\models\\own\\m.gguf"), None),
+        (PureWindowsPath("//server/share/m.gguf"), None),
+        (PurePosixPath("/models/m.gguf"), None),
+        (PurePosixPath("m.gguf"), None),
+    ],
+)
+def test_a_name_on_the_hub_is_no_path(path: PurePath, label: str | None) -> None:
+    from specllama.drafts.hub import label as named
+
+    assert named(path) == label
+
+
+def test_a_separator_within_a_text_is_no_line_end(tmp_path: Path) -> None:
+    from specllama.tuning.prompts import read_prompts
+
+    file = tmp_path / "p.txt"
+    file.write_bytes("\ufeffa\u2028b\x0bc\r\n---\r\nd\x85e\n".encode())
+    assert read_prompts(file) == ("a\u2028b\x0bc", "d\x85e")
+
+
+def test_of_a_large_file_only_what_is_used_is_read(tmp_path: Path) -> None:
+    """The lines after the last prompt that is asked are not looked at, good or bad."""
+    from specllama.tuning.prompts import read_prompts
+
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": "x"}\n' * 200 + "not JSON\n")
+    assert len(read_prompts(file)) == 200
