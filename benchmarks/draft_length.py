@@ -19,6 +19,7 @@ from specllama import workloads
 from specllama.cli.render import Printer, ServeReport
 from specllama.engine.settings import Settings
 from specllama.planning.prepare import Wish, prepare
+from specllama.prompts import as_text
 from specllama.serving.launch import launch
 
 _DRAFT = Path(__file__).parent.parent / "tests" / "models" / "draft.gguf"
@@ -34,7 +35,7 @@ def speed(target: Path, k: int | None, engine: str | None, threads: int) -> tupl
     running = launch(plan, Path(tempfile.mkdtemp()) / "log", ServeReport(Printer()))
     try:
         running.client.complete("warm-up", 8, {})
-        for prompt in workloads.load("code").prompts:
+        for prompt in map(as_text, workloads.load("code").prompts):
             sampling = {"temperature": 0.0, "ignore_eos": True}
             t = running.client.complete(prompt, _TOKENS, sampling).timings
             assert t is not None

@@ -27,6 +27,7 @@ from specllama.tuning.ngram_text import Text
 from specllama.tuning.run import Task
 from specllama.tuning.search import Earlier
 
+_NOTHING: Mapping[str, Any] = {}
 _WORDS = 30_000
 _CHECKPOINT = 5  # tokens evaluated at least where the cache goes back to a checkpoint
 _CLOCKED = (measure, plain, run)
@@ -156,7 +157,7 @@ class FakeClient:
             raise EngineError("the server answers /tokenize with 404: File Not Found")
         return self._world.ids(text)
 
-    def render(self, prompt: Prompt) -> str:
+    def render(self, prompt: Prompt, sampling: Mapping[str, Any] = _NOTHING) -> str:
         return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 
     def metrics(self) -> Metrics | None:

@@ -179,10 +179,10 @@ serve T V -- --port ²                    | 2 | is not a port
 serve T V -- --port 0                    | 2 | is not a port
 serve T V -- --spec-draft-n-max 20000000 | 2 | at most 512 make sense
 # ---- names of things
-serve T V --workload nope                | 2 | Workloads: chat, code
+serve T V --workload nope                | 2 | Workloads: agent, chat, code
 probe T V -w code,chat                   | 2 | no workload called 'code,chat'
-memory T V -w ../code                    | 2 | Workloads: chat, code
-pick-draft T V -w CODE                   | 2 | Workloads: chat, code
+memory T V -w ../code                    | 2 | Workloads: agent, chat, code
+pick-draft T V -w CODE                   | 2 | Workloads: agent, chat, code
 serve T V --method nope                  | 2 | Methods: draft-mtp
 serve T V --method mtp,                  | 2 | no method called ''
 serve T V --method none,mtp              | 2 | goes with no other method

@@ -53,7 +53,7 @@ def test_bad_model_files(tmp_path: Path, name: str, content: bytes | None, says:
     [
         ([MODELS], "is a folder"),
         ([TARGET, "--draft", TARGET], "target itself"),
-        ([TARGET, "--workload", "nope"], "Workloads: chat, code"),
+        ([TARGET, "--workload", "nope"], "Workloads: agent, chat, code"),
         ([TARGET, "--method", "draft-self"], "ngram-simple"),
         ([MODELS / "mtp-head.gguf"], "cannot be served by itself"),
         ([TARGET, "--llama-server", "/nope/llama-server"], "does not exist"),

@@ -20,6 +20,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.memory.observed import recall
 from specllama.planning.prepare import Wish, prepare
+from specllama.prompts import as_text
 from specllama.serving.lab import Lab
 from specllama.storage import cache_dir
 from specllama.tuning import ngrams, plain
@@ -47,7 +48,7 @@ from tests.support import MODELS
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
 # the short ones: the tiny models are served with a small context
-PROMPTS = tuple(p for p in load("code").prompts if len(p) < 500)[:12]
+PROMPTS = tuple(p for p in map(as_text, load("code").prompts) if len(p) < 500)[:12]
 COLD = {"temperature": 0.0}
 JOB = Job(COLD, 48, False)
 

@@ -24,10 +24,10 @@ from specllama.cli.probe_lines import run_line
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.errors import UsageError
 from specllama.planning.prepare import Wish, prepare
+from specllama.prompts import read_prompts
 from specllama.serving.probe import Asked, Probed, planned
 from specllama.serving.scope import Scope
 from specllama.serving.tune import Wanted, quick_task
-from specllama.tuning.prompts import read_prompts
 from specllama.tuning.results import store
 from specllama.tuning.statistics import time_split
 from tests import made

@@ -18,6 +18,7 @@ from specllama.cli.replay_lines import below_table, data
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.planning.prepare import Wish
+from specllama.prompts import read_prompts
 from specllama.serving.probe import Asked, planned
 from specllama.serving.replay import Replay, planned_replay, replay
 from specllama.tuning.confidence import Ratios
@@ -25,7 +26,6 @@ from specllama.tuning.conversations import Request, by_conversation, read_conver
 from specllama.tuning.costs import Costs
 from specllama.tuning.ngrams import Known
 from specllama.tuning.ngrams import replay as replay_ngrams
-from specllama.tuning.prompts import read_prompts
 from specllama.tuning.replayed import (
     Guessed,
     Setting,

@@ -12,6 +12,7 @@ from benchmarks.grid import Shot, Shots
 from benchmarks.real import CASES
 from benchmarks.scores import Row, header, summary
 from specllama import workloads
+from specllama.prompts import as_text
 from specllama.tuning.confidence import Ratios
 
 PROMPTS = Path(__file__).parent.parent / "benchmarks" / "prompts"
@@ -91,6 +92,6 @@ def test_a_row_is_as_wide_as_its_header() -> None:
 @pytest.mark.parametrize("workload", sorted({c.workload for c in CASES}))
 def test_prompts_are_held_out(workload: str) -> None:
     held_out = (PROMPTS / f"{workload}.txt").read_text(encoding="utf-8").split("\n=====\n")
-    known = {p.strip() for p in workloads.load(workload).prompts}
+    known = {as_text(p).strip() for p in workloads.load(workload).prompts}
     assert len(held_out) >= 12
     assert not known & {p.strip() for p in held_out}

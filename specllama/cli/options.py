@@ -33,7 +33,10 @@ def _api_key(value: str | None) -> str | None:
 
 
 Workload = Annotated[
-    str, typer.Option("--workload", "-w", help="code, chat, text, edit or creative.")
+    str,
+    typer.Option(
+        "--workload", "-w", help="A profile: code, chat, … (`profiles list`); a mix by comma."
+    ),
 ]
 LlamaServer = Annotated[
     str | None, typer.Option("--llama-server", help="The binary to run, or `embedded`.")

@@ -94,7 +94,7 @@ def plan(
     from specllama.errors import UsageError
     from specllama.formats import beyond, write
     from specllama.planning.prepare import Wish
-    from specllama.tuning.prompts import read_prompts
+    from specllama.prompts import read_prompts
 
     if output is not None and to is None:
         raise UsageError(f"-o {output}: in which format?", f"--format {'|'.join(FORMATS)}")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 def planned_lines(p: Planned) -> Iterator[str]:
     """One workload."""
     yield f"{p.plan.target.path.name}, {p.task.workload}: {p.task.budget:.0f} s"
+    if p.plan.workload.mixed:
+        yield f"workload {p.plan.workload.mixed}"
     yield f"baseline {p.plan.speculating(None).command.display()}"
     for c in p.task.candidates:
         longest = f", K up to {c.longest}" if c.speculation.uses_draft else ""

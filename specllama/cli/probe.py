@@ -41,7 +41,9 @@ def probe(
     ] = False,
     workloads: Annotated[
         list[str] | None,
-        typer.Option("--workload", "-w", help="code, chat, text, edit or creative; may repeat."),
+        typer.Option(
+            "--workload", "-w", help="A profile (`profiles list`); a mix by comma; may repeat."
+        ),
     ] = None,
     prompts: Annotated[
         Path | None,
@@ -88,7 +90,7 @@ def probe(
     """Measure every way MODEL could speculate, and say which is fastest, or that none is."""
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
-    from specllama.tuning.prompts import read_prompts
+    from specllama.prompts import read_prompts
 
     if (model is None) == (url is None):
         raise UsageError("probe takes a MODEL or --url URL, one of the two")
@@ -237,6 +239,8 @@ def _show(
     else:
         for p in found:
             printer.say(lines.title(p), "bold")
+            if p.plan.workload.mixed:
+                printer.say(f"workload {p.plan.workload.mixed}")
             printer.table(lines.table(p))
             for line in lines.below_table(p):
                 printer.say(line)

@@ -175,6 +175,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     size = f"{count(t.parameters)} parameters, {mib(t.file_bytes)}"
     yield f"target   {t.path.name}: {t.architecture}, {size}"
     yield f"engine   {plan.engine.label}, {caps.label}: {plan.engine.why}"
+    if plan.workload.mixed:
+        yield f"workload {plan.workload.name}: {plan.workload.mixed}"
     spec = plan.settings.speculation
     if spec is None:
         yield f"method   none: {plan.choice.because}"

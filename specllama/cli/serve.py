@@ -120,11 +120,11 @@ def serve(
     from specllama.errors import StrictError, UsageError
     from specllama.logs import new_log
     from specllama.planning.prepare import Wish, prepare
+    from specllama.prompts import read_prompts
     from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
     from specllama.stop import Stopped
-    from specllama.tuning.prompts import read_prompts
 
     if log is not None and os.path.isdir(log):
         raise UsageError(f"--log {log} is a folder", "Give the name of a file in it.")

@@ -20,6 +20,7 @@ from specllama.drafts.rank import draft_cost, verify_cost
 from specllama.drafts.replay import expected_tau, interval, replay
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
+from specllama.prompts import as_text
 from specllama.workloads import Workload
 
 _PROMPTS = 12
@@ -52,7 +53,7 @@ def measured(
         source = text.name
     else:
         # each is read three times, in process: the short ones say as much in a fraction of it
-        prompts = sorted(workload.prompts, key=len)[:_PROMPTS]
+        prompts = sorted(map(as_text, workload.prompts), key=len)[:_PROMPTS]
         _, found = measure(target.path, drafts, prompts, threads)
         source = f"the target's own answers to {len(prompts)} prompts of {workload.name}"
     candidates = [

@@ -26,6 +26,7 @@ PER_POSITION = _PREFIX + "num_accepted_tokens_per_pos_total"
 # A text, or the messages of a conversation as OpenAI's API has them.
 Prompt = str | Sequence[Mapping[str, Any]]
 Ids = tuple[int, ...]  # token ids in the target's vocabulary
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,10 @@ class Client:
             raise EngineError("the server's chat answer has no message") from None
         return Completion(text, _timings(data))
 
-    def render(self, prompt: Prompt) -> str:
+    def render(self, prompt: Prompt, sampling: Mapping[str, Any] = _NOTHING) -> str:
         """`POST /apply-template`: the text that the chat endpoint would make of a conversation."""
-        data = self._post_json("/apply-template", {"messages": _messages(prompt)})
+        told = {k: v for k, v in sampling.items() if k == "chat_template_kwargs"}
+        data = self._post_json("/apply-template", {**told, "messages": _messages(prompt)})
         return str(data.get("prompt", ""))
 
     def tokenize(self, text: str, special: bool = True) -> Ids:

@@ -187,6 +187,7 @@ def task(
         by_request=plan.capabilities.flavour == IK_LLAMA,
         output_share=plan.target.output_bytes / max(1, plan.target.active_bytes),
         context=_slot_context(plan),
+        answer=plan.workload.answer,
         **loads,
     )
 

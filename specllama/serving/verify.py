@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from specllama.engine.client import Client, Metrics, Timings
+from specllama.engine.client import Client, Metrics, Prompt, Timings
 from specllama.engine.counters import contradiction
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain
@@ -131,10 +131,13 @@ def _idle_reason(plan: Plan, sent: int) -> str:
     return nothing
 
 
-def _ask(client: Client, plan: Plan, prompt: str, tokens: int) -> Timings:
+def _ask(client: Client, plan: Plan, prompt: Prompt, tokens: int) -> Timings:
     """One probe request, as a client of this model would send it."""
-    send = client.chat if plan.target.has_chat_template else client.complete
-    timings = send(prompt, tokens, plan.workload.sampling).timings
+    sampling = plan.workload.sampling
+    if isinstance(prompt, str) and not plan.target.has_chat_template:
+        timings = client.complete(prompt, tokens, sampling).timings
+    else:
+        timings = client.chat(prompt, tokens, sampling).timings
     if timings is None:
         raise EngineError("the server's answers carry no timings")
     return timings

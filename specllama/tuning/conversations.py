@@ -9,7 +9,7 @@ from typing import Any
 
 from specllama.engine.client import Prompt
 from specllama.errors import UsageError
-from specllama.tuning.prompts import json_lines, message, read_lines
+from specllama.prompts import json_lines, message, read_lines
 
 _OPTION = "--replay"
 _FORM = (

@@ -66,14 +66,14 @@ def learn(run: Run, served: Served) -> Plain:
 def introduced(run: Run, client: Client) -> tuple[tuple[Question, ...], tuple[str, ...], Answer]:
     """The prompts with their ids, what this build does not tell, and an answer that shows how
     fast the server is."""
-    prompts, chat = run.task.prompts, run.task.chat
+    prompts = run.task.prompts
     plain = tuple(Question(p) for p in prompts)
     job = replace(run.job(), tokens=_FIRST_TOKENS)
     try:
         hello = client.tokenize(WARM_UP)
         client.continue_ids(hello, 2, job.sampling, False)  # the first request is slower
         first = plain_answer(client, Question(WARM_UP, hello), job)
-        ids = [client.tokenize(_text(client, p, chat)) for p in prompts]
+        ids = [client.tokenize(_text(client, p, run.task)) for p in prompts]
     except EngineError:
         warm_up(client, job)
         said = "/apply-template or /tokenize: n-gram sizes are not predicted, but tried"
@@ -84,8 +84,9 @@ def introduced(run: Run, client: Client) -> tuple[tuple[Question, ...], tuple[st
     return tuple(Question(p, i) for p, i in zip(prompts, ids, strict=True)), (), first
 
 
-def _text(client: Client, prompt: Prompt, chat: bool) -> str:
-    return prompt if isinstance(prompt, str) and not chat else client.render(prompt)
+def _text(client: Client, prompt: Prompt, task: Task) -> str:
+    as_is = isinstance(prompt, str) and not task.chat
+    return str(prompt) if as_is else client.render(prompt, task.sampling)
 
 
 def _first(client: Client, questions: Sequence[Question], job: Job) -> Answer:

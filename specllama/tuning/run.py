@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from specllama.engine.client import Prompt
 from specllama.engine.settings import Speculation
@@ -25,10 +26,10 @@ from specllama.tuning.statistics import TimeSplit
 
 MOST_K = 8  # where neither the file nor the cost curve says another limit
 SERVE_LOADS = 4  # of the target, until it serves
-# Tokens of an answer: so that it takes this share of the budget, within these bounds. Copies
+# Tokens of an answer: so that it takes this share of the budget, this many at least. Copies
 # come late in an answer, so n-gram sizes are better chosen from few long ones (0.94 of the best
 # is kept with 64 tokens, 0.85 with 30); a draft's acceptance from many short ones.
-_COPIES_SHARE, _DRAFTS_SHARE, _LEAST_TOKENS, _MOST_TOKENS = 0.09, 0.05, 24, 192
+_COPIES_SHARE, _DRAFTS_SHARE, _LEAST_TOKENS = 0.09, 0.05, 24
 _PROMPT_SHARE = 0.5  # of an answer's time that evaluating its prompt may take
 _FEW = 3  # answers that a launch is worth at least
 
@@ -79,11 +80,12 @@ class Task:
     launches; `thorough`: p_min and a long prompt are tried too; `force`: the best way is taken
     however slow. `lengths`: only these K (empty = all); `p_min`: only this (None = any).
     `by_request`: requests say their K, and answers do not show their steps. `output_share`: of
-    the output matrix in the bytes of a pass. `context`: tokens of a slot."""
+    the output matrix in the bytes of a pass. `context`: tokens of a slot. `answer`: the most
+    tokens of one."""
 
     workload: str
     prompts: tuple[Prompt, ...]
-    sampling: Mapping[str, float]
+    sampling: Mapping[str, Any]
     chat: bool
     candidates: tuple[Candidate, ...] = ()
     ngrams: tuple[Speculation, ...] = ()
@@ -101,6 +103,7 @@ class Task:
     by_request: bool = False
     output_share: float = 0.0
     context: int = 0
+    answer: int = 192
 
 
 @dataclass
@@ -193,7 +196,7 @@ class Run:
         copies = self.task.ngrams and self.task.copies_alone
         share = _COPIES_SHARE if copies else _DRAFTS_SHARE
         wanted = share * budget_ms / max(0.01, step_ms)
-        self.tokens = int(max(_LEAST_TOKENS, min(_MOST_TOKENS, wanted)))
+        self.tokens = int(max(_LEAST_TOKENS, min(self.task.answer, wanted)))
         room = self.task.context - self.tokens - 8 if self.task.context else 10**9
         fit = [q for q in questions if len(q.ids) <= room] or list(questions)[:1]
         most = _PROMPT_SHARE * self.tokens * step_ms / max(1e-6, ms_per_token)

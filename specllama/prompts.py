@@ -1,9 +1,10 @@
-"""The user's own prompts: JSON lines, or texts parted by lines of `---`."""
+"""Prompts in files: JSON lines, or texts parted by lines of `---`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -11,28 +12,51 @@ from typing import Any
 from specllama.engine.client import Prompt
 from specllama.errors import UsageError
 
-_MOST = 200  # prompts
+MOST = 200  # prompts
 _LONGEST = 2**22  # characters of a line or prompt: beyond what any model takes
 _DEEPEST = 50  # levels of a line's JSON; OpenAI's messages have six
 _ROLES = {"system", "user", "assistant", "developer", "tool"}
 
 
-def read_prompts(path: Path) -> tuple[Prompt, ...]:
-    """The first _MOST prompts of a file: `{"prompt": …}` or `{"messages": […]}` by line, or plain
+@dataclass(frozen=True)
+class Asked:
+    """A prompt and what its record says of it. `answer`: its text, "" = none; `most`: tokens it
+    was allowed."""
+
+    prompt: Prompt
+    answer: str = ""
+    temperature: float | None = None
+    most: int | None = None
+
+
+def read_prompts(path: Path, option: str = "--prompts") -> tuple[Prompt, ...]:
+    """As `read_asked`, the prompts alone."""
+    return tuple(a.prompt for a in read_asked(path, option))
+
+
+def read_asked(path: Path, option: str) -> tuple[Asked, ...]:
+    """The first MOST prompts of a file: `{"prompt": …}` or `{"messages": […]}` by line, or plain
     text. An answer at the end of the messages, as in a log of conversations, is not asked.
 
-    Raises UsageError for a file that cannot be read or holds none, and names a bad line by
-    its number.
+    Raises UsageError, which names the `option`, for a file that cannot be read or holds none,
+    and names a bad line by its number.
     """
-    lines = read_lines(path, "--prompts")
+    lines = read_lines(path, option)
     first = next(((n, line) for n, line in lines if line.strip()), (0, ""))
     again = chain([first], lines)
     by_line = path.suffix in (".jsonl", ".json") or first[1].lstrip().startswith("{")
-    found = _json_lines(path, again) if by_line else _texts(path, again)
-    out = tuple(islice(found, _MOST))
+    found = _json_lines(path, again, option) if by_line else _texts(path, again, option)
+    out = tuple(islice(found, MOST))
     if not out:
-        raise UsageError(f"--prompts {path}: no prompt in it")
+        raise UsageError(f"{option} {path}: no prompt in it")
     return out
+
+
+def as_text(prompt: Prompt) -> str:
+    """A prompt as plain text, for what knows no roles."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(str(m.get("content") or "") for m in prompt)
 
 
 def read_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
@@ -84,7 +108,7 @@ def _refused(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _texts(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Prompt]:
+def _texts(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterator[Asked]:
     part: list[str] = []
     size = 0
     for _, line in chain(lines, [(0, "---")]):
@@ -93,27 +117,47 @@ def _texts(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Prompt]:
             size += len(line) + 1
             if size > _LONGEST:
                 raise UsageError(
-                    f"--prompts {path}: a prompt of more than {_LONGEST >> 20} Mi characters",
+                    f"{option} {path}: a prompt of more than {_LONGEST >> 20} Mi characters",
                     "Part prompts by lines of ---.",
                 )
             continue
         text = "\n".join(part).strip("\n")
         if text.strip():
-            yield text
+            yield Asked(text)
         part, size = [], 0
 
 
-def _json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Prompt]:
-    for number, data in json_lines(path, lines, "--prompts"):
+def _json_lines(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterator[Asked]:
+    for number, data in json_lines(path, lines, option):
         prompt = _prompt(data)
         if prompt is None:
             raise UsageError(
-                f"--prompts {path}: line {number} has neither a prompt nor messages",
+                f"{option} {path}: line {number} has neither a prompt nor messages",
                 'Each line is {"prompt": "…"} or {"messages": [{"role": "user", "content": "…"}]}.',
             )
         if not prompt:
-            raise UsageError(f"--prompts {path}: line {number} has answers only, no question")
-        yield prompt
+            raise UsageError(f"{option} {path}: line {number} has answers only, no question")
+        yield _asked(data, prompt)
+
+
+def _asked(data: Mapping[str, Any], prompt: Prompt) -> Asked:
+    """With what OpenAI's requests and logs of them say besides."""
+    messages = data.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages else {}
+    answer = message(last) if isinstance(last, dict) and last.get("role") == "assistant" else None
+    said = answer.get("content") if answer else data.get("answer", data.get("completion"))
+    most = _number(data.get("max_tokens", data.get("max_completion_tokens")), 10**6)
+    return Asked(
+        prompt,
+        said if isinstance(said, str) else "",
+        _number(data.get("temperature"), 2),
+        int(most) if most else None,
+    )
+
+
+def _number(value: Any, most: float) -> float | None:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if good and 0 <= value <= most else None
 
 
 def _prompt(data: Any) -> Prompt | None:

@@ -1,0 +1,160 @@
+"""Workloads of several profiles, the user's own profiles, and what a profile asks of a request."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama import workloads
+from specllama.cli.render import plan_lines
+from specllama.engine.client import Client, Prompt
+from specllama.engine.settings import Settings
+from specllama.errors import UsageError
+from specllama.planning.prepare import Wish, prepare
+from specllama.serving.scope import Scope, subject, task
+from specllama.serving.verify import _ask
+from specllama.tuning.run import Task
+from tests.support import MODELS
+
+TOML = """title = "x"
+methods = ["ngram-simple"]
+[sampling]
+temperature = 0.5
+[ngram]
+n = 4
+m = 8
+[draft]
+n_max = 2
+p_min = 0
+"""
+
+
+def own(name: str, prompts: str, settings: str = TOML, suffix: str = "jsonl") -> Path:
+    """A profile in the user's folder."""
+    folder = workloads.own_dir()
+    (folder / "prompts").mkdir(parents=True, exist_ok=True)
+    (folder / "prompts" / f"{name}.{suffix}").write_text(prompts, encoding="utf-8")
+    file = folder / f"{name}.toml"
+    file.write_text(settings, encoding="utf-8")
+    return file
+
+
+def test_a_mix_takes_prompts_in_turn_and_the_first_ones_settings() -> None:
+    code, creative = workloads.load("code"), workloads.load("creative")
+    mix = workloads.load("code, creative")
+    assert mix.name == "code,creative"
+    assert mix.prompts[:4] == (
+        code.prompts[0], creative.prompts[0], code.prompts[1], creative.prompts[1]
+    )  # fmt: skip
+    assert len(mix.prompts) == 48
+    assert (mix.sampling, mix.ngram, mix.n_max) == (code.sampling, code.ngram, code.n_max)
+    assert set(mix.methods) == {*code.methods, *creative.methods}
+    assert mix.methods[: len(code.methods)] == code.methods
+
+
+def test_a_mix_of_unequal_ones_loses_no_prompt() -> None:
+    code = workloads.load("code")
+    few = replace(code, name="few", prompts=code.prompts[:3])
+    assert len(workloads.mix([few, code]).prompts) == 27
+
+
+@pytest.mark.parametrize("name", ["code,", ",code", "code,nope", "code,,chat"])
+def test_a_mix_with_something_that_is_none(name: str) -> None:
+    with pytest.raises(UsageError, match="no workload called"):
+        workloads.load(name)
+
+
+def test_a_workload_with_itself_is_no_mix() -> None:
+    assert workloads.load("code,code") == workloads.load("code")
+
+
+def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own() -> None:
+    settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
+    keys = set()
+    for name in ("code", "code,chat", "chat,code"):
+        plan = prepare(settings, Wish(name, method="ngram-simple"), (), "embedded")
+        keys.add(subject(plan, (), Scope()).key)
+        assert any("those of code" in line for line in plan_lines(plan)) == (name == "code,chat")
+    assert len(keys) == 3
+
+
+def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    lines = [{"prompt": "one"}, {"messages": messages}]
+    mine = own("mine", "\n".join(map(json.dumps, lines)))
+    other = own("code", "only this", suffix="txt")
+    try:
+        assert workloads.load("mine").prompts == ("one", tuple(messages))
+        assert "mine" in workloads.names()
+        assert workloads.load("code").prompts == ("only this",)
+    finally:
+        mine.unlink()
+        other.unlink()
+
+
+@pytest.mark.parametrize(
+    ("settings", "prompts"),
+    [
+        ("thinking = 1\n" + TOML, '{"prompt": "x"}'),
+        ("answer = 0\n" + TOML, '{"prompt": "x"}'),
+        ("answer = inf\n" + TOML, '{"prompt": "x"}'),
+        (TOML.replace("0.5", "5"), '{"prompt": "x"}'),
+        (TOML.replace("[sampling]\ntemperature = 0.5", "sampling = 3"), '{"prompt": "x"}'),
+        (TOML, "not json"),
+        (TOML, ""),
+        (TOML, '{"answer": "x"}'),
+    ],
+)
+def test_a_broken_profile_of_the_users_is_one_line(settings: str, prompts: str) -> None:
+    file = own("broken", prompts, settings)
+    try:
+        with pytest.raises(UsageError, match="broken"):
+            workloads.load("broken")
+    finally:
+        file.unlink()
+
+
+def test_reasoning_asks_for_thoughts_and_longer_answers() -> None:
+    w = workloads.load("reasoning")
+    assert w.sampling["chat_template_kwargs"] == {"enable_thinking": True}
+    settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
+    plan = prepare(settings, Wish("reasoning", method="ngram-simple"), (), "embedded")
+    told: Task = task(plan, Scope(), (), 60, thorough=False)
+    assert told.answer == w.answer > workloads.load("chat").answer
+
+
+def test_thinking_is_on_in_the_text_that_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids of a prompt are those that the chat endpoint evaluates."""
+    sent: list[dict[str, object]] = []
+    client = Client("http://127.0.0.1:1")
+
+    def post(path: str, body: dict[str, object]) -> dict[str, object]:
+        sent.append(body)
+        return {}
+
+    monkeypatch.setattr(client, "_post_json", post)
+    client.render("hello", workloads.load("reasoning").sampling)
+    assert sent[0]["chat_template_kwargs"] == {"enable_thinking": True}
+    assert "temperature" not in sent[0]
+
+
+def test_a_conversation_goes_through_the_chat_endpoint_whatever_the_model() -> None:
+    """The check after a launch sends a profile's first prompts; a base model has no template."""
+    from types import SimpleNamespace
+
+    asked: list[Prompt] = []
+
+    def chat(prompt: Prompt, *_: object) -> SimpleNamespace:
+        asked.append(prompt)
+        return SimpleNamespace(timings="seen")
+
+    client = SimpleNamespace(chat=chat)
+    plan = SimpleNamespace(
+        target=SimpleNamespace(has_chat_template=False), workload=SimpleNamespace(sampling={})
+    )
+    talk = ({"role": "user", "content": "hello"},)
+    assert _ask(client, plan, talk, 8) == "seen"  # type: ignore[arg-type,comparison-overlap]
+    assert asked == [talk]
