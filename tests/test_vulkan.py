@@ -1,7 +1,8 @@
 """A real GPU backend: llama.cpp's Vulkan on Mesa's software device (LP_NUM_THREADS=1).
 
 Only the tiny pair answers requests there: SmolLM2 takes seconds per token. Larger models are
-loaded until the server's log tells what was allocated where.
+loaded until the server's log tells what was allocated where. The first request ever compiles
+shaders for a minute or, on a busy machine, some; they are kept beside the driver.
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ def device_buffers(log: str, kind: str) -> list[float]:
     return [float(n) for n in re.findall(rf"Vulkan0 {kind} buffer size = +([\d.]+) MiB", log)]
 
 
+@pytest.mark.timeout(600)
 def test_a_software_device_serves_and_drafts(tmp_path: Path, vulkan_server: Path) -> None:
     pair = (MODELS / "target.gguf", "--draft", MODELS / "draft.gguf")
-    with Serve(tmp_path, *pair, "--llama-server", vulkan_server, "--", *QUICK, timeout=240) as s:
+    with Serve(tmp_path, *pair, "--llama-server", vulkan_server, "--", *QUICK, timeout=500) as s:
         assert s.info["speculation"] == "on", s.err
         memory = s.info["memory"]
         names = [d["name"] for d in memory["devices"]]
