@@ -34,7 +34,8 @@ def write(decision: Decision) -> Written:
         },
         **_gpu(c),
     }
-    notes = ("docker compose -f FILE up", *c.notes)
+    key = ("compose takes the API key from the variable LLAMA_API_KEY, or from a file .env",)
+    notes = ("docker compose -f FILE up", *(key if c.key else ()), *c.notes)
     text = commented((*decision.reasons, *notes)) + yaml_text(
         {"services": {decision.name: service}}
     )

@@ -34,7 +34,7 @@ def write(decision: Decision) -> Written:
     cmd = server.command(decision)
     keys: dict[str, str] = {}
     for option in cmd.without(*_ROUTERS).options:
-        key, value = _line(option)
+        key, value = line(option)
         keys[key] = f"{keys[key]},{value}" if key in keys and _adds_up(option) else value
     own = [o for o in cmd.options if o not in cmd.without(*_ROUTERS).options]
     start = shlex.join(
@@ -56,7 +56,7 @@ def _notes(decision: Decision) -> tuple[str, ...]:
     )
 
 
-def _line(given: Given) -> tuple[str, str]:
+def line(given: Given) -> tuple[str, str]:
     """(key, value) of one option, by a long spelling."""
     option, words = given.option, given.words
     off = opposites(option)

@@ -1,0 +1,347 @@
+"""Each format of `plan` says exactly the argv that would be run, or says why it cannot."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama import workloads
+from specllama.engine.launch_options import read
+from specllama.engine.locate import Engine
+from specllama.engine.settings import NgramSizes, Settings, Speculation
+from specllama.formats import FORMATS, Decision, Unsayable, powershell, preset, systemd, write
+from specllama.formats.server import command
+from specllama.gguf import inspect
+from specllama.planning.choose import Choice
+from specllama.planning.plan import Plan, make_plan
+from tests import formats_read, help_render
+from tests.support import MODELS, script
+
+CAPS = help_render.capabilities("b11434")
+AWKWARD = "a 'b' \"c\" 100% $HOME é"
+SERVERS = [
+    "shell",
+    "powershell",
+    "llama-swap",
+    "preset",
+    "systemd",
+    "launchd",
+    "compose",
+    "kubernetes",
+]
+KEY = "sk-very-secret"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder whose name every format has to quote, with the tiny pair in it."""
+    folder = tmp_path / AWKWARD
+    folder.mkdir()
+    for name in ("target", "draft", "mtp"):
+        shutil.copy(MODELS / f"{name}.gguf", folder)
+    return folder
+
+
+def plan(
+    models: Path, spec: Speculation | None, *theirs: str, target: str = "target", **settings: Any
+) -> Plan:
+    """A decision as prepare makes it, for a native llama-server b11434."""
+    info = inspect(models / f"{target}.gguf")
+    draft = inspect(spec.draft) if spec is not None and spec.draft is not None else None
+    program = models.parent / "llama server"
+    engine = Engine((str(program),), program, False, "named")
+    choice = Choice(spec, "you named it", draft=draft)
+    ours = replace(Settings(info.path, "127.0.0.1", 8080), **settings)
+    user = read(theirs, CAPS, {})
+    return make_plan(info, workloads.load("code"), engine, CAPS, choice, ours, user, False)
+
+
+def decision(*args: Any, **kwargs: Any) -> Decision:
+    return Decision(plan(*args, **kwargs), ("method   it\nfits -- here", "note     #1; two"))
+
+
+def drafting(models: Path) -> Speculation:
+    return Speculation(("draft-simple",), models / "draft.gguf", n_max=4, p_min=0.5)
+
+
+def ways(models: Path) -> dict[str, tuple[str, Speculation | None]]:
+    """Every kind of decision: target and how it drafts."""
+    copies = NgramSizes(12, 48)
+    return {
+        "off": ("target", None),
+        "a draft model": ("target", drafting(models)),
+        "the target's own head": ("mtp", Speculation(("draft-mtp",), n_max=2)),
+        "n-grams": ("target", Speculation(("ngram-simple",), ngram=copies)),
+        "both": (
+            "target",
+            replace(drafting(models), methods=("ngram-mod", "draft-simple"), ngram=copies),
+        ),
+    }
+
+
+@pytest.fixture(params=["off", "a draft model", "the target's own head", "n-grams", "both"])
+def made(request: pytest.FixtureRequest, models: Path) -> Decision:
+    target, spec = ways(models)[request.param]
+    theirs = ("-t", "4", "--no-webui", "-ot", "exps=CPU", "--chat-template-kwargs", '{"a": 1}')
+    return decision(models, spec, *theirs, target=target)
+
+
+READERS: dict[str, Callable[[str], list[str]]] = {
+    "shell": formats_read.shell,
+    "powershell": formats_read.powershell,
+    "systemd": formats_read.systemd,
+    "launchd": formats_read.launchd,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_text_read_back_is_the_argv(name: str, made: Decision) -> None:
+    assert READERS[name](write(name, made).text) == list(made.plan.command.argv)
+
+
+def test_llama_swap_starts_the_same_server_at_a_port_of_its_own(made: Decision) -> None:
+    words = formats_read.llama_swap(write("llama-swap", made).text, 5800)
+    argv = list(made.plan.at("127.0.0.1", 5800).command.argv)
+    assert sorted(words) == sorted(argv)
+    assert words[:5] == [argv[0], "--host", "127.0.0.1", "--port", "5800"]
+
+
+def test_a_preset_says_every_option_but_the_routers_own(made: Decision) -> None:
+    section, found = formats_read.preset(write("preset", made).text, CAPS)
+    assert section == made.name
+    for option in command(made).without("--host", "--port").options:
+        off = option.words[0] == "--no-webui"
+        expected = option.words[1] if len(option.words) > 1 else ("false" if off else "true")
+        assert found.pop(option.option.names[0]) == expected
+    assert found == {}
+
+
+def test_compose_and_kubernetes_start_the_same_server_in_a_container(
+    made: Decision, models: Path
+) -> None:
+    argv = list(made.plan.at("0.0.0.0", 8080).command.argv)[1:]
+    service = formats_read.compose(write("compose", made).text)
+    folders = {v["target"]: v["source"] for v in service["volumes"]}
+    assert folders == {"/models": str(models)}
+    pod = formats_read.kubernetes(write("kubernetes", made).text)
+    for words in (service["command"], pod["args"]):
+        assert sorted(formats_read.inside(words, folders)) == sorted(argv)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_key_is_written_nowhere_but_said_how_to_give(name: str, models: Path) -> None:
+    made = decision(models, drafting(models), api_key=KEY)
+    written = write(name, made)
+    assert KEY not in written.text + "".join(written.notes)
+    assert re.search("api[-_]key", written.text, re.I)
+    assert any(re.search("api[- _]key", note, re.I) for note in written.notes)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_reasons_are_comments(name: str, models: Path) -> None:
+    text = write(name, decision(models, None)).text
+    lines = [x for x in text.splitlines() if "it fits" in x]
+    assert len(lines) == 1  # a line break in a file's name does not end the comment
+    assert lines[0].lstrip()[:1] in "#;" or name == "launchd"
+
+
+# What a format cannot say.
+
+
+@pytest.mark.parametrize("bad", ["a#b", "a;b", "a\nb", " a"])
+def test_a_preset_refuses_what_it_would_cut(bad: str, models: Path) -> None:
+    with pytest.raises(Unsayable, match="would be cut off") as e:
+        write("preset", decision(models, None, "--alias", bad))
+    assert e.value.exit_code == 2
+
+
+def test_a_preset_needs_a_router(models: Path) -> None:
+    made = decision(models, None)
+    old = replace(made.plan, capabilities=help_render.capabilities("p0.3.16"))
+    with pytest.raises(Unsayable, match="no router that reads presets"):
+        write("preset", Decision(old))
+
+
+def test_options_that_add_up_are_one_line_of_a_preset(models: Path) -> None:
+    made = decision(models, None, "-ot", "a=CPU", "-ot", "b=CPU", "-t", "4", "-t", "2")
+    found = formats_read.preset(write("preset", made).text, CAPS)[1]
+    assert (found["-ot"], found["-t"]) == ("a=CPU,b=CPU", "2")
+
+
+@pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b"])
+def test_llama_swap_refuses_macros_and_line_breaks(bad: str, models: Path) -> None:
+    with pytest.raises(Unsayable, match="llama-swap cannot say"):
+        write("llama-swap", decision(models, None, "--alias", bad))
+
+
+def test_a_property_list_refuses_control_characters(models: Path) -> None:
+    with pytest.raises(Unsayable, match="control character"):
+        write("launchd", decision(models, None, "--alias", "a\x01b"))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_bytes_that_are_no_utf8_are_refused(name: str, models: Path) -> None:
+    with pytest.raises(Unsayable, match="is no UTF-8"):
+        write(name, decision(models, None, "--alias", "caf\udce9"))
+
+
+@pytest.mark.parametrize("name", ["shell", "powershell", "systemd", "compose", "kubernetes"])
+def test_line_breaks_are_said_where_they_can_be(name: str, models: Path) -> None:
+    made = decision(models, None, "--alias", "one\ntwo\ttab")
+    readers: dict[str, Callable[[str], list[str]]] = {
+        **READERS,
+        "compose": lambda text: list(formats_read.compose(text)["command"]),
+        "kubernetes": lambda text: list(formats_read.kubernetes(text)["args"]),
+    }
+    assert "one\ntwo\ttab" in readers[name](write(name, made).text)
+
+
+# Any text at all.
+
+_WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"))
+
+
+@given(st.lists(_WORDS.filter(bool), min_size=1, max_size=4))
+def test_any_words_survive_systemd(words: list[str]) -> None:
+    line = " ".join([systemd.quoted("/x", program=True), *map(systemd.quoted, words)])
+    assert formats_read.systemd_words(line) == ["/x", *words]
+
+
+@given(_WORDS)
+def test_any_word_survives_powershell(word: str) -> None:
+    assert formats_read.powershell(f"& {powershell.quoted(word)}") == [word]
+
+
+@given(_WORDS)
+def test_any_value_survives_a_preset_or_is_refused(value: str) -> None:
+    option = read(("--alias", "x"), CAPS, {}).flags[0]
+    try:
+        key, said = preset.line(replace(option, words=("--alias", value)))
+    except Unsayable:
+        assert re.search(r"[#;\n\r]", value) or value != value.strip()
+        return
+    found = formats_read.preset(f"[a]\n{key} = {said}\n", CAPS)[1]
+    assert found == {"-a" if "-a" in option.option.names else option.option.names[0]: value}
+
+
+# The real programs.
+
+
+def test_a_shell_runs_it(models: Path) -> None:
+    made = decision(models, drafting(models))
+    script(Path(made.plan.engine.argv[0]), "import json, sys; print(json.dumps(sys.argv[1:]))")
+    file = models.parent / "run.sh"
+    file.write_text(write("shell", made).text, encoding="utf-8")
+    assert subprocess.run(["bash", "-n", file], check=False).returncode == 0
+    for sh in ("sh", "bash"):
+        done = subprocess.run([sh, file], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout) == list(made.plan.command.argv[1:])
+
+
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """A folder that other users can read."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("for_machine", [True, False])
+@pytest.mark.parametrize("key", [KEY, None])
+def test_systemd_verifies_the_unit(
+    for_machine: bool, key: str | None, models: Path, readable: Path
+) -> None:
+    made = decision(models, drafting(models), api_key=key)
+    script(Path(made.plan.engine.argv[0]), "")
+    file = readable / "a-name.service"
+    file.write_text(systemd.unit(made, for_machine).text, encoding="utf-8")
+    runtime = readable / "run"
+    runtime.mkdir()
+    manager = [] if for_machine else ["--user"]
+    done = subprocess.run(
+        ["systemd-analyze", *manager, "verify", file],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")  # what it does not know it only mentions
+
+
+SYSTEMD = Path("/lib/systemd/systemd")
+
+
+@pytest.mark.skipif(not SYSTEMD.exists(), reason="no systemd here")
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs another user")
+def test_systemd_itself_reads_the_argv(models: Path, readable: Path) -> None:
+    made = decision(models, drafting(models), "--alias", '50% of $5, {x}; it\'s \\ "so"')
+    units = readable / "systemd" / "user"
+    units.mkdir(parents=True)
+    (units / "it.service").write_text(systemd.unit(made, False).text, encoding="utf-8")
+    (readable / "run").mkdir()
+    shutil.chown(readable / "run", 65534)
+    done = subprocess.run(
+        [
+            *("setpriv", "--reuid=65534", "--clear-groups", SYSTEMD),
+            *("--user", "--test", "--unit=it.service"),
+        ],
+        capture_output=True,
+        text=True,
+        env={"XDG_RUNTIME_DIR": str(readable / "run"), "XDG_CONFIG_HOME": str(readable)},
+        check=False,
+    )
+    found = re.search(r"Command Line: (.*)", done.stdout + done.stderr)
+    assert found is not None, done.stdout + done.stderr
+    argv = list(made.plan.command.argv)
+    # it shows them quoted for a shell, before $$ becomes $
+    shown = shlex.split(found[1].replace("\\$", "$"))
+    assert [w.replace("$$", "$") for w in shown] == argv
+
+
+def test_llama_swaps_rules_hold(made: Decision) -> None:
+    schema = json.loads((Path(__file__).parent / "data" / "llama-swap.json").read_text())
+    keyed = replace(
+        made, plan=replace(made.plan, settings=replace(made.plan.settings, api_key="k"))
+    )
+    for each in (made, keyed):
+        config = yaml.safe_load(write("llama-swap", each).text)
+        jsonschema.Draft7Validator(schema).validate(config)
+    bad = {"models": {"a": {"cmd": ""}}, "healthCheckTimeout": 5}
+    assert len(list(jsonschema.Draft7Validator(schema).iter_errors(bad))) == 2
+
+
+def test_compose_files_follow_the_specification(made: Decision) -> None:
+    folder = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
+    schema = json.loads((folder / "compose-spec.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(write("compose", made).text))
+
+
+def test_kubernetes_takes_the_manifest(made: Decision) -> None:
+    for doc in yaml.safe_load_all(write("kubernetes", made).text):
+        kubernetes_validate.validate(doc, "1.37", strict=True)
+
+
+def test_every_format_has_its_module() -> None:
+    for module in FORMATS.values():
+        assert callable(import_module(f"specllama.formats.{module}").write)
