@@ -84,3 +84,12 @@ def test_usual_places_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     places = list(module._usual_places())
     assert len(places) > 5
     assert all(p.is_absolute() and p.name.startswith("llama-server") for p in places)
+
+
+def test_a_name_in_this_folder_is_that_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`./llama-server` loses its folder as a path, and would then be looked up on PATH."""
+    path = server(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert locate("./llama-server").argv == (str(path),)

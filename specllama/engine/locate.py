@@ -88,7 +88,8 @@ def _named(value: str, source: str) -> Engine:
 
 
 def _native(path: Path, why: str) -> Engine:
-    return Engine((str(path),), path.resolve(), embedded=False, why=why)
+    # without a folder before it, a name would be looked up on PATH
+    return Engine((str(path.absolute()),), path.resolve(), embedded=False, why=why)
 
 
 def _embedded(why: str) -> Engine:

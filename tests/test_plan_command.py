@@ -1,0 +1,292 @@
+"""`specllama plan`: as a user runs it, what it writes and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from specllama.cli.app import run
+from specllama.cli.output import save
+from specllama.errors import UsageError
+from specllama.formats import FORMATS
+from specllama.formats.beyond import rpc_arguments
+from tests import formats_read, help_render
+from tests.fake_server import Fake
+from tests.support import MODELS, specllama
+from tests.test_rpc import free_port, lending
+
+PAIR = (str(MODELS / "target.gguf"), "--draft", str(MODELS / "draft.gguf"))
+
+
+def planned(tmp: Path, *args: str, **config: str) -> tuple[str, ...]:
+    """The command line of a plan for a scripted server."""
+    return ("plan", *PAIR, "--llama-server", str(Fake(tmp, **config).path), *args)
+
+
+def test_without_a_format_it_is_lines_to_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(planned(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "method   draft-simple with draft.gguf, K=3: you named the draft" in out
+    assert "--spec-type draft-simple" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in FORMATS if n not in ("vllm", "sglang", "tensorrt-llm")]
+)
+def test_each_format_is_the_whole_output(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(planned(tmp_path, "--format", name)) == 0
+    out = capsys.readouterr().out
+    file = tmp_path / "out"
+    assert run(planned(tmp_path, "--format", name, "-o", str(file))) == 0
+    same = file.read_text(encoding="utf-8")
+    free = "GiB free"  # RAM, which changes
+    kept = [x for x in out.splitlines() if free not in x and "bytes" not in x]
+    assert kept == [x for x in same.splitlines() if free not in x and "bytes" not in x]
+    assert f"written  {file}" in capsys.readouterr().out
+
+
+def test_json_is_the_dry_runs_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(planned(tmp_path, "--format", "json")) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["methods"] == ["draft-simple"]
+    assert data["command"][1:3] == ["-m", PAIR[0]]
+
+
+def test_paths_are_found_from_any_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("target", "draft"):
+        shutil.copy(MODELS / f"{name}.gguf", tmp_path)
+    (tmp_path / "t.jinja").write_text("{{ messages }}")
+    server = Fake(tmp_path).path
+    monkeypatch.chdir(tmp_path)
+    args = ("plan", "target.gguf", "--llama-server", f"./{server.name}", "--format", "shell")
+    assert run((*args, "--", "--chat-template-file", "t.jinja")) == 0
+    argv = formats_read.shell(capsys.readouterr().out)
+    assert argv[0] == str(server)
+    for name in ("target.gguf", "draft.gguf", "t.jinja"):
+        assert str(tmp_path / name) in argv
+
+
+def test_a_variable_that_would_add_a_type_is_unset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "ngram-mod")
+    assert run(planned(tmp_path, "--format", "shell")) == 0
+    assert "unset LLAMA_ARG_SPEC_TYPE\n" in capsys.readouterr().out
+
+
+def test_text_is_utf8_whatever_the_terminal_says(tmp_path: Path) -> None:
+    folder = tmp_path / "modèles à moi"
+    folder.mkdir()
+    shutil.copy(MODELS / "target.gguf", folder)
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "specllama",
+                "plan",
+                folder / "target.gguf",
+                "--method",
+                "none",
+            ),
+            *("--format", "preset", "--llama-server", Fake(tmp_path).path),
+        ],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=True,
+    )
+    found = formats_read.preset(done.stdout.decode("utf-8"), help_render.capabilities("b11434"))[1]
+    assert found["-m"] == str(folder / "target.gguf")
+
+
+# What was measured is used.
+
+
+def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from specllama.engine.settings import Settings
+    from specllama.planning.prepare import Wish, prepare
+    from specllama.serving.scope import scope_of
+    from specllama.serving.tune import AUTO, Wanted, quick_task
+    from specllama.tuning import results
+    from tests.made import arm, tuned
+
+    args = planned(tmp_path, "--format", "shell", "-w", "code")
+    wish = Wish("code", Path(PAIR[2]))
+    settings = Settings(Path(PAIR[0]), "127.0.0.1", 8080)
+    plan = prepare(settings, wish, (), str(tmp_path / "llama-server"), check_port=False)
+    about = quick_task(plan, Wanted(AUTO, 60, scope_of(wish)))[2]
+    assert plan.settings.speculation is not None
+    from dataclasses import replace
+
+    best = replace(plan.settings.speculation, n_max=7)
+    results.store(about, replace(tuned(), best=arm(best), arms=(arm(best),)))
+    assert run(args) == 0
+    out = capsys.readouterr().out
+    assert "--spec-draft-n-max 7" in out
+    assert "# method draft-simple with draft.gguf, K=7: measured: " in out
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--format", "toml"), "'toml' is not one of"),
+        (("-o", "x"), "in which format?"),
+        (("--format", "shell", "-o", "{tmp}"), "cannot be written (it is a folder)"),
+        (("--format", "shell", "-o", "{tmp}/absent/x"), "No such file or directory"),
+        (("--format", "shell", "-o", "{tmp}/fake.json/x"), "cannot be written"),
+        (("--rpc", "nonsense"), "nonsense is not an address"),
+        (("--rpc", "a:1,"), "nothing is not an address"),
+        (("--rpc", "a:0"), "a:0 is not an address"),
+        (("--port", "0"), "--port"),
+    ],
+)
+def test_bad_input_is_a_line_and_exit_2(
+    args: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = planned(tmp_path, *(a.replace("{tmp}", str(tmp_path)) for a in args))
+    before = sorted(tmp_path.iterdir())
+    assert run(words) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) <= 2
+    assert sorted(p for p in tmp_path.iterdir() if p.name != "starts") == before
+
+
+def test_a_format_that_cannot_say_it_leaves_the_old_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.ini"
+    file.write_text("mine")
+    assert run((*planned(tmp_path, "--format", "preset", "-o", str(file)), "--", "-a", "x#y")) == 2
+    assert "would be cut off" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x"
+    file.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UsageError, match="No space left"):
+        save(file, "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert file.read_text() == "old"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
+def test_a_written_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+    file, link = tmp_path / "x", tmp_path / "link"
+    file.write_text("old")
+    file.chmod(0o750)
+    link.symlink_to(file)
+    save(link, "new")
+    assert link.is_symlink()
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("new", 0o750)
+    save(Path("/dev/null"), "gone")
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("good", ["10.0.0.2:50052", "gpu-1.lan:1,[fe80::1%eth0]:65535"])
+def test_addresses_of_rpc_servers(good: str) -> None:
+    assert rpc_arguments(good) == ("--rpc", good)
+
+
+# The real programs.
+
+
+def answered(url: str, model: str | None = None) -> dict[str, float]:
+    """The timings of a short completion."""
+    body = {"prompt": "def main():\n", "n_predict": 24, "temperature": 0}
+    if model is not None:
+        body["model"] = model
+    timings: dict[str, float] = httpx.post(f"{url}/completion", json=body, timeout=60).json()[
+        "timings"
+    ]
+    return timings
+
+
+@contextmanager
+def running(argv: list[str], url: str, log: Path) -> Iterator[None]:
+    with log.open("w") as out:
+        process = subprocess.Popen(argv, stdout=out, stderr=out)
+    try:
+        until = time.monotonic() + 60
+        while True:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            try:
+                if httpx.get(f"{url}/health", timeout=5).status_code == 200:
+                    break
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_the_router_serves_the_preset_and_drafts(native: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "a 'b' \"c\" 100% $HOME é"
+    folder.mkdir()
+    for name in ("target", "draft"):
+        shutil.copy(MODELS / f"{name}.gguf", folder)
+    file, port = tmp_path / "p.ini", free_port()
+    args = ("--llama-server", native, "--format", "preset", "-o", file)
+    pair = (folder / "target.gguf", "--draft", folder / "draft.gguf")
+    done = specllama("plan", *pair, *args, "--", "-t", "1", "-c", "1024")
+    assert done.returncode == 0, done.stderr
+    router = [str(native), "--models-preset", str(file), "--host", "127.0.0.1", "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with running(router, url, tmp_path / "log"):
+        (model,) = httpx.get(f"{url}/models").json()["data"]
+        assert model["id"] == "target"
+        assert str(folder / "draft.gguf") in model["status"]["args"]
+        assert answered(url, "target")["draft_n"] > 0
+
+
+def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
+    old_builds: Path, tmp_path: Path
+) -> None:
+    build, port, file = old_builds / "b10068", free_port(), tmp_path / "run.sh"
+    program = build / "ggml-rpc-server"
+    with lending(program) as one, lending(program) as two:
+        common = ("--rpc", f"{one},{two}", "--llama-server", build, "-c", "1024", "--port", port)
+        done = specllama("plan", *PAIR, *common, "--", "-t", "1")
+        assert done.returncode == 0, done.stderr
+        assert " on RPC0; " in done.stdout
+        assert " on RPC1" in done.stdout
+        assert "in a private network only" in done.stdout
+        done = specllama(
+            "plan", *PAIR, *common, "-f", "shell", "-o", file, "--", "-t", "1", "-lv", "4"
+        )
+        assert done.returncode == 0, done.stderr
+        log, url = tmp_path / "log", f"http://127.0.0.1:{port}"
+        with running(["sh", str(file)], url, log):
+            assert answered(url)["draft_n"] > 0
+        for address in (one, two):
+            assert f"{address}] model buffer size" in log.read_text()
