@@ -18,7 +18,7 @@ import pytest
 from specllama.cli.app import run
 from specllama.cli.output import save
 from specllama.errors import UsageError
-from specllama.formats import FORMATS
+from specllama.formats import ELSEWHERE, FORMATS
 from specllama.formats.beyond import rpc_arguments
 from tests import formats_read, help_render
 from tests.fake_server import Fake
@@ -42,9 +42,7 @@ def test_without_a_format_it_is_lines_to_read(
     assert "--spec-type draft-simple" in out.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in FORMATS if n not in ("vllm", "sglang", "tensorrt-llm")]
-)
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ELSEWHERE])
 def test_each_format_is_the_whole_output(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

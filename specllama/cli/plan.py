@@ -17,7 +17,7 @@ from specllama.formats import FORMATS
 if TYPE_CHECKING:
     from specllama.engine.client import Prompt
     from specllama.engine.settings import Settings
-    from specllama.formats import Decision, Written
+    from specllama.formats import Decision, Elsewhere, Written
     from specllama.planning.prepare import Wish
 
 Format = Enum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
@@ -43,6 +43,21 @@ def plan(
         typer.Option(
             help="HOST:PORT[,HOST:PORT]: spread the model over the ggml-rpc-servers there too."
         ),
+    ] = None,
+    target_repo: Annotated[
+        str | None,
+        typer.Option(
+            help="OWNER/NAME on Hugging Face with the same model, for vLLM, SGLang, TensorRT-LLM."
+        ),
+    ] = None,
+    draft_repo: Annotated[
+        str | None, typer.Option(help="The same for the draft; a P-EAGLE or PARD one too.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Machines, for vLLM and SGLang; 1.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of each machine, for the same; 1.")
     ] = None,
     workload: Workload = "chat",
     draft: Annotated[
@@ -92,12 +107,19 @@ def plan(
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
-    from specllama.formats import beyond, write
+    from specllama.formats import ELSEWHERE, Elsewhere, beyond, write
     from specllama.planning.prepare import Wish
     from specllama.prompts import read_prompts
 
     if output is not None and to is None:
         raise UsageError(f"-o {output}: in which format?", f"--format {'|'.join(FORMATS)}")
+    given = {
+        "--target-repo": target_repo, "--draft-repo": draft_repo, "--nodes": nodes, "--gpus": gpus
+    }  # fmt: skip
+    wrong = next((name for name, value in given.items() if value is not None), None)
+    if wrong is not None and (to is None or to.value not in ELSEWHERE):
+        raise UsageError(f"{wrong} is for another engine", f"--format {'|'.join(ELSEWHERE)}")
+    elsewhere = Elsewhere(target_repo, draft_repo, nodes or 1, gpus or 1)
     printer = Printer()
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
@@ -107,7 +129,7 @@ def plan(
     wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
     theirs = (*beyond.rpc_arguments(rpc), *(ctx.obj or ()))
     with printer.busy("reading the model and the engine …"):
-        decision = _decided(settings, wish, theirs, llama_server, own)
+        decision = _decided(settings, wish, theirs, llama_server, own, elsewhere)
     if to is None:
         for line in (*decision.reasons, *beyond.advice(decision.plan)):
             printer.say(line)
@@ -131,6 +153,7 @@ def _decided(
     theirs: tuple[str, ...],
     llama_server: str | None,
     prompts: tuple[Prompt, ...],
+    elsewhere: Elsewhere,
 ) -> Decision:
     """The plan as serve would make it, by what was measured before."""
     from specllama.cli.render import plan_data, plan_lines
@@ -142,7 +165,7 @@ def _decided(
     plan = prepare(settings, wish, theirs, llama_server, check_port=False)
     wanted = Wanted(AUTO, 60, scope_of(wish), prompts=prompts)
     plan, known = measured_before(plan, wanted)
-    return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known)
+    return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known, elsewhere)
 
 
 def _print(written: Written) -> None:

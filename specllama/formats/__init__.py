@@ -9,9 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from specllama.errors import UsageError
-from specllama.formats.base import Decision, Unsayable, Written
+from specllama.formats.base import Decision, Elsewhere, Unsayable, Written
 
-# Format → the module that writes it.
+# Format → the module that writes it, and the function there when it is not `write`.
 FORMATS: dict[str, str] = {
     "shell": "shell",
     "powershell": "powershell",
@@ -22,20 +22,31 @@ FORMATS: dict[str, str] = {
     "launchd": "launchd",
     "compose": "compose",
     "kubernetes": "kubernetes",
+    "vllm": "vllm",
+    "vllm-compose": "cluster:vllm_compose",
+    "vllm-kubernetes": "cluster:vllm_kubernetes",
+    "sglang": "sglang",
+    "sglang-compose": "cluster:sglang_compose",
+    "sglang-kubernetes": "cluster:sglang_kubernetes",
+    "tensorrt-llm": "tensorrt_llm",
 }
+# Those of engines that read no GGUF files, so that they are told of Hugging Face repositories.
+ELSEWHERE = tuple(f for f in FORMATS if f.startswith(("vllm", "sglang", "tensorrt-llm")))
 
 
 def write(name: str, decision: Decision) -> Written:
     """The decision in the format `name`. Raises UsageError when there is none of that name and
     Unsayable when it cannot say this decision."""
-    module = FORMATS.get(name)
-    if module is None:
+    where = FORMATS.get(name)
+    if where is None:
         raise UsageError(
             f"--format {name}: there is no such format", f"Formats: {', '.join(FORMATS)}."
         )
-    written = import_module(f"specllama.formats.{module}").write(decision)
+    module, _, function = where.partition(":")
+    writer = getattr(import_module(f"specllama.formats.{module}"), function or "write")
+    written = writer(decision)
     assert isinstance(written, Written)
     return written
 
 
-__all__ = ["FORMATS", "Decision", "Unsayable", "Written", "write"]
+__all__ = ["ELSEWHERE", "FORMATS", "Decision", "Elsewhere", "Unsayable", "Written", "write"]

@@ -19,6 +19,17 @@ class Unsayable(UsageError):
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """What engines that read no GGUF files need to know besides. Repositories on Hugging Face as
+    OWNER/NAME, None = by the file's own word; `gpus` of each of `nodes` machines."""
+
+    target_repo: str | None = None
+    draft_repo: str | None = None
+    nodes: int = 1
+    gpus: int = 1
+
+
+@dataclass(frozen=True)
 class Decision:
     """A plan and what belongs into its comments. `reasons`: what was decided and why, one line
     each; `data`: the same for programs. `measured`: the earlier result that the plan follows,
@@ -28,6 +39,7 @@ class Decision:
     reasons: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     measured: Result | None = None
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
 
     @property
     def name(self) -> str:

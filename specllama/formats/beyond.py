@@ -1,4 +1,5 @@
-"""When one machine is not enough: llama.cpp's own way over several."""
+"""When one machine is not enough: llama.cpp's own way over several, and the engines for many
+users."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from specllama.errors import UsageError
 if TYPE_CHECKING:
     from specllama.planning.plan import Plan
 
+_MANY = 8  # requests at once: from here on engines that batch them are worth their trouble
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:,\[\]]+):(\d{1,5})")
 
 
@@ -29,6 +31,22 @@ def rpc_arguments(addresses: str | None) -> tuple[str, ...]:
 
 def advice(plan: Plan) -> tuple[str, ...]:
     """What to know of several machines, one line each."""
+    return (*_larger(plan), *_many(plan))
+
+
+def _many(plan: Plan) -> tuple[str, ...]:
+    if plan.settings.parallel < _MANY:
+        return ()
+    from specllama.formats.elsewhere import concurrency
+
+    return (
+        f"many     requests at once ({plan.settings.parallel}): vLLM and SGLang batch them, --format "
+        "vllm-kubernetes (or -compose) --nodes N --gpus N",
+        f"         speculation gains less the more there are: {concurrency()}",
+    )
+
+
+def _larger(plan: Plan) -> tuple[str, ...]:
     from specllama.memory.decide import TOO_BIG
 
     if plan.user.values("--rpc"):
@@ -41,4 +59,6 @@ def advice(plan: Plan) -> tuple[str, ...]:
     return (
         "larger   than this machine: run llama.cpp's ggml-rpc-server on others, and give plan "
         "`--rpc HOST:PORT,HOST:PORT`: their devices count then",
+        "         or, with GPUs there and for many users, vLLM or SGLang: --format vllm-kubernetes "
+        "(or -compose) --nodes N --gpus N",
     )

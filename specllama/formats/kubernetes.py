@@ -29,7 +29,7 @@ def write(decision: Decision) -> Written:
         ),
         *c.notes,
     )
-    docs = (_deployment(decision, c, secret), _service(name))
+    docs = (_deployment(decision, c, secret), service(name))
     text = commented((*decision.reasons, *notes)) + "---\n".join(yaml_text(d) for d in docs)
     return Written(text, notes)
 
@@ -78,7 +78,7 @@ def _deployment(decision: Decision, c: Container, secret: str) -> dict[str, Any]
     }
 
 
-def _service(name: str) -> dict[str, Any]:
+def service(name: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,0 +1,246 @@
+"""vLLM and SGLang in containers, on one machine or several: compose files and Kubernetes manifests.
+
+vLLM's image starts `vllm serve` (docker/Dockerfile of 0.33.0), so that only arguments are given;
+SGLang's starts nothing. Over several machines Kubernetes needs the LeaderWorkerSet controller, as
+in vLLM's docs/deployment/frameworks/lws.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specllama.formats import kubernetes, server, sglang, vllm
+from specllama.formats.base import Decision, Written, commented, yaml_text
+from specllama.formats.elsewhere import record
+
+_CACHE = "/root/.cache/huggingface"
+_RENDEZVOUS = 20000
+# Downloading comes before loading, both before the first answer.
+_PERIOD_S, _DOWNLOADING_S = 10, 1800
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine as a container. `args` without address; `rank`: its arguments for machine number
+    {n} at the address {first}, `other`: more of them for all but the first."""
+
+    name: str
+    port: int
+    key: str
+    args: tuple[str, ...]
+    rank: tuple[str, ...]
+    other: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def image(self) -> str:
+        return str(record(self.name)["image"])
+
+    def at(self, host: str, port: int, key: str = "") -> list[str]:
+        """All arguments of a server that listens there. `key`: how its value is written."""
+        words = [*self.args, "--host", host, "--port", str(port)]
+        return [*words, "--api-key", key] if key and self.name == "sglang" else words
+
+    def of(self, number: str, first: str) -> list[str]:
+        """The arguments that tell a machine its place."""
+        return [w.format(n=number, first=first, port=_RENDEZVOUS) for w in self.rank]
+
+
+def vllm_compose(decision: Decision) -> Written:
+    """vLLM by compose."""
+    return _compose(decision, _vllm(decision))
+
+
+def sglang_compose(decision: Decision) -> Written:
+    """SGLang by compose."""
+    return _compose(decision, _sglang(decision))
+
+
+def vllm_kubernetes(decision: Decision) -> Written:
+    """vLLM in Kubernetes."""
+    return _kubernetes(decision, _vllm(decision))
+
+
+def sglang_kubernetes(decision: Decision) -> Written:
+    """SGLang in Kubernetes."""
+    return _kubernetes(decision, _sglang(decision))
+
+
+def _vllm(decision: Decision) -> Engine:
+    config, notes = vllm.configured(decision)
+    model = str(config.pop("model"))
+    rank = ("--node-rank", "{n}", "--master-addr", "{first}")
+    args = (model, *_flags(config))
+    return Engine("vllm", 8000, "VLLM_API_KEY", args, rank, ("--headless",), notes)
+
+
+def _sglang(decision: Decision) -> Engine:
+    config, notes = sglang.configured(decision)
+    rank = ("--node-rank", "{n}", "--dist-init-addr", "{first}:{port}")
+    args = ("sglang", "serve", *_flags(config))
+    return Engine("sglang", 30000, "SGLANG_API_KEY", args, rank, (), notes)
+
+
+def _flags(config: Mapping[str, Any]) -> list[str]:
+    """A configuration as arguments, without the address."""
+    out: list[str] = []
+    for key, value in config.items():
+        if key in ("host", "port"):
+            continue
+        text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else str(value)
+        out += [f"--{key}"] if value is True else [f"--{key}", text]
+    return out
+
+
+def _compose(decision: Decision, e: Engine) -> Written:
+    """One service; over several machines two, of which each machine runs one by its profile."""
+    nodes, settings = decision.elsewhere.nodes, decision.plan.settings
+    key = "${" + e.key + ":?set it}" if settings.api_key else ""
+    one = _service(decision, e, key)
+    if nodes == 1:
+        inside = {"command": e.at("0.0.0.0", e.port, key), "ports": [_published(decision, e)]}
+        services = {decision.name: {**one, **inside}}
+        notes: tuple[str, ...] = ("docker compose -f FILE up",)
+    else:
+        first = "${FIRST:?the first machine's address}"
+        outside = {**one, "network_mode": "host"}
+        serves = e.at(settings.host, settings.port, key)
+        others = [*e.of("${NODE_RANK:-1}", first), *e.other]
+        services = {
+            "first": {**outside, "profiles": ["first"], "command": serves + e.of("0", first)},
+            "other": {**outside, "profiles": ["other"], "command": serves + others},
+        }
+        services["other"].pop("healthcheck")
+        notes = (
+            "on the first machine: FIRST=ADDRESS docker compose -f FILE --profile first up",
+            f"on the others: FIRST=ADDRESS NODE_RANK=N docker compose -f FILE --profile other up, "
+            f"N = 1 to {nodes - 1}",
+            "what they send each other is not encrypted: in a private network only",
+        )
+    notes = (*notes, *e.notes)
+    text = commented((*decision.reasons, *notes)) + yaml_text({"services": services})
+    return Written(text, notes)
+
+
+def _service(decision: Decision, e: Engine, key: str) -> dict[str, Any]:
+    """What a service has wherever it runs."""
+    gpus = decision.elsewhere.gpus
+    device = {"driver": "nvidia", "count": gpus, "capabilities": ["gpu"]}
+    port = e.port if decision.elsewhere.nodes == 1 else decision.plan.settings.port
+    ask = f"import urllib.request as r; r.urlopen('http://localhost:{port}/health')"
+    return {
+        "image": e.image,
+        "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **({e.key: key} if key else {})},
+        "volumes": [f"${{HF_HOME:-~/.cache/huggingface}}:{_CACHE}"],
+        "ipc": "host",
+        "restart": "unless-stopped",
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", ask],
+            "interval": "10s",
+            "timeout": "5s",
+            "retries": 3,
+            "start_period": f"{_DOWNLOADING_S + server.loading_s(decision)}s",
+        },
+        "deploy": {"resources": {"reservations": {"devices": [device]}}},
+    }
+
+
+def _published(decision: Decision, e: Engine) -> str:
+    settings = decision.plan.settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{host}:{settings.port}:{e.port}"
+
+
+def _kubernetes(decision: Decision, e: Engine) -> Written:
+    """A Deployment on one machine, a LeaderWorkerSet on several, and the Service."""
+    name, nodes = decision.name, decision.elsewhere.nodes
+    labels = {"app.kubernetes.io/name": name}
+    serves = e.at("0.0.0.0", e.port, f"$({e.key})" if decision.plan.settings.api_key else "")
+    notes = [
+        "kubectl apply -f FILE",
+        f"kubectl create secret generic {name} --from-literal=hf-token=…"
+        + (" --from-literal=api-key=…" if decision.plan.settings.api_key else ""),
+        "a PersistentVolumeClaim `huggingface` keeps what is downloaded"
+        + (" (ReadWriteMany: all pods use it)" if nodes > 1 else ""),
+    ]
+    if nodes == 1:
+        head: dict[str, Any] = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {
+                "replicas": 1,
+                "strategy": {"type": "Recreate"},  # a second pod would wait for the GPUs
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": _pod(decision, e, serves)},
+            },
+        }
+    else:
+        place = e.of("$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)")
+        worker = _pod(decision, e, [*serves, *place, *e.other], answers=False)
+        leader = _pod(decision, e, serves + place)
+        head = {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {
+                "replicas": 1,
+                "leaderWorkerTemplate": {
+                    "size": nodes,
+                    "restartPolicy": "RecreateGroupOnPodRestart",
+                    "leaderTemplate": {"metadata": {"labels": labels}, "spec": leader},
+                    "workerTemplate": {"spec": worker},
+                },
+            },
+        }
+        notes.append("the cluster needs the LeaderWorkerSet controller (lws.sigs.k8s.io)")
+    notes += e.notes
+    docs = (head, kubernetes.service(name))
+    text = commented((*decision.reasons, *notes)) + "---\n".join(yaml_text(d) for d in docs)
+    return Written(text, tuple(notes))
+
+
+def _pod(decision: Decision, e: Engine, words: list[str], answers: bool = True) -> dict[str, Any]:
+    """One machine's pod. `answers`: it is the one that is asked."""
+    health: dict[str, Any] = {
+        "httpGet": {"path": "/health", "port": "http"},
+        "periodSeconds": _PERIOD_S,
+    }
+    wait = (_DOWNLOADING_S + server.loading_s(decision)) // _PERIOD_S
+    probes = {
+        "ports": [{"name": "http", "containerPort": e.port}],
+        "startupProbe": {**health, "failureThreshold": wait},
+        "readinessProbe": health,
+        "livenessProbe": {**health, "failureThreshold": 6},
+    }
+    env = [_secret("HF_TOKEN", decision.name, "hf-token", optional=True)]
+    if decision.plan.settings.api_key:
+        env.append(_secret(e.key, decision.name, "api-key"))
+    start = {"args": words} if e.name == "vllm" else {"command": words}
+    inside = {
+        "name": e.name,
+        "image": e.image,
+        **start,
+        "env": env,
+        **(probes if answers else {}),
+        "resources": {"limits": {"nvidia.com/gpu": str(decision.elsewhere.gpus)}},
+        "volumeMounts": [
+            {"name": "huggingface", "mountPath": _CACHE},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+    return {
+        "containers": [inside],
+        "volumes": [
+            {"name": "huggingface", "persistentVolumeClaim": {"claimName": "huggingface"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
+        ],
+    }
+
+
+def _secret(variable: str, name: str, key: str, optional: bool = False) -> dict[str, Any]:
+    ref = {"name": name, "key": key, **({"optional": True} if optional else {})}
+    return {"name": variable, "valueFrom": {"secretKeyRef": ref}}

@@ -1,0 +1,259 @@
+"""A decision in the words that vLLM, SGLang and TensorRT-LLM have in common. They load what is in
+Hugging Face repositories, so each file needs one that holds the same model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specllama.config import read_toml
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.errors import UsageError
+from specllama.formats.base import Decision, Unsayable
+from specllama.gguf import ModelInfo
+
+# What drafts, whatever it is called in an engine.
+SMALL, MTP, EAGLE3, DFLASH, DSPARK = "draft model", "MTP", "EAGLE-3", "DFlash", "DSpark"
+NGRAM, SUFFIX = "n-gram", "suffix"
+
+_DRAFTS = {
+    "draft-simple": SMALL,
+    "draft-mtp": MTP,
+    "draft-eagle3": EAGLE3,
+    "draft-dflash": DFLASH,
+    "draft-dspark": DSPARK,
+}
+# llama.cpp drafts as many tokens as it copies; these engines verify the same number in every
+# step, so that a long copy which is seldom there costs in all of them.
+MOST_COPIED = 16
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ON_HUB = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s]+/[^/\s?#]+)/?")
+# Drafts that guess all their tokens in one pass say so in their names (amazon/…-P-EAGLE,
+# amd/PARD-…); vLLM has to be told.
+_P_EAGLE = re.compile(r"(?:^|[-_/.])p[-_]?eagle", re.I)
+_PARD = re.compile(r"(?:^|[-_/.])pard(?:$|[-_.])", re.I)
+_NAMED = (("eagle3", EAGLE3), ("eagle-3", EAGLE3), ("dflash", DFLASH), ("dspark", DSPARK))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What another engine is asked for. `kind` "" = no speculation; `draft` "" = nothing to
+    load; `parallel`: the draft guesses all its tokens in one pass. `copies`: with n-grams as
+    well. `context`: tokens of one request, 0 = the model's own; `requests` at a time. `tp` GPUs
+    hold parts of each layer, `pp` groups of them a part of the layers each, on `nodes` machines.
+    `same_size`, `same_tokens`: of both vocabularies; `heads`: MTP heads of the target.
+    `notes`: for the user, one line each."""
+
+    target: str
+    kind: str
+    draft: str
+    k: int
+    ngram: NgramSizes | None
+    parallel: bool
+    copies: bool
+    same_size: bool
+    same_tokens: bool
+    heads: int
+    context: int
+    requests: int
+    tp: int
+    pp: int
+    nodes: int
+    notes: tuple[str, ...]
+
+
+def asked(decision: Decision) -> Asked:
+    """The decision. Raises Unsayable where no repository is known or the user's own arguments
+    decide, and UsageError for a repository that is none."""
+    plan, given = decision.plan, decision.elsewhere
+    for option, repo in (("--target-repo", given.target_repo), ("--draft-repo", given.draft_repo)):
+        if repo is not None and not _REPO.fullmatch(repo):
+            raise UsageError(f"{option} {repo}: it is OWNER/NAME, as on huggingface.co")
+    if plan.user.value("--spec-type") or plan.user.on("--spec-default"):
+        raise Unsayable(
+            "--spec-type after -- is llama-server's own: other engines cannot be told so",
+            "Name the method with --method.",
+        )
+    spec, notes = plan.settings.speculation, []
+    target, said = _target(decision)
+    notes += said
+    kind = _kind(spec)
+    draft, parallel = "", False
+    if given.draft_repo is not None:
+        draft, parallel = given.draft_repo, bool(_P_EAGLE.search(given.draft_repo))
+        parallel = parallel or bool(_PARD.search(given.draft_repo))
+        if kind not in _DRAFTS.values() or parallel:
+            kind, spec = _kind_of(draft), _as_draft(spec, plan.workload.n_max)
+            notes.append(f"{draft} is your --draft-repo: nothing here measured it")
+    elif _loads_a_draft(decision):
+        draft, said = _draft(decision, target)
+        notes += said
+    tp, pp = given.gpus, given.nodes
+    parts = max(plan.target.heads, default=0)
+    if parts % tp:
+        raise Unsayable(
+            f"the target's {parts} attention heads cannot be parted over {tp} GPUs",
+            "Give a --gpus that divides them.",
+        )
+    k, ngram = _length(spec, notes)
+    drafter = plan.choice.draft if given.draft_repo is None or kind == SMALL else None
+    return Asked(
+        target=target,
+        kind=kind,
+        draft=draft,
+        k=k,
+        ngram=ngram,
+        parallel=parallel,
+        copies=spec is not None and spec.uses_draft and spec.uses_ngram,
+        same_size=_equal(plan.target, drafter, "n_tokens"),
+        same_tokens=_equal(plan.target, drafter, "fingerprint"),
+        heads=plan.target.mtp_heads,
+        context=_context(decision),
+        requests=plan.settings.parallel,
+        tp=tp,
+        pp=pp,
+        nodes=given.nodes,
+        notes=(*notes, *_common_notes(decision, kind)),
+    )
+
+
+def _kind(spec: Speculation | None) -> str:
+    if spec is None:
+        return ""
+    for method in spec.methods:
+        if method in _DRAFTS:
+            return _DRAFTS[method]
+    return NGRAM if spec.methods == ("ngram-simple",) else SUFFIX
+
+
+def _kind_of(repo: str) -> str:
+    """By its name, as vLLM does it: a small model unless it says otherwise."""
+    name = repo.lower()
+    if _P_EAGLE.search(repo):
+        return EAGLE3
+    return next((kind for word, kind in _NAMED if word in name), SMALL)
+
+
+def _as_draft(spec: Speculation | None, k: int) -> Speculation:
+    return spec if spec is not None and spec.uses_draft else Speculation((), n_max=k)
+
+
+def _length(spec: Speculation | None, notes: list[str]) -> tuple[int, NgramSizes | None]:
+    """(tokens per draft, n-gram sizes)."""
+    if spec is None:
+        return 0, None
+    if spec.uses_draft or spec.ngram is None:
+        return spec.n_max, spec.ngram
+    k = min(spec.ngram.m, MOST_COPIED)
+    if k < spec.ngram.m:
+        notes.append(
+            f"drafts of {k} tokens in place of {spec.ngram.m}: every step verifies all of them there"
+        )
+    return k, spec.ngram
+
+
+def _equal(target: ModelInfo, draft: ModelInfo | None, what: str) -> bool:
+    """Whether both vocabularies are alike in that; True where that is not known."""
+    if draft is None or draft.vocabulary is None or target.vocabulary is None:
+        return True
+    return bool(getattr(target.vocabulary, what) == getattr(draft.vocabulary, what))
+
+
+def _loads_a_draft(decision: Decision) -> bool:
+    """Whether there is a model to load beside the target. A head-only file of the target's is
+    in the target's own repository."""
+    draft = decision.plan.choice.draft
+    spec = decision.plan.settings.speculation
+    return spec is not None and spec.uses_draft and draft is not None and draft.kind != "mtp-head"
+
+
+def _target(decision: Decision) -> tuple[str, list[str]]:
+    given, target = decision.elsewhere.target_repo, decision.plan.target
+    if given is not None:
+        return given, []
+    guess = repo_of(target)
+    if guess is None:
+        raise Unsayable(
+            f"{target.path.name} does not say which Hugging Face repository it was made from",
+            "Name the original weights: --target-repo OWNER/NAME.",
+        )
+    return guess, [_guessed(guess, target, "--target-repo")]
+
+
+def _draft(decision: Decision, target: str) -> tuple[str, list[str]]:
+    draft = decision.plan.choice.draft
+    assert draft is not None
+    guess = repo_of(draft)
+    if guess is None or guess == target:
+        raise Unsayable(
+            f"no GGUF file can draft there, and {draft.title} does not say which Hugging Face "
+            "repository it was made from",
+            "Name it: --draft-repo OWNER/NAME; or leave the draft out: --method ngram-simple.",
+        )
+    return guess, [_guessed(guess, draft, "--draft-repo")]
+
+
+def repo_of(model: ModelInfo) -> str | None:
+    """The repository that a file names as its base, None when it names none on Hugging Face."""
+    found = (_ON_HUB.fullmatch(b) for b in model.names.base_models)
+    return next((m[1] for m in found if m and _REPO.fullmatch(m[1])), None)
+
+
+def _guessed(repo: str, model: ModelInfo, option: str) -> str:
+    """A file's base may be what it was quantised from, or what that was trained from."""
+    finetune = model.names.finetune
+    more = ""
+    if finetune and finetune.lower() not in repo.lower():
+        more = f", and calls itself its finetune {finetune!r}"
+    return f"check: {repo} is a guess, {model.path.name} names it as its base{more} ({option})"
+
+
+def _context(decision: Decision) -> int:
+    """Tokens of one request where the user named them, 0 where they didn't: what fits into this
+    machine's memory says nothing of another's."""
+    plan = decision.plan
+    asked = plan.budget.wanted if plan.budget is not None else plan.settings.context
+    return 0 if asked == plan.target.context_length else asked // plan.settings.parallel
+
+
+def _common_notes(decision: Decision, kind: str) -> Iterator[str]:
+    measured = decision.measured
+    if measured is not None and measured.speedup is not None:
+        yield f"measured with llama.cpp here, not there: {measured.reason}"
+    elif kind:
+        yield "not measured: `specllama probe --url` measures the running server"
+    if kind:
+        yield f"gain at more requests at once: {concurrency()}"
+    own = [f.words[0] for f in decision.plan.user.flags]
+    if own:
+        yield f"left out, since it is llama-server's: {' '.join(own)}"
+
+
+def concurrency() -> str:
+    """What many requests leave of the gain, with where that is from."""
+    row = record("concurrency")
+    figures = ", ".join(f"{gain:g}x at {n}" for n, gain in row["speedup"])
+    limit = f"it hardly pays above {row['hardly_pays_above']}"
+    return f"reported as {figures} ({limit}; {row['source']}), not measured here"
+
+
+def key_note(decision: Decision, variable: str) -> Sequence[str]:
+    """Where the API key goes."""
+    if not decision.plan.settings.api_key:
+        return ()
+    return (f"the API key is taken from the variable {variable}",)
+
+
+@cache
+def _records() -> Mapping[str, Any]:
+    return read_toml(Path(__file__).with_name("engines.toml"))
+
+
+def record(engine: str) -> Mapping[str, Any]:
+    """What is recorded of an engine: version, image, names of its fields."""
+    found: Mapping[str, Any] = _records()[engine]
+    return found

@@ -1,0 +1,118 @@
+"""SGLang's configuration file, for `sglang serve --config FILE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
+from specllama.formats.elsewhere import (
+    DFLASH,
+    DSPARK,
+    EAGLE3,
+    MTP,
+    NGRAM,
+    SMALL,
+    SUFFIX,
+    Asked,
+    asked,
+    record,
+)
+
+_ALGORITHMS = {
+    SMALL: "STANDALONE",
+    MTP: "NEXTN",
+    EAGLE3: "EAGLE3",
+    DFLASH: "DFLASH",
+    DSPARK: "DSPARK",
+    NGRAM: "NGRAM",
+    SUFFIX: "NGRAM",
+}
+_ONE_STAGE = (DFLASH, DSPARK)  # refuse pp above 1 (0.5.23, arg_groups/speculative_hook.py:319, 713)
+
+
+def write(decision: Decision) -> Written:
+    """The file, and how it is started on each machine."""
+    config, notes = configured(decision)
+    notes = (*_start(decision), *notes)
+    version = f"written for SGLang {record('sglang')['version']}"
+    text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
+    return Written(text, notes)
+
+
+def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(the configuration, what to know besides). Raises Unsayable."""
+    a = asked(decision)
+    settings = decision.plan.settings
+    config: dict[str, Any] = {
+        "model-path": a.target,
+        "served-model-name": decision.name,
+        "host": settings.host,
+        "port": settings.port,
+        "enable-metrics": True,
+    }
+    if a.context:
+        config["context-length"] = a.context
+    if a.requests > 1:
+        config["max-running-requests"] = a.requests
+    tp, pp = (a.tp * a.pp, 1) if a.kind in _ONE_STAGE else (a.tp, a.pp)
+    config |= {"tp-size": tp} if tp > 1 else {}
+    config |= {"pp-size": pp} if pp > 1 else {}
+    config |= {"nnodes": a.nodes} if a.nodes > 1 else {}
+    notes = a.notes
+    if a.kind:
+        more, said = _speculation(a)
+        config |= more
+        notes = (*said, *notes)
+    if settings.api_key:
+        notes = (*notes, "the API key is an argument there: --api-key")
+    return config, notes
+
+
+def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
+    if a.copies:
+        raise Unsayable(
+            "SGLang drafts in one way at a time: no draft together with n-grams",
+            "Plan one of them: --method mtp, draft, … or ngram-simple.",
+        )
+    if a.parallel:
+        raise Unsayable(
+            f"SGLang has no drafts that guess all their tokens in one pass but DFlash and DSpark: {a.draft}",
+            "vLLM has: --format vllm.",
+        )
+    if a.kind == SMALL and not a.same_tokens:
+        raise Unsayable(
+            "SGLang takes a draft model only with exactly the target's tokens, and these differ",
+            "Take a draft of the target's own family and size of vocabulary, or --format vllm.",
+        )
+    out: dict[str, Any] = {"speculative-algorithm": _ALGORITHMS[a.kind]}
+    if a.draft:
+        out["speculative-draft-model-path"] = a.draft
+    if a.kind in (NGRAM, SUFFIX):
+        out["speculative-num-draft-tokens"] = a.k + 1
+        if a.ngram is not None:
+            out["speculative-ngram-max-trie-depth"] = max(18, a.ngram.n + 1)
+        return out, ("NGRAM is the nearest that SGLang has to llama.cpp's n-gram types",)
+    if a.kind == DSPARK:
+        return out | {"speculative-dspark-block-size": a.k}, ()
+    if a.kind == DFLASH:
+        return out, ("SGLang drafts the whole block that the DFlash checkpoint names",)
+    # all three: with the steps alone SGLang fails at its check of the page size
+    out |= {
+        "speculative-num-steps": a.k,
+        "speculative-eagle-topk": 1,
+        "speculative-num-draft-tokens": a.k + 1,
+    }
+    if a.kind == MTP and not a.draft:
+        return out, (f"{a.target} has to hold its MTP head: not every copy of a model does",)
+    return out, ()
+
+
+def _start(decision: Decision) -> tuple[str, ...]:
+    nodes = decision.elsewhere.nodes
+    if nodes == 1:
+        return ("sglang serve --config FILE.yaml",)
+    return (
+        "on each machine: sglang serve --config FILE.yaml --node-rank N --dist-init-addr FIRST:20000, "
+        f"N = 0 to {nodes - 1}, FIRST the address of number 0",
+        "what they send each other is not encrypted: in a private network only",
+    )

@@ -1,0 +1,97 @@
+"""TensorRT-LLM's configuration file, for `trtllm-serve MODEL --config FILE`. Only the fields that
+all versions from 1.2 on have: an unknown one stops the server."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
+from specllama.formats.elsewhere import (
+    DFLASH,
+    DSPARK,
+    EAGLE3,
+    MTP,
+    NGRAM,
+    SMALL,
+    SUFFIX,
+    Asked,
+    asked,
+    record,
+)
+
+_TYPES = {
+    SMALL: "Draft_Target",
+    MTP: "MTP",
+    EAGLE3: "Eagle3",
+    DFLASH: "DFlash",
+    DSPARK: "DSpark",
+    NGRAM: "NGram",
+    SUFFIX: "SA",
+}
+_SINCE = {"DFlash": "1.3", "DSpark": "1.3.0rc27", "SA": "1.3", "PARD": "1.3"}
+
+
+def write(decision: Decision) -> Written:
+    """The file, and the command that takes it."""
+    a = asked(decision)
+    if a.nodes > 1:
+        raise Unsayable(
+            "over several machines TensorRT-LLM is started by MPI or Slurm, which no file can say",
+            "Take --format vllm or sglang, or one machine.",
+        )
+    config: dict[str, Any] = {}
+    notes = a.notes
+    if a.kind:
+        config["speculative_config"], more = _speculation(a)
+        notes = (*more, *notes)
+    notes = (_start(decision, a), *notes)
+    if decision.plan.settings.api_key:
+        notes = (*notes, "it has no option for an API key: put a proxy before it")
+    version = f"written for TensorRT-LLM {record('tensorrt-llm')['version']}"
+    text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
+    return Written(text, notes)
+
+
+def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
+    kind = _TYPES[a.kind]
+    if a.parallel:
+        if a.kind != SMALL:
+            raise Unsayable(f"TensorRT-LLM has no P-EAGLE: {a.draft}", "vLLM has: --format vllm.")
+        kind = "PARD"
+    if a.kind == MTP and a.draft:
+        raise Unsayable(
+            "TensorRT-LLM loads MTP heads from the target's own repository only",
+            "Take --format vllm or sglang, or --method ngram-simple.",
+        )
+    if a.kind == SMALL and not a.same_tokens:
+        raise Unsayable(
+            "TensorRT-LLM takes a draft model only with the target's tokens, and these differ",
+            "Take a draft of the target's own family, or --format vllm.",
+        )
+    notes: tuple[str, ...] = ()
+    out: dict[str, Any] = {"decoding_type": kind, "max_draft_len": a.k}
+    if a.draft:
+        out["speculative_model"] = a.draft
+    if a.kind in (NGRAM, SUFFIX) and a.ngram is not None:
+        out["max_matching_ngram_size"] = a.ngram.n
+    if a.copies:
+        if a.kind not in (EAGLE3, MTP) and kind != "PARD":
+            raise Unsayable(
+                f"TensorRT-LLM has no {kind} together with n-grams", "Plan one of them: --method."
+            )
+        out["sa_config"] = {"threshold": a.ngram.n if a.ngram is not None else 4}
+        notes = ("sa_config, copies beside the draft, needs TensorRT-LLM 1.3 or later",)
+    if kind in _SINCE:
+        notes = (*notes, f"{kind} needs TensorRT-LLM {_SINCE[kind]} or later")
+    return out, notes
+
+
+def _start(decision: Decision, a: Asked) -> str:
+    settings = decision.plan.settings
+    words = ["trtllm-serve", a.target, "--config", "FILE.yaml"]
+    words += ["--host", settings.host, "--port", str(settings.port)]
+    words += ["--tp_size", str(a.tp)] if a.tp > 1 else []
+    words += ["--max_seq_len", str(a.context)] if a.context else []
+    words += ["--max_batch_size", str(a.requests)] if a.requests > 1 else []
+    return shlex.join(words)

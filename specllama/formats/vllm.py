@@ -1,0 +1,115 @@
+"""vLLM's configuration file, for `vllm serve --config FILE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
+from specllama.formats.elsewhere import (
+    DFLASH,
+    DSPARK,
+    EAGLE3,
+    MTP,
+    NGRAM,
+    SMALL,
+    SUFFIX,
+    Asked,
+    asked,
+    key_note,
+    record,
+)
+
+_METHODS = {
+    SMALL: "draft_model",
+    MTP: "mtp",
+    EAGLE3: "eagle3",
+    DFLASH: "dflash",
+    DSPARK: "dspark",
+    NGRAM: "ngram",
+    SUFFIX: "suffix",
+}
+# In the name of a draft that was asked to be a plain model or an MTP head, these make it
+# something else (vllm 0.33.0, config/speculative.py:1445-1456).
+_TAKEN_FOR = ("eagle-", "eagle3", "dflash", "dspark")
+
+
+def write(decision: Decision) -> Written:
+    """The file, and how it is started on each machine."""
+    config, notes = configured(decision)
+    notes = (*_start(decision), *notes)
+    version = f"written for vLLM {record('vllm')['version']}"
+    text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
+    return Written(text, notes)
+
+
+def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(the configuration, what to know besides). Raises Unsayable."""
+    a = asked(decision)
+    settings = decision.plan.settings
+    config: dict[str, Any] = {
+        "model": a.target,
+        "served-model-name": decision.name,
+        "host": settings.host,
+        "port": settings.port,
+    }
+    if a.context:
+        config["max-model-len"] = a.context
+    if a.requests > 1:  # one slot is a choice for one user of llama.cpp
+        config["max-num-seqs"] = a.requests
+    if a.tp > 1:
+        config["tensor-parallel-size"] = a.tp
+    if a.nodes > 1:
+        config |= {"pipeline-parallel-size": a.pp, "nnodes": a.nodes}
+    notes = a.notes
+    if a.kind:
+        config["speculative-config"], more = _speculation(a)
+        notes = (*more, *notes)
+    return config, (*notes, *key_note(decision, "VLLM_API_KEY"))
+
+
+def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
+    if a.copies:
+        raise Unsayable(
+            "vLLM drafts in one way at a time: no draft together with n-grams",
+            "Plan one of them: --method mtp, draft, … or ngram-simple.",
+        )
+    method = _METHODS[a.kind]
+    wrong = next((w for w in _TAKEN_FOR if w in a.draft.lower()), None)
+    if method in ("draft_model", "mtp") and wrong:
+        raise Unsayable(
+            f"vLLM takes a draft with {wrong!r} in its name for another kind: {a.draft}",
+            "Copy it to a folder with another name, or plan with a draft of that kind.",
+        )
+    out: dict[str, Any] = {"method": method}
+    if a.draft:
+        out["model"] = a.draft
+    whole = a.k % a.heads if a.kind == MTP and a.k > a.heads > 0 else 0
+    out["num_speculative_tokens"] = a.k - whole  # several times all heads
+    notes: tuple[str, ...] = ()
+    if a.kind == NGRAM and a.ngram is not None:
+        out |= {"prompt_lookup_max": a.ngram.n, "prompt_lookup_min": a.ngram.n}
+    if a.kind == SUFFIX:
+        notes = (
+            "suffix is the nearest that vLLM has to this n-gram type: pip install arctic-inference==0.1.1",
+        )
+    if a.kind == SMALL and not a.same_size:
+        out["use_heterogeneous_vocab"] = True
+        notes = ("the vocabularies have other sizes: vLLM drafts with the tokens that both have",)
+    if a.parallel and a.kind in (SMALL, EAGLE3):
+        out["parallel_drafting"] = True
+    if a.kind == MTP and not a.draft:
+        notes = (f"{a.target} has to hold its MTP head: not every copy of a model does",)
+    return out, notes
+
+
+def _start(decision: Decision) -> tuple[str, ...]:
+    nodes = decision.elsewhere.nodes
+    if nodes == 1:
+        return ("vllm serve --config FILE.yaml",)
+    each = "vllm serve --config FILE.yaml --node-rank"
+    more = f"N --master-addr FIRST --headless, N = 1 to {nodes - 1}" if nodes > 2 else ""
+    return (
+        f"on the first machine: {each} 0 --master-addr FIRST",
+        f"on the others: {each} {more or '1 --master-addr FIRST --headless'}",
+        "what they send each other is not encrypted: in a private network only",
+    )

@@ -1,0 +1,436 @@
+"""vLLM, SGLang and TensorRT-LLM: the same decision in fields that they have, or why it cannot be
+said there."""
+
+from __future__ import annotations
+
+import ast
+import importlib.resources
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from specllama import workloads
+from specllama.cli.app import run
+from specllama.engine.launch_options import read
+from specllama.engine.locate import Engine
+from specllama.engine.settings import NgramSizes, Settings, Speculation
+from specllama.errors import UsageError
+from specllama.formats import ELSEWHERE, Decision, Elsewhere, Unsayable, Written, write
+from specllama.formats.elsewhere import MOST_COPIED, record
+from specllama.gguf import ModelInfo, inspect
+from specllama.planning.choose import Choice
+from specllama.planning.plan import make_plan
+from tests import help_render
+from tests.fake_server import Fake
+from tests.support import MODELS
+
+CAPS = help_render.capabilities("b11434")
+TARGET, DRAFT = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
+COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
+HUB = "https://huggingface.co/"
+METHODS = ("simple", "mtp", "assistant", "eagle3", "dflash", "dspark", "copies", "mod")
+
+
+def based(model: ModelInfo, repo: str, **more: Any) -> ModelInfo:
+    return replace(model, names=replace(model.names, base_models=(HUB + repo,)), **more)
+
+
+def decided(
+    spec: Speculation | None,
+    draft: ModelInfo | None = None,
+    *words: str,
+    target: ModelInfo = TARGET,
+    parallel: int = 1,
+    context: int = 0,
+    key: str | None = None,
+    **elsewhere: Any,
+) -> Decision:
+    """`elsewhere`: the fields of Elsewhere."""
+    settings = Settings(target.path, "127.0.0.1", 8080, context, parallel, api_key=key)
+    plan = make_plan(
+        target,
+        workloads.load("chat"),
+        Engine(("llama-server",), Path("llama-server"), False, "test"),
+        CAPS,
+        Choice(spec, "for a test", draft=draft),
+        settings,
+        read(words, CAPS, {}),
+        check_port=False,
+    )
+    given = {"target_repo": "acme/Big-8B", **elsewhere}
+    return Decision(plan, ("method because",), elsewhere=Elsewhere(**given))
+
+
+def drafting(
+    method: str, repo: str = "acme/Small-1B", k: int = 4, **more: Any
+) -> tuple[Speculation, ModelInfo]:
+    draft = based(DRAFT, repo, **more)
+    return Speculation((method,), draft.path, n_max=k), draft
+
+
+def decision(name: str, **more: Any) -> Decision:
+    """One of METHODS."""
+    if name == "copies":
+        return decided(COPIES, **more)
+    if name == "mod":
+        return decided(replace(COPIES, methods=("ngram-mod",)), **more)
+    if name == "mtp":
+        return decided(Speculation(("draft-mtp",), n_max=2), **more)
+    if name == "assistant":
+        return decided(*drafting("draft-mtp", "acme/assistant", kind="gemma4-assistant"), **more)
+    return decided(*drafting(f"draft-{name}", "acme/head" if name != "simple" else "a/b"), **more)
+
+
+def loaded(written: Written) -> Any:
+    return yaml.safe_load(written.text)
+
+
+def spoken(name: str, d: Decision) -> Mapping[str, Any]:
+    """How it drafts, in vLLM's or TensorRT-LLM's words; SGLang's whole file."""
+    found: Mapping[str, Any] = loaded(write(name, d)) or {}
+    key = {"vllm": "speculative-config", "tensorrt-llm": "speculative_config"}.get(name)
+    return found.get(key, {}) if key else found
+
+
+def test_vllm_is_told_each_method_in_its_own_words() -> None:
+    said = {name: spoken("vllm", decision(name)) for name in METHODS}
+    assert said["simple"] == {"method": "draft_model", "model": "a/b", "num_speculative_tokens": 4}
+    assert said["mtp"] == {"method": "mtp", "num_speculative_tokens": 2}
+    assert said["assistant"]["model"] == "acme/assistant"
+    assert [said[n]["method"] for n in ("eagle3", "dflash", "dspark")] == [
+        "eagle3",
+        "dflash",
+        "dspark",
+    ]
+    assert said["copies"] == {
+        "method": "ngram",
+        "num_speculative_tokens": MOST_COPIED,
+        "prompt_lookup_max": 12,
+        "prompt_lookup_min": 12,
+    }
+    assert said["mod"] == {"method": "suffix", "num_speculative_tokens": MOST_COPIED}
+
+
+def test_sglang_is_told_each_method_in_its_own_words() -> None:
+    said = {name: spoken("sglang", decision(name)) for name in METHODS}
+    simple = said["simple"]
+    assert simple["speculative-algorithm"] == "STANDALONE"
+    assert simple["speculative-draft-model-path"] == "a/b"
+    three = ("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens")
+    assert [simple[k] for k in three] == [4, 1, 5]
+    assert [said[n]["speculative-algorithm"] for n in METHODS[1:]] == (
+        "NEXTN NEXTN EAGLE3 DFLASH DSPARK NGRAM NGRAM".split()
+    )
+    assert said["copies"]["speculative-ngram-max-trie-depth"] > 12
+    assert said["dspark"]["speculative-dspark-block-size"] == 4
+
+
+def test_tensorrt_llm_is_told_each_method_in_its_own_words() -> None:
+    names = [m for m in METHODS if m != "assistant"]
+    said = [spoken("tensorrt-llm", decision(name)) for name in names]
+    assert [s["decoding_type"] for s in said] == (
+        "Draft_Target MTP Eagle3 DFlash DSpark NGram SA".split()
+    )
+    assert said[0] == {
+        "decoding_type": "Draft_Target",
+        "max_draft_len": 4,
+        "speculative_model": "a/b",
+    }
+    assert said[5]["max_matching_ngram_size"] == 12
+    with pytest.raises(Unsayable, match="own repository only"):
+        write("tensorrt-llm", decision("assistant"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_recorded_fields_are_written(name: str) -> None:
+    d = decision(name, parallel=4, context=8192, nodes=2, gpus=2)
+    vllm = loaded(write("vllm", d))
+    assert set(vllm) <= set(record("vllm")["config"])
+    assert set(vllm["speculative-config"]) <= set(record("vllm")["speculative"])
+    assert vllm["speculative-config"]["method"] in record("vllm")["methods"]
+    sglang = loaded(write("sglang", d))
+    assert set(sglang) <= {*record("sglang")["config"], *record("sglang")["speculative"]}
+    assert sglang["speculative-algorithm"] in record("sglang")["methods"]
+    if name != "assistant":
+        text = write("tensorrt-llm", decision(name, parallel=4, context=8192, gpus=2))
+        fields = loaded(text)["speculative_config"]
+        kind = fields.pop("decoding_type")
+        assert set(fields) <= set(record("tensorrt-llm")["speculative"][kind])
+        flags = re.findall(r"--(\w+)", text.notes[0])
+        assert set(flags) <= set(record("tensorrt-llm")["flags"])
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_without_speculation_nothing_is_said_of_it(name: str) -> None:
+    written = write(name, decided(None))
+    body = "".join(x for x in written.text.splitlines(True) if not x.startswith("#"))
+    assert "specul" not in body
+    assert "# method because" in written.text
+
+
+def test_long_copies_are_cut_and_that_is_said() -> None:
+    written = write("vllm", decision("copies"))
+    assert any("16 tokens in place of 48" in n for n in written.notes)
+    short = decided(replace(COPIES, ngram=NgramSizes(3, 8)))
+    assert spoken("vllm", short)["num_speculative_tokens"] == 8
+    assert not any("in place of" in n for n in write("vllm", short).notes)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_a_draft_with_n_grams_is_refused(name: str) -> None:
+    both = Speculation(("ngram-mod", "draft-mtp"), ngram=NgramSizes(12, 48))
+    with pytest.raises(Unsayable, match="one way at a time"):
+        write(name, decided(both))
+
+
+def test_tensorrt_llm_joins_copies_with_heads_only() -> None:
+    both = Speculation(("ngram-mod", "draft-mtp"), ngram=NgramSizes(12, 48))
+    assert spoken("tensorrt-llm", decided(both))["sa_config"] == {"threshold": 12}
+    spec, draft = drafting("draft-simple", "a/b")
+    joined = replace(spec, methods=("ngram-mod", "draft-simple"), ngram=NgramSizes(12, 48))
+    with pytest.raises(Unsayable, match="Draft_Target together"):
+        write("tensorrt-llm", decided(joined, draft))
+
+
+def test_vocabularies_of_other_sizes() -> None:
+    assert DRAFT.vocabulary is not None
+    other = replace(DRAFT.vocabulary, n_tokens=DRAFT.vocabulary.n_tokens + 64, fingerprint="x")
+    d = decided(*drafting("draft-simple", "a/b", vocabulary=other))
+    assert spoken("vllm", d)["use_heterogeneous_vocab"] is True
+    for name in ("sglang", "tensorrt-llm"):
+        with pytest.raises(Unsayable, match="these differ"):
+            write(name, d)
+
+
+@pytest.mark.parametrize(
+    "repo", ["acme/eagle-tiny", "acme/Small-EAGLE3", "acme/x-dflash", "a/dspark"]
+)
+def test_names_that_vllm_takes_for_another_kind_are_refused(repo: str) -> None:
+    with pytest.raises(Unsayable, match="for another kind"):
+        write("vllm", decided(*drafting("draft-simple", repo)))
+    assert write("vllm", decided(*drafting("draft-eagle3", repo))).text  # said outright: kept
+
+
+def test_p_eagle_and_pard_draft_in_parallel() -> None:
+    heads = decision("eagle3", draft_repo="amazon/GPT-OSS-20B-P-EAGLE")
+    assert spoken("vllm", heads) == {
+        "method": "eagle3",
+        "model": "amazon/GPT-OSS-20B-P-EAGLE",
+        "num_speculative_tokens": 4,
+        "parallel_drafting": True,
+    }
+    pard = decision("simple", draft_repo="amd/PARD-Qwen3-0.6B")
+    assert spoken("vllm", pard)["method"] == "draft_model"
+    assert spoken("vllm", pard)["parallel_drafting"] is True
+    assert spoken("tensorrt-llm", pard)["decoding_type"] == "PARD"
+    for name, what in (("sglang", "one pass"), ("tensorrt-llm", "no P-EAGLE")):
+        with pytest.raises(Unsayable, match=what):
+            write(name, heads)
+    assert "parallel_drafting" not in spoken("vllm", decision("simple", draft_repo="a/leopard-1b"))
+
+
+def test_a_draft_repository_is_taken_where_nothing_drafts_here() -> None:
+    d = decided(None, draft_repo="amazon/Qwen3-P-EAGLE")
+    said = spoken("vllm", d)
+    assert (said["method"], said["num_speculative_tokens"]) == (
+        "eagle3",
+        d.plan.workload.n_max,
+    )
+    assert any("nothing here measured it" in n for n in write("vllm", d).notes)
+
+
+def test_the_repository_is_the_files_own_word_said_as_a_guess() -> None:
+    spec, draft = drafting("draft-simple", "acme/Small-1B")
+    d = decided(spec, draft, target=based(TARGET, "acme/Big-8B"), target_repo=None)
+    written = write("vllm", d)
+    assert loaded(written)["model"] == "acme/Big-8B"
+    assert sum("is a guess" in n for n in written.notes) == 2
+    tuned = replace(draft, names=replace(draft.names, finetune="Instruct"))
+    notes = " ".join(write("vllm", decided(spec, tuned)).notes)
+    assert "finetune 'Instruct'" in notes
+
+
+def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:
+    with pytest.raises(Unsayable, match="which Hugging Face repository") as e:
+        write("vllm", decided(None, target_repo=None))
+    assert "--target-repo" in e.value.hint
+    spec = Speculation(("draft-simple",), DRAFT.path)
+    with pytest.raises(Unsayable, match="no GGUF file can draft there") as e:
+        write("vllm", decided(spec, replace(DRAFT, names=replace(DRAFT.names, base_models=()))))
+    assert "--draft-repo" in e.value.hint
+    same = based(DRAFT, "acme/Big-8B")  # heads often name their target as their base
+    with pytest.raises(Unsayable, match="no GGUF file can draft"):
+        write("vllm", decided(spec, same))
+
+
+def test_a_head_only_file_is_in_the_targets_own_repository() -> None:
+    head = replace(DRAFT, kind="mtp-head", names=replace(DRAFT.names, base_models=()))
+    d = decided(Speculation(("draft-mtp",), head.path, n_max=3), head)
+    assert spoken("vllm", d) == {"method": "mtp", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    "repo", ["", "x", "a/b/c", "../x", "a b/c", "http://huggingface.co/a/b", "-a/b"]
+)
+@pytest.mark.parametrize("which", ["target_repo", "draft_repo"])
+def test_repositories_that_are_none(repo: str, which: str) -> None:
+    given: dict[str, Any] = {which: repo}
+    with pytest.raises(UsageError, match="it is OWNER/NAME"):
+        write("vllm", decided(None, **given))
+
+
+def test_the_users_own_spec_type_is_llama_servers() -> None:
+    with pytest.raises(Unsayable, match="llama-server's own"):
+        write("vllm", decided(None, None, "--spec-type", "ngram-simple"))
+
+
+def test_arguments_that_are_left_out_are_named() -> None:
+    notes = write("sglang", decided(None, None, "-ngl", "20")).notes
+    assert any(n.startswith("left out") and "-ngl" in n for n in notes)
+
+
+def test_several_mtp_heads_are_used_whole_times() -> None:
+    three = replace(TARGET, mtp_heads=3)
+    for k, kept in ((2, 2), (3, 3), (5, 3), (6, 6)):
+        d = decided(Speculation(("draft-mtp",), n_max=k), target=three)
+        assert spoken("vllm", d)["num_speculative_tokens"] == kept
+
+
+def test_machines_and_gpus() -> None:
+    d = decision("simple", nodes=2, gpus=2)
+    vllm = loaded(write("vllm", d))
+    keys = ("tensor-parallel-size", "pipeline-parallel-size", "nnodes")
+    assert [vllm[k] for k in keys] == [2, 2, 2]
+    sglang = loaded(write("sglang", d))
+    assert [sglang[k] for k in ("tp-size", "pp-size", "nnodes")] == [2, 2, 2]
+    block = loaded(write("sglang", decision("dflash", nodes=2, gpus=2)))
+    assert block["tp-size"] == 4
+    assert "pp-size" not in block  # SGLang refuses it there
+    with pytest.raises(Unsayable, match="MPI or Slurm"):
+        write("tensorrt-llm", d)
+    heads = max(TARGET.heads)
+    with pytest.raises(Unsayable, match="attention heads"):
+        write("vllm", decision("simple", gpus=heads + 1))
+
+
+def test_what_many_requests_leave_is_said_as_reported() -> None:
+    notes = " ".join(write("vllm", decision("simple")).notes)
+    assert "1.96x at 1, 1.21x at 128" in notes
+    assert "not measured here" in notes
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_kubernetes_takes_the_manifests(engine: str, nodes: int) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    d = decision("simple", key="secret", nodes=nodes, gpus=2)
+    text = write(f"{engine}-kubernetes", d).text
+    assert "secret\n" not in text
+    assert "&id" not in text
+    head, service = yaml.safe_load_all(text)
+    validate(service, "1.37", strict=True)
+    if nodes == 1:
+        validate(head, "1.37", strict=True)
+        pods = [head["spec"]["template"]["spec"]]
+    else:
+        group = head["spec"]["leaderWorkerTemplate"]
+        assert group["size"] == 2
+        pods = [group[t]["spec"] for t in ("leaderTemplate", "workerTemplate")]
+        words = " ".join(
+            pods[1]["containers"][0].get("args") or pods[1]["containers"][0]["command"]
+        )
+        assert "--node-rank $(LWS_WORKER_INDEX)" in words
+        assert ("--headless" in words) == (engine == "vllm")
+    for pod in pods:
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
+        validate(whole, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_compose_runs_one_service_or_two_by_profile(engine: str) -> None:
+    one = loaded(write(f"{engine}-compose", decision("simple", key="secret")))["services"]
+    (service,) = one.values()
+    folder = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
+    schema = json.loads((folder / "compose-spec.json").read_text())
+    for nodes in (1, 3):
+        made = loaded(write(f"{engine}-compose", decision("simple", nodes=nodes)))
+        jsonschema.Draft202012Validator(schema).validate(made)
+    assert all(isinstance(w, str) for w in service["command"])
+    assert service["ports"][0].startswith("127.0.0.1:8080:")
+    assert "secret" not in str(service)
+    two = loaded(write(f"{engine}-compose", decision("simple", nodes=3)))["services"]
+    assert [s["profiles"] for s in two.values()] == [["first"], ["other"]]
+    assert "${NODE_RANK:-1}" in two["other"]["command"]
+
+
+def test_options_of_other_engines_go_with_their_formats_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = str(MODELS / "target.gguf")
+    for words in (("--nodes", "2"), ("--target-repo", "a/b", "--format", "shell")):
+        assert run(["plan", model, *words]) == 2
+        assert f"{words[0]} is for another engine" in capsys.readouterr().err
+
+
+def test_plan_prints_it_and_says_the_rest_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", str(MODELS / "target.gguf"), "--draft", str(MODELS / "draft.gguf")]
+    words += [
+        "--llama-server",
+        str(Fake(tmp_path).path),
+        "--format",
+        "vllm",
+        "--target-repo",
+        "a/b",
+    ]
+    assert run([*words, "--draft-repo", "c/d"]) == 0
+    out = capsys.readouterr()
+    assert yaml.safe_load(out.out)["speculative-config"]["model"] == "c/d"
+    assert "vllm serve --config" in out.err
+    assert run(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: no GGUF file can draft there, and draft.gguf does not say")
+    assert len(err.splitlines()) == 2
+
+
+# --- the record against an installed package of that name ---------------------------------------
+
+
+def package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{name} is not installed: its fields are compared with the record only")
+    return Path(spec.origin).parent
+
+
+def fields(file: Path, name: str = "") -> set[str]:
+    """The fields of the classes in a file, read without importing it."""
+    classes = (n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ClassDef))
+    return {
+        s.target.id
+        for c in classes
+        if name in ("", c.name)
+        for s in c.body
+        if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+    }
+
+
+def test_the_installed_vllm_has_the_recorded_fields() -> None:
+    there = fields(package("vllm") / "config" / "speculative.py", "SpeculativeConfig")
+    assert set(record("vllm")["speculative"]) - there == set()
+
+
+def test_the_installed_sglang_has_the_recorded_fields() -> None:
+    folder = package("sglang") / "srt" / "arg_groups" / "fields"
+    there = {f.replace("_", "-") for file in folder.glob("*.py") for f in fields(file)}
+    recorded = {*record("sglang")["speculative"], *record("sglang")["config"]}
+    assert recorded - there == set()
