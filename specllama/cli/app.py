@@ -82,9 +82,9 @@ def _run(argv: Sequence[str]) -> int:
 
 @cache
 def _register() -> None:
-    from specllama.cli import demo, inspect, memory, pick_draft, plan, probe, results, serve
+    from specllama.cli import demo, inspect, lint, memory, pick_draft, plan, probe, results, serve
 
-    for command in (serve, plan, probe, pick_draft, memory, inspect, results, demo):
+    for command in (serve, plan, probe, pick_draft, lint, memory, inspect, results, demo):
         command.register(app)
 
 

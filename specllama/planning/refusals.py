@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
@@ -84,6 +84,20 @@ def longest_draft(spec: Speculation) -> int:
     return max(longest, spec.ngram.m if spec.uses_ngram and spec.ngram is not None else 0)
 
 
+def ended_servers(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[str, str, str]]:
+    """(option, what it did, what to do) of options that ended servers which draft like this."""
+    if any(m.startswith("ngram-") for m in methods) and user.on("--context-shift"):
+        why = "n-gram types with --context-shift ended servers (llama.cpp issue 21815)"
+        yield "--context-shift", why, "leave it out"
+    split = user.value("--split-mode")
+    if split in ("row", "tensor") and _BORROWING & set(methods):
+        why = (
+            f"-sm {split} with a draft that borrows the target's weights ended servers (llama.cpp "
+            "issues 26475, 27833)"
+        )
+        yield "--split-mode", why, "-sm layer does not"
+
+
 def limits(
     target: ModelInfo, choice: Choice, user: LaunchOptions, slot_context: int
 ) -> Iterator[str]:
@@ -92,14 +106,7 @@ def limits(
     if spec is None:
         return
     yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (llama.cpp b11549)"
-    if spec.uses_ngram and user.on("--context-shift"):
-        yield "n-gram types with --context-shift ended servers (llama.cpp issue 21815): leave it out"
-    split = user.value("--split-mode")
-    if split in ("row", "tensor") and _BORROWING & set(spec.methods):
-        yield (
-            f"-sm {split} with a draft that borrows the target's weights ended servers (llama.cpp "
-            "issues 26475, 27833): -sm layer does not"
-        )
+    yield from (f"{why}: {advice}" for _, why, advice in ended_servers(spec.methods, user))
     own = draft.context_length if draft is not None and draft.kind == "model" else None
     context = slot_context or target.context_length or 0
     if draft is not None and own and own < context:

@@ -1,0 +1,99 @@
+"""Servers in shell text: which words start one, with which variables and in which image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from specllama.formats import builds
+from specllama.formats.found import LLAMA, SGLANG, SHELL, VLLM, Command, Variable
+from specllama.formats.words import Word, split
+
+_LLAMA_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*$")
+_VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai(?::|$|@)")
+_SGLANG_IMAGE = re.compile(r"lmsysorg/sglang(?::|$|@)")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
+
+
+def shell(
+    text: str, start: int = 0, end: int | None = None, *, lines: bool = True
+) -> Iterator[Command]:
+    """The servers in text[start:end], which is shell text. Variables that are set on their own
+    count for the next one."""
+    loose: list[Variable] = []
+    for words in split(text, start, end, lines=lines):
+        variables = tuple(_assignments(words))
+        found = server(words)
+        if found is None:
+            nested = list(_nested(text, words))
+            loose += variables if not nested else ()
+            yield from (replace(c, variables=(*loose, *variables, *c.variables)) for c in nested)
+            continue
+        yield replace(found, variables=(*loose, *variables))
+        loose = []
+
+
+def server(words: Sequence[Word]) -> Command | None:
+    """The server that these words start."""
+    for i, word in enumerate(words):
+        program, at, build = _program(words, i, word.text)
+        if program:
+            return Command(
+                program,
+                tuple(words[at:]),
+                (SHELL,) * len(words[at:]),
+                words[at - 1].end,
+                build=build,
+            )
+    return None
+
+
+def image(name: str) -> tuple[str, int | None]:
+    """(what a container image runs, its build); "" when it is none of ours."""
+    if _LLAMA_IMAGE.search(name):
+        return LLAMA, builds.of_image(name)
+    if _VLLM_IMAGE.search(name):
+        return VLLM, None
+    return (SGLANG, None) if _SGLANG_IMAGE.search(name) else ("", None)
+
+
+def _program(words: Sequence[Word], i: int, text: str) -> tuple[str, int, int | None]:
+    """(program, index of its first argument, build) of what the word `i` names."""
+    name = re.split(r"[/\\]", text)[-1].lower().removesuffix(".exe")
+    after = words[i + 1].text if i + 1 < len(words) else ""
+    if name == "llama-server" or (name == "llama" and after == "serve"):
+        return LLAMA, i + 1 + (name == "llama"), None
+    if name in ("vllm", "sglang") and after == "serve":
+        return (VLLM if name == "vllm" else SGLANG), i + 2, None
+    if text.startswith("vllm.entrypoints."):
+        return VLLM, i + 1, None
+    if text == "sglang.launch_server":
+        return SGLANG, i + 1, None
+    kind, build = image(text)
+    # an image after docker's own options; `full` images take the tool's name first
+    skip = after in ("--server", "-s") and ":full" in text
+    return (kind, i + 1 + skip, build) if kind and i else ("", 0, None)
+
+
+def _assignments(words: Sequence[Word]) -> Iterator[Variable]:
+    """NAME=value before a program, after `export` and `env`, and behind docker's -e."""
+    for i, word in enumerate(words):
+        before = words[i - 1].text if i else ""
+        leading = all(
+            ASSIGNMENT.match(w.text) or w.text in ("export", "env", "exec") for w in words[:i]
+        )
+        docker = before in ("-e", "--env")
+        if (m := ASSIGNMENT.match(word.text)) and (leading or docker):
+            name = m[1]
+            yield Variable(
+                name, word.text[m.end() :], word.start, word.start + len(name), word.fixed
+            )
+
+
+def _nested(text: str, words: Sequence[Word]) -> Iterator[Command]:
+    """Servers in a quoted word: sh -c '…'."""
+    for word in words:
+        inside = text[word.start + 1 : word.end - 1]
+        if inside == word.text and re.search(r"(llama-server|vllm|sglang)\S*\s", inside):
+            yield from shell(text, word.start + 1, word.end - 1)

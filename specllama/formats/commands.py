@@ -1,0 +1,172 @@
+"""The servers that a text starts: a shell script or one command, YAML (llama-swap, compose,
+Kubernetes), a preset INI, a systemd unit, a Dockerfile. Read only; nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from specllama.errors import UsageError
+from specllama.formats import builds, yaml_commands
+from specllama.formats.command_lines import ASSIGNMENT, image, server, shell
+from specllama.formats.found import FLOW, INI, LLAMA, SHELL, Command, Variable
+from specllama.formats.words import Word, split
+
+SCRIPT, YAML, PRESET, UNIT, DOCKERFILE = "script", "yaml", "preset", "unit", "dockerfile"
+_INI_SECTION = re.compile(r"^\[([^\]]*)\]")
+_INI_PAIR = re.compile(r"^([A-Za-z_][\w.-]*)[ \t]*=[ \t]*([^#;\n]*)", re.M)
+
+
+def kind_of(name: str, text: str) -> str:
+    """What a file is, by its name, else by how it begins."""
+    path = Path(name.lower())
+    if path.suffix in (".yaml", ".yml"):
+        return YAML
+    if path.suffix == ".service":
+        return UNIT
+    if path.stem in ("dockerfile", "containerfile") or path.suffix in (".dockerfile",):
+        return DOCKERFILE
+    if path.suffix in (".ini", ".conf", ".cfg"):
+        return UNIT if re.search(r"^ExecStart\s*=", text, re.M) else PRESET
+    if not text.startswith("#!") and re.search(r"^(services|models):\s*$", text, re.M):
+        return YAML
+    return SCRIPT
+
+
+def read(text: str, kind: str = SCRIPT) -> tuple[Command, ...]:
+    """Every server that the text starts, in order. Raises UsageError for what cannot be read."""
+    readers = {
+        SCRIPT: _script,
+        YAML: _yaml,
+        PRESET: _preset,
+        UNIT: _unit,
+        DOCKERFILE: _dockerfile,
+    }
+    found = readers[kind](text)
+    return tuple(replace(c, line=_line(text, c)) for c in found)
+
+
+def _line(text: str, command: Command) -> int:
+    at = command.scalar.start if command.scalar is not None else command.begin
+    return text.count("\n", 0, at) + 1
+
+
+def _script(text: str) -> Iterator[Command]:
+    yield from shell(text)
+
+
+def bare(text: str) -> tuple[Command, ...]:
+    """Arguments alone, without the program: llama-server's."""
+    words = next(iter(split(text, lines=False)), [])
+    if not words or not words[0].text.startswith("-"):
+        return ()
+    return (Command(LLAMA, tuple(words), (SHELL,) * len(words), 0),)
+
+
+def _yaml(text: str) -> Iterator[Command]:
+    yield from yaml_commands.read(text)
+
+
+def _preset(text: str) -> Iterator[Command]:
+    """Sections of a llama-server preset. Every key has a value there."""
+    name, begin, words = "", 0, list[Word]()
+
+    def done() -> Iterator[Command]:
+        if words:
+            where = f"[{name}]" if name else ""
+            yield Command(LLAMA, tuple(words), (INI,) * len(words), begin, where)
+
+    at = 0
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        if section := _INI_SECTION.match(line):
+            yield from done()
+            name, begin, words = section[1], at, []
+        elif pair := _INI_PAIR.match(line):
+            key, value = pair[1], pair[2].rstrip()
+            start = at + pair.start(2)
+            words.append(Word(_dashed(key), at, at + len(key)))
+            words.append(Word(value, start, start + len(value)))
+        elif line.strip() and line.strip()[0] not in "#;":
+            raise UsageError(
+                f"line {number}: {line.strip()[:60]!r} is neither `key = value` nor [section]",
+                "A preset's keys begin in the first column, without dashes.",
+            )
+        at += len(line)
+    yield from done()
+
+
+def _dashed(key: str) -> str:
+    """The option that a key of a preset names: short ones have one dash."""
+    if key.startswith("LLAMA_ARG_"):
+        return key
+    return f"-{key}" if f"-{key}" in _short_names() else f"--{key}"
+
+
+def _short_names() -> set[str]:
+    caps = builds.capabilities()
+    return {n for o in caps.options for n in o.names if not n.startswith("--")} | {"-cd", "-dio"}
+
+
+def _unit(text: str) -> Iterator[Command]:
+    variables: list[Variable] = []
+    found: list[Command] = []
+    for m in re.finditer(
+        r"^(Environment|ExecStart)[ \t]*=[ \t]*((?:[^\n]*\\\n)*[^\n]*)", text, re.M
+    ):
+        for words in split(text, m.start(2), m.end(2), lines=False):
+            if m[1] == "ExecStart":
+                found += filter(None, [server(words)])
+            else:
+                variables += (v for w in words for v in _quoted_assignment(text, w))
+    yield from (replace(c, variables=tuple(variables)) for c in found)
+
+
+def _quoted_assignment(text: str, word: Word) -> Iterator[Variable]:
+    """Environment="NAME=value": the name begins behind the quote."""
+    if m := ASSIGNMENT.match(word.text):
+        start = text.index(m[1], word.start)
+        yield Variable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
+
+
+def _dockerfile(text: str) -> Iterator[Command]:
+    kind, build = "", None
+    variables: list[Variable] = []
+    words: list[Word] = []
+    styles: list[str] = []
+    begin = 0
+    for m in re.finditer(
+        r"^[ \t]*(FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:[^\n]*\\[ \t]*\n)*[^\n]*)", text, re.M | re.I
+    ):
+        word, start, end = m[1].upper(), m.start(2), m.end(2)
+        if word == "FROM":
+            kind, build = image(m[2].split()[0])
+            variables, words, styles = [], [], []
+            continue
+        if word == "ENV":
+            for line in split(text, start, end, lines=False):
+                variables += (v for w in line for v in _quoted_assignment(text, w))
+                if not ASSIGNMENT.match(line[0].text) and len(line) > 1:  # ENV NAME value
+                    a, b = line[0], line[1]
+                    variables.append(Variable(a.text, b.text, a.start, a.end, b.fixed))
+            continue
+        begin = begin or start
+        listed = m[2].lstrip().startswith("[")
+        parts = (
+            yaml_commands.items(text, start, end)
+            if listed
+            else [w for line in split(text, start, end, lines=False) for w in line]
+        )
+        if word == "ENTRYPOINT":
+            words, styles = [], []
+        words += parts
+        styles += [FLOW if listed else SHELL] * len(parts)
+    found = server(words)
+    if found is not None:
+        at = len(words) - len(found.words)
+        yield replace(found, styles=tuple(styles[at:]), variables=tuple(variables), build=build)
+    elif kind and words:
+        yield Command(
+            kind, tuple(words), tuple(styles), begin, variables=tuple(variables), build=build
+        )

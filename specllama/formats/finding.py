@@ -1,0 +1,100 @@
+"""What lint says of one command line, and the ways in which it is put right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specllama.engine.capabilities import Capabilities
+from specllama.formats.found import Change, Rename
+from specllama.formats.seen import Seen, Use
+
+# What comes of it: the server does not start; nothing drafts, or the option does nothing; it
+# serves, but slower, with more memory, or wrongly.
+ENDS, NOTHING, WORSE = "ends", "does nothing", "worse"
+Edits = tuple[Change | Rename, ...]
+
+_SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
+# What an option is for → its spellings, the newest first. Per n-gram type: {} is the type.
+_DRAFT_NAMES = {
+    "draft-length": ("--spec-draft-n-max", "--draft-max"),
+    "draft-minimum": ("--spec-draft-n-min", "--draft-min"),
+    "draft-file": ("-md",),
+    "draft-repo": ("-hfd",),
+}
+_NGRAM_NAMES = {
+    "draft-length": ("--spec-{}-size-m", "--spec-ngram-size-m"),
+    "ngram-length": ("--spec-{}-size-m", "--spec-ngram-size-m"),
+    "lookup": ("--spec-{}-size-n", "--spec-ngram-size-n"),
+    "min-hits": ("--spec-{}-min-hits", "--spec-ngram-min-hits"),
+}
+_MOD_NAMES = {
+    "draft-length": ("--spec-ngram-mod-n-max", "--draft-max"),
+    "ngram-length": ("--spec-ngram-mod-n-max", "--draft-max"),
+    "draft-minimum": ("--spec-ngram-mod-n-min", "--draft-min"),
+    "lookup": ("--spec-ngram-mod-n-match", "--spec-ngram-size-n"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`rule`: its name; `effect`: one of the three above; `words`: what it is about, as written;
+    `happens` and `fix`: sentences. `edits`: the fix as changes of the text, () = it is a user's
+    to make."""
+
+    rule: str
+    effect: str
+    words: str
+    happens: str
+    fix: str
+    edits: Edits = ()
+
+
+def remove(use: Use) -> Change:
+    return Change(use.at, use.count)
+
+
+def instead(use: Use, *new: str | int) -> Change:
+    return Change(use.at, use.count, new)
+
+
+def after(use: Use, *new: str | int) -> Change:
+    """Words put in behind an option."""
+    return Change(use.at + use.count, 0, new)
+
+
+def spellings(means: str, seen: Seen) -> tuple[str, ...]:
+    """The options that say `means` for the methods of this command line, in this build."""
+    if means.startswith("-"):
+        found = seen.caps.spelling(means)
+        return (found,) if found else ()
+    out: list[str | None] = []
+    if not seen.only_ngrams:
+        out.append(seen.caps.spelling(*_DRAFT_NAMES.get(means, ())))
+    # a length beside a draft method is the draft's; what else is for n-grams only goes to all
+    if seen.only_ngrams or means not in _DRAFT_NAMES:
+        types = seen.ngram_types or ("ngram-simple",)
+        for t in types:
+            out.append(seen.caps.spelling(*ngram_names(means, t)))
+    return tuple(dict.fromkeys(n for n in out if n))
+
+
+def ngram_names(means: str, method: str) -> Sequence[str]:
+    """The spellings of a size of an n-gram method, the newest first."""
+    if method == "ngram-mod":
+        return _MOD_NAMES.get(means, ())
+    if method not in _SIZED:
+        return ()
+    if means == "min-hits" and method != "ngram-map-k4v":
+        return ()  # the others never read it (ngram-map.cpp)
+    return [n.format(method) for n in _NGRAM_NAMES.get(means, ())]
+
+
+def spec_type(types: Sequence[str], caps: Capabilities) -> tuple[str, ...]:
+    """--spec-type for these methods as the build spells it; () where it takes none of them."""
+    known = [
+        "draft" if t == "draft-simple" and "draft" in caps.spec_types else t
+        for t in types
+        if t in caps.spec_types or (t == "draft-simple" and "draft" in caps.spec_types)
+    ]
+    return ("--spec-type", ",".join(known)) if known else ()

@@ -1,0 +1,95 @@
+"""What is known of flags that are gone, renamed, invented or another program's: flags.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specllama.config import read_toml
+
+REMOVED, INVENTED, FOREIGN = "removed", "invented", "foreign"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A flag that llama-server does not take (any more). `means`: see flags.toml. `pair`: two
+    values follow it."""
+
+    kind: str
+    takes_value: bool
+    means: str
+    why: str
+    pair: bool = False
+
+
+@dataclass(frozen=True)
+class BadBuild:
+    """A fault of the builds [first, last] with methods whose names begin with one of `types`.
+    `slots`: only with several."""
+
+    first: int
+    last: int
+    types: tuple[str, ...]
+    why: str
+    slots: bool = False
+
+
+@dataclass(frozen=True)
+class OtherEngine:
+    """`removed` and `foreign`: flag → what says it there today, "" = nothing. `methods`: names of
+    methods elsewhere → its own."""
+
+    removed: Mapping[str, str]
+    foreign: Mapping[str, str]
+    methods: Mapping[str, str]
+
+
+@cache
+def wrong() -> Mapping[str, Wrong]:
+    """Spelling → what is known of it."""
+    return {
+        name: Wrong(r["kind"], r["value"], r["means"], r["why"], r.get("pair", False))
+        for r in _data()["llama"]
+        for name in r["names"]
+    }
+
+
+def synthetic() -> tuple[Sequence[str], str]:
+    """Options that replace verification, and what that does."""
+    table = _data()["synthetic"]
+    return table["names"], table["why"]
+
+
+@cache
+def bad_builds() -> tuple[BadBuild, ...]:
+    return tuple(
+        BadBuild(r["first"], r["last"], tuple(r["types"].split()), r["why"], r.get("slots", False))
+        for r in _data()["bad_build"]
+    )
+
+
+def types() -> Mapping[str, str]:
+    """Values of --spec-type that llama.cpp does not take → the one that is meant."""
+    found: Mapping[str, str] = _data()["types"]
+    return found
+
+
+def variables() -> Mapping[str, str]:
+    """Variables that were renamed in b8943 → their names since."""
+    found: Mapping[str, str] = _data()["variables"]
+    return found
+
+
+@cache
+def other_engine(name: str) -> OtherEngine:
+    """`name`: vllm or sglang."""
+    table = _data()[name]
+    return OtherEngine(table["removed"], table["foreign"], table["methods"])
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return read_toml(Path(__file__).with_name("flags.toml"))

@@ -1,0 +1,186 @@
+"""A server's command line as it stands in somebody's text, and how a change is written there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, replace
+
+from specllama.formats.words import Word
+
+# How words stand in a text: SHELL parted by blanks; FLOW and BLOCK, items of a YAML or JSON list;
+# INI, one option a line.
+SHELL, FLOW, BLOCK, INI = "shell", "flow", "block", "ini"
+LLAMA, VLLM, SGLANG = "llama-server", "vLLM", "SGLang"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """NAME=value that the server is started with; text[start:end] is the name. `start` -1: it
+    is set outside of the text."""
+
+    name: str
+    value: str
+    start: int = -1
+    end: int = -1
+    fixed: bool = True
+
+    @property
+    def in_text(self) -> bool:
+        return self.start >= 0
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A quoted YAML text whose escapes part it from its value: it is written anew as a whole."""
+
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """One server. `words`: its arguments; `styles`: how each of them is written. `where`: what it
+    is called in the file. `build`: of the image it runs in. `begin`: where an argument goes when
+    there is none yet."""
+
+    program: str
+    words: tuple[Word, ...]
+    styles: tuple[str, ...]
+    begin: int
+    where: str = ""
+    line: int = 1
+    build: int | None = None
+    variables: tuple[Variable, ...] = ()
+    scalar: Scalar | None = None
+
+    @property
+    def paired(self) -> bool:
+        """Every option has a value, as in an INI file."""
+        return INI in self.styles
+
+
+@dataclass(frozen=True)
+class Change:
+    """words[at:at+count] become `new`: texts, and numbers of words that stay as they are
+    written."""
+
+    at: int
+    count: int
+    new: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A variable gets another name."""
+
+    variable: Variable
+    name: str
+
+
+def edited(text: str, command: Command, changes: tuple[Change | Rename, ...]) -> str:
+    """The file's text with all changes made, the last one in it first, so that the places of
+    the others stay."""
+    if (scalar := command.scalar) is not None and any(isinstance(c, Change) for c in changes):
+        value = edited(scalar.value, replace(command, scalar=None), changes)
+        quoted = json.dumps(value, ensure_ascii=False)
+        return text[: scalar.start] + quoted + text[scalar.end :]
+
+    def place(change: Change | Rename) -> int:
+        if isinstance(change, Rename):
+            return change.variable.start
+        words = command.words
+        return words[change.at].start if change.at < len(words) else len(text)
+
+    source = text
+    for change in sorted(changes, key=place, reverse=True):
+        text = _applied(text, source, command, change)
+    return text
+
+
+def _applied(text: str, source: str, command: Command, change: Change | Rename) -> str:
+    """One change. `source`: the text before any of them."""
+    if isinstance(change, Rename):
+        v = change.variable
+        return text[: v.start] + change.name + text[v.end :]
+    if change.at < len(command.words):
+        style = command.styles[change.at]
+    else:
+        style = command.styles[-1] if command.styles else SHELL
+    new = [
+        source[command.words[n].start : command.words[n].end] if isinstance(n, int) else n
+        for n in change.new
+    ]
+    written = [
+        t if isinstance(n, int) else _quoted(t, style) for t, n in zip(new, change.new, strict=True)
+    ]
+    if style == INI:
+        return _ini(text, command, change, new)
+    if not change.count:
+        at = command.words[change.at - 1].end if change.at else command.begin
+        glue = _glue(text, at, style, command)
+        return text[:at] + "".join(glue + w for w in written) + text[at:]
+    start = command.words[change.at].start
+    end = command.words[change.at + change.count - 1].end
+    if not written:
+        start, end = _whole(text, start, end, style)
+        return text[:start] + text[end:]
+    glue = _glue(text, command.words[change.at].start, style, command)
+    return text[:start] + glue.join(written) + text[end:]
+
+
+def _quoted(word: str, style: str) -> str:
+    if style == SHELL:
+        return shlex.quote(word)
+    return word if style == INI else json.dumps(word, ensure_ascii=False)
+
+
+def _glue(text: str, at: int, style: str, command: Command) -> str:
+    """What stands between two words here."""
+    if style == FLOW:
+        return ", "
+    if style == BLOCK:
+        begin = text.rfind("\n", 0, at) + 1
+        indent = re.match(r"[ \t]*", text[begin:])
+        return "\n" + (indent[0] if indent else "") + "- "
+    return " "
+
+
+def _whole(text: str, start: int, end: int, style: str) -> tuple[int, int]:
+    """The span of words with the blanks, the comma or the line that goes with them."""
+    if style == SHELL:
+        before = re.search(r"(?:\s|\\\r?\n)*$", text[:start])
+        return (before.start() if before else start), end
+    if style == BLOCK:
+        close = text.find("\n", end)
+        return text.rfind("\n", 0, start) + 1, len(text) if close < 0 else close + 1
+    behind = re.match(r"\s*,\s*", text[end:])
+    if behind:
+        return start, end + behind.end()
+    before = re.search(r",\s*$", text[:start])
+    return (before.start() if before else start), end
+
+
+def _ini(text: str, command: Command, change: Change, new: list[str]) -> str:
+    """Lines `key = value`: the words come in pairs, keys with their dashes."""
+    lines: list[str] = []
+    for given, word in zip(change.new, new, strict=True):
+        name = isinstance(given, str) and re.match("-+[A-Za-z]", given)
+        if name or (isinstance(given, int) and given % 2 == 0):
+            lines.append(f"{word.lstrip('-')} = ")
+        else:
+            lines[-1] += word
+    written = "".join(f"{line}{'true' if line.endswith('= ') else ''}\n" for line in lines)
+    if change.count:
+        start = text.rfind("\n", 0, command.words[change.at].start) + 1
+        close = text.find("\n", command.words[change.at + change.count - 1].end)
+    else:
+        last = command.words[change.at - 1].end if change.at else command.begin
+        close = text.find("\n", last)
+        start = len(text) if close < 0 else close + 1
+    end = len(text) if close < 0 else close + 1
+    if start == len(text) and text and not text.endswith("\n"):
+        written = "\n" + written
+    return text[:start] + written + text[end:]

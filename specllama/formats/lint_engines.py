@@ -1,0 +1,227 @@
+"""Flags of speculation given to vLLM and SGLang: those that are gone, and those of other
+programs. Facts: flags.toml."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specllama.formats import flags
+from specllama.formats.finding import ENDS, Edits, Finding
+from specllama.formats.found import VLLM, Change, Command
+from specllama.formats.seen import lookup_name
+
+_CONFIG = ("--speculative-config", "-sc")
+_SWITCHES = {"-fa", "--flash-attn", "--speculative-disable-mqa-scorer"}
+_NUMBERS = {
+    "num_speculative_tokens",
+    "prompt_lookup_max",
+    "prompt_lookup_min",
+    "draft_tensor_parallel_size",
+    "max_model_len",
+}
+_GONE = ("medusa", "mlp_speculator")
+
+
+@dataclass(frozen=True)
+class _Flag:
+    name: str
+    value: str
+    at: int
+    count: int
+    fixed: bool
+    written: str
+
+
+def findings(command: Command) -> Iterator[Finding]:
+    vllm = command.program == VLLM
+    table = flags.other_engine("vllm" if vllm else "sglang")
+    given = list(_flags(command))
+    wrong = [f for f in given if f.name in table.removed or f.name in table.foreign]
+    for n, flag in enumerate(wrong):
+        gone = flag.name in table.removed
+        means = table.removed[flag.name] if gone else table.foreign[flag.name]
+        edits: Edits = ()
+        if vllm and not means.startswith("-") and means:
+            if n == _first_of_config(wrong, table):
+                edits = _config(given, wrong, table)
+            fix = f'--speculative-config with "{means}"'
+        else:
+            value = table.methods.get(flag.value, flag.value)
+            new = (means, value) if means and means not in {f.name for f in given} else ()
+            edits = (Change(flag.at, flag.count, new),) if flag.fixed else ()
+            fix = " ".join(new) or "take it out"
+        yield Finding(
+            "removed-flag" if gone else "other-engine-flag",
+            ENDS,
+            f"{flag.written} {flag.value}".strip(),
+            f"{flag.name}: "
+            + (f"{command.program} has it no more" if gone else f"{command.program} never had it")
+            + " and ends at once",
+            fix,
+            edits,
+        )
+    if vllm:
+        yield from _bad_config(given, table)
+    else:
+        yield from _sglang(given, table, len(command.words))
+
+
+def _flags(command: Command) -> Iterator[_Flag]:
+    at = 0
+    while at < len(command.words):
+        word = command.words[at]
+        name, equals, value = lookup_name(word.text).partition("=")
+        if equals:
+            value = word.text.partition("=")[2]
+        count = 1
+        if word.text.startswith("-"):
+            following = command.words[at + 1 : at + 2]
+            if not equals and following and not _is_flag(following[0].text, name):
+                value, count = following[0].text, 2
+            fixed = word.fixed and all(w.fixed for w in command.words[at : at + count])
+            yield _Flag(name, value, at, count, fixed, name)
+        at += count
+
+
+def _is_flag(text: str, before: str) -> bool:
+    """Whether the word behind a flag is another one; a switch has no value either."""
+    return text.startswith("-") or (before in _SWITCHES and text not in ("on", "off", "auto"))
+
+
+def _first_of_config(wrong: list[_Flag], table: flags.OtherEngine) -> int:
+    """The flag whose place the new --speculative-config takes."""
+    for n, flag in enumerate(wrong):
+        means = table.removed.get(flag.name) or table.foreign.get(flag.name) or ""
+        if means and not means.startswith("-"):
+            return n
+    return -1
+
+
+def _config(given: list[_Flag], wrong: list[_Flag], table: flags.OtherEngine) -> Edits:
+    """All old flags folded into one --speculative-config."""
+    old = next((f for f in given if f.name in _CONFIG), None)
+    config: dict[str, Any] = dict(_parsed(old.value) or {}) if old is not None else {}
+    parts: list[_Flag] = []
+    for flag in wrong:
+        key = table.removed.get(flag.name) or table.foreign.get(flag.name) or ""
+        if not key or key.startswith("-"):
+            continue
+        if not flag.fixed:
+            return ()
+        parts.append(flag)
+        config.setdefault(key, _value(key, flag.value, table.methods))
+    if config.get("model") == "ngram":
+        config.pop("model")
+        config.setdefault("method", "ngram")
+    if "method" not in config:
+        lookup = "prompt_lookup_max" in config or "prompt_lookup_min" in config
+        config["method"] = "draft_model" if "model" in config or not lookup else "ngram"
+    if config["method"] not in ("suffix",):
+        config.setdefault("num_speculative_tokens", 5)
+    ordered = {k: config[k] for k in ("method", "model", *config) if k in config}
+    first = parts[0] if old is None else old
+    kept = Change(first.at, first.count, ("--speculative-config", json.dumps(ordered)))
+    return (kept, *(Change(f.at, f.count) for f in parts if f is not first))
+
+
+def _value(key: str, text: str, methods: Mapping[str, str]) -> object:
+    if key == "model" and methods.get(text) == "ngram":
+        return "ngram"
+    if key == "method":
+        return methods.get(text, text)
+    if key in _NUMBERS and text.isdigit():
+        return int(text)
+    return True if key == "parallel_drafting" else text
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Finding]:
+    for flag in given:
+        if flag.name not in _CONFIG or not flag.fixed:
+            continue
+        config = _parsed(flag.value)
+        shown = f"{flag.written} {flag.value}"
+        if config is None:
+            yield Finding(
+                "bad-config", ENDS, shown, "its value is no JSON object: vLLM ends", "correct it"
+            )
+            continue
+        method = config.get("method")
+        if method in _GONE:
+            happens = f"vLLM has the method {method} no more"
+            yield Finding("unknown-method", ENDS, shown, happens, "use eagle3, mtp or draft_model")
+        elif (
+            isinstance(method, str) and method in table.methods and table.methods[method] != method
+        ):
+            new = {**config, "method": table.methods[method]}
+            yield Finding(
+                "unknown-method",
+                ENDS,
+                shown,
+                f"{method} is not vLLM's name of it",
+                f'"method": "{table.methods[method]}"',
+                (Change(flag.at, flag.count, (flag.name, json.dumps(new))),),
+            )
+        if "tensor_parallel_size" in config:
+            new = {
+                ("draft_" + k if k == "tensor_parallel_size" else k): v for k, v in config.items()
+            }
+            yield Finding(
+                "bad-config",
+                ENDS,
+                shown,
+                "tensor_parallel_size is the target's: vLLM ends at it here",
+                "draft_tensor_parallel_size",
+                (Change(flag.at, flag.count, (flag.name, json.dumps(new))),),
+            )
+
+
+_TRIPLE = ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens")
+
+
+def _sglang(given: list[_Flag], table: flags.OtherEngine, end: int) -> Iterator[Finding]:
+    for flag in given:
+        meant = table.methods.get(flag.value)
+        if flag.name == "--speculative-algorithm" and meant and flag.fixed:
+            yield Finding(
+                "unknown-method",
+                ENDS,
+                f"{flag.written} {flag.value}",
+                f"{flag.value} is not SGLang's name of it",
+                f"{flag.name} {meant}",
+                (Change(flag.at, flag.count, (flag.name, meant)),),
+            )
+    algorithm = next((f.value.upper() for f in given if f.name == "--speculative-algorithm"), "")
+    some = {f.name: f for f in given if f.name in _TRIPLE}
+    if algorithm in ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE") and 0 < len(some) < 3:
+        new = _completed(some)
+        yield Finding(
+            "incomplete",
+            ENDS,
+            " ".join(f"{f.written} {f.value}" for f in some.values()),
+            "SGLang takes steps, top-k and draft tokens all three or none of them",
+            "add " + (" ".join(new) or "the others, or leave all three out"),
+            (Change(end, 0, new),) if new else (),
+        )
+
+
+def _completed(some: Mapping[str, _Flag]) -> tuple[str, ...]:
+    """What is missing for a chain: top-k 1, and a token more than steps (hook, 1255-1266)."""
+    steps, topk, tokens = _TRIPLE
+    chain = topk not in some or some[topk].value == "1"
+    given = some.get(steps) or some.get(tokens)
+    if not chain or given is None or not given.value.isdigit():
+        return ()
+    n = int(given.value) - (given.name == tokens)
+    wanted = {steps: str(max(n, 1)), topk: "1", tokens: str(max(n, 1) + 1)}
+    return tuple(w for name in _TRIPLE if name not in some for w in (name, wanted[name]))

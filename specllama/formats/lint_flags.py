@@ -1,0 +1,273 @@
+"""Options that this build of llama-server does not take, or not in that form."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+
+from specllama.engine.capabilities import MAINLINE
+from specllama.formats import builds, flags
+from specllama.formats.finding import (
+    ENDS,
+    NOTHING,
+    Edits,
+    Finding,
+    instead,
+    remove,
+    spec_type,
+    spellings,
+)
+from specllama.formats.found import Change, Rename
+from specllama.formats.seen import Seen, Use, find, is_option
+
+_RULES = {
+    flags.REMOVED: "removed-flag",
+    flags.INVENTED: "invented-flag",
+    flags.FOREIGN: "other-engine-flag",
+}
+_FLASH = {"on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"}
+_TYPO = 0.93  # so alike that --fix takes it for one
+# Newer spellings → what they are for, for builds that have an older one.
+_MEANS = {"--spec-draft-n-max": "draft-length", "--spec-draft-n-min": "draft-minimum"}
+_SIZE = re.compile(r"--spec-ngram-(?:simple|map-k|map-k4v)-(size-n|size-m|min-hits)")
+_SIZE_MEANS = {"size-n": "lookup", "size-m": "ngram-length", "min-hits": "min-hits"}
+
+
+def findings(seen: Seen) -> Iterator[Finding]:
+    for use in seen.uses:
+        if not use.usable:
+            yield _unknown(seen, use)
+        else:
+            yield from _values(seen, use)
+    for number in seen.stray:
+        yield _stray(seen, number)
+    yield from _variables(seen)
+
+
+def _unknown(seen: Seen, use: Use) -> Finding:
+    shown = seen.show(use)
+    if (wrong := seen.wrong(use)) is not None and seen.caps.flavour == MAINLINE:
+        edits = _translated(seen, use, wrong.means)
+        fix = _as_words(seen, edits) if edits else "take it out"
+        return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.why}", fix, edits)
+    name, equals, value = use.name.partition("=")
+    if equals and is_option(name, seen.caps):
+        fixed = seen.word(use.at).fixed
+        return Finding(
+            "equals-sign",
+            ENDS,
+            shown,
+            f"llama-server takes no {name}=…: it looks for an option of that whole name",
+            f"two words: {name} {value}",
+            (instead(use, name, value),) if fixed else (),
+        )
+    if (span := builds.since(use.name)) is not None and seen.caps.flavour == MAINLINE:
+        return _of_other_builds(seen, use, span)
+    known = [n for o in seen.caps.options if not o.removed for n in o.names]
+    near = next(iter(difflib.get_close_matches(use.name, known, n=1, cutoff=0.75)), "")
+    typo = bool(near) and difflib.SequenceMatcher(None, use.name, near).ratio() >= _TYPO
+    return Finding(
+        "unknown-flag",
+        ENDS,
+        shown,
+        f"this llama-server has no option {use.name} ({seen.caps.label}) and ends at once",
+        f"did you mean {near}?" if near else "take it out",
+        (Change(use.at, 1, (near,)),) if typo else (),
+    )
+
+
+def _of_other_builds(seen: Seen, use: Use, span: tuple[int, int]) -> Finding:
+    first, last = span
+    late = (seen.caps.build or builds.NEWEST) > last
+    size = _SIZE.fullmatch(use.name)
+    means = _MEANS.get(use.name) or (_SIZE_MEANS[size[1]] if size else "")
+    others = find(use.name, builds.capabilities(min(last, builds.NEWEST)))
+    names = spellings(means, seen) if means else ()
+    if not names and others is not None:
+        found = seen.caps.spelling(*others.names)
+        names = (found,) if found else ()
+    why = f"removed after b{last}" if late else f"first in b{first}"
+    return Finding(
+        "removed-flag" if late else "too-new-flag",
+        ENDS,
+        seen.show(use),
+        f"{use.name}: {why}, this is {seen.caps.label}: llama-server ends at once",
+        f"{names[0]} there" if names else ("take it out" if late else f"use build ≥ b{first}"),
+        (instead(use, names[0], *use.values),) if names else (),
+    )
+
+
+def _translated(seen: Seen, use: Use, means: str) -> Edits:
+    """Changes that say the same as the build takes it; what is said already goes."""
+    if means == "load-mode":
+        return _load_mode(seen)
+    if means == "config":
+        return _vllm_config(seen, use)
+    if means == "types" or means.startswith("types:"):
+        return _types(seen, use, means)
+    names = [n for n in spellings(means, seen) if not _given(seen, n)] if means else []
+    if not names or not use.values:
+        return (remove(use),)
+    return (instead(use, *(w for n in names for w in (n, use.values[0]))),)
+
+
+def _given(seen: Seen, name: str) -> bool:
+    return any(u.usable for u in seen.all(name))
+
+
+def _types(seen: Seen, use: Use, means: str) -> Edits:
+    """`--speculative-algorithm X`, `--draft-self`: a --spec-type, unless there is one."""
+    if seen.all("--spec-type"):
+        return (remove(use),)
+    if means == "types":
+        text = seen.word(use.values[0]).text.lower() if use.values else ""
+        meant = flags.types().get(text, text)
+    else:
+        meant = means.partition(":")[2]
+    words = spec_type([meant], seen.caps)
+    return (instead(use, *words),) if words else (remove(use),)
+
+
+def _load_mode(seen: Seen) -> Edits:
+    """--mlock and its like as one -lm."""
+    old = [u for u in seen.uses if (w := seen.wrong(u)) and w.means == "load-mode"]
+    names = {u.name for u in old}
+    lock = "--mlock" in names
+    if names & {"-dio", "--direct-io"}:
+        mode = "dio"
+    elif "--no-mmap" in names:
+        mode = "mlock" if lock else "none"
+    else:
+        mode = "mmap+mlock" if lock else "mmap" if "--mmap" in names else "auto"
+    keep = mode != "auto" and not _given(seen, "-lm")
+    first = instead(old[0], "-lm", mode) if keep else remove(old[0])
+    # back to front, so that the numbers of the words before stay right
+    return (*(remove(u) for u in reversed(old[1:])), first)
+
+
+def _vllm_config(seen: Seen, use: Use) -> Edits:
+    """vLLM's JSON as options of llama-server."""
+    try:
+        given = json.loads(seen.word(use.values[0]).text) if use.values else {}
+    except ValueError:
+        given = {}
+    if not isinstance(given, dict):
+        given = {}
+    words: list[str] = []
+    method = str(given.get("method", "draft_model" if given.get("model") else ""))
+    meant = flags.types().get(method.lower(), "")
+    if not seen.all("--spec-type"):
+        words += spec_type([meant], seen.caps)
+    if given.get("model") and not seen.has_draft:
+        words += ["-md", str(given["model"])]
+    ngram = meant.startswith("ngram-")
+    for key, name in (
+        ("num_speculative_tokens", f"--spec-{meant}-size-m" if ngram else "--spec-draft-n-max"),
+        ("prompt_lookup_max", f"--spec-{meant}-size-n"),
+    ):
+        value = given.get(key)
+        if isinstance(value, int) and seen.caps.spelling(name) and not _given(seen, name):
+            words += [name, str(value)]
+    return (instead(use, *words),) if words else (remove(use),)
+
+
+def _values(seen: Seen, use: Use) -> Iterator[Finding]:
+    option = use.option
+    assert option is not None
+    words = [seen.word(v) for v in use.values]
+    if "--flash-attn" in option.names and option.hint:
+        if not words or (words[0].fixed and words[0].text.lower() not in _FLASH):
+            yield _bare_flash(seen, use)
+        return
+    if seen.command.paired and not option.hint:
+        return
+    if len(words) < option.arity:
+        behind = use.at + use.count
+        next_is = seen.word(behind).text if behind < len(seen.command.words) else "the end"
+        yield Finding(
+            "missing-value",
+            ENDS,
+            seen.show(use),
+            f"{use.name} needs a value ({option.hint}), and {next_is} follows",
+            "give it one",
+        )
+    elif option.hint == "N" and words[0].fixed and not _number(words[0].text, use):
+        yield Finding(
+            "bad-value",
+            ENDS,
+            seen.show(use),
+            f"{use.name} takes a number, not {words[0].text!r}",
+            "give a number",
+        )
+
+
+def _number(text: str, use: Use) -> bool:
+    if text in ("auto", "all") and any("gpu-layers" in n or n.endswith("ngl") for n in use.names):
+        return True
+    return re.match(r"\s*[-+]?(\d|\.\d|inf)", text) is not None  # as std::stoi begins
+
+
+def _bare_flash(seen: Seen, use: Use) -> Finding:
+    behind = use.at + 1
+    # what stands behind is another option, or a word of its own
+    loose = use.values and is_option(seen.word(behind).text, seen.caps)
+    edits: Edits = (Change(use.at, 1 if loose or not use.values else 2, (use.at, "on")),)
+    return Finding(
+        "bare-flag",
+        ENDS,
+        use.written,
+        f"{use.written} needs on, off or auto from August 2025 on: it takes the next word for that",
+        f"{use.written} on",
+        edits,
+    )
+
+
+def _stray(seen: Seen, number: int) -> Finding:
+    word = seen.word(number)
+    before = seen.word(number - 1).text if number else ""
+    switch = find(before, seen.caps) if before.startswith("-") else None
+    takes_none = switch is not None and not switch.removed and not switch.hint
+    known = takes_none and word.text.lower() in _FLASH
+    return Finding(
+        "stray-word",
+        ENDS,
+        word.text,
+        f"{before} takes no value: llama-server ends at {word.text!r}"
+        if takes_none
+        else f"{word.text!r} is no option: llama-server ends at it",
+        "take it out",
+        (Change(number, 1),) if known else (),
+    )
+
+
+def _variables(seen: Seen) -> Iterator[Finding]:
+    build = seen.caps.build or seen.caps.at_least or builds.NEWEST
+    if seen.caps.flavour != MAINLINE or build < builds.DRAFT_FLAGS_REMOVED:
+        return
+    for v in seen.command.variables:
+        name = flags.variables().get(v.name)
+        if name is None:
+            continue
+        fatal = v.name in ("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_DRAFT_MIN")
+        yield Finding(
+            "fatal-variable" if fatal else "renamed-variable",
+            ENDS if fatal else NOTHING,
+            f"{v.name}={v.value}",
+            "llama-server reads it and ends: it stands for an option that was removed"
+            if fatal
+            else f"it was renamed in b{builds.DRAFT_FLAGS_REMOVED}: llama-server ignores it",
+            f"{name}={v.value}" if v.in_text else f"unset {v.name}",
+            (Rename(v, name),) if v.in_text else (),
+        )
+
+
+def _as_words(seen: Seen, edits: Edits) -> str:
+    """The words that changes put in."""
+    said = [
+        " ".join(seen.word(n).text if isinstance(n, int) else n for n in e.new)
+        for e in edits
+        if isinstance(e, Change) and e.new
+    ]
+    return " ".join(said) or "take it out"

@@ -1,0 +1,91 @@
+"""What would end the server or leaves nothing to draft, by the rules that serve itself asks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from specllama.engine.launch_options import Given, LaunchOptions
+from specllama.engine.settings import NgramSizes, Settings, Speculation
+from specllama.errors import UsageError
+from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove
+from specllama.formats.seen import Seen
+from specllama.planning import refusals
+from specllama.planning.choose import Choice
+from specllama.planning.files import named
+
+_AUTO_SLOTS = 4  # without -np (llama.cpp, server.cpp)
+
+
+def findings(seen: Seen) -> Iterator[Finding]:
+    user = _options(seen)
+    slots = _slots(seen)
+    try:
+        refusals.check(Settings(Path(), "127.0.0.1", 8080, parallel=slots), user)
+    except UsageError as e:
+        yield _refused(e)
+        return  # what follows reads the same values
+    if not seen.types:
+        return
+    try:
+        suited = refusals.suited(Choice(_speculation(seen), "", ()), user, slots)
+    except UsageError as e:
+        yield _refused(e)
+    else:
+        if suited.speculation is None:
+            why = suited.because
+            yield Finding(
+                "nothing-to-draft", NOTHING, why.split(":")[0], why, "take the speculation out"
+            )
+    for option, why, advice in refusals.ended_servers(seen.types, user):
+        use = seen.last(option)
+        edits = (remove(use),) if use is not None and advice == "leave it out" else ()
+        yield Finding(
+            "harmful-flag", WORSE, seen.show(use) if use is not None else option, why, advice, edits
+        )
+
+
+def _refused(e: UsageError) -> Finding:
+    # serve's own words for where an option stands have no place here
+    what = e.message.replace(" after --", "")
+    return Finding("refused", ENDS, what.split(":")[0], what, "correct it, or leave it out")
+
+
+def _options(seen: Seen) -> LaunchOptions:
+    """The options whose values are known; files that are not here are on another machine."""
+    given = tuple(
+        Given(u.option, (u.name, *(seen.word(v).text for v in u.values)))
+        for u in seen.uses
+        if u.option is not None
+        and not u.option.removed
+        and len(u.values) == u.option.arity
+        and all(seen.word(v).fixed for v in u.values)
+    )
+    user = LaunchOptions(given)
+    return user.without({name for name, file in named(user) if not os.path.isfile(file)})
+
+
+def _slots(seen: Seen) -> int:
+    word = seen.value("--parallel")
+    known = word is not None and re.fullmatch(r"\d{1,9}", word.text)
+    return max(1, int(word.text)) if known and word is not None else _AUTO_SLOTS
+
+
+def _speculation(seen: Seen) -> Speculation:
+    """The lengths that the command line asks for; llama.cpp's own where it says nothing."""
+
+    def number(name: str, default: int) -> int:
+        word = seen.value(name)
+        found = word is not None and re.fullmatch(r"\d{1,9}", word.text)
+        return int(word.text) if found and word is not None else default
+
+    lengths = [
+        number("--spec-ngram-mod-n-max", 64)
+        if t == "ngram-mod"
+        else number(f"--spec-{t}-size-m", 48)
+        for t in seen.ngram_types
+    ]
+    sizes = NgramSizes(12, max(lengths)) if lengths else None
+    return Speculation(seen.types, n_max=number("--spec-draft-n-max", 3), ngram=sizes)

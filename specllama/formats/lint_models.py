@@ -1,0 +1,210 @@
+"""Whether target and draft of a command line fit: by the files where they exist, by names where
+they do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict, verdict
+from specllama.engine.capabilities import MAINLINE
+from specllama.engine.loading import refusal
+from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, after, remove, spec_type
+from specllama.formats.found import Change
+from specllama.formats.lint_spec import retyped
+from specllama.formats.seen import Seen
+from specllama.gguf import GgufError, ModelInfo
+
+# Reads a model file; None when there is none. Raises GgufError for one that is no GGUF.
+Models = Callable[[str], ModelInfo | None]
+
+SNIFFS = 10423  # first build that tells a sidecar's type by the file (arg.cpp)
+_SNIFFED = ("dflash", "dspark", "mtp-head")
+_BY_NAME = (
+    (r"(^|[^a-z])mtp([^a-z]|$)", "draft-mtp"),
+    (r"eagle-?3", "draft-eagle3"),
+    (r"dflash", "draft-dflash"),
+    (r"dspark", "draft-dspark"),
+)
+_NEED_A_FILE = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
+
+
+def findings(seen: Seen, models: Models) -> Iterator[Finding]:
+    try:
+        target, draft = _model(seen, models, "-m"), _model(seen, models, "-md")
+    except GgufError as e:
+        yield Finding("refused-file", ENDS, e.message.split(":")[0], e.message, "get it again")
+        return
+    yield from _no_type(seen, draft)
+    yield from _no_draft(seen, target)
+    if target is not None:
+        yield from _target(seen, target)
+    if target is None or draft is None or not _draft_counts(seen):
+        return
+    if seen.word(_at(seen, "-m")).text == seen.word(_at(seen, "-md")).text:
+        yield _same(seen)
+    elif not (found := verdict(target, draft, seen.caps)).ok:
+        yield _misfit(seen, f"{found.detail} ({found.rule})", draft)
+    elif draft.kind == "model" and draft.file_bytes > target.file_bytes:
+        yield _swapped(seen, target, draft)
+    else:
+        yield from _wrong_type(seen, draft)
+
+
+def _at(seen: Seen, name: str) -> int:
+    use = seen.last(name)
+    return use.values[0] if use is not None and use.values else -1
+
+
+def _model(seen: Seen, models: Models, name: str) -> ModelInfo | None:
+    word = seen.value(name)
+    return models(word.text) if word is not None and word.fixed else None
+
+
+def _draft_counts(seen: Seen) -> bool:
+    return seen.caps.flavour != MAINLINE or bool(seen.draft_types) or not seen.has_types
+
+
+def method_of(seen: Seen, draft: ModelInfo | None) -> str:
+    """The method that a draft is for: by its file, else by its name."""
+    if draft is not None:
+        return METHOD_OF_KIND.get(draft.kind, "draft-simple")
+    word = seen.value("-md") or seen.value("-hfd")
+    name = re.split(r"[/\\]", word.text.lower())[-1] if word is not None else ""
+    return next((m for pattern, m in _BY_NAME if re.search(pattern, name)), "draft-simple")
+
+
+def _no_type(seen: Seen, draft: ModelInfo | None) -> Iterator[Finding]:
+    """-md that does nothing: --spec-type defaults to none (llama.cpp PR 23988)."""
+    if not seen.draft_uses or seen.open or seen.caps.flavour != MAINLINE:
+        return
+    use = seen.draft_uses[-1]
+    if seen.has_types:
+        if seen.given_types and not seen.types:
+            yield Finding(
+                "draft-unused",
+                NOTHING,
+                seen.show(use),
+                "--spec-type none: the draft is named, and nothing drafts",
+                "name a method, or take the draft out",
+            )
+        return
+    if "draft-simple" not in seen.caps.spec_types and "draft" not in seen.caps.spec_types:
+        return  # there -md alone is the way
+    if seen.caps.at_least >= SNIFFS and draft is not None and draft.kind in _SNIFFED:
+        return
+    words = spec_type([method_of(seen, draft)], seen.caps)
+    unasked = seen.drafts_unasked
+    yield Finding(
+        "no-spec-type",
+        WORSE if unasked else NOTHING,
+        seen.show(use),
+        "this build drafts with a warning; from b9464 on the same line does nothing"
+        if unasked
+        else f"{use.written} alone does nothing from b9464 on: --spec-type defaults to none, and "
+        "llama-server does not say so",
+        " ".join(words) or "use another build",
+        (after(use, *words),) if words else (),
+    )
+
+
+def _no_draft(seen: Seen, target: ModelInfo | None) -> Iterator[Finding]:
+    """Methods whose draft is not named, or whose head is not in the target."""
+    if seen.has_draft or seen.open or seen.caps.flavour != MAINLINE or not seen.all("--spec-type"):
+        return
+    from_hub = bool(seen.all("-hf"))  # a sidecar of the repository is found by its name
+    for method in seen.draft_types:
+        kept = tuple(t for t in seen.types if t != method)
+        if method == "draft-mtp":
+            if target is None or (found := own_head_verdict(target, seen.caps)).ok:
+                continue
+            if found.rule == "engine":
+                continue
+            happens, effect = f"{found.detail} ({found.rule}): llama-server ends", ENDS
+        elif method in _NEED_A_FILE and not (from_hub and method != "draft-simple"):
+            happens = "no draft is named (-md): one line in the log, and it serves without drafting"
+            effect = NOTHING
+        else:
+            continue
+        yield Finding(
+            "no-draft",
+            effect,
+            f"--spec-type {method}",
+            happens,
+            "`specllama pick-draft` finds a draft; without one take the method out",
+            retyped(seen, kept),
+        )
+
+
+def _target(seen: Seen, target: ModelInfo) -> Iterator[Finding]:
+    shown = f"-m {Path(target.path).name}"
+    if (fault := refusal(target, seen.caps)) is not None:
+        yield Finding(
+            "refused-file", ENDS, shown, f"{fault.detail} ({fault.rule})", "get another conversion"
+        )
+    elif target.kind == "embedding" and seen.speculates:
+        yield Finding(
+            "nothing-to-draft",
+            NOTHING,
+            shown,
+            "the model only embeds: there is nothing to draft",
+            "take the speculation out",
+        )
+    elif target.kind not in ("model", "embedding"):
+        yield Finding(
+            "not-a-target",
+            ENDS,
+            shown,
+            f"a file of the kind {target.kind} belongs to a model and cannot be served",
+            "name the model with -m, and this file with -md where it drafts",
+        )
+
+
+def _same(seen: Seen) -> Finding:
+    return _misfit(seen, "the draft is the target: drafting costs what it saves", None)
+
+
+def _misfit(seen: Seen, why: str, draft: ModelInfo | None) -> Finding:
+    """The draft goes, and with it the methods that need it."""
+    dies = draft is not None and draft.kind != "model"
+    kept = tuple(t for t in seen.types if not t.startswith("draft-"))
+    edits = [remove(u) for u in seen.all("-md")]
+    if seen.all("--spec-type"):
+        edits += [e for e in retyped(seen, kept) if isinstance(e, Change)]
+    use = seen.last("-md")
+    return Finding(
+        "misfit",
+        ENDS if dies else NOTHING,
+        seen.show(use) if use is not None else "",
+        f"{why}: " + ("llama-server may end" if dies else "it serves without drafting"),
+        "`specllama pick-draft` finds one that fits; this one goes",
+        tuple(edits),
+    )
+
+
+def _swapped(seen: Seen, target: ModelInfo, draft: ModelInfo) -> Finding:
+    big, small = _at(seen, "-md"), _at(seen, "-m")
+    return Finding(
+        "swapped",
+        WORSE,
+        f"-m {target.path.name} -md {draft.path.name}",
+        "the draft is larger than the target: every token takes longer than without it",
+        "exchange them",
+        (Change(small, 1, (big,)), Change(big, 1, (small,))),
+    )
+
+
+def _wrong_type(seen: Seen, draft: ModelInfo) -> Iterator[Finding]:
+    method = METHOD_OF_KIND[draft.kind]
+    if not seen.draft_types or method in seen.draft_types or not seen.all("--spec-type"):
+        return
+    types = tuple(method if t == seen.draft_types[0] else t for t in seen.types)
+    yield Finding(
+        "wrong-spec-type",
+        ENDS,
+        f"--spec-type {seen.draft_types[0]}",
+        f"{draft.path.name} is of the kind {draft.kind}: it drafts with {method} only",
+        f"--spec-type {','.join(types)}",
+        retyped(seen, types),
+    )

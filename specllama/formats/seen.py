@@ -1,0 +1,222 @@
+"""A llama-server command line against what a build takes: its options, its methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from specllama.engine.capabilities import Capabilities
+from specllama.engine.helptext import Option
+from specllama.formats import flags
+from specllama.formats.found import Command, Variable
+from specllama.formats.words import Word
+
+SPEC_TYPE_VARIABLE = "LLAMA_ARG_SPEC_TYPE"
+_DRAFT_FILE = ("-md", "--model-draft", "--spec-draft-model")
+_DRAFT_REPO = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
+_DRAFT_PRESETS = ("--fim-qwen-7b-spec", "--fim-qwen-14b-spec")  # arg.cpp: with no spec-type
+
+
+@dataclass(frozen=True)
+class Use:
+    """One option as it is written. `name`: as llama.cpp looks it up; `option` None: this build
+    has none of that name. `values`: numbers of words. `count`: the words it takes in all."""
+
+    name: str
+    option: Option | None
+    at: int
+    values: tuple[int, ...]
+    written: str
+    count: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.option.names if self.option is not None else (self.name,)
+
+    @property
+    def usable(self) -> bool:
+        return self.option is not None and not self.option.removed
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`stray`: words where an option should stand. `open`: a variable there may hold any
+    option, so that nothing is surely missing."""
+
+    command: Command
+    caps: Capabilities
+    uses: tuple[Use, ...]
+    stray: tuple[int, ...]
+    open: bool
+
+    def word(self, number: int) -> Word:
+        return self.command.words[number]
+
+    def all(self, *names: str) -> tuple[Use, ...]:
+        """Every use of the options with one of these spellings, usable in this build or not."""
+        wanted = set(names)
+        return tuple(u for u in self.uses if wanted & set(u.names))
+
+    def last(self, *names: str) -> Use | None:
+        return next(reversed(self.all(*names)), None)
+
+    def value(self, *names: str) -> Word | None:
+        """The value that counts, the last one."""
+        use = self.last(*names)
+        return self.word(use.values[0]) if use is not None and use.values else None
+
+    def variable(self, name: str) -> Variable | None:
+        return next((v for v in reversed(self.command.variables) if v.name == name), None)
+
+    def show(self, use: Use) -> str:
+        """The option and its value as a user wrote it."""
+        return " ".join([use.written, *(self.word(v).text for v in use.values)])
+
+    @property
+    def draft_uses(self) -> tuple[Use, ...]:
+        """What names a draft, or means to."""
+        known = {*_DRAFT_FILE, *_DRAFT_REPO, *_DRAFT_PRESETS}
+        return tuple(u for u in self.uses if known & set(u.names) or self._means_draft(u))
+
+    def _means_draft(self, use: Use) -> bool:
+        wrong = self.wrong(use)
+        return wrong is not None and wrong.means in ("draft-file", "draft-repo")
+
+    @property
+    def has_draft(self) -> bool:
+        names = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
+        given = {v.name for v in self.command.variables}
+        renamed = {flags.variables().get(n, "") for n in given}
+        return bool(self.draft_uses) or bool((given | renamed) & set(names))
+
+    def wrong(self, use: Use) -> flags.Wrong | None:
+        """What is known of an option that this build does not take."""
+        return None if use.usable else flags.wrong().get(use.name)
+
+    @cached_property
+    def given_types(self) -> tuple[str, ...]:
+        """The values of every --spec-type, as written."""
+        texts = [self.word(u.values[0]) for u in self.all("--spec-type") if u.values]
+        words = [w.text for w in texts if w.fixed]
+        if variable := self.variable(SPEC_TYPE_VARIABLE):
+            words.append(variable.value)
+        return tuple(t.strip() for w in words for t in re.split("[,|]", w) if t.strip())
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """The methods that are meant: known names, each once, `none` left out."""
+        meant = [flags.types().get(t.lower(), t) for t in self.given_types]
+        meant = ["draft-simple" if t == "draft" else t for t in meant]
+        for use in self.uses:
+            if (w := self.wrong(use)) is None:
+                continue
+            if w.means.startswith("types:"):
+                meant.append(w.means.partition(":")[2])
+            elif w.means == "types" and use.values:
+                text = self.word(use.values[0]).text.lower()
+                meant.append(flags.types().get(text, text))
+        if self.all("--spec-default"):
+            meant.append("ngram-mod")
+        return tuple(dict.fromkeys(t for t in meant if t != "none"))
+
+    @property
+    def has_types(self) -> bool:
+        """Whether any method is named, in whatever way, or may be."""
+        return bool(
+            self.types
+            or self.all("--spec-type", "--spec-default")
+            or self.variable(SPEC_TYPE_VARIABLE)
+        )
+
+    @property
+    def drafts_unasked(self) -> bool:
+        """Builds in which -md alone speculates: before --spec-type knew drafts, and with a
+        warning until b9463 (llama.cpp PR 23988)."""
+        build = self.caps.at_least
+        return "draft-simple" not in self.caps.spec_types or 0 < build < 9464
+
+    @property
+    def draft_types(self) -> tuple[str, ...]:
+        return tuple(t for t in self.types if t.startswith("draft-"))
+
+    @property
+    def ngram_types(self) -> tuple[str, ...]:
+        return tuple(t for t in self.types if t.startswith("ngram-"))
+
+    @property
+    def only_ngrams(self) -> bool:
+        """No method drafts but n-grams."""
+        implied = self.has_draft and (self.drafts_unasked or not self.has_types)
+        return bool(self.ngram_types) and not self.draft_types and not implied
+
+    @property
+    def speculates(self) -> bool:
+        return bool(self.types) or self.has_draft
+
+
+def look(command: Command, caps: Capabilities) -> Seen:
+    """The options of a command line, as llama.cpp's parser would part them."""
+    uses: list[Use] = []
+    stray: list[int] = []
+    words, at, opened = command.words, 0, False
+    while at < len(words):
+        word = words[at]
+        if not word.text.startswith("-") and not word.text.startswith("LLAMA_ARG_"):
+            opened = opened or not word.fixed
+            if word.fixed:
+                stray.append(at)
+            at += 1
+            continue
+        use = _use(words, at, caps, command.paired)
+        uses.append(use)
+        at += use.count
+    return Seen(command, caps, tuple(uses), tuple(stray), opened)
+
+
+def _use(words: Sequence[Word], at: int, caps: Capabilities, paired: bool) -> Use:
+    written = words[at].text
+    name = lookup_name(written)
+    option = find(name, caps)
+    if option is None and "=" in name:
+        return Use(name, None, at, (), written, 1)
+    if paired:
+        switch = option is not None and not option.hint and not option.removed
+        return Use(name, option, at, () if switch else (at + 1,), written, 2)
+    wanted = _arity(name, option, words[at + 1 : at + 2])
+    values: list[int] = []
+    for number in range(at + 1, min(at + 1 + wanted, len(words))):
+        text = words[number].text
+        if text.startswith("-") and is_option(text, caps):
+            break  # llama.cpp would take it as the value; what is meant is another option
+        values.append(number)
+    return Use(name, option, at, tuple(values), written, 1 + len(values))
+
+
+def _arity(name: str, option: Option | None, following: Sequence[Word]) -> int:
+    known = flags.wrong().get(name)
+    if known is not None and (option is None or option.removed):
+        return 2 if known.pair else int(known.takes_value)
+    if option is not None:
+        return option.arity if option.hint else 0
+    return int(bool(following) and not following[0].text.startswith("-"))
+
+
+def lookup_name(written: str) -> str:
+    """The spelling by which llama.cpp looks an option up (arg.cpp: _ counts as -)."""
+    return written.replace("_", "-") if written.startswith("--") else written
+
+
+def find(name: str, caps: Capabilities) -> Option | None:
+    """The option, usable or still listed as removed; by its variable as well (presets)."""
+    usable = caps.find(name)
+    if usable is not None:
+        return usable
+    return next((o for o in caps.options if name in o.names or (o.env and o.env == name)), None)
+
+
+def is_option(text: str, caps: Capabilities) -> bool:
+    """Whether a word is surely an option: one of this build, or known to be wrong."""
+    name = lookup_name(text)
+    return find(name, caps) is not None or name in flags.wrong()

@@ -1,0 +1,175 @@
+"""Servers in YAML: llama-swap's `cmd`, the `command`, `args` and `entrypoint` of compose and
+Kubernetes, each word with its place in the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import yaml
+
+from specllama.errors import UsageError
+from specllama.formats import command_lines
+from specllama.formats.found import BLOCK, FLOW, SHELL, Command, Scalar, Variable
+from specllama.formats.words import Word, split
+
+_LINE = ("cmd",)  # of llama-swap: a command line, whatever its line ends
+_LISTS = ("entrypoint", "command", "args")  # in the order in which they are joined
+_SERVER = re.compile(r"(^|[\s/\\])(llama-server|vllm|sglang)\b")
+
+
+def read(text: str) -> Iterator[Command]:
+    """Raises UsageError for what is no YAML."""
+    try:
+        roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        why = getattr(e, "problem", None) or "it cannot be read"
+        raise UsageError(f"{where}it is no YAML ({why})") from None
+    for root in roots:
+        yield from _walk(text, root, "", 0)
+
+
+def items(text: str, start: int, end: int) -> list[Word]:
+    """The words of a JSON list in text[start:end]. Raises UsageError when it is none."""
+    source = re.sub(r"\\[ \t]*\n", lambda m: " " * (len(m[0]) - 1) + "\n", text[start:end])
+    try:
+        node = yaml.compose(source, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        node = None
+    if not isinstance(node, yaml.SequenceNode):
+        line = text.count("\n", 0, start) + 1
+        raise UsageError(f"line {line}: {source.strip()[:60]} is no list of words")
+    words = _words(node)
+    return [replace(w, start=w.start + start, end=w.end + start) for w in words]
+
+
+def _walk(text: str, node: yaml.Node | None, where: str, depth: int) -> Iterator[Command]:
+    if depth > 50:
+        return
+    if isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            yield from _walk(text, child, where, depth + 1)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    keys = {k.value: v for k, v in node.value if isinstance(k, yaml.ScalarNode)}
+    yield from _of_mapping(text, keys, where)
+    for key, child in keys.items():
+        if key not in (*_LINE, *_LISTS):
+            yield from _walk(text, child, key if isinstance(key, str) else where, depth + 1)
+
+
+def _of_mapping(text: str, keys: dict[str, yaml.Node], where: str) -> Iterator[Command]:
+    variables = tuple(
+        v for name in ("environment", "env") for v in _environment(text, keys.get(name))
+    )
+    named = keys.get("name")
+    title = named.value if isinstance(named, yaml.ScalarNode) and where != "models" else where
+    found: list[Command] = []
+    if isinstance(cmd := keys.get("cmd"), yaml.ScalarNode):
+        found += _scalar(text, cmd, lines=False)
+    found += _listed(text, keys)
+    for name, child in keys.items():  # macros of llama-swap
+        if where == "macros" and isinstance(child, yaml.ScalarNode) and _SERVER.search(child.value):
+            found += (replace(c, where=f"macro {name}") for c in _scalar(text, child, lines=False))
+    for c in found:
+        yield replace(c, variables=(*variables, *c.variables), where=c.where or title)
+
+
+def _listed(text: str, keys: dict[str, yaml.Node]) -> Iterator[Command]:
+    """The server that image, entrypoint, command and args make together."""
+    given = keys.get("image")
+    kind, build = (
+        command_lines.image(given.value) if isinstance(given, yaml.ScalarNode) else ("", None)
+    )
+    words: list[Word] = []
+    styles: list[str] = []
+    begin = 0
+    for name in _LISTS:
+        node = keys.get(name)
+        if isinstance(node, yaml.SequenceNode):
+            words += _words(node)
+            styles += [FLOW if node.flow_style else BLOCK] * len(node.value)
+            begin = begin or node.start_mark.index
+        elif isinstance(node, yaml.ScalarNode):
+            yield from _scalar(text, node, lines=True, kind=kind, build=build)
+            return
+    found = command_lines.server(words)
+    if found is not None:
+        rest = styles[len(words) - len(found.words) :]
+        yield replace(found, styles=tuple(rest), build=build, begin=begin)
+    elif kind and words and words[0].text.startswith("-"):
+        yield Command(kind, tuple(words), tuple(styles), begin, build=build)
+    for word in words:  # sh -c "…"
+        inside = text[word.start + 1 : word.end - 1]
+        if found is None and inside == word.text and _SERVER.search(inside):
+            yield from command_lines.shell(text, word.start + 1, word.end - 1)
+
+
+def _words(node: yaml.SequenceNode) -> list[Word]:
+    return [
+        Word(
+            str(item.value),
+            item.start_mark.index,
+            item.end_mark.index,
+            isinstance(item, yaml.ScalarNode) and "${" not in item.value,
+        )
+        for item in node.value
+    ]
+
+
+def _scalar(
+    text: str, node: yaml.ScalarNode, *, lines: bool, kind: str = "", build: int | None = None
+) -> Iterator[Command]:
+    """A command line in one YAML text, with places in the file where they can be told."""
+    start, end = node.start_mark.index, node.end_mark.index
+    value = str(node.value)
+    if node.style in ("|", ">"):
+        start = text.find("\n", start, end) + 1 or start
+    elif node.style:
+        start, end = start + 1, end - 1
+    lines = lines and node.style == "|"
+    direct = _texts(text, start, end, lines) == _texts(value, 0, len(value), lines)
+    source = text if direct else value
+    span = (start, end) if direct else (0, len(value))
+    scalar = None if direct else Scalar(value, node.start_mark.index, node.end_mark.index)
+    found = list(command_lines.shell(source, *span, lines=lines))
+    if not found and kind:
+        words = [w for line in split(source, *span, lines=lines) for w in line]
+        if words and words[0].text.startswith("-"):
+            found = [Command(kind, tuple(words), (SHELL,) * len(words), span[0])]
+    for c in found:
+        own = c.variables if direct else tuple(Variable(v.name, v.value) for v in c.variables)
+        yield replace(c, scalar=scalar, build=c.build or build, variables=own)
+
+
+def _texts(text: str, start: int, end: int, lines: bool) -> list[list[str]] | None:
+    try:
+        return [[w.text for w in line] for line in split(text, start, end, lines=lines)]
+    except UsageError:
+        return None
+
+
+def _environment(text: str, node: yaml.Node | None) -> Iterator[Variable]:
+    """NAME: value, "NAME=value", and Kubernetes's {name: NAME, value: value}."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
+                yield _variable(text, key, key.value, value.value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            if isinstance(item, yaml.ScalarNode):
+                name, _, value = item.value.partition("=")
+                yield _variable(text, item, name, value)
+            elif isinstance(item, yaml.MappingNode):
+                keys = {k.value: v for k, v in item.value}
+                name_node, value_node = keys.get("name"), keys.get("value")
+                if isinstance(name_node, yaml.ScalarNode) and value_node is not None:
+                    yield _variable(text, name_node, name_node.value, str(value_node.value))
+
+
+def _variable(text: str, node: yaml.Node, name: str, value: str) -> Variable:
+    start = text.find(name, node.start_mark.index)
+    return Variable(name, value, start, start + len(name), "${" not in value)

@@ -1,0 +1,104 @@
+"""Old and wrong command lines of tests/data/lint/commands.toml: what is found, what is made of
+them, and that a real server starts with that and drafts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import time
+import urllib.request
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specllama.config import read_toml
+from specllama.formats import builds
+from specllama.formats.commands import SCRIPT
+from specllama.formats.lint import Here, fixed, lint
+from specllama.gguf import ModelInfo, inspect
+from tests.support import MODELS
+
+CASES: list[dict[str, Any]] = read_toml(Path(__file__).parent / "data/lint/commands.toml")["case"]
+
+
+@cache
+def model(name: str) -> ModelInfo | None:
+    return inspect(Path(name)) if Path(name).is_file() else None
+
+
+def here(build: int | None) -> Here:
+    return Here(lambda image: builds.capabilities(build or image or builds.NEWEST), model)
+
+
+def rules(text: str, build: int | None) -> list[str]:
+    return [f.rule for linted in lint(text, SCRIPT, here(build)) for f in linted.findings]
+
+
+def placed(text: str) -> str:
+    return text.replace("{models}", str(MODELS))
+
+
+def called(case: dict[str, Any]) -> str:
+    line = case["line"].replace("{models}/", "").removeprefix("llama-server ")
+    return f"b{case['build']} {line}" if "build" in case else str(line)
+
+
+@pytest.mark.parametrize("case", CASES, ids=called)
+def test_each_line_is_understood(case: dict[str, Any]) -> None:
+    text, build = placed(case["line"]), case.get("build")
+    assert rules(text, build) == case["rules"]
+    done = fixed(text, SCRIPT, here(build))
+    assert done == placed(case["fixed"])
+    assert rules(done, build) == case.get("left", [])
+
+
+def test_there_are_forty_of_them() -> None:
+    assert len({c["line"] for c in CASES}) >= 40
+
+
+STARTS = [c for c in CASES if c.get("drafts") is not None]
+
+
+@pytest.mark.parametrize("case", STARTS, ids=called)
+def test_a_fixed_line_starts_a_server_that_speculates(
+    case: dict[str, Any], native: Path, tmp_path: Path
+) -> None:
+    words = shlex.split(placed(case["fixed"]))
+    at = next(i for i, w in enumerate(words) if w.endswith("llama-server"))
+    variables = dict(w.split("=", 1) for w in words[:at] if "=" in w)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    own = ["--host", "127.0.0.1", "--port", str(port), "-t", "1"]
+    own += [] if "-c" in words else ["-c", "1024"]
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [str(native), *(w for w in words[at + 1 :] if w != "&"), *own],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **variables},
+        )
+    try:
+        slots = answer(f"http://127.0.0.1:{port}/slots", server, tmp_path / "log")
+        assert slots[0]["speculative"] is case["drafts"]
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def answer(url: str, server: subprocess.Popen[bytes], log: Path) -> Any:
+    """What a server answers once it is loaded."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert server.poll() is None, log.read_text(errors="replace")[-3000:]
+        try:
+            with urllib.request.urlopen(url, timeout=5) as r:
+                return json.loads(r.read())
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError(log.read_text(errors="replace")[-3000:])
