@@ -311,7 +311,9 @@ def test_systemd_itself_reads_the_argv(models: Path, readable: Path) -> None:
         env={"XDG_RUNTIME_DIR": str(readable / "run"), "XDG_CONFIG_HOME": str(readable)},
         check=False,
     )
-    found = re.search(r"Command Line: (.*)", done.stdout + done.stderr)
+    found = re.search(
+        r"Unit it\.service:.*?Command Line: ([^\n]*)", done.stdout + done.stderr, re.S
+    )
     assert found is not None, done.stdout + done.stderr
     argv = list(made.plan.command.argv)
     # it shows them quoted for a shell, before $$ becomes $

@@ -10,25 +10,33 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from specllama.cli.app import run
 from specllama.cli.output import save
+from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.formats import ELSEWHERE, FORMATS
 from specllama.formats.beyond import rpc_arguments
+from specllama.planning.prepare import Wish, prepare
+from specllama.serving.scope import scope_of
+from specllama.serving.tune import AUTO, Wanted, quick_task
+from specllama.tuning import results
 from tests import formats_read, help_render
 from tests.fake_server import Fake
+from tests.made import arm, tuned
 from tests.support import MODELS, specllama
 from tests.test_rpc import free_port, lending
 
 PAIR = (str(MODELS / "target.gguf"), "--draft", str(MODELS / "draft.gguf"))
 
 
-def planned(tmp: Path, *args: str, **config: str) -> tuple[str, ...]:
+def planned(tmp: Path, *args: str, **config: Any) -> tuple[str, ...]:
     """The command line of a plan for a scripted server."""
     return ("plan", *PAIR, "--llama-server", str(Fake(tmp, **config).path), *args)
 
@@ -113,25 +121,23 @@ def test_text_is_utf8_whatever_the_terminal_says(tmp_path: Path) -> None:
     assert found["-m"] == str(folder / "target.gguf")
 
 
+def test_a_model_larger_than_the_machine_has_a_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run((*planned(tmp_path), "--", "-c", "200000000")) == 0
+    assert "larger   than this machine: run llama.cpp's ggml-rpc-server" in capsys.readouterr().out
+
+
 # What was measured is used.
 
 
 def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from specllama.engine.settings import Settings
-    from specllama.planning.prepare import Wish, prepare
-    from specllama.serving.scope import scope_of
-    from specllama.serving.tune import AUTO, Wanted, quick_task
-    from specllama.tuning import results
-    from tests.made import arm, tuned
-
     args = planned(tmp_path, "--format", "shell", "-w", "code")
     wish = Wish("code", Path(PAIR[2]))
     settings = Settings(Path(PAIR[0]), "127.0.0.1", 8080)
     plan = prepare(settings, wish, (), str(tmp_path / "llama-server"), check_port=False)
     about = quick_task(plan, Wanted(AUTO, 60, scope_of(wish)))[2]
     assert plan.settings.speculation is not None
-    from dataclasses import replace
-
     best = replace(plan.settings.speculation, n_max=7)
     results.store(about, replace(tuned(), best=arm(best), arms=(arm(best),)))
     assert run(args) == 0
@@ -273,7 +279,16 @@ def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
     build, port, file = old_builds / "b10068", free_port(), tmp_path / "run.sh"
     program = build / "ggml-rpc-server"
     with lending(program) as one, lending(program) as two:
-        common = ("--rpc", f"{one},{two}", "--llama-server", build, "-c", "1024", "--port", port)
+        common = (
+            "--rpc",
+            f"{one},{two}",
+            "--llama-server",
+            build,
+            "-c",
+            "1024",
+            "--port",
+            str(port),
+        )
         done = specllama("plan", *PAIR, *common, "--", "-t", "1")
         assert done.returncode == 0, done.stderr
         assert " on RPC0; " in done.stdout

@@ -14,6 +14,7 @@ def write(decision: Decision) -> Written:
     c = container(decision)
     settings = decision.plan.settings
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{settings.scheme}://localhost:{PORT}{settings.prefix}"
     service: dict[str, Any] = {
         "image": c.image,
         "command": [_literal(a) for a in c.args],
@@ -26,7 +27,7 @@ def write(decision: Decision) -> Written:
         "restart": "unless-stopped",
         "stop_grace_period": "30s",
         "healthcheck": {
-            "test": ["CMD", "curl", "-fsS", f"http://localhost:{PORT}/health"],
+            "test": ["CMD", "curl", "-fsSk", _literal(f"{address}/health")],
             "interval": "10s",
             "timeout": "5s",
             "retries": 3,

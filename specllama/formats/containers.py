@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from specllama.engine.capabilities import IK_LLAMA
@@ -40,7 +40,7 @@ class Container:
     folders: dict[str, str]
     vendor: str
     key: bool
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...]
 
 
 def container(decision: Decision) -> Container:
@@ -53,6 +53,7 @@ def container(decision: Decision) -> Container:
             "Name a llama-server of llama.cpp with --llama-server, or take another --format.",
         )
     cmd = server.command(decision)
+    server.refuse_writing(cmd, "a container")
     kept = cmd.without(server.HOST, server.PORT, server.KEY_FILE).options
     folders = _Folders(kept)
     options = [server.with_paths(o, folders.inside) for o in kept]

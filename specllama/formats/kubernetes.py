@@ -37,10 +37,9 @@ def write(decision: Decision) -> Written:
 def _deployment(decision: Decision, c: Container, secret: str) -> dict[str, Any]:
     name, labels = decision.name, {"app.kubernetes.io/name": decision.name}
     ref = {"name": secret, "key": "api-key"}
-    health: dict[str, Any] = {
-        "httpGet": {"path": "/health", "port": "http"},
-        "periodSeconds": _PERIOD_S,
-    }
+    settings = decision.plan.settings
+    get = {"path": f"{settings.prefix}/health", "port": "http", "scheme": settings.scheme.upper()}
+    health: dict[str, Any] = {"httpGet": get, "periodSeconds": _PERIOD_S}
     gpu = _GPUS.get(c.vendor)
     inside: dict[str, Any] = {
         "name": "llama-server",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -17,12 +18,13 @@ def write(decision: Decision) -> Written:
     """One model; llama-swap gives it its port. Raises Unsayable for what its `cmd` cannot say:
     `${`, which has no escape there, and line breaks."""
     cmd = server.command(decision)
-    keyed = decision.plan.settings.api_key and not cmd.value(server.KEY_FILE)
+    settings = decision.plan.settings
+    keyed = settings.api_key and not cmd.value(server.KEY_FILE)
     lines = [_quoted(cmd.program), f"--host 127.0.0.1 --port {_MACRO}"]
     options = cmd.without(server.HOST, server.PORT).options
     lines += [_quoted(o.words) for o in options]
     name = decision.name
-    spec = decision.plan.settings.speculation
+    spec = settings.speculation
     said = {
         "method": ",".join(spec.methods) if spec else "none",
         **({"n_max": spec.n_max} if spec and spec.uses_draft else {}),
@@ -36,13 +38,18 @@ def write(decision: Decision) -> Written:
         + ('apiKeys: ["${env.LLAMA_API_KEY}"]\n' if keyed else "")
         + f"models:\n  {name}:\n    cmd: |\n"
         + "".join(f"      {line}\n" for line in lines)
-        + f"    proxy: http://127.0.0.1:{_MACRO}\n"
+        + f"    proxy: {_text(f'{settings.scheme}://127.0.0.1:{_MACRO}{settings.prefix}')}\n"
         + f"    metadata: {{specllama: {{{meta}}}}}\n"
     )
     notes: tuple[str, ...] = ("llama-swap --config FILE --listen HOST:PORT",)
     if keyed:
         notes += ("llama-swap takes the API key from the variable LLAMA_API_KEY, and asks for it",)
     return Written(text, notes)
+
+
+def _text(text: str) -> str:
+    """As YAML takes it: JSON's strings are its own."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _quoted(words: tuple[str, ...]) -> str:

@@ -16,6 +16,7 @@ HOST, PORT, MODEL, KEY_FILE, RPC = "--host", "--port", "--model", "--api-key-fil
 _ADAPTERS = ("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled")
 _ALWAYS = {MODEL, "--model-draft", "--mmproj"}
 _FILE = re.compile(r"(FNAME|PATH|DIR|\w*FILE)\b")
+_WRITTEN = {"--log-file", "--slot-save-path", "--log-prompts-dir", "--lookup-cache-dynamic"}
 _LEAST_LOADING_S = 120
 _BYTES_PER_S = 100e6  # of a slow disk
 
@@ -81,6 +82,16 @@ def _scaled(word: str, change: Callable[[str], str]) -> str:
     """One adapter of a list; a scale may stand behind a colon."""
     scale = None if Path(word).exists() else re.search(r":[-+.\d]+$", word)
     return change(word[: scale.start()]) + scale[0] if scale else change(word)
+
+
+def refuse_writing(cmd: ServerCommand, where: str) -> None:
+    """Raises Unsayable when the server is told to write files, which it cannot in `where`."""
+    for option in cmd.options:
+        if _WRITTEN & set(option.option.names):
+            raise Unsayable(
+                f"{' '.join(option.words)}: {where} may only read your files",
+                f"Leave {option.words[0]} out, or take another --format.",
+            )
 
 
 def loading_s(decision: Decision) -> int:

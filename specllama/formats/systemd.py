@@ -58,6 +58,8 @@ def write(decision: Decision) -> Written:
 def unit(decision: Decision, for_machine: bool) -> Written:
     """The unit of the machine's manager, or of a user's."""
     cmd = server.command(decision)
+    if for_machine:
+        server.refuse_writing(cmd, "a service of the machine")
     name = f"specllama-{decision.name}"
     words = [quoted(cmd.program[0], program=True), *map(quoted, cmd.program[1:])]
     lines = [" ".join(words), *(" ".join(map(quoted, o.words)) for o in cmd.options)]

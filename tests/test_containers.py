@@ -1,0 +1,158 @@
+"""Files, images and keys of the formats that run llama-server in a container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specllama.engine.settings import Settings
+from specllama.formats import Decision, Unsayable, compose, kubernetes, systemd, write
+from specllama.formats.containers import Container, container
+from specllama.planning.prepare import Wish, prepare
+from tests import formats_read
+from tests.fake_ik import FakeIk
+from tests.fake_server import Fake
+from tests.support import MODELS
+
+
+def decided(tmp: Path, target: Path, draft: Path, *theirs: str, **config: Any) -> Decision:
+    settings = Settings(target, "127.0.0.1", 9000)
+    server = str(Fake(tmp, **config).path)
+    return Decision(prepare(settings, Wish("code", draft), theirs, server, check_port=False))
+
+
+def within(c: Container) -> list[Path]:
+    """The model files of its command as this machine has them."""
+    back = {inside: here for here, inside in c.folders.items()}
+    args = formats_read.inside(list(c.args), back)
+    return [Path(args[args.index(name) + 1]) for name in ("-m", "-md")]
+
+
+def test_one_folder_is_mounted_once(tmp_path: Path) -> None:
+    c = container(decided(tmp_path, MODELS / "target.gguf", MODELS / "draft.gguf"))
+    assert c.folders == {str(MODELS): "/models"}
+    assert c.args[:2] == ("-m", "/models/target.gguf")
+
+
+def test_files_of_several_folders_are_mounted_apart(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    draft = Path(shutil.copy(MODELS / "draft.gguf", tmp_path / "other"))
+    c = container(decided(tmp_path, MODELS / "target.gguf", draft))
+    assert sorted(c.folders.values()) == ["/models/1", "/models/2"]
+    assert within(c) == [MODELS / "target.gguf", draft]
+
+
+def test_a_folder_within_another_is_mounted_with_it(tmp_path: Path) -> None:
+    (tmp_path / "drafts").mkdir()
+    target = Path(shutil.copy(MODELS / "target.gguf", tmp_path))
+    draft = Path(shutil.copy(MODELS / "draft.gguf", tmp_path / "drafts"))
+    c = container(decided(tmp_path, target, draft))
+    assert c.folders == {str(tmp_path): "/models"}
+    assert within(c) == [target, draft]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_links_of_the_hugging_face_cache_lead_somewhere_inside(tmp_path: Path) -> None:
+    """snapshots/COMMIT/NAME → ../../blobs/HASH."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshots" / "c0ffee").mkdir(parents=True)
+    links = []
+    for name in ("target", "draft"):
+        shutil.copy(MODELS / f"{name}.gguf", tmp_path / "blobs" / f"hash-{name}")
+        link = tmp_path / "snapshots" / "c0ffee" / f"{name}.gguf"
+        link.symlink_to(Path("..") / ".." / "blobs" / f"hash-{name}")
+        links.append(link)
+    c = container(decided(tmp_path, links[0], links[1]))
+    assert c.folders == {str(tmp_path): "/models"}
+    assert within(c) == links
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
+def test_what_an_absolute_link_leads_to_is_mounted(tmp_path: Path) -> None:
+    link = tmp_path / "model.gguf"
+    link.symlink_to(MODELS / "target.gguf")
+    c = container(decided(tmp_path, link, MODELS / "draft.gguf"))
+    assert c.folders == {str(MODELS): "/models"}
+    assert within(c) == [MODELS / "target.gguf", MODELS / "draft.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("device", "image", "gpu"),
+    [
+        ("CUDA0: NVIDIA RTX (24124 MiB, 23600 MiB free)", "server-cuda", "nvidia.com/gpu"),
+        ("ROCm0: AMD (24124 MiB, 23600 MiB free)", "server-rocm", "amd.com/gpu"),
+        ("Vulkan0: Some (8000 MiB, 7000 MiB free)", "server-vulkan", ""),
+        ("  (none)", "server", ""),
+    ],
+)
+def test_the_image_has_the_backend_of_the_devices(
+    device: str, image: str, gpu: str, tmp_path: Path
+) -> None:
+    made = decided(tmp_path, MODELS / "target.gguf", MODELS / "draft.gguf", devices=device)
+    service = formats_read.compose(compose.write(made).text)
+    assert service["image"] == f"ghcr.io/ggml-org/llama.cpp:{image}"
+    assert ("deploy" in service) == (image == "server-cuda")
+    assert ("devices" in service) == (image in ("server-rocm", "server-vulkan"))
+    pod = formats_read.kubernetes(kubernetes.write(made).text)
+    assert pod.get("resources", {}).get("limits", {}) == ({gpu: "1"} if gpu else {})
+
+
+def test_a_key_file_becomes_a_secret(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("sk-secret\n")
+    pair = (MODELS / "target.gguf", MODELS / "draft.gguf")
+    made = decided(tmp_path, *pair, "--api-key-file", str(file))
+    service = formats_read.compose(compose.write(made).text)
+    assert service["environment"] == {"LLAMA_API_KEY": "${LLAMA_API_KEY:?set it}"}
+    pod = formats_read.kubernetes(kubernetes.write(made).text)
+    ref = {"name": f"{made.name}-api-key", "key": "api-key"}
+    assert pod["env"] == [{"name": "LLAMA_API_KEY", "valueFrom": {"secretKeyRef": ref}}]
+    for words in (service["command"], pod["args"]):
+        assert "--api-key-file" not in words
+    assert service["ports"] == ["127.0.0.1:9000:8080"]
+
+
+def test_health_is_asked_where_it_is(tmp_path: Path) -> None:
+    pair = (MODELS / "target.gguf", MODELS / "draft.gguf")
+    made = decided(tmp_path, *pair, "--api-prefix", "/llm")
+    service = formats_read.compose(compose.write(made).text)
+    assert service["healthcheck"]["test"][-1] == "http://localhost:8080/llm/health"
+    pod = formats_read.kubernetes(kubernetes.write(made).text)
+    get = {"path": "/llm/health", "port": "http", "scheme": "HTTP"}
+    assert pod["startupProbe"]["httpGet"] == pod["livenessProbe"]["httpGet"] == get
+
+
+def test_what_the_server_writes_is_refused(tmp_path: Path) -> None:
+    pair = (MODELS / "target.gguf", MODELS / "draft.gguf")
+    made = decided(tmp_path, *pair, "--log-file", str(tmp_path / "log"))
+    for name in ("compose", "kubernetes"):
+        with pytest.raises(Unsayable, match="may only read your files"):
+            write(name, made)
+    with pytest.raises(Unsayable, match="may only read your files"):
+        systemd.unit(made, for_machine=True)
+    assert "--log-file" in systemd.unit(made, for_machine=False).text
+
+
+def test_this_machines_rpc_servers_are_out_of_reach(tmp_path: Path) -> None:
+    pair = (MODELS / "target.gguf", MODELS / "draft.gguf")
+    made = decided(tmp_path, *pair, "--rpc", "10.0.0.2:50052,127.0.0.1:50052")
+    assert any("does not reach" in note for note in container(made).notes)
+
+
+def test_ik_llama_has_no_image_and_no_router(tmp_path: Path) -> None:
+    settings = Settings(MODELS / "target.gguf", "127.0.0.1", 9000)
+    wish = Wish("code", MODELS / "draft.gguf")
+    server = str(FakeIk(tmp_path).path)
+    made = Decision(prepare(settings, wish, (), server, check_port=False))
+    for name, why in (
+        ("compose", "no images"),
+        ("kubernetes", "no images"),
+        ("preset", "no router"),
+    ):
+        with pytest.raises(Unsayable, match=why):
+            write(name, made)
+    assert formats_read.shell(write("shell", made).text) == list(made.plan.command.argv)
