@@ -57,10 +57,6 @@ def names() -> list[str]:
     return sorted({p.stem for folder in (profiles_dir(), own_dir()) for p in folder.glob("*.toml")})
 
 
-def shipped() -> list[str]:
-    return sorted(p.stem for p in profiles_dir().glob("*.toml"))
-
-
 def file_of(name: str) -> Path:
     """Where the settings of a profile lie. Raises UsageError when there is none of that name."""
     if name in (known := names()):

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "specllama"
 # Top to bottom. Modules without a room of their own lie below everything.
 FLOORS = [
     *("cli", "serving", "formats", "tuning", "planning"),
-    *("drafts", "memory", "workloads", "prompts", "engine", "gguf"),
+    *("drafts", "memory", "own_profiles", "workloads", "prompts", "engine", "gguf"),
 ]
 BASEMENT = {"config", "resources", "storage", "logs", "stop", "errors", "__init__"}
 

@@ -639,7 +639,7 @@ def test_a_name_on_the_hub_is_no_path(path: PurePath, label: str | None) -> None
 
 
 def test_a_separator_within_a_text_is_no_line_end(tmp_path: Path) -> None:
-    from specllama.tuning.prompts import read_prompts
+    from specllama.prompts import read_prompts
 
     file = tmp_path / "p.txt"
     file.write_bytes("\ufeffa\u2028b\x0bc\r\n---\r\nd\x85e\n".encode())
@@ -648,7 +648,7 @@ def test_a_separator_within_a_text_is_no_line_end(tmp_path: Path) -> None:
 
 def test_of_a_large_file_only_what_is_used_is_read(tmp_path: Path) -> None:
     """The lines after the last prompt that is asked are not looked at, good or bad."""
-    from specllama.tuning.prompts import read_prompts
+    from specllama.prompts import read_prompts
 
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": "x"}\n' * 200 + "not JSON\n")

@@ -82,9 +82,21 @@ def _run(argv: Sequence[str]) -> int:
 
 @cache
 def _register() -> None:
-    from specllama.cli import demo, inspect, lint, memory, pick_draft, plan, probe, results, serve
+    from specllama.cli import (
+        demo,
+        inspect,
+        lint,
+        memory,
+        pick_draft,
+        plan,
+        probe,
+        profiles,
+        results,
+        serve,
+    )
 
-    for command in (serve, plan, probe, pick_draft, lint, memory, inspect, results, demo):
+    commands = (serve, plan, probe, pick_draft, lint, memory, inspect, results, profiles, demo)
+    for command in commands:
         command.register(app)
 
 

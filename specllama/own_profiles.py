@@ -1,0 +1,149 @@
+"""A profile made of the user's own prompts: two files in their folder, to be edited at will."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median, quantiles
+
+from specllama.errors import SpecllamaError, UsageError
+from specllama.prompts import MOST, Asked, as_text, read_asked, read_lines
+from specllama.storage import strict_json, write_atomically
+from specllama.workloads import Workload, load, names, own_dir
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_TEXTS, _LINES = (".txt", ".md"), ".jsonl"
+_LARGEST = 4 * 2**20  # bytes of a file that is one prompt
+_PER_TOKEN = 4  # characters, about
+_LEAST_ANSWER, _MOST_ANSWER = 24, 512  # tokens that are worth measuring
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A figure of a new profile, and what it rests on."""
+
+    value: float
+    because: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """A new profile. `sizes`: characters of each prompt."""
+
+    file: Path
+    prompts: Path
+    sizes: tuple[int, ...]
+    temperature: Sized
+    answer: Sized
+
+
+def make(name: str, source: Path | None, like: str) -> Made:
+    """Writes the profile `name`: the prompts of `source` (a file as for --prompts, or a folder
+    of such and of texts, a prompt each), or those of the profile `like`, whose settings it gets
+    except for what the records say.
+
+    Raises UsageError for a name that is taken or none and for a source without prompts;
+    SpecllamaError when the files cannot be written.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name for a profile", "Use small letters, digits, - and _."
+        )
+    if name in names():
+        raise UsageError(f"there is a profile called {name} already", "Take another name.")
+    model = load(like)
+    asked = _read(source) if source is not None else [Asked(p) for p in model.prompts]
+    made = Made(
+        own_dir() / f"{name}.toml",
+        own_dir() / "prompts" / f"{name}{_LINES}",
+        tuple(len(as_text(a.prompt)) for a in asked),
+        _temperature(asked, model),
+        _answer(asked, model),
+    )
+    try:  # the prompts first: a profile is there when its settings are
+        write_atomically(made.prompts, "".join(f"{_record(a)}\n" for a in asked))
+        write_atomically(made.file, _settings(model, made))
+    except OSError as e:
+        raise SpecllamaError(
+            f"{e.filename or made.file}: cannot be written ({e.strerror or e})",
+            "Profiles lie beside the config file; `specllama doctor` shows where.",
+        ) from None
+    return made
+
+
+def _read(source: Path) -> Sequence[Asked]:
+    if not source.is_dir():
+        return read_asked(source, "--from")
+    found = list(islice(_in_folder(source), MOST))
+    if not found:
+        raise UsageError(
+            f"--from {source}: no prompt in it",
+            f"In a folder each {' or '.join(_TEXTS)} is a prompt; {_LINES} files have one a line.",
+        )
+    return found
+
+
+def _in_folder(folder: Path) -> Iterator[Asked]:
+    for file in sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != "."):
+        if file.suffix.lower() == _LINES:
+            yield from read_asked(file, "--from")
+        elif file.suffix.lower() in _TEXTS:
+            if file.stat().st_size > _LARGEST:
+                raise UsageError(f"--from {file}: more than {_LARGEST >> 20} MiB are no prompt")
+            text = "\n".join(line for _, line in read_lines(file, "--from")).strip("\n")
+            if text.strip():
+                yield Asked(text)
+
+
+def _temperature(asked: Sequence[Asked], model: Workload) -> Sized:
+    said = [a.temperature for a in asked if a.temperature is not None]
+    if said:
+        return Sized(median(said), f"the median of {_count(len(said), 'record')}")
+    return Sized(model.sampling.get("temperature", 0.8), f"as in {model.name}: no record says one")
+
+
+def _answer(asked: Sequence[Asked], model: Workload) -> Sized:
+    """Three answers in four are no longer."""
+    known = [len(a.answer) / _PER_TOKEN if a.answer else a.most for a in asked]
+    lengths = [x for x in known if x]
+    if not lengths:
+        return Sized(model.answer, f"as in {model.name}: no record has an answer")
+    most = quantiles(lengths, n=4, method="inclusive")[2] if len(lengths) > 1 else lengths[0]
+    tokens = round(min(_MOST_ANSWER, max(_LEAST_ANSWER, most)))
+    return Sized(tokens, f"by the answers of {_count(len(lengths), 'record')}")
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _record(asked: Asked) -> str:
+    if isinstance(asked.prompt, str):
+        return strict_json({"prompt": asked.prompt})
+    return strict_json({"messages": list(asked.prompt)})
+
+
+def _settings(model: Workload, made: Made) -> str:
+    """The TOML, as the shipped ones are written."""
+    sampling = {**model.sampling, "temperature": made.temperature.value}
+    switch = sampling.pop("chat_template_kwargs", None)
+    lines = [
+        f"# Settings of {model.name} to begin with; what tuning measures comes before them.",
+        'title = "Your own prompts"',
+        "# in the order they are tried",
+        f"methods = {json.dumps(model.methods)}",
+        f"answer = {made.answer.value:.0f} # tokens of an answer that is measured, at most",
+    ]
+    if switch is not None:
+        lines.append(f"thinking = {json.dumps(switch['enable_thinking'])}")
+    lines += ["", "[sampling]", *(f"{k} = {v}" for k, v in sampling.items())]
+    n = model.ngram
+    lines += ["", "[ngram] # tokens looked up, tokens drafted", f"n = {n.n}", f"m = {n.m}"]
+    lines += [f"min_hits = {n.min_hits}"]
+    lines += ["", "[draft] # tokens per draft, least probability of a drafted token"]
+    lines += [f"n_max = {model.n_max}", f"p_min = {model.p_min}"]
+    return "\n".join(lines) + "\n"

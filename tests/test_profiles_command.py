@@ -1,0 +1,188 @@
+"""`specllama profiles`: what is there, and a workload of one's own prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specllama import workloads
+from specllama.cli.app import run
+from specllama.own_profiles import make
+from specllama.prompts import as_text
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty config folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict[str, Any]:
+    assert run([*map(str, args), "--json"]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def chat(question: str, answer: str, **more: Any) -> str:
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return json.dumps({"messages": messages, **more})
+
+
+def test_the_list_has_all_with_their_temperature(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["profiles"]) == 0
+    alone = capsys.readouterr().out
+    assert run(["profiles", "list"]) == 0
+    assert capsys.readouterr().out == alone
+    for name in workloads.names():
+        assert name in alone
+    listed = told(capsys, "profiles", "list")
+    assert [p["name"] for p in listed["profiles"]] == workloads.names()
+    assert listed["broken"] == {}
+
+
+def test_one_is_shown_with_the_file_to_copy(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profiles", "show", "reasoning", "--prompts"]) == 0
+    out = capsys.readouterr().out
+    assert "thinking on" in out
+    assert "reasoning.toml" in out
+    assert out.count("\n=====\n") == 24
+    assert len(told(capsys, "profiles", "show", "code,chat")["files"]) == 2
+
+
+def test_a_new_one_takes_temperature_and_lengths_from_the_records(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = home / "log.jsonl"
+    lines = [
+        chat("a?", "x" * 400, temperature=0.1),
+        chat("b?", "x" * 800, temperature=0.3),
+        json.dumps({"prompt": "c?", "max_tokens": 100}),
+        json.dumps({"prompt": "d?"}),
+    ]
+    file.write_text("\n".join(lines))
+    made = told(capsys, "profiles", "new", "mine", "--from", file, "--like", "rag")
+    assert made["prompts"] == 4
+    assert made["temperature"] == 0.2
+    assert "2 records" in made["temperature_because"]
+    assert made["answer"] == 150  # of 100, 100 and 200 tokens
+    w, rag = workloads.load("mine"), workloads.load("rag")
+    assert [as_text(p) for p in w.prompts] == ["a?", "b?", "c?", "d?"]
+    assert (w.methods, w.ngram, w.n_max) == (rag.methods, rag.ngram, rag.n_max)
+    assert w.sampling == {**rag.sampling, "temperature": 0.2}
+    assert w.answer == 150
+
+
+def test_what_no_record_says_is_the_other_profiles_and_that_is_said(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = home / "texts.txt"
+    file.write_text("one\n---\ntwo")
+    assert run(["profiles", "new", "mine", "--from", str(file), "--like", "reasoning"]) == 0
+    out = capsys.readouterr().out
+    assert "temperature 0.6: as in reasoning" in out
+    assert "512 tokens are measured: as in reasoning" in out
+    w = workloads.load("mine")
+    assert w.sampling == workloads.load("reasoning").sampling  # thinking too
+
+
+def test_a_folder_gives_a_prompt_a_file(home: Path) -> None:
+    folder = home / "prompts"
+    folder.mkdir()
+    (folder / "b.txt").write_text("first\n---\nstill the first\n")
+    (folder / "a.md").write_text("# Title")
+    (folder / "c.jsonl").write_text('{"prompt": "third"}\n{"prompt": "fourth"}\n')
+    (folder / "empty.txt").write_text("\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    (folder / ".hidden.txt").write_text("no")
+    made = make("mine", folder, "chat")
+    assert len(made.sizes) == 4
+    assert workloads.load("mine").prompts == (
+        "# Title", "first\n---\nstill the first", "third", "fourth"
+    )  # fmt: skip
+
+
+def test_a_copy_of_a_built_in_one_is_the_same_to_begin_with(home: Path) -> None:
+    make("mine", None, "edit")
+    mine, edit = workloads.load("mine"), workloads.load("edit")
+    assert (mine.prompts, mine.sampling, mine.answer) == (edit.prompts, edit.sampling, edit.answer)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["new", "Mine"], "no name for a profile"),
+        (["new", "../x"], "no name for a profile"),
+        (["new", "a,b"], "no name for a profile"),
+        (["new", "x" * 41], "no name for a profile"),
+        (["new", "code"], "a profile called code already"),
+        (["new", "mine", "--like", "nope"], "no workload called 'nope'"),
+        (["new", "mine", "--from", "missing.txt"], "--from missing.txt: cannot be read"),
+        (["new", "mine", "--from", "{empty}"], "no prompt in it"),
+        (["new", "mine", "--from", "{bad}"], "line 1 has neither a prompt nor messages"),
+        (["show", "nope"], "no workload called 'nope'"),
+        (["bogus"], "No such command"),
+        (["list", "--", "-c", "1"], "takes no arguments after --"),
+    ],
+)
+def test_bad_words(
+    home: Path, args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "empty").mkdir()
+    (home / "bad.jsonl").write_text("{}\n")
+    paths = {"{empty}": str(home / "empty"), "{bad}": str(home / "bad.jsonl")}
+    assert run(["profiles", *(paths.get(a, a) for a in args)]) == 2
+    seen = capsys.readouterr()
+    assert says in seen.err
+    assert seen.out == ""
+    assert len(seen.err.splitlines()) <= 2
+    assert not (home / "config").exists()  # nothing half-written
+
+
+def test_a_name_is_taken_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make("mine", None, "edit")
+    assert run(["profiles", "new", "mine"]) == 2
+    assert "mine already" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "file").write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "file"))
+    assert run(["profiles", "new", "mine"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_broken_profile_does_not_hide_the_others(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("mine", None, "edit").file.write_text("title = 1\n")
+    assert run(["profiles", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "broken   " in out
+    assert "mine.toml" in out
+    assert "code" in out
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
+def test_any_prompt_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
+) -> None:
+    kept = [p for p in prompts if p.strip()]
+    if not kept:
+        return
+    home = tmp_path_factory.mktemp("home")
+    (home / "p.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in kept))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(home))
+        make("mine", home / "p.jsonl", "chat")
+        assert list(workloads.load("mine").prompts) == kept[:200]
