@@ -24,6 +24,7 @@ from specllama.serving import probe as probing
 from specllama.serving.probe import Asked
 from specllama.stop import ALL, INTERRUPT, Stopped, held, ignore_from_now, stop_on_signals
 from specllama.storage import write_atomically
+from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, Tuned
 from specllama.tuning.search import Interrupted
 from tests.fake_server import Fake
@@ -280,7 +281,7 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
         raise AssertionError("the signal was lost")
 
     monkeypatch.setattr(probing, "tune", tune)
-    monkeypatch.setattr(probing.results, "store", lambda *_: None)
+    monkeypatch.setattr(results, "store", lambda *_: None)
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     asked = Asked(settings, (Wish("chat"), Wish("code")), llama_server="embedded")
     with stop_on_signals():
