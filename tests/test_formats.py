@@ -28,7 +28,17 @@ from specllama import workloads
 from specllama.engine.launch_options import read
 from specllama.engine.locate import Engine
 from specllama.engine.settings import NgramSizes, Settings, Speculation
-from specllama.formats import FORMATS, Decision, Unsayable, powershell, preset, systemd, write
+from specllama.formats import (
+    FORMATS,
+    Decision,
+    Unsayable,
+    llama_swap,
+    powershell,
+    preset,
+    systemd,
+    write,
+)
+from specllama.formats.base import commented
 from specllama.formats.server import command
 from specllama.gguf import inspect
 from specllama.planning.choose import Choice
@@ -187,15 +197,16 @@ def test_options_that_add_up_are_one_line_of_a_preset(models: Path) -> None:
     assert (found["-ot"], found["-t"]) == ("a=CPU,b=CPU", "2")
 
 
-@pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b"])
+@pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b", "a\x85b", "a\x80b"])
 def test_llama_swap_refuses_macros_and_line_breaks(bad: str, models: Path) -> None:
     with pytest.raises(Unsayable, match="llama-swap cannot say"):
         write("llama-swap", decision(models, None, "--alias", bad))
 
 
-def test_a_property_list_refuses_control_characters(models: Path) -> None:
+@pytest.mark.parametrize("bad", ["a\x01b", "a\rb"])
+def test_a_property_list_refuses_control_characters(bad: str, models: Path) -> None:
     with pytest.raises(Unsayable, match="control character"):
-        write("launchd", decision(models, None, "--alias", "a\x01b"))
+        write("launchd", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -229,6 +240,22 @@ def test_any_words_survive_systemd(words: list[str]) -> None:
 @given(_WORDS)
 def test_any_word_survives_powershell(word: str) -> None:
     assert formats_read.powershell(f"& {powershell.quoted(word)}") == [word]
+
+
+@given(_WORDS)
+def test_any_word_survives_llama_swap_or_is_refused(word: str) -> None:
+    try:
+        said = llama_swap.quoted(("/x", word))
+    except Unsayable:
+        assert "${" in word or not word.isprintable()
+        return
+    text = f"models:\n  a:\n    cmd: |\n      {said}\n"
+    assert formats_read.llama_swap(text, 1) == ["/x", word]
+
+
+@given(_WORDS)
+def test_any_comment_is_one_line_for_yaml(word: str) -> None:
+    assert yaml.safe_load(commented([word]) + "a: 1\n") == {"a": 1}
 
 
 @given(_WORDS)

@@ -60,8 +60,14 @@ class Written:
 
 
 def commented(lines: Sequence[str], mark: str = "#") -> str:
-    """Lines as comments; what would end a comment (a line break in a file's name) is a blank."""
-    return "".join(f"{mark} {' '.join(line.split())}\n" for line in lines)
+    """Lines as comments."""
+    return "".join(f"{mark} {one_line(line)}\n" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """A text as a comment can hold it: what would end one (a line break in a file's name) and what
+    some readers refuse anywhere (control characters) is a blank."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def yaml_text(data: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.parsers.expat import ExpatError
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Unsayable, Written
+from specllama.formats.base import Decision, Unsayable, Written, one_line
 
 _KEY_FILE = "~/.config/specllama/api-key"
 
@@ -37,16 +37,16 @@ def write(decision: Decision) -> Written:
     }
     try:
         text = plistlib.dumps(agent, sort_keys=False).decode()
-        plistlib.loads(text.encode())
+        same = plistlib.loads(text.encode()) == agent  # a carriage return becomes a line feed
     except (ValueError, ExpatError):
-        raise Unsayable(
-            "a property list cannot say a control character", "Rename the file."
-        ) from None
+        same = False
+    if not same:
+        raise Unsayable("a property list cannot say a control character", "Rename the file.")
     head, rest = text.split("<plist", 1)
     said = "".join(f"  {_comment(line)}\n" for line in (*decision.reasons, *notes))
     return Written(f"{head}<!--\n{said}-->\n<plist{rest}", notes)
 
 
 def _comment(text: str) -> str:
-    """What may stand in an XML comment: no two hyphens together, no control characters."""
-    return re.sub(r"-(?=-)", "- ", re.sub(r"[\x00-\x1f\x7f\ufffe\uffff]", " ", text))
+    """What may stand in an XML comment: no two hyphens together."""
+    return re.sub(r"-(?=-)", "- ", one_line(text))

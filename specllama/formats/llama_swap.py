@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from specllama.formats import server
 from specllama.formats.base import Decision, Unsayable, Written, commented
 
 _MACRO = "${PORT}"  # llama-swap's own, a free port for each model
+# What a YAML block cannot hold, and what ends a line in it.
+_UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _LEAST_TIMEOUT_S = 120
 
 
@@ -20,9 +23,9 @@ def write(decision: Decision) -> Written:
     cmd = server.command(decision)
     settings = decision.plan.settings
     keyed = settings.api_key and not cmd.value(server.KEY_FILE)
-    lines = [_quoted(cmd.program), f"--host 127.0.0.1 --port {_MACRO}"]
+    lines = [quoted(cmd.program), f"--host 127.0.0.1 --port {_MACRO}"]
     options = cmd.without(server.HOST, server.PORT).options
-    lines += [_quoted(o.words) for o in options]
+    lines += [quoted(o.words) for o in options]
     name = decision.name
     spec = settings.speculation
     said = {
@@ -52,14 +55,16 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _quoted(words: tuple[str, ...]) -> str:
+def quoted(words: tuple[str, ...]) -> str:
     for word in words:
         if "${" in word:
             raise Unsayable(
                 f"llama-swap cannot say {word!r}: it takes ${{…}} for a macro of its own",
                 "Rename the file, or take another --format.",
             )
-        if any(c < " " or c in "\x7f\x85\u2028\u2029\ufeff" for c in word):
-            raise Unsayable(f"llama-swap cannot say {word!r}: a line break ends an argument there")
+        if _UNREADABLE.search(word):
+            raise Unsayable(
+                f"llama-swap cannot say {word!r}: line breaks and control characters end its text"
+            )
     # its splitter is POSIX's, on Windows the system's own (commands.go)
     return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)

@@ -15,7 +15,9 @@ def write(decision: Decision) -> Written:
     """The command, one option a line."""
     cmd = server.command(decision)
     lines = [f"& {_joined(cmd.program)}", *(_joined(o.words) for o in cmd.options)]
-    unset = "".join(f"Remove-Item Env:{name}\n" for name in decision.plan.user.ignored)
+    unset = "".join(
+        f"Remove-Item Env:{name} -ErrorAction Ignore\n" for name in decision.plan.user.ignored
+    )
     notes: tuple[str, ...] = ()
     if decision.plan.settings.api_key and not cmd.value(server.KEY_FILE):
         notes = ("llama-server takes the API key from the variable LLAMA_API_KEY",)

@@ -10,6 +10,8 @@ from specllama.formats.base import Decision, Written, commented
 
 _KEY_FILE = "/etc/specllama/api-key"
 _KEY_ENV = "%E/specllama/api-key.env"
+# A user's manager knows no such target.
+_NETWORK = "After=network-online.target\nWants=network-online.target\n"
 # Works without mount namespaces, in a user's manager too.
 _HARDENED = """\
 NoNewPrivileges=yes
@@ -73,34 +75,28 @@ def unit(decision: Decision, for_machine: bool) -> Written:
     elif keyed:
         key = f"EnvironmentFile={_KEY_ENV}\n"
         notes += ('write LLAMA_API_KEY="…" to ~/.config/specllama/api-key.env, mode 0600',)
-    if cmd.value("--mlock") or any("--mlock" in o.words for o in cmd.options):
+    if any("mlock" in word for o in cmd.options for word in o.words[:2]):
         key += "LimitMEMLOCK=infinity\n"
     wanted = "multi-user.target" if for_machine else "default.target"
     text = (
         f"{commented((*decision.reasons, *notes))}\n"
-        f"[Unit]\nDescription={_plain(f'llama-server with {decision.plan.target.path.name}')}\n"
-        "After=network-online.target\nWants=network-online.target\n"
+        f"[Unit]\nDescription=llama-server with {decision.name}\n"
+        f"{_NETWORK if for_machine else ''}"
         "StartLimitIntervalSec=600\nStartLimitBurst=5\n\n"
         "[Service]\nType=exec\nExecStart=" + " \\\n  ".join(lines) + "\n"
         "Restart=on-failure\nRestartSec=5\nTimeoutStopSec=30\n"
         f"{key}{_HARDENED}{_MACHINE if for_machine else ''}\n"
         f"[Install]\nWantedBy={wanted}\n"
     )
-    if not for_machine:  # its manager knows no such target
-        text = text.replace("After=network-online.target\nWants=network-online.target\n", "")
     return Written(text, notes)
 
 
 def quoted(word: str, program: bool = False) -> str:
     """A word of ExecStart=, literally: in double quotes, where \\, ", % and $ are doubled or
     escaped and control characters written as \\xNN. In the program's path a $ is one already."""
-    word = _plain(word.replace("\\", "\\\\").replace('"', '\\"'))
+    word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    word = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", word)
     return f'"{word if program else word.replace("$", "$$")}"'
-
-
-def _plain(text: str) -> str:
-    escaped = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", text)
-    return escaped.replace("%", "%%")
 
 
 def _machine_notes(name: str, cmd: server.ServerCommand) -> tuple[str, ...]:
