@@ -15,9 +15,11 @@ from specllama.cli.shown import shown
 from specllama.formats import FORMATS
 
 if TYPE_CHECKING:
+    from specllama.cli.render import Printer
     from specllama.engine.client import Prompt
     from specllama.engine.settings import Settings
     from specllama.formats import Decision, Elsewhere, Written
+    from specllama.planning.plan import Plan
     from specllama.planning.prepare import Wish
 
 Format = Enum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
@@ -29,7 +31,12 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The GGUF file to serve.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="The GGUF file to serve, or OWNER/REPO[:QUANT] on the Hub."
+        ),
+    ],
     to: Annotated[
         Format | None,
         typer.Option("--format", "-f", help="Print it in this format; none: lines to read."),
@@ -104,6 +111,7 @@ def plan(
 
     What serve or probe measured before is used.
     """
+    from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
@@ -123,11 +131,16 @@ def plan(
     printer = Printer()
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
-        model.absolute(), host, port, context=context, parallel=parallel, api_key=api_key
+        Path(model).absolute(), host, port, context=context, parallel=parallel, api_key=api_key
     )
     draft = draft.absolute() if draft is not None else None
     wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
     theirs = (*beyond.rpc_arguments(rpc), *(ctx.obj or ()))
+    apart = Printer(as_json=to is not None)  # stdout is the format's
+    settings, unseen = resolved(apart, model, settings, wish, theirs, llama_server, False)
+    if unseen is not None:
+        _show_unseen(printer, model, unseen, to)
+        return
     with printer.busy("reading the model and the engine …"):
         decision = _decided(settings, wish, theirs, llama_server, own, elsewhere)
     if to is None:
@@ -144,6 +157,20 @@ def plan(
         return
     save(output, written.text)
     for line in (*decision.reasons, *notes, f"written  {output}"):
+        printer.say(line)
+
+
+def _show_unseen(printer: Printer, model: str, plan: Plan, to: Format | None) -> None:
+    """The plan for a model that is not on this machine: to read, not to run."""
+    from specllama.cli.render import plan_lines
+    from specllama.errors import UsageError
+
+    if to is not None:
+        raise UsageError(
+            f"{plan.target.path.as_posix()} is not on this machine yet: it has no path to write",
+            f"`specllama serve {model}` downloads it with its draft.",
+        )
+    for line in plan_lines(plan):
         printer.say(line)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from specllama.cli.options import (
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.engine.client import Prompt
+    from specllama.planning.plan import Plan
     from specllama.serving.probe import Probed
 
 
@@ -32,7 +34,11 @@ def register(app: typer.Typer) -> None:
 def probe(
     ctx: typer.Context,
     model: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="The model to probe; none with --url.")
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="The model to probe, a file or OWNER/REPO[:QUANT] on the Hub; none with --url.",
+        ),
     ] = None,
     draft: Annotated[Path | None, typer.Option(help="Only this file that drafts.")] = None,
     method: Annotated[str | None, typer.Option(help="Only TYPE[,TYPE], as for serve.")] = None,
@@ -88,6 +94,7 @@ def probe(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure every way MODEL could speculate, and say which is fastest, or that none is."""
+    from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
     from specllama.prompts import read_prompts
@@ -133,6 +140,13 @@ def probe(
         llama_server=llama_server,
         api_key=api_key,
     )
+    settings, unseen = resolved(
+        printer, model, asked.settings, asked.wishes[0], asked.user_args, llama_server, not dry_run
+    )
+    if unseen is not None:  # what would be measured depends on what is in the file
+        _show_unseen(printer, unseen)
+        return
+    asked = replace(asked, settings=settings)
     if replayed is not None:
         _replay(printer, asked, replayed, dry_run)
         return
@@ -162,7 +176,16 @@ def _check_writable(path: Path) -> None:
         raise UsageError(f"{path} cannot be written ({e.strerror or e})") from None
 
 
-def _asked(model: Path, names: list[str], **given: Any) -> Any:
+def _show_unseen(printer: Printer, plan: Plan) -> None:
+    from specllama.cli.render import plan_data, plan_lines
+
+    for line in plan_lines(plan):
+        printer.say(line)
+    if printer.as_json:
+        printer.json(plan_data(plan))
+
+
+def _asked(model: str, names: list[str], **given: Any) -> Any:
     """The options as what serving.probe takes."""
     from specllama.engine.settings import Settings
     from specllama.planning.prepare import Wish
@@ -174,7 +197,7 @@ def _asked(model: Path, names: list[str], **given: Any) -> Any:
     )
     return Asked(
         settings=Settings(
-            model,
+            Path(model),
             "127.0.0.1",
             0,
             context=given["context"],

@@ -30,8 +30,12 @@ def register(app: typer.Typer) -> None:
 def serve(
     ctx: typer.Context,
     model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="The GGUF file to serve (any part of a split one)."),
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="The GGUF file to serve (any part of a split one), or OWNER/REPO[:QUANT] on the "
+            "Hugging Face Hub, which is downloaded with its draft.",
+        ),
     ],
     workload: Workload = "chat",
     draft: Annotated[
@@ -113,6 +117,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve MODEL with a draft that fits it, and check that it really drafts."""
+    from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer, ServeReport, plan_data, plan_lines
     from specllama.cli.streams import may_be_lost
     from specllama.cli.tuning_lines import tuning_data, tuning_lines
@@ -132,15 +137,19 @@ def serve(
         raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
-        model=model, host=host, port=port, context=context, parallel=parallel, api_key=api_key
+        model=Path(model), host=host, port=port, context=context, parallel=parallel, api_key=api_key
     )
     wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
     printer = Printer(as_json)
-    with printer.busy("reading the model and the engine …"):
-        plan = prepare(settings, wish, ctx.obj or (), llama_server, check_port=not dry_run)
+    theirs = ctx.obj or ()
+    settings, plan = resolved(printer, model, settings, wish, theirs, llama_server, not dry_run)
+    on_hub = plan is not None
+    if plan is None:
+        with printer.busy("reading the model and the engine …"):
+            plan = prepare(settings, wish, theirs, llama_server, check_port=not dry_run)
     wanted = Wanted(tune, budget, scope_of(wish), force, own)
     if dry_run:
-        plan = as_measured(plan, wanted)
+        plan = plan if on_hub else as_measured(plan, wanted)
         if as_json:
             printer.json(plan_data(plan))
             return

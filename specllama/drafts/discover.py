@@ -95,13 +95,13 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
 
 
 def _places(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Iterator[_Place]:
-    """Nearest first. A file may come up more than once."""
-    here = target.path.absolute().parent
-    for folder in (here, here / "MTP", here / "mtp"):
+    """Nearest first; a target on the Hub has no neighbours. A file may come up more than once."""
+    here, on_hub = target.path.absolute().parent, not os.path.exists(target.path)
+    for folder in (here, here / "MTP", here / "mtp") if not on_hub else ():
         yield from (_Place(p, _whole(here), near=True) for p in _in_folder(folder))
     for folder in folders:
         yield from (_Place(p, folder, near=True) for p in _in_tree(folder))
-    for folder in (here.parent, here.parent / "MTP"):
+    for folder in (here.parent, here.parent / "MTP") if not on_hub else ():
         yield from (_Place(p, _whole(here.parent)) for p in _in_folder(folder))
     if not everywhere:
         return
@@ -122,7 +122,8 @@ def _whole(folder: Path) -> Path:
 def cache_folders() -> Iterator[Path]:
     """The model folders of other programs, whether they exist or not."""
     home, env = expanded("~"), os.environ
-    hf_home = Path(env.get("HF_HOME") or home / ".cache" / "huggingface")
+    xdg_cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
+    hf_home = Path(env.get("HF_HOME") or xdg_cache / "huggingface")
     yield Path(env.get("HF_HUB_CACHE") or hf_home / "hub")
     if env.get("LLAMA_CACHE"):
         yield Path(env["LLAMA_CACHE"])
@@ -131,7 +132,7 @@ def cache_folders() -> Iterator[Path]:
     elif sys.platform == "win32":
         yield Path(env.get("LOCALAPPDATA") or home / "AppData" / "Local") / "llama.cpp"
     else:
-        yield Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "llama.cpp"
+        yield xdg_cache / "llama.cpp"
     yield home / ".lmstudio" / "models"
     yield home / ".cache" / "lm-studio" / "models"
 

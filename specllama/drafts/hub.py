@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -34,7 +34,7 @@ class HubError(SpecllamaError):
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the Hub. `size` in bytes."""
+    """A model file on the Hub. `size` in bytes, of all its parts."""
 
     repo: str
     name: str
@@ -107,28 +107,33 @@ def search(target: ModelInfo) -> Found:
     """Drafts for `target` on the Hub: what is known for its family, and what declares
     itself made from its base model. Headers only. Paths are OWNER/REPO:FILE.
     Raises HubError when not one repository could be looked into."""
-    models: list[ModelInfo] = []
-    rejected: list[Rejected] = []
     repos = _repositories(target)
     failures: list[HubError] = []
+    rejected: list[Rejected] = []
+    looked: list[RemoteFile] = []
     for repo in repos:
         try:
-            found = files(repo)[:_FILES_PER_REPO]
+            looked += files(repo)[:_FILES_PER_REPO]
         except HubError as e:
             failures.append(e)
             rejected.append(Rejected(repo, "unreadable", e.message))
-            continue
-        for file in found:
-            if file.size >= target.file_bytes:
-                rejected.append(Rejected(file.label, *TOO_LARGE))
-                continue
-            try:
-                info, _ = read_remote(file.repo, file.name)
-                models.append(info)
-            except SpecllamaError as e:
-                rejected.append(Rejected(file.label, "unreadable", e.message))
     if repos and len(failures) == len(repos):
         raise failures[0]
+    return Found((), tuple(rejected)).and_also(read_drafts(target, looked))
+
+
+def read_drafts(target: ModelInfo, found: Sequence[RemoteFile]) -> Found:
+    """What these files are, smallest first; none as large as the target is read."""
+    models: list[ModelInfo] = []
+    rejected: list[Rejected] = []
+    for file in found:
+        if file.size >= target.file_bytes:
+            rejected.append(Rejected(file.label, *TOO_LARGE))
+            continue
+        try:
+            models.append(read_remote(file.repo, file.name)[0])
+        except SpecllamaError as e:
+            rejected.append(Rejected(file.label, "unreadable", e.message))
     return Found(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(rejected))
 
 
@@ -145,23 +150,25 @@ def _repositories(target: ModelInfo) -> list[str]:
 
 
 def files(repo: str) -> list[RemoteFile]:
-    """The GGUF files of a repository: 8-bit ones first (a draft's quality shows in α),
-    then by size."""
+    """The GGUF files of a repository, a split model as its first part: 8-bit ones first (a
+    draft's quality shows in α), then by size."""
     from huggingface_hub import HfApi
 
     with _explained(repo):
         info = HfApi().model_info(repo, files_metadata=True)
+    sizes = {s.rfilename: int(s.size or 0) for s in info.siblings or []}
     found = [
-        RemoteFile(repo, s.rfilename, int(s.size or 0))
-        for s in info.siblings or []
-        if s.rfilename.lower().endswith(".gguf") and not is_later_shard(Path(s.rfilename))
+        RemoteFile(repo, name, sum(sizes.get(part, 0) for part in shard_names(name)))
+        for name in sizes
+        if name.lower().endswith(".gguf") and not is_later_shard(Path(name))
     ]
     return sorted(found, key=lambda f: ("q8_0" not in f.name.lower(), f.size, f.name))
 
 
 def download(label: str) -> Path:
-    """Fetches OWNER/REPO:FILE (all parts of a split model) into the Hub's cache, with a progress bar on a terminal; an
-    interrupted download goes on where it stopped. What arrived is checked to be whole."""
+    """Fetches OWNER/REPO:FILE (all parts of a split model) into the Hub's cache, with a progress
+    bar on a terminal; an interrupted download goes on where it stopped. What arrived is checked
+    to be whole."""
     import huggingface_hub.utils as hub_utils
     from huggingface_hub import hf_hub_download
 

@@ -69,9 +69,12 @@ def pick(
     caps: Capabilities | None = None,
     folders: Iterable[Path] = (),
     everywhere: bool = True,
+    more: Found | None = None,
 ) -> Picked:
-    """Looks for drafts and judges them; with `caps`, for that build of llama.cpp."""
-    return judge(target, workload, caps, discover(target, folders, everywhere))
+    """Looks for drafts and judges them, those found elsewhere too; with `caps`, for that build of
+    llama.cpp."""
+    found = discover(target, folders, everywhere)
+    return judge(target, workload, caps, found.and_also(more) if more else found)
 
 
 def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found) -> Picked:

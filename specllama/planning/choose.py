@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from specllama.drafts import compat
 from specllama.drafts.compat import METHOD_OF_KIND
-from specllama.drafts.discover import Rejected
+from specllama.drafts.discover import Found, Rejected
 from specllama.drafts.pick import Candidate, pick
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
@@ -43,7 +43,8 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. `methods` () = whatever fits; ("none",) = no speculation."""
+    """What the user asked for. `methods` () = whatever fits; ("none",) = no speculation. `more`:
+    drafts besides those that are found on this machine."""
 
     target: ModelInfo
     workload: Workload
@@ -52,6 +53,7 @@ class Request:
     n_max: int | None = None
     p_min: float | None = None
     draft_layers: str | None = None
+    more: Found | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def choose(request: Request, caps: Capabilities) -> Choice:
 def _check_request(r: Request) -> None:
     if r.draft is None:
         return
-    if r.draft.path.samefile(r.target.path):
+    if r.target.path.exists() and r.draft.path.samefile(r.target.path):
         raise UsageError(
             f"--draft is the target itself ({r.target.path.name})",
             "Give a smaller model of its family.",
@@ -149,7 +151,7 @@ def _named_methods(r: Request, caps: Capabilities) -> Choice:
     drafting = next((m for m in r.methods if m.startswith("draft-")), None)
     if drafting is None:
         return Choice(_speculation(r, r.methods), because, warnings=_said(r, r.methods[0]))
-    picked = pick(r.target, r.workload, caps)
+    picked = pick(r.target, r.workload, caps, more=r.more)
     fitting = [c for c in picked.candidates if c.method == drafting]
     if fitting:
         others = tuple(_alternative(r, r.methods, c) for c in fitting[1:_MOST_OTHERS])
@@ -161,7 +163,7 @@ def _named_methods(r: Request, caps: Capabilities) -> Choice:
 
 
 def _whatever_fits(r: Request, caps: Capabilities) -> Choice:
-    picked = pick(r.target, r.workload, caps)
+    picked = pick(r.target, r.workload, caps, more=r.more)
     rejected = list(picked.rejected)
     paying: list[Candidate] = []
     for c in picked.candidates:

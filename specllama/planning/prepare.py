@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama import workloads
+from specllama.drafts.discover import Found
 from specllama.engine.capabilities import Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
@@ -54,19 +55,31 @@ def prepare(
     user_args: Sequence[str] = (),
     llama_server: str | None = None,
     check_port: bool = True,
+    target: ModelInfo | None = None,
+    more: Found | None = None,
 ) -> Plan:
-    """The whole decision for `settings.model`. Raises SpecllamaError for bad input and
+    """The whole decision for `settings.model`, or for `target`, whose headers were read elsewhere;
+    `more`: drafts besides those that are found here. Raises SpecllamaError for bad input and
     when no engine can be used; a draft that does not fit is a reason in the plan."""
     workload = workloads.load(wish.workload)
     _check(wish)
     methods = parse_methods(wish.method) if wish.method else ()
-    target = target_info(settings.model)
+    target = target or target_info(settings.model)
     draft = inspect(wish.draft) if wish.draft else None
     engine, capabilities = usable_engine(llama_server)
     doubtful = check_loads(target, capabilities)
     user = read(user_args, capabilities, os.environ)
     check(settings, user)
-    request = Request(target, workload, draft, methods, wish.n_max, wish.p_min, wish.draft_layers)
+    request = Request(
+        target,
+        workload,
+        draft,
+        methods,
+        wish.n_max,
+        wish.p_min,
+        wish.draft_layers,
+        more,
+    )
     choice = choose(request, capabilities)
     choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)

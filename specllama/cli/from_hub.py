@@ -1,0 +1,57 @@
+"""A MODEL that is a repository on the Hub: what is fetched, and the plan or the file it gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from specllama.cli.render import Printer
+    from specllama.engine.settings import Settings
+    from specllama.planning.from_hub import Here, OnHub
+    from specllama.planning.plan import Plan
+    from specllama.planning.prepare import Wish
+
+
+def resolved(
+    printer: Printer,
+    model: str,
+    settings: Settings,
+    wish: Wish,
+    theirs: Sequence[str],
+    llama_server: str | None,
+    download: bool,
+) -> tuple[Settings, Plan | None]:
+    """Settings with a file of this machine; or, where one is only on the Hub and nothing may be
+    downloaded, the plan that its headers give."""
+    from specllama.drafts.repository import repository
+
+    repo = repository(model)
+    if repo is None:
+        return settings, None
+    from specllama.planning.from_hub import OnHub, fetch, on_hub
+
+    with printer.busy(f"asking the Hub for {repo.name} …"):
+        found = on_hub(repo, settings, wish, theirs, llama_server)
+    for line in _lines(found, repo.name, download):
+        printer.say(line)
+    if isinstance(found, OnHub) and found.downloads and not download:
+        return settings, found.plan
+    return replace(settings, model=fetch(found)), None
+
+
+def _lines(found: OnHub | Here, repo: str, download: bool) -> Iterator[str]:
+    from specllama.cli.render import mib
+    from specllama.planning.from_hub import OnHub
+
+    if not isinstance(found, OnHub):
+        yield f"hub      {repo}: {found.path.name}, {found.why}"
+        return
+    yield f"hub      {found.target}: {found.why}"
+    for note in found.notes:
+        yield f"note     {note}"
+    for d in found.downloads:
+        size = mib(d.size)
+        yield f"download {d.label}, {size}" if download else f"get      {d.label}, {size}: not yet"

@@ -1,0 +1,99 @@
+"""A repository on the Hub in place of a file: OWNER/REPO[:QUANT]. Which of its files are models to
+serve, in the order in which they are tried, which may draft, and which are here already."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specllama.drafts.hub import RemoteFile
+from specllama.gguf.files import is_later_shard, shard_names
+
+_NAMED = re.compile(
+    r"(?:(?:https://)?(?:hf\.co|huggingface\.co)/)?"
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>[\w./ -]+))?"
+)
+# What is no model to serve, and what drafts (llama.cpp, common/download.cpp, b11434:
+# gguf_filename_is_model, find_best_mtp and its neighbours).
+_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-", "-assistant")
+_NO_MODELS = ("mmproj", "imatrix", *_DRAFTS)
+# llama.cpp's own defaults come first and last (find_best_model); between them what is alike.
+USUAL = ("Q4_K_M", "Q4_K_XL", "Q4_K_S", "Q4_0", "MXFP4", "Q8_0")
+_MOST_DRAFTS = 4
+
+
+@dataclass(frozen=True)
+class Repository:
+    """`wanted`: a quantisation or a file in it; "" = left open."""
+
+    name: str
+    wanted: str = ""
+
+
+def repository(text: str) -> Repository | None:
+    """The repository that `text` names; None for a path. What exists on this machine, and what
+    ends in .gguf without a repository before it, is a path."""
+    match = _NAMED.fullmatch(text)
+    if match is None or os.path.exists(text) or match["repo"].lower().endswith(".gguf"):
+        return None
+    return Repository(match["repo"], match["wanted"] or "")
+
+
+def models(files: Sequence[RemoteFile], wanted: str) -> tuple[RemoteFile, ...]:
+    """The files to try, best first: what was asked for; else one of the USUAL quantisations (the
+    smallest file where there is none), then the smaller ones, the largest of them first."""
+    found = sorted((f for f in files if _is_model(f)), key=lambda f: (f.size, f.name))
+    if wanted:
+        exact = [f for f in found if wanted in (f.name, f.name.rpartition("/")[2])]
+        return tuple(exact or [f for f in found if is_quant(f.name, wanted)])
+    usual = (f for quant in USUAL for f in found if is_quant(f.name, quant))
+    first = next(usual, found[0] if found else None)
+    smaller = [f for f in reversed(found) if first is not None and f.size < first.size]
+    return (first, *smaller) if first is not None else ()
+
+
+def sidecars(files: Sequence[RemoteFile]) -> tuple[RemoteFile, ...]:
+    """The files of the repository that draft for its models, by their names."""
+    found = [f for f in files if any(word in f.name.lower() for word in (*_DRAFTS, "mtp/"))]
+    return tuple(found[:_MOST_DRAFTS])
+
+
+def is_quant(name: str, quant: str) -> bool:
+    """Whether a file's name says that it is of this quantisation, in any case: UD-Q4_K_XL is a
+    Q4_K_XL, IQ4_XS is no Q4_XS."""
+    return bool(re.search(rf"(?<![A-Za-z0-9]){re.escape(quant)}(?=[.-])", name, re.I))
+
+
+def here(repo: str) -> tuple[RemoteFile, ...]:
+    """The repository's models that were downloaded before, the newest revision first."""
+    return tuple(RemoteFile(repo, str(p), p.stat().st_size) for p in _downloaded(repo))
+
+
+def is_here(label: str) -> bool:
+    """Whether OWNER/REPO:FILE was downloaded before, with all its parts."""
+    from huggingface_hub import try_to_load_from_cache
+
+    repo, _, name = label.partition(":")
+    parts = [try_to_load_from_cache(repo, part) for part in shard_names(name)]
+    return all(isinstance(part, str) for part in parts)
+
+
+def _downloaded(repo: str) -> list[Path]:
+    """Whole files only: what is half downloaded has another name (huggingface_hub)."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}" / "snapshots"
+    try:
+        revisions = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)
+    except OSError:
+        return []
+    found = [p for revision in revisions for p in sorted(revision.rglob("*.gguf"))]
+    return [p for p in found if p.is_file() and not is_later_shard(p)]
+
+
+def _is_model(file: RemoteFile) -> bool:
+    name = file.name.rpartition("/")[2].lower()
+    return file.size > 0 and not any(word in name for word in _NO_MODELS)

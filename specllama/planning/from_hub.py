@@ -1,0 +1,227 @@
+"""A model named by its repository on the Hub: which file is served, what drafts for it, decided by
+the same rules as for files, from headers alone; and the downloads that this asks for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specllama import workloads
+from specllama.drafts import hub
+from specllama.drafts.discover import Found, Rejected, discover
+from specllama.drafts.hub import HubError, RemoteFile
+from specllama.drafts.pick import judge
+from specllama.drafts.repository import Repository, here, is_here, models, sidecars
+from specllama.engine.capabilities import Capabilities
+from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.settings import Settings
+from specllama.errors import SpecllamaError, UsageError
+from specllama.gguf import ModelInfo
+from specllama.memory.decide import FITS, PARTLY, Question, Verdict, size
+from specllama.memory.decide import judge as judge_memory
+from specllama.memory.devices import Machine, machine, parse_sizes
+from specllama.planning import needs
+from specllama.planning.choose import parse_methods
+from specllama.planning.plan import Plan
+from specllama.planning.prepare import Wish, prepare, usable_engine
+from specllama.planning.room import USUAL_CONTEXT
+
+_SPARE = 2**30  # bytes left free on the disk
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file to fetch. `size` in bytes."""
+
+    label: str
+    size: int
+
+
+@dataclass(frozen=True)
+class OnHub:
+    """What was decided from afar. `plan` is made on headers, its paths are OWNER/REPO:FILE. `why`:
+    why this file. `downloads`: what is not here yet."""
+
+    plan: Plan
+    why: str
+    downloads: tuple[Download, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """OWNER/REPO:FILE."""
+        return self.plan.target.path.as_posix()
+
+
+@dataclass(frozen=True)
+class Here:
+    """The Hub cannot be asked, but the model was downloaded before."""
+
+    path: Path
+    why: str
+
+
+def on_hub(
+    repo: Repository,
+    settings: Settings,
+    wish: Wish,
+    user_args: Sequence[str] = (),
+    llama_server: str | None = None,
+) -> OnHub | Here:
+    """The decision for a repository. Raises HubError when it cannot be asked, UsageError when it
+    holds nothing that is wanted or nothing that fits the memory."""
+    engine, caps = usable_engine(llama_server)
+    user = read(user_args, caps, os.environ)
+    vram = parse_sizes(wish.vram) if wish.vram is not None else ()
+    have = machine(engine, vram, user.values("--rpc"))
+    try:
+        files = hub.files(repo.name)
+    except HubError as e:
+        return _here(repo, e)
+    tried = models(files, repo.wanted)
+    if not tried:
+        raise _nothing(repo, files)
+    target, why = _fitting(repo, tried, settings, user, caps, have)
+    found, notes = _drafts(target, files, wish, caps)
+    asked = replace(settings, model=target.path)
+    plan = prepare(
+        asked, wish, user_args, llama_server, check_port=False, target=target, more=found
+    )
+    draft = plan.choice.draft
+    wanted = [target, *([draft] if draft is not None else [])]
+    missing = [
+        Download(label, m.file_bytes)
+        for m in wanted
+        if (label := hub.label(m.path)) is not None and not is_here(label)
+    ]
+    return OnHub(plan, why, tuple(missing), notes)
+
+
+def fetch(found: OnHub | Here) -> Path:
+    """Downloads what is not here yet, or not in its newest revision; what was broken off goes on.
+    Returns the target's path. Raises HubError, also when the disk has no room."""
+    if isinstance(found, Here):
+        return found.path
+    _check_disk(sum(d.size for d in found.downloads))
+    for each in found.downloads:
+        hub.download(each.label)
+    return hub.download(found.target)
+
+
+def _here(repo: Repository, e: HubError) -> Here:
+    """The model in the Hub's cache, when the Hub says nothing. Raises `e` when it is not there."""
+    tried = models(here(repo.name), repo.wanted)
+    if not tried:
+        hint = e.hint.replace("leave out --hub", "name a file on this machine")
+        raise HubError(e.message, hint or "There is no file or folder of that name here either.")
+    return Here(Path(tried[0].name), f"downloaded before; {e.message}")
+
+
+def _nothing(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
+    """Why no file of the repository is a candidate."""
+    if not files:
+        return UsageError(
+            f"{repo.name} holds no GGUF file",
+            "Look for a repository of the same model whose name ends in GGUF.",
+        )
+    names = ", ".join(sorted(f.name for f in files)[:8]) + (", …" if len(files) > 8 else "")
+    if repo.wanted:
+        return UsageError(f"{repo.name} holds no model called {repo.wanted}", f"It holds {names}.")
+    return UsageError(f"{repo.name} holds no model that can be served by itself: {names}")
+
+
+def _fitting(
+    repo: Repository,
+    tried: Sequence[RemoteFile],
+    settings: Settings,
+    user: LaunchOptions,
+    caps: Capabilities,
+    have: Machine,
+) -> tuple[ModelInfo, str]:
+    """The first file that fits as a whole, else the first that fits with layers in RAM; and why
+    it is that one. One that was asked for by name is taken as it is: serve says what it lacks."""
+    if repo.wanted:
+        return _model(tried[0]), f"asked for as {repo.wanted}"
+    room = have.ram.usable + sum(g.usable for g in have.gpus if not g.shared)
+    partly: list[tuple[ModelInfo, str]] = []
+    lacks = ""
+    for n, file in enumerate(tried):
+        if file.size > room:
+            lacks = f"its {size(file.size)} are more than the {size(room)} there are"
+            continue
+        target = _model(file)
+        verdict = _verdict(target, settings, user, caps, have)
+        lacks = verdict.detail
+        if verdict.kind == FITS:
+            why = f"{tried[n - 1].name} does not fit" if n else "it fits"
+            return target, why
+        if verdict.kind == PARTLY:
+            partly.append((target, verdict.detail))
+    if partly:
+        return partly[0]
+    smallest = tried[-1]
+    raise UsageError(
+        f"no file of {repo.name} fits: {smallest.name}: {lacks}",
+        "Free memory, choose a smaller model, or name a file with OWNER/REPO:QUANT all the same.",
+    )
+
+
+def _model(file: RemoteFile) -> ModelInfo:
+    target, _ = hub.read_remote(file.repo, file.name)
+    if target.kind != "model":
+        raise UsageError(
+            f"{file.label} is of the kind {target.kind}, which is not served by itself"
+        )
+    return target
+
+
+def _verdict(
+    target: ModelInfo, settings: Settings, user: LaunchOptions, caps: Capabilities, have: Machine
+) -> Verdict:
+    """Whether the target fits by itself, with the context asked for or a usual one."""
+    if target.layout.problem:
+        return Verdict(FITS)  # not known; serve says so
+    usual = min(target.context_length or USUAL_CONTEXT, USUAL_CONTEXT)
+    asked = replace(settings, model=target.path, context=settings.context or usual)
+    have = needs.with_margins(needs.chosen_devices(have, user), user)
+    use = needs.use_of(target, asked, user, caps, have)
+    question = Question(target, use, have, None, split=needs.split_of(user))
+    return judge_memory(question, use, None)[0]
+
+
+def _drafts(
+    target: ModelInfo, files: Sequence[RemoteFile], wish: Wish, caps: Capabilities
+) -> tuple[Found, tuple[str, ...]]:
+    """What the Hub has that may draft: looked for only where a draft is wanted and nothing here
+    is expected to pay. A search that fails costs the draft, not the model."""
+    methods = parse_methods(wish.method) if wish.method else ()
+    if wish.draft is not None or (methods and not any(m.startswith("draft-") for m in methods)):
+        return Found(), ()
+    known = judge(target, workloads.load(wish.workload), caps, discover(target))
+    if any(c.prediction.high >= 1 for c in known.candidates):
+        return Found(), ()
+    beside = hub.read_drafts(target, sidecars(files))
+    try:
+        found = hub.search(target)
+    except HubError as e:
+        found = Found((), (Rejected("the Hub", "unreadable", e.message),))
+        return beside.and_also(found), (f"no drafts were looked for: {e.message}",)
+    return beside.and_also(found), ()
+
+
+def _check_disk(missing: int) -> None:
+    """Raises HubError where the Hub's cache has no room for that many bytes more."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE)
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if missing and missing + _SPARE > free:
+        raise HubError(
+            f"{size(missing)} are to be downloaded, and {folder} has {size(free)} free",
+            "Make room, or name another folder in HF_HOME.",
+        )
