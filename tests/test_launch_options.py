@@ -167,3 +167,9 @@ def test_older_builds_do_not_read_it(tmp_path: Path) -> None:
     configured(tmp_path, "ub = 16")
     old = describe("version: 9999 (abc)", HELP)
     assert read((), old, {"XDG_CONFIG_HOME": str(tmp_path)}).argv == []
+
+
+def test_what_a_build_is_without_is_no_misspelling() -> None:
+    with pytest.raises(UsageError, match="no option --rpc") as e:
+        read(("--rpc", "10.0.0.2:50052"), describe("version: 10999 (abc)", "-r, --repack  x\n"), {})
+    assert "GGML_RPC=ON" in e.value.hint

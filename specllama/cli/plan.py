@@ -39,7 +39,12 @@ def plan(
     ],
     to: Annotated[
         Format | None,
-        typer.Option("--format", "-f", help="Print it in this format; none: lines to read."),
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help=f"{', '.join(FORMATS)}; without it, lines to read.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,

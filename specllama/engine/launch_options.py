@@ -35,6 +35,8 @@ _OURS = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
 _STANDS_FOR = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_CTX_SIZE"}
 # In config.ini: what our own arguments always replace.
 _OURS_THERE = _MODEL | {"--host", "--port", "--parallel"}
+# What a llama-server may have been built without.
+_NEEDS = {"--rpc": "It needs one built with RPC (GGML_RPC=ON, as the released ones)."}
 _TRUE = {"on", "enabled", "true", "1"}  # arg.cpp, is_truthy
 _FALSE = {"off", "disabled", "false", "0"}
 _SHORT_VARIABLES = {"--batch-size": "LLAMA_ARG_BATCH", "--ubatch-size": "LLAMA_ARG_UBATCH"}
@@ -293,6 +295,8 @@ def _lookup(name: str, caps: Capabilities) -> Option:
         raise UsageError(
             f"llama-server takes no {name!r}", f"Write it as two words: {name.replace('=', ' ', 1)}"
         )
+    if name in _NEEDS:
+        raise UsageError(f"this llama-server has no option {name} ({caps.label})", _NEEDS[name])
     known = [n for o in caps.options if not o.removed for n in o.names]
     near = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
