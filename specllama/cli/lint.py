@@ -70,6 +70,8 @@ def lint(
         printer = Printer(as_json=fix)  # the text alone on stdout
         _say(printer, name, found)
         if corrected is not None:
+            if os.linesep == "\r\n":  # stdout makes them of \n there
+                corrected = corrected.replace("\r\n", "\n")
             print(corrected, end="" if corrected.endswith("\n") else "\n")
     if any(linted.findings for linted in left):
         raise typer.Exit(1)

@@ -14,7 +14,8 @@ from specllama.formats.command_lines import ASSIGNMENT, image, server, shell
 from specllama.formats.found import FLOW, INI, LLAMA, SHELL, Command, Variable
 from specllama.formats.words import Word, split
 
-SCRIPT, YAML, PRESET, UNIT, DOCKERFILE = "script", "yaml", "preset", "unit", "dockerfile"
+SCRIPT, WINDOWS, YAML, PRESET = "script", "windows", "yaml", "preset"
+UNIT, DOCKERFILE = "unit", "dockerfile"
 _INI_SECTION = re.compile(r"^\[([^\]]*)\]")
 _INI_PAIR = re.compile(r"^([A-Za-z_][\w.-]*)[ \t]*=[ \t]*([^#;\n]*)", re.M)
 
@@ -24,6 +25,8 @@ def kind_of(name: str, text: str) -> str:
     path = Path(name.lower())
     if path.suffix in (".yaml", ".yml"):
         return YAML
+    if path.suffix in (".ps1", ".bat", ".cmd"):
+        return WINDOWS
     if path.suffix == ".service":
         return UNIT
     if path.stem in ("dockerfile", "containerfile") or path.suffix in (".dockerfile",):
@@ -39,6 +42,7 @@ def read(text: str, kind: str = SCRIPT) -> tuple[Command, ...]:
     """Every server that the text starts, in order. Raises UsageError for what cannot be read."""
     readers = {
         SCRIPT: _script,
+        WINDOWS: _windows,
         YAML: _yaml,
         PRESET: _preset,
         UNIT: _unit,
@@ -49,12 +53,20 @@ def read(text: str, kind: str = SCRIPT) -> tuple[Command, ...]:
 
 
 def _line(text: str, command: Command) -> int:
-    at = command.scalar.start if command.scalar is not None else command.begin
+    scalar = command.scalar
+    at = scalar.start if scalar is not None and scalar.inner is None else command.begin
     return text.count("\n", 0, at) + 1
 
 
 def _script(text: str) -> Iterator[Command]:
     yield from shell(text)
+
+
+def _windows(text: str) -> Iterator[Command]:
+    """PowerShell and batch files: ` and ^ continue lines, \\ is part of paths. Read as shell text
+    of the same length, so that places stay."""
+    same = re.sub(r"(?im)^[ \t]*(?:::|rem\b)[^\n]*", lambda m: " " * len(m[0]), text)
+    yield from shell(re.sub(r"[`^](?=\r?\n)", r"\\", same.replace("\\", "/")))
 
 
 def bare(text: str) -> tuple[Command, ...]:

@@ -33,11 +33,14 @@ class Variable:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A quoted YAML text whose escapes part it from its value: it is written anew as a whole."""
+    """The YAML text[start:end] that a command line is, and its value. `inner`: where the value
+    lies in the file as it is; None: escapes part them, so that places count in the value and the
+    text is written anew as a whole."""
 
     value: str
     start: int
     end: int
+    inner: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,9 @@ class Rename:
 def edited(text: str, command: Command, changes: tuple[Change | Rename, ...]) -> str:
     """The file's text with all changes made, the last one in it first, so that the places of
     the others stay."""
-    if (scalar := command.scalar) is not None and any(isinstance(c, Change) for c in changes):
-        value = edited(scalar.value, replace(command, scalar=None), changes)
+    scalar = command.scalar
+    if scalar is not None and _anew(scalar, changes):
+        value = edited(scalar.value, _within(command, scalar.inner or 0), changes)
         quoted = json.dumps(value, ensure_ascii=False)
         return text[: scalar.start] + quoted + text[scalar.end :]
 
@@ -98,6 +102,21 @@ def edited(text: str, command: Command, changes: tuple[Change | Rename, ...]) ->
     for change in sorted(changes, key=place, reverse=True):
         text = _applied(text, source, command, change)
     return text
+
+
+def _anew(scalar: Scalar, changes: tuple[Change | Rename, ...]) -> bool:
+    """Whether the whole YAML text is written anew: it must be, or a new word holds what would
+    end it."""
+    new = [w for c in changes if isinstance(c, Change) for w in c.new if isinstance(w, str)]
+    if scalar.inner is None:
+        return any(isinstance(c, Change) for c in changes)
+    return any(re.search(r"""[:#"'\\{}\[\]]""", w) for w in new)
+
+
+def _within(command: Command, start: int) -> Command:
+    """The same with places that count from `start`."""
+    words = tuple(replace(w, start=w.start - start, end=w.end - start) for w in command.words)
+    return replace(command, words=words, begin=command.begin - start, scalar=None)
 
 
 def _applied(text: str, source: str, command: Command, change: Change | Rename) -> str:
@@ -151,7 +170,7 @@ def _glue(text: str, at: int, style: str, command: Command) -> str:
 def _whole(text: str, start: int, end: int, style: str) -> tuple[int, int]:
     """The span of words with the blanks, the comma or the line that goes with them."""
     if style == SHELL:
-        before = re.search(r"(?:\s|\\\r?\n)*$", text[:start])
+        before = re.search(r"(?:\s|[\\`^]\r?\n)*$", text[:start])
         return (before.start() if before else start), end
     if style == BLOCK:
         close = text.find("\n", end)

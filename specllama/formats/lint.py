@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from specllama.engine.capabilities import Capabilities
+from specllama.errors import UsageError
 from specllama.formats import (
     commands,
     lint_engines,
@@ -55,16 +56,35 @@ def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
 
 
 def fixed(text: str, kind: str, here: Here) -> str:
-    """The text with everything put right that can be; the rest of it stays as it is."""
+    """The text with everything put right that can be; the rest of it stays as it is. A change
+    after which it could not be read is not made."""
+    hopeless: set[tuple[int, str, str]] = set()
     for _ in range(_MOST_EDITS):
-        for linted in lint(text, kind, here):
-            finding = next((f for f in linted.findings if f.edits), None)
-            if finding is not None:
-                text = edited(text, linted.command, finding.edits)
-                break
+        found = lint(text, kind, here)
+        chances = (
+            (x.command, f, (i, f.rule, f.words))
+            for i, x in enumerate(found)
+            for f in x.findings
+            if f.edits and (i, f.rule, f.words) not in hopeless
+        )
+        chance = next(chances, None)
+        if chance is None:
+            break
+        command, finding, key = chance
+        changed = edited(text, command, finding.edits)
+        if _count(changed, kind) == len(found):
+            text = changed
         else:
-            return text
+            hopeless.add(key)
     return text
+
+
+def _count(text: str, kind: str) -> int:
+    """How many servers a text starts; -1 when it cannot be read."""
+    try:
+        return len(commands.read(text, kind) or commands.bare(text))
+    except UsageError:
+        return -1
 
 
 def _findings(command: Command, here: Here) -> Iterator[Finding]:

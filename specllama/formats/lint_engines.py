@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specllama.formats import flags
+from specllama.formats.elsewhere import record
 from specllama.formats.finding import ENDS, Edits, Finding
 from specllama.formats.found import VLLM, Change, Command
 from specllama.formats.seen import lookup_name
@@ -171,6 +172,17 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 f"{method} is not vLLM's name of it",
                 f'"method": "{table.methods[method]}"',
                 (Change(flag.at, flag.count, (flag.name, json.dumps(new))),),
+            )
+        known = {*record("vllm")["speculative"], "tensor_parallel_size"}
+        if strange := sorted(
+            k.replace("-", "_") for k in config if k.replace("-", "_") not in known
+        ):
+            yield Finding(
+                "bad-config",
+                ENDS,
+                shown,
+                f"vLLM {record('vllm')['version']} has no key {', '.join(strange)} there, and ends",
+                "take it out",
             )
         if "tensor_parallel_size" in config:
             new = {

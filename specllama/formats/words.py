@@ -13,6 +13,8 @@ from specllama.errors import UsageError
 
 _BLANK = " \t\r"
 _OPERATORS = ";&|()\n"
+_REDIRECTION = re.compile(r"\d*(>>?|<<<|<)[&|]?")
+_HERE = re.compile(r"""\d*<<[-~]?[ \t]*(['"\\]?)(\w+)['"]?""")
 _DYNAMIC = re.compile(r"\$[\w{(@*#?]|`|%[A-Za-z]")
 
 
@@ -35,8 +37,11 @@ def split(
     at, end = start, len(source) if end is None else end
     commands: list[list[Word]] = [[]]
     redirected = False
+    documents: list[str] = []  # ends of the here-documents that begin behind this line
     while at < end:
         c = source[at]
+        if c == "\n" and documents:
+            at = _behind(source, at, end, documents.pop(0)) if lines else at
         if source.startswith(("\\\n", "\\\r\n"), at):
             at = source.index("\n", at) + 1
         elif c in _BLANK or (c == "\n" and not lines):
@@ -47,7 +52,10 @@ def split(
             commands.append([])
             redirected = False
             at += 1
-        elif found := re.compile(r"\d*(>>?|<)[&|]?").match(source, at, end):
+        elif found := _HERE.match(source, at, end):
+            documents.append(found[2])
+            at = found.end()
+        elif found := _REDIRECTION.match(source, at, end):
             redirected = True
             at = found.end()
         else:
@@ -57,6 +65,12 @@ def split(
                 commands[-1].append(word)
             redirected = False
     return [c for c in commands if c]
+
+
+def _behind(source: str, at: int, end: int, last: str) -> int:
+    """The end of the line that ends a here-document which begins behind `at`."""
+    found = re.compile(rf"^[ \t]*{last}[ \t]*$", re.M).search(source, at + 1, end)
+    return found.end() if found else end
 
 
 def _line_end(source: str, at: int, end: int) -> int:

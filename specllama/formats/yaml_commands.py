@@ -134,7 +134,10 @@ def _scalar(
     direct = _texts(text, start, end, lines) == _texts(value, 0, len(value), lines)
     source = text if direct else value
     span = (start, end) if direct else (0, len(value))
-    scalar = None if direct else Scalar(value, node.start_mark.index, node.end_mark.index)
+    scalar = Scalar(value, node.start_mark.index, node.end_mark.index)
+    if direct:
+        scalar = replace(scalar, value=text[start:end], inner=start)
+    blocked = node.style in ("|", ">")  # nothing ends one but its indentation
     found = list(command_lines.shell(source, *span, lines=lines))
     if not found and kind:
         words = [w for line in split(source, *span, lines=lines) for w in line]
@@ -142,7 +145,9 @@ def _scalar(
             found = [Command(kind, tuple(words), (SHELL,) * len(words), span[0])]
     for c in found:
         own = c.variables if direct else tuple(Variable(v.name, v.value) for v in c.variables)
-        yield replace(c, scalar=scalar, build=c.build or build, variables=own)
+        yield replace(
+            c, scalar=None if blocked and direct else scalar, build=c.build or build, variables=own
+        )
 
 
 def _texts(text: str, start: int, end: int, lines: bool) -> list[list[str]] | None:

@@ -1,0 +1,326 @@
+"""What lint reads, how it writes a text back, and what it makes of input that is none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.cli.app import run
+from specllama.errors import UsageError
+from specllama.formats import builds, flags
+from specllama.formats.commands import (
+    DOCKERFILE,
+    PRESET,
+    SCRIPT,
+    UNIT,
+    WINDOWS,
+    YAML,
+    kind_of,
+    read,
+)
+from specllama.formats.lint import Here, fixed, lint
+from specllama.formats.words import split
+from specllama.gguf import ModelInfo, inspect
+from tests.support import MODELS
+
+FILES = Path(__file__).parent / "data/lint"
+
+
+def model(name: str) -> ModelInfo | None:
+    return inspect(Path(name)) if Path(name).is_file() else None
+
+
+HERE = Here(lambda build: builds.capabilities(build or builds.NEWEST), model)
+
+
+def rules(text: str, kind: str = SCRIPT, here: Here = HERE) -> list[str]:
+    return [f.rule for linted in lint(text, kind, here) for f in linted.findings]
+
+
+def on(build: int) -> Here:
+    return Here(lambda _: builds.capabilities(build), model)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run.sh", "run.ps1", "run.bat", "swap.yaml", "compose.yaml", "k8s.yaml", "preset.ini",
+        "llama.service", "Dockerfile",
+    ],
+)  # fmt: skip
+def test_a_file_is_put_right_and_the_rest_of_it_stays(name: str) -> None:
+    text = (FILES / name).read_bytes().decode()
+    kind = kind_of(name, text)
+    assert rules(text, kind)
+    done = fixed(text, kind, HERE)
+    assert done == (FILES / "fixed" / name).read_bytes().decode()
+    assert rules(done, kind) == []
+
+
+def test_kinds_are_told_by_name_and_by_content() -> None:
+    assert kind_of("docker-compose.yml", "") == YAML
+    assert kind_of("Dockerfile", "") == DOCKERFILE
+    assert kind_of("gpu.Dockerfile", "") == DOCKERFILE
+    assert kind_of("llama.service", "") == UNIT
+    assert kind_of("override.conf", "[Service]\nExecStart=x\n") == UNIT
+    assert kind_of("models.ini", "") == PRESET
+    assert kind_of("start.cmd", "") == WINDOWS
+    assert kind_of("stdin", "models:\n  a: b\n") == YAML
+    assert kind_of("stdin", "#!/bin/sh\nmodels:\n") == SCRIPT
+    assert kind_of("start", "llama-server -m x") == SCRIPT
+
+
+def test_fixed_yaml_stays_yaml_with_the_same_keys() -> None:
+    for name in ("swap.yaml", "compose.yaml", "k8s.yaml"):
+        before = yaml.safe_load((FILES / name).read_text())
+        after = yaml.safe_load((FILES / "fixed" / name).read_text())
+        assert _keys(before) - {"LLAMA_ARG_DRAFT_MAX"} <= _keys(after)
+
+
+def _keys(data: object) -> set[str]:
+    if isinstance(data, dict):
+        return {str(k) for k in data} | {x for v in data.values() for x in _keys(v)}
+    return {x for v in data for x in _keys(v)} if isinstance(data, list) else set()
+
+
+def test_a_command_of_a_quoted_yaml_text_is_written_anew() -> None:
+    text = 'a:\n  cmd: "llama-server -m \\"/x y.gguf\\" --draft-model d.gguf"\n'
+    done = yaml.safe_load(fixed(text, YAML, HERE))
+    assert shlex.split(done["a"]["cmd"]) == [
+        *("llama-server", "-m", "/x y.gguf", "-md", "d.gguf", "--spec-type", "draft-simple"),
+    ]
+
+
+def test_json_for_vllm_does_not_end_a_plain_yaml_text() -> None:
+    text = "s:\n  image: vllm/vllm-openai:v0.33.0\n  command: --model X --speculative-model Y\n"
+    done = yaml.safe_load(fixed(text, YAML, HERE))
+    words = shlex.split(done["s"]["command"])
+    assert json.loads(words[words.index("--speculative-config") + 1])["model"] == "Y"
+
+
+def test_a_change_after_which_nothing_could_be_read_is_not_made() -> None:
+    text = 's:\n  command: ["sh", "-c", "vllm serve X --speculative-model Y"]\n'
+    assert yaml.safe_load(fixed(text, YAML, HERE))
+
+
+def test_an_images_tag_names_the_build() -> None:
+    text = "docker run ghcr.io/ggml-org/llama.cpp:server-cuda-b8900 -m t -md d --spec-draft-n-max 4"
+    assert rules(text) == ["too-new-flag"]
+    assert rules(text.replace("-b8900", "")) == ["no-spec-type"]
+
+
+def test_a_variable_of_a_script_counts_for_the_next_server() -> None:
+    text = "export LLAMA_ARG_DRAFT_MAX=3\nllama-server -m x\nllama-server -m y\n"
+    first, second = lint(text, SCRIPT, HERE)
+    assert [f.rule for f in first.findings] == ["fatal-variable"]
+    assert second.findings == ()
+
+
+def test_variables_of_the_environment_are_said_and_left() -> None:
+    here = Here(HERE.builds, model, {"LLAMA_ARG_DRAFT_MIN": "1", "PATH": "/bin"})
+    (linted,) = lint("llama-server -m x", SCRIPT, here)
+    (finding,) = linted.findings
+    assert (finding.rule, finding.fix) == ("fatal-variable", "unset LLAMA_ARG_DRAFT_MIN")
+    assert fixed("llama-server -m x", SCRIPT, here) == "llama-server -m x"
+
+
+def test_options_in_a_shell_variable_may_be_anything() -> None:
+    """Nothing is surely missing, and nothing surely idle."""
+    assert rules("llama-server $ARGS -md d.gguf") == []
+    assert rules('llama-server "${ARGS[@]}" --spec-draft-n-max 4') == []
+    assert rules("llama-server $ARGS --draft-max 4") == ["removed-flag"]
+
+
+def test_heredocs_comments_and_redirections_are_no_arguments() -> None:
+    text = (
+        "cat <<'EOF' > x\nit's --draft-max\nEOF\nllama-server -m x 2>&1 >log # it's --draft-max 4\n"
+    )
+    (command,) = read(text)
+    assert [w.text for w in command.words] == ["-m", "x"]
+
+
+# ---- builds
+
+
+def test_a_line_is_judged_by_its_build() -> None:
+    old = "llama-server -m t -md d --draft-max 8 -cd 4096 --mlock -fa"
+    assert rules(old, here=on(6000)) == []
+    assert rules(old, here=on(9000)) == ["removed-flag", "bare-flag"]
+    assert rules(old, here=on(11434)) == [
+        *("removed-flag", "removed-flag", "removed-flag", "bare-flag", "no-spec-type"),
+    ]
+
+
+def test_md_alone_does_nothing_from_b9464_on() -> None:
+    (at,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, on(9464)))
+    (before,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, on(9463)))
+    assert (at.effect, before.effect) == ("does nothing", "worse")
+    assert rules("llama-server -m t -md d", here=on(9101)) == []
+
+
+@pytest.mark.parametrize("build", [6000, 8500, 9000, 9113, 9300, 9464, 9700, 10289, 10878, 11434])
+def test_the_table_agrees_with_the_options_read_from_each_build(build: int) -> None:
+    """tests/data/llama-server-options.json: read from the source of twelve builds."""
+    data = json.loads((FILES.parent / "llama-server-options.json").read_text())
+    seen = {name: row for name, row in data.items() if name == f"b{build}"}
+    known = {n for o in builds.capabilities(build).options if not o.removed for n in o.names}
+    spec = [
+        n
+        for row in seen.values()
+        for o in row["options"]
+        for n in o["names"]
+        if not o.get("removed") and ("spec-" in n or "draft" in n) and "range-batch" not in n
+    ]
+    assert set(spec) <= known
+    assert {"-m", "-md", "-np", "-ngl"} <= known
+
+
+def test_every_flag_called_wrong_is_none_of_the_newest_build() -> None:
+    caps = builds.capabilities()
+    assert [n for n in flags.wrong() if caps.find(n)] == []
+    assert [t for t in flags.types() if t in caps.spec_types] == []
+    assert set(flags.types().values()) <= set(caps.spec_types)
+
+
+# ---- words
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0\r"), max_size=12)))
+def test_quoted_words_are_read_as_shlex_reads_them(words: list[str]) -> None:
+    text = "x " + shlex.join(words)
+    (command,) = split(text)
+    assert [w.text for w in command] == ["x", *words]
+    assert all(shlex.split(text[w.start : w.end]) == [w.text] for w in command)
+
+
+@given(st.text(max_size=200), st.sampled_from([SCRIPT, WINDOWS, YAML, PRESET, UNIT, DOCKERFILE]))
+def test_any_text_is_read_or_refused(text: str, kind: str) -> None:
+    with contextlib.suppress(UsageError):
+        lint(text, kind, HERE)
+
+
+PIECES = [
+    "llama-server", "vllm serve", "-m", "-md", "x.gguf", "--draft-max", "--draft-max=3", "--draft-self",
+    "--spec-type", "draft-simple", "ngram-mod,draft-mtp", "none", "-np", "4", "-fa", "-ngld", "5", "-cd",
+    "--mlock", "--no-mmap", "-dio", "--speculative-config", "{}", "'[1]'", "'{\"method\": 3}'", "$X", "&&",
+    "--spec-draft-n-max", "--spec-replace", "--speculative-model", "--lookup", "|", "\\\n", "#", "-b", "0",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.sampled_from([8000, 9000, 9300, 11434]))
+def test_any_mix_of_flags_is_understood_and_fixing_ends(pieces: list[str], build: int) -> None:
+    text = "llama-server " + " ".join(pieces)
+    try:
+        done = fixed(text, SCRIPT, on(build))
+    except UsageError:
+        return
+    assert fixed(done, SCRIPT, on(build)) == done
+
+
+# ---- the command
+
+
+def test_exit_codes_say_whether_something_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", "llama-server -m x --draft-max 4 -md y"]) == 1
+    assert run(["lint", "llama-server -m x"]) == 0
+    assert run(["lint", "--fix", "llama-server -m x --draft-max 4 -md y"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == "llama-server -m x --spec-draft-n-max 4 -md y --spec-type draft-simple"
+
+
+def test_the_command_may_stand_behind_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", "--", "llama-server", "-m", "x y", "-md", "d"]) == 1
+    assert "no-spec-type: -md d" in capsys.readouterr().out
+
+
+def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", "--json", "--fix", "llama-server -m x -md y --bogus"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    (command,) = data["commands"]
+    assert [(f["rule"], f["fixable"]) for f in command["findings"]] == [
+        ("unknown-flag", False),
+        ("no-spec-type", True),
+    ]
+    assert data["fixed"] == "llama-server -m x -md y --spec-type draft-simple --bogus"
+    assert data["left"] == 1
+
+
+def test_a_files_models_are_found_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("target.gguf", "other-vocab.gguf"):
+        (tmp_path / name).write_bytes((MODELS / name).read_bytes())
+    script = tmp_path / "run.sh"
+    script.write_text("llama-server -m target.gguf -md other-vocab.gguf --spec-type draft-simple\n")
+    assert run(["lint", str(script)]) == 1
+    assert "misfit" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_model_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.gguf"
+    page.write_text("<html>")
+    assert run(["lint", f"llama-server -m {shlex.quote(str(page))}"]) == 1
+    assert "refused-file" in capsys.readouterr().out
+
+
+BAD = [
+    (["lint"], "one command or one file"),
+    (["lint", "/nowhere/run.sh"], "there is no such file"),
+    (["lint", "no server here"], "no llama-server"),
+    (["lint", "llama-server -m 'x"], "never closed"),
+    (["lint", "--build", "new", "llama-server -m x"], "--build new"),
+    (["lint", "--build", "9000", "--llama-server", "x", "llama-server -m x"], "give one"),
+    (["lint", "--llama-server", "/nowhere", "llama-server -m x"], "does not exist"),
+    (["lint", "llama-server -m x", "--", "-md", "y"], "one command or one file"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), BAD, ids=lambda v: str(v)[:50])
+def test_bad_input_ends_with_2(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(argv) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) <= 2
+
+
+BAD_FILES = [
+    ("a.yaml", b"a: [", "it is no YAML"),
+    ("a.yaml", b"a: 1\n b: 2\n", "it is no YAML"),
+    ("a.yaml", b"", "no llama-server"),
+    ("a.ini", b"[x]\nmodel\n", "neither `key = value` nor [section]"),
+    ("Dockerfile", b'CMD ["a", \n', "is no list of words"),
+    ("a.sh", b"\xff\xfe\x00", "is no UTF-8 text"),
+    ("a.sh", b"a\0b", "NUL"),
+    ("a.sh", b"x" * (5 << 20), "larger than"),
+    ("a.service", b"[Service]\nExecStart=llama-server 'x\n", "never closed"),
+]
+
+
+@pytest.mark.parametrize(("name", "raw", "said"), BAD_FILES, ids=lambda v: str(v)[:20])
+def test_files_that_cannot_be_read_end_with_2(
+    name: str, raw: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(raw)
+    assert run(["lint", str(path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
