@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specllama.cli import complete
 from specllama.cli.options import (
     Context,
     DraftCache,
+    DraftLayers,
     LlamaServer,
     NMax,
     Prefer,
@@ -34,20 +36,34 @@ def memory(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="The model to serve.")],
     draft: Annotated[Path | None, typer.Option(help="The file that drafts.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="How to draft, as for serve; none = plain decoding.")
+        str | None,
+        typer.Option(
+            autocompletion=complete.methods,
+            help="How to draft, as for serve; none = plain decoding.",
+        ),
     ] = None,
     n_max: NMax = None,
     context: Context = 0,
     cache_k: Annotated[
-        str | None, typer.Option("-ctk", "--cache-type-k", help="K cache type (f16).")
+        str | None,
+        typer.Option(
+            "-ctk",
+            "--cache-type-k",
+            autocompletion=complete.cache_types,
+            help="K cache type (f16).",
+        ),
     ] = None,
     cache_v: Annotated[
-        str | None, typer.Option("-ctv", "--cache-type-v", help="V cache type (f16).")
+        str | None,
+        typer.Option(
+            "-ctv",
+            "--cache-type-v",
+            autocompletion=complete.cache_types,
+            help="V cache type (f16).",
+        ),
     ] = None,
     parallel: Annotated[int, typer.Option(min=1, help="Slots.")] = 1,
-    draft_layers: Annotated[
-        str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
-    ] = None,
+    draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
     workload: Workload = "chat",
     vram: Vram = None,

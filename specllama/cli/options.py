@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from specllama.cli import complete
 from specllama.engine.settings import MOST_DRAFTED
 from specllama.errors import UsageError
 
@@ -35,11 +36,19 @@ def _api_key(value: str | None) -> str | None:
 Workload = Annotated[
     str,
     typer.Option(
-        "--workload", "-w", help="A profile: code, chat, … (`profiles list`); a mix by comma."
+        "--workload",
+        "-w",
+        autocompletion=complete.workloads,
+        help="A profile: code, chat, … (`profiles list`); a mix by comma.",
     ),
 ]
 LlamaServer = Annotated[
-    str | None, typer.Option("--llama-server", help="The binary to run, or `embedded`.")
+    str | None,
+    typer.Option(
+        "--llama-server",
+        autocompletion=complete.one_of("embedded"),
+        help="The binary to run, or `embedded`.",
+    ),
 ]
 Context = Annotated[
     int,
@@ -61,10 +70,26 @@ Vram = Annotated[
 ]
 Prefer = Annotated[
     str | None,
-    typer.Option(help="When memory is short: speed (shorter context) or context (no draft)."),
+    typer.Option(
+        autocompletion=complete.one_of("speed", "context"),
+        help="When memory is short: speed (shorter context) or context (no draft).",
+    ),
 ]
 DraftCache = Annotated[
-    str | None, typer.Option("--draft-cache", help="Type of the draft's KV cache (f16).")
+    str | None,
+    typer.Option(
+        "--draft-cache",
+        autocompletion=complete.cache_types,
+        help="Type of the draft's KV cache (f16).",
+    ),
+]
+DraftLayers = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-layers",
+        autocompletion=complete.one_of("auto", "all"),
+        help="Draft layers on the GPU: N, auto or all.",
+    ),
 ]
 NMax = Annotated[
     int | None,

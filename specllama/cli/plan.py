@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli.options import Context, DraftCache, LlamaServer, Prefer, Vram, Workload
+from specllama.cli import complete
+from specllama.cli.options import (
+    Context,
+    DraftCache,
+    DraftLayers,
+    LlamaServer,
+    Prefer,
+    Vram,
+    Workload,
+)
 from specllama.cli.output import save
 from specllama.cli.shown import shown
 from specllama.formats import FORMATS
@@ -76,7 +85,11 @@ def plan(
         Path | None, typer.Option(help="File that drafts: a small model or an MTP head.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="How to draft, as for serve; none = plain decoding.")
+        str | None,
+        typer.Option(
+            autocompletion=complete.methods,
+            help="How to draft, as for serve; none = plain decoding.",
+        ),
     ] = None,
     n_max: Annotated[
         int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
@@ -85,9 +98,7 @@ def plan(
         float | None,
         typer.Option("--p-min", min=0, max=1, help="Stop drafting below this probability."),
     ] = None,
-    draft_layers: Annotated[
-        str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
-    ] = None,
+    draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
     context: Context = 0,
     parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,

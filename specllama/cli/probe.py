@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli import complete
 from specllama.cli.options import (
     MOST_SECONDS,
     ApiKey,
@@ -41,14 +42,20 @@ def probe(
         ),
     ] = None,
     draft: Annotated[Path | None, typer.Option(help="Only this file that drafts.")] = None,
-    method: Annotated[str | None, typer.Option(help="Only TYPE[,TYPE], as for serve.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(autocompletion=complete.methods, help="Only TYPE[,TYPE], as for serve."),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Every way that fits, doubtful ones and combinations too.")
     ] = False,
     workloads: Annotated[
         list[str] | None,
         typer.Option(
-            "--workload", "-w", help="A profile (`profiles list`); a mix by comma; may repeat."
+            "--workload",
+            "-w",
+            autocompletion=complete.workloads,
+            help="A profile (`profiles list`); a mix by comma; may repeat.",
         ),
     ] = None,
     prompts: Annotated[

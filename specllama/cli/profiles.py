@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli import complete
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -66,7 +68,12 @@ def listed(ctx: typer.Context, as_json: _Json = False) -> None:
 
 def show(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile; a mix by comma.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", autocompletion=complete.workloads, help="A profile; a mix by comma."
+        ),
+    ],
     prompts: Annotated[bool, typer.Option("--prompts", help="Print its prompts too.")] = False,
     as_json: _Json = False,
 ) -> None:
@@ -103,7 +110,11 @@ def new(
         ),
     ] = None,
     like: Annotated[
-        str, typer.Option(help="The profile whose settings it gets (without --from, prompts too).")
+        str,
+        typer.Option(
+            autocompletion=complete.workloads,
+            help="The profile whose settings it gets (without --from, prompts too).",
+        ),
     ] = "chat",
     as_json: _Json = False,
 ) -> None:

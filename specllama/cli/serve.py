@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from specllama.cli import complete
 from specllama.cli.options import (
     MOST_SECONDS,
     ApiKey,
     Context,
     DraftCache,
+    DraftLayers,
     DryRun,
     LlamaServer,
     NMax,
@@ -44,8 +46,9 @@ def serve(
     method: Annotated[
         str | None,
         typer.Option(
+            autocompletion=complete.methods,
             help="TYPE[,TYPE]: mtp, draft, eagle3, dflash, dspark, ngram-simple, ngram-map-k, "
-            "ngram-map-k4v, ngram-mod, ngram-cache; none = plain decoding."
+            "ngram-map-k4v, ngram-mod, ngram-cache; none = plain decoding.",
         ),
     ] = None,
     n_max: NMax = None,
@@ -59,9 +62,7 @@ def serve(
             help="Stop drafting below this probability.",
         ),
     ] = None,
-    draft_layers: Annotated[
-        str | None, typer.Option("--draft-layers", help="Draft layers on the GPU: N, auto or all.")
-    ] = None,
+    draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
     context: Context = 0,
     parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,
@@ -90,7 +91,10 @@ def serve(
     ] = None,
     tune: Annotated[
         str,
-        typer.Option(help="auto: use what was measured, else measure shortly; off; full."),
+        typer.Option(
+            autocompletion=complete.one_of("auto", "off", "full"),
+            help="auto: use what was measured, else measure shortly; off; full.",
+        ),
     ] = "auto",
     budget: Annotated[
         float,

@@ -1,0 +1,45 @@
+"""The values that a shell completes for an option: those there are when it asks. Of a list by
+comma, the last word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+# of serve, probe, plan and memory; --method takes llama.cpp's own names too
+METHODS = (
+    "mtp draft eagle3 dflash dspark ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache "
+    "none"
+).split()
+
+
+def workloads(incomplete: str) -> Sequence[str]:
+    """Profiles, the user's own too; a mix by comma."""
+    from specllama.workloads import names
+
+    return _last_of_list(names(), incomplete)
+
+
+def methods(incomplete: str) -> Sequence[str]:
+    """Types, several by comma."""
+    return _last_of_list(METHODS, incomplete)
+
+
+def cache_types(incomplete: str) -> Sequence[str]:
+    from specllama.memory.use import CACHE_TYPES
+
+    return [name for name in CACHE_TYPES if name.startswith(incomplete)]
+
+
+def one_of(*values: str) -> Callable[[str], Sequence[str]]:
+    """A completion of fixed values."""
+
+    def complete(incomplete: str) -> Sequence[str]:
+        return [v for v in values if v.startswith(incomplete)]
+
+    return complete
+
+
+def _last_of_list(values: Iterable[str], incomplete: str) -> Sequence[str]:
+    before, comma, last = incomplete.rpartition(",")
+    named = before.split(",")
+    return [before + comma + v for v in values if v.startswith(last) and v not in named]
