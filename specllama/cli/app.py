@@ -83,6 +83,7 @@ def _run(argv: Sequence[str]) -> int:
 @cache
 def _register() -> None:
     from specllama.cli import (
+        advise,
         demo,
         inspect,
         lint,
@@ -95,7 +96,9 @@ def _register() -> None:
         serve,
     )
 
-    commands = (serve, plan, probe, pick_draft, lint, memory, inspect, results, profiles, demo)
+    commands = (
+        serve, plan, advise, probe, pick_draft, lint, memory, inspect, results, profiles, demo
+    )  # fmt: skip
     for command in commands:
         command.register(app)
 

@@ -44,7 +44,7 @@ def results(
     wanted = str(model.absolute()) if model is not None else None
     found = [r for r in all_results() if wanted in (None, r.target)]
     if as_json:
-        printer.json({"results": [_data(r) for r in found]})
+        printer.json({"results": [data(r) for r in found]})
         return
     if not found:
         what = f"of {model} " if model is not None else ""
@@ -56,7 +56,7 @@ def results(
             printer.say(f"off      {Path(r.target).name}, {r.workload}: {r.reason}")
 
 
-def _data(r: Result) -> dict[str, Any]:
+def data(r: Result) -> dict[str, Any]:
     return {
         "target": r.target,
         "workload": r.workload,

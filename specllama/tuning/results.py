@@ -19,7 +19,7 @@ from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.storage import cache_dir, keep, kept
-from specllama.tuning.arms import DECIDED, FORCED, NO_TIME, OPEN, Prediction, Tuned, label
+from specllama.tuning.arms import DECIDED, FORCED, NO_TIME, OPEN, Arm, Prediction, Tuned, label
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import fastest
 from specllama.tuning.search import Earlier
@@ -50,6 +50,16 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """The fastest setting that was measured, served or not: its α, and how many tokens a step
+    brought on average (1 = nothing was accepted)."""
+
+    speculation: Speculation
+    alpha: float
+    tokens_per_step: float
+
+
+@dataclass(frozen=True)
 class Result:
     """`speculation` None = off. `speedup`: (value, low, high), None when nothing was measured;
     `slower`: the chance that it is slower than plain decoding. `state` as in Tuned; `texts`:
@@ -71,6 +81,7 @@ class Result:
     texts: int
     earlier: Earlier
     file: Path
+    tried: Tried | None = None
 
     @property
     def label(self) -> str:
@@ -111,6 +122,7 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "speedup": [s.value, s.low, s.high] if s is not None else None,
         "slower": shown.slower if shown is not None else None,
         "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
+        "tried": _tried_data(shown) if shown is not None else None,
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
     keep(_folder() / f"{subject.key}.json", data)
@@ -139,6 +151,16 @@ def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
         "measured": {name: asdict(r) for name, r in measured.items()},
         "used": asked + (before.earlier.used if before is not None else 0),
     }
+
+
+def _tried_data(arm: Arm) -> dict[str, Any] | None:
+    m = arm.measurement
+    tokens = sum(max(0, a.tokens - 1) for a in m.answers)
+    if m.alpha is None or tokens <= m.accepted:
+        return None
+    per_step = tokens / (tokens - m.accepted)
+    spec = _spec_data(arm.speculation)
+    return {"speculation": spec, "alpha": m.alpha, "tokens_per_step": per_step}
 
 
 def find(subject: Subject) -> tuple[Result | None, str]:
@@ -201,6 +223,7 @@ def _read(path: Path) -> Result | None:
             texts=int(data["texts"]),
             earlier=_earlier(data["open"]),
             file=path,
+            tried=_tried(data.get("tried")),
         )
     except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None
@@ -226,6 +249,15 @@ def _earlier(data: Mapping[str, Any] | None) -> Earlier:
         {str(name): _ratios(r) for name, r in data["measured"].items()},
         int(data["used"]),
     )
+
+
+def _tried(data: Mapping[str, Any] | None) -> Tried | None:
+    if not data:
+        return None
+    alpha, per_step = float(data["alpha"]), float(data["tokens_per_step"])
+    if not (0 <= alpha <= 1 <= per_step < inf):
+        raise ValueError("no acceptance")
+    return Tried(_spec(data["speculation"]), alpha, per_step)
 
 
 def _share(value: Any) -> float | None:

@@ -1,0 +1,142 @@
+"""`specllama advise MODEL`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specllama.cli.options import Context, LlamaServer, Prefer, Vram, Workload
+
+if TYPE_CHECKING:
+    from specllama.serving.advise import Advice
+    from specllama.serving.price import Price
+
+
+def register(app: typer.Typer) -> None:
+    app.command("advise", epilog="Arguments after -- go to llama-server.")(advise)
+
+
+def advise(
+    ctx: typer.Context,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The GGUF file to serve.")],
+    workload: Workload = "chat",
+    draft: Annotated[Path | None, typer.Option(help="The file that drafts, as for serve.")] = None,
+    method: Annotated[str | None, typer.Option(help="How to draft, as for serve.")] = None,
+    context: Context = 0,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots.")] = 1,
+    vram: Vram = None,
+    prefer: Prefer = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="The questions it was tuned by, as for serve.")
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(help="What the machine costs, as 2.50/h: then what a million tokens cost."),
+    ] = None,
+    llama_server: LlamaServer = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say why MODEL is served with or without speculation, and what would change that."""
+    from specllama.cli.render import Printer
+    from specllama.engine.settings import Settings
+    from specllama.planning.prepare import Wish
+    from specllama.prompts import read_prompts
+    from specllama.serving.advise import advise as asked
+    from specllama.serving.price import parse_price
+
+    money = parse_price(price) if price is not None else None
+    own = read_prompts(prompts) if prompts is not None else ()
+    settings = Settings(model, "127.0.0.1", 8080, context=context, parallel=parallel)
+    wish = Wish(workload, draft, method, vram=vram, prefer=prefer)
+    printer = Printer(as_json)
+    with printer.busy("reading the model and the engine …"):
+        found = asked(settings, wish, tuple(ctx.obj or ()), llama_server, own, money)
+    if as_json:
+        printer.json(data(found))
+        return
+    for line in lines(found):
+        printer.say(line)
+
+
+def lines(a: Advice) -> Iterator[str]:
+    """The decision, its rule, and what would change it."""
+    from specllama.cli.tuning_lines import interval
+    from specllama.serving.advise import RULES
+    from specllama.tuning.arms import label
+    from specllama.tuning.results import moment
+
+    spec = a.plan.settings.speculation
+    on = label(spec) if spec is not None else "off"
+    yield f"target   {a.plan.target.path.name}, workload {a.plan.workload.name}"
+    yield f"decision {on}: {a.plan.choice.because}"
+    yield f"rule     {RULES[a.rule]}"
+    if (r := a.known) is not None:
+        whose = "your" if r.prompts == "yours" else "the profile's"
+        speed = f", {r.tokens_per_second:.1f} tok/s" if r.tokens_per_second else ""
+        alpha = f", α={r.tried.alpha:.2f}" if r.tried is not None else ""
+        yield (
+            f"measured {interval(r.speedup) or 'nothing that could pay'}{alpha}{speed} "
+            f"on {r.texts} of {whose} prompts, {moment(r.when)}"
+        )
+    yield from (f"note     {s}" for s in a.said)
+    for r in a.elsewhere:
+        on = "on" if r.speculation is not None else "off"
+        yield f"besides  {r.workload}: {on}, {r.reason}"
+    for c in a.changes:
+        yield f"change   {c.what}: {c.why}"
+        if c.command:
+            yield f"           {c.command}"
+    if a.price is not None:
+        yield from _cost_lines(a, a.price)
+
+
+def _cost_lines(a: Advice, price: Price) -> Iterator[str]:
+    cost = a.cost
+    if cost is None or cost.plain is None:
+        probe = ["specllama", "probe", str(a.plan.target.path), "-w", a.plan.workload.name]
+        yield f"cost     not known: no speed was measured; `{shlex.join(probe)}` does"
+        return
+    unit = f" {price.unit}" if price.unit else ""
+    fast = f", {cost.speculating:.2f}{unit} with speculation" if cost.speculating else ""
+    yield f"cost     a million tokens: {cost.plain:.2f}{unit} without{fast}"
+    yield (
+        "         for one request at a time; many at once cost less each, and speculation gains "
+        "less there"
+    )
+
+
+def data(a: Advice) -> dict[str, Any]:
+    """The same for JSON."""
+    from specllama.cli.results import data as result_data
+    from specllama.serving.advise import RULES, needed_alpha
+
+    spec = a.plan.settings.speculation
+    tried = a.known.tried if a.known is not None else None
+    return {
+        "target": str(a.plan.target.path),
+        "workload": a.plan.workload.name,
+        "methods": list(spec.methods) if spec is not None else [],
+        "because": a.plan.choice.because,
+        "rule": a.rule,
+        "rule_in_words": RULES[a.rule],
+        "measured": result_data(a.known) if a.known is not None else None,
+        "alpha": tried.alpha if tried is not None else None,
+        "alpha_needed": needed_alpha(a.known) if a.known is not None else None,
+        "notes": list(a.said),
+        "elsewhere": [result_data(r) for r in a.elsewhere],
+        "changes": [
+            {"what": c.what, "why": c.why, "command": c.command or None} for c in a.changes
+        ],
+        "cost_per_million": {
+            "unit": a.price.unit or None,
+            "per_hour": a.price.per_hour,
+            "with": a.cost.speculating,
+            "without": a.cost.plain,
+        }
+        if a.price is not None and a.cost is not None
+        else None,
+    }

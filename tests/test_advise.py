@@ -1,0 +1,306 @@
+"""advise: which rule decided, what would change it by the figures there are, what tokens cost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama import storage
+from specllama.cli.app import run
+from specllama.engine.settings import Settings, Speculation
+from specllama.errors import UsageError
+from specllama.planning.plan import Plan
+from specllama.planning.prepare import Wish, prepare
+from specllama.serving.advise import (
+    ASKED,
+    COPIES,
+    MEASURED,
+    NOTHING,
+    PREDICTED,
+    REPORTS,
+    Change,
+    changes,
+    needed_alpha,
+    rule_of,
+)
+from specllama.serving.price import Price, cost_of, parse_price
+from specllama.serving.scope import scope_of
+from specllama.serving.tune import AUTO, Wanted, quick_task
+from specllama.tuning import results
+from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.results import Result, Tried
+from specllama.tuning.search import Earlier
+from tests import made
+from tests.fake_server import Fake
+from tests.support import MODELS
+
+TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
+SPEC = Speculation(("draft-simple",), DRAFT, n_max=4)
+WISH = Wish("code", DRAFT)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> None:
+    results.clear()
+
+
+def planned(tmp: Path, wish: Wish = WISH, parallel: int = 1) -> Plan:
+    settings = Settings(TARGET, "127.0.0.1", 8080, parallel=parallel)
+    return prepare(settings, wish, (), str(Fake(tmp).path), check_port=False)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """It drafts with draft.gguf, which reads 13 % of the target's bytes."""
+    return planned(tmp_path)
+
+
+def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
+    """A result of K=4 with that α."""
+    given: dict[str, Any] = {
+        "target": str(TARGET),
+        "workload": "code",
+        "speculation": SPEC if gain and gain >= LEAST_GAIN else None,
+        "reason": "because",
+        "speedup": (gain, gain - 0.1, gain + 0.1) if gain else None,
+        "slower": 0.01,
+        "tokens_per_second": 50.0,
+        "engine": "",
+        "devices": (),
+        "when": 0.0,
+        "since": 0.0,
+        "state": "decided",
+        "prompts": "profile",
+        "texts": 8,
+        "earlier": Earlier(),
+        "file": Path("x"),
+        "tried": Tried(SPEC, alpha, 1 + 4 * alpha),
+    }
+    return Result(**{**given, **more})
+
+
+def said(plan: Plan, result: Result | None, wish: Wish = WISH) -> dict[str, Change]:
+    return {c.what: c for c in changes(plan, plan, result, wish)}
+
+
+@given(st.floats(0.05, 1), st.floats(0.3, 5))
+def test_the_alpha_that_would_pay_follows_from_what_a_step_costs(alpha: float, gain: float) -> None:
+    r = known(gain, alpha)
+    needed = needed_alpha(r)
+    assert needed is not None
+    if needed > 0:  # with it, the same steps are LEAST_GAIN times as fast as plain ones
+        step = (1 + 4 * alpha) / gain
+        assert (1 + 4 * needed) / step == pytest.approx(LEAST_GAIN)
+
+
+def test_nothing_measured_says_no_alpha() -> None:
+    assert needed_alpha(known(None)) is None
+    assert needed_alpha(known(1.2, tried=None)) is None
+    assert needed_alpha(known(0.9, tried=Tried(SPEC, 0.0, 1.0))) is None
+
+
+def test_a_draft_that_loses_names_the_alpha_it_would_need(plan: Plan) -> None:
+    loses = said(plan, known(0.9))
+    assert "α is 0.50; at what its steps cost it pays from 0.61" in (
+        loses["a draft that is right more often"].why
+    )
+    assert loses["a draft that is right more often"].command.endswith("--hub")
+    hopeless = said(plan, known(0.3))
+    assert "not even α=1 would pay" in hopeless["a cheaper draft"].why
+    wins = said(plan, known(1.5))
+    assert "falls under 0.27" in wins["other text"].why
+
+
+def test_bigger_or_smaller_follows_alpha_and_cost(plan: Plan) -> None:
+    assert "a smaller draft" in said(plan, known(1.5, 0.9))
+    assert "a bigger draft" not in said(plan, known(0.9, 0.3))
+    assert plan.choice.draft is not None
+    light = replace(plan.choice.draft, active_bytes=plan.target.active_bytes // 50)
+    cheap = replace(plan, choice=replace(plan.choice, draft=light))
+    assert (
+        "reads 2% of the target's bytes only" in said(cheap, known(0.9, 0.3))["a bigger draft"].why
+    )
+
+
+def test_what_is_not_measured_says_so_first_with_the_command_that_does(tmp_path: Path) -> None:
+    plan = planned(tmp_path, parallel=4)
+    first = next(iter(changes(plan, plan, None, WISH)))
+    assert first.what == "a measurement"
+    words = first.command.split()
+    assert words[:2] == ["specllama", "probe"]
+    assert ("--draft", str(DRAFT)) in itertools.pairwise(words)
+    assert "--parallel 4" in first.command
+    assert "a measurement" not in said(plan, known())
+    assert "fewer slots" in said(plan, known())
+
+
+def test_temperature_counts_where_it_is_above_zero(plan: Plan) -> None:
+    assert "a lower temperature" in said(plan, None)
+    greedy = replace(plan.workload, sampling={"temperature": 0.0})
+    assert "a lower temperature" not in said(replace(plan, workload=greedy), None)
+
+
+def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
+    off = plan.without_speculation("reports")
+    assert rule_of(plan, plan, known(), WISH) == MEASURED
+    assert rule_of(plan, plan, None, WISH) == ASKED
+    assert rule_of(plan, plan, None, Wish("code")) == PREDICTED
+    assert rule_of(plan, off, None, Wish("code")) == REPORTS
+    assert rule_of(off, off, None, Wish("code")) == NOTHING
+    none = planned(tmp_path, Wish("code", method="none"))
+    assert rule_of(none, none, None, Wish("code", method="none")) == ASKED
+    copies = plan.speculating(made.COPIED)
+    assert rule_of(copies, copies, None, Wish("code")) == COPIES
+
+
+def test_cost_with_and_without() -> None:
+    on = cost_of(known(1.25), Price(1.8))  # 50 tok/s = 0.18 million an hour
+    assert on.speculating == pytest.approx(10.0)
+    assert on.plain == pytest.approx(12.5)
+    off = cost_of(known(0.5), Price(1.8))  # the speed kept is plain decoding's then
+    assert off.plain == pytest.approx(10.0)
+    assert off.speculating == pytest.approx(20.0)
+    for nothing in (None, known(tokens_per_second=None), known(tokens_per_second=0.0)):
+        assert cost_of(nothing, Price(1.8)).plain is None
+
+
+@pytest.mark.parametrize(
+    ("text", "per_hour", "unit"),
+    [
+        ("2.50/h", 2.5, ""),
+        ("2.5", 2.5, ""),
+        ("$2.50/h", 2.5, "$"),
+        ("60 EUR/day", 2.5, "EUR"),
+        ("€730/month", 1.0, "€"),
+        (" 1 € / hour ", 1.0, "€"),
+    ],
+)
+def test_prices(text: str, per_hour: float, unit: str) -> None:
+    price = parse_price(text)
+    assert price.per_hour == pytest.approx(per_hour)
+    assert price.unit == unit
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "0", "0/h", "-1/h", "2,50/h", "1e5", "2/week", "nan", "inf"]
+)
+def test_prices_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="by the hour"):
+        parse_price(text)
+
+
+@given(st.text(max_size=12))
+def test_any_price_is_a_price_or_one_error(text: str) -> None:
+    try:
+        price = parse_price(text)
+    except UsageError:
+        return
+    assert 0 < price.per_hour < math.inf
+
+
+def stored(tmp: Path, gain: float) -> Plan:
+    """A result for exactly what `advise TARGET --draft DRAFT -w code` asks."""
+    plan = planned(tmp)
+    about = quick_task(plan, Wanted(AUTO, 60, scope_of(WISH)))[2]
+    arm = made.arm(SPEC, gain)
+    best = arm if gain >= LEAST_GAIN else None
+    reason = "so it was measured"
+    tuned = replace(made.tuned(best=False), arms=(arm,), best=best, reason=reason, state="decided")
+    results.store(about, tuned)
+    return plan
+
+
+def words(tmp: Path) -> list[str]:
+    return [
+        "advise",
+        str(TARGET),
+        "--draft",
+        str(DRAFT),
+        "-w",
+        "code",
+        "--llama-server",
+        str(tmp / "llama-server"),
+    ]
+
+
+def test_alpha_and_tokens_per_step_are_kept_with_a_result(tmp_path: Path) -> None:
+    stored(tmp_path, 1.12)
+    (kept,) = results.all_results()
+    m = made.arm(SPEC).measurement
+    assert kept.tried is not None
+    assert kept.tried.speculation == SPEC
+    assert kept.tried.alpha == pytest.approx(m.alpha)
+    assert kept.tried.tokens_per_step > 1
+    data = storage.kept(kept.file)
+    assert data is not None
+    del data["tried"]  # as versions before wrote it
+    storage.keep(kept.file, data)
+    (old,) = results.all_results()
+    assert old.tried is None
+    for wrong in (
+        {},
+        {"alpha": 2, "tokens_per_step": 1},
+        {"alpha": 0.5, "tokens_per_step": 0.5},
+        7,
+    ):
+        storage.keep(kept.file, {**data, "tried": wrong})
+        assert all(r.tried is None for r in results.all_results())
+
+
+@pytest.mark.parametrize(("gain", "on"), [(1.2, True), (0.9, False)])
+def test_measured_figures_are_told(
+    gain: float, on: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = stored(tmp_path, gain)
+    argv = [*words(tmp_path)[:-1], str(plan.engine.argv[-1]), "--price", "$2.50/h"]
+    assert run(argv) == 0
+    out = capsys.readouterr().out
+    assert "rule     what was measured on this machine decides" in out
+    assert ("decision draft-simple draft.gguf K=4" in out) == on
+    assert ("decision off: so it was measured" in out) != on
+    assert "α=" in out
+    assert "a million tokens:" in out
+    assert "$ without" in out
+    assert run([*argv, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["rule"] == "measured"
+    assert data["cost_per_million"]["without"] > 0
+    assert 0 < data["alpha"] <= 1
+    assert data["alpha_needed"] > 0
+
+
+def test_without_a_measurement_the_cost_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--price", "2.50/h"]
+    assert run(argv) == 0
+    out = capsys.readouterr().out
+    assert "cost     not known: no speed was measured; `specllama probe" in out
+    assert run([*argv, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cost_per_million"]["without"] is None
+
+
+def test_bad_input_is_two_lines_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = ["--llama-server", str(Fake(tmp_path).path)]
+    (tmp_path / "no.gguf").write_bytes(b"no model")
+    for argv in (
+        ["advise", str(TARGET), "--price", "cheap", *fake],
+        ["advise", str(tmp_path / "missing.gguf"), *fake],
+        ["advise", str(tmp_path / "no.gguf"), *fake],
+        ["advise", str(TARGET), "-w", "cooking", *fake],
+        ["advise", str(TARGET), "--method", "draft-self", *fake],
+    ):
+        assert run(argv) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("error: ")
+        assert len(err.splitlines()) <= 2
