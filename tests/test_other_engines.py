@@ -8,6 +8,7 @@ import importlib.resources
 import importlib.util
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -247,6 +248,31 @@ def test_a_draft_repository_is_taken_where_nothing_drafts_here() -> None:
     assert any("nothing here measured it" in n for n in write("vllm", d).notes)
 
 
+def test_a_draft_repository_beside_a_head_in_the_target_is_what_its_name_says() -> None:
+    d = decision("mtp", draft_repo="acme/Small-1B")
+    assert spoken("vllm", d)["method"] == "draft_model"
+    assert spoken("sglang", d)["speculative-algorithm"] == "STANDALONE"
+
+
+def test_known_repositories_of_the_family_are_named() -> None:
+    assert TARGET.vocabulary is not None
+    many = replace(TARGET.vocabulary, n_tokens=128256)
+    llama = replace(TARGET, path=Path("Llama-3.1-8B.gguf"), vocabulary=many)
+    spec, draft = drafting("draft-eagle3")
+    nameless = replace(draft, names=replace(draft.names, base_models=()))
+    with pytest.raises(Unsayable) as e:
+        write("vllm", decided(spec, nameless, target=llama))
+    assert "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, the drafter for 8B" in e.value.hint
+
+
+def test_alpha_of_here_and_what_is_not_there_are_told() -> None:
+    spec, draft = drafting("draft-simple", "a/b")
+    sure = replace(spec, p_min=0.75)
+    notes = " ".join(write("sglang", decided(sure, draft)).notes)
+    assert "p_min 0.75" in notes
+    assert "not measured" in notes
+
+
 def test_the_repository_is_the_files_own_word_said_as_a_guess() -> None:
     spec, draft = drafting("draft-simple", "acme/Small-1B")
     d = decided(spec, draft, target=based(TARGET, "acme/Big-8B"), target_repo=None)
@@ -292,6 +318,23 @@ def test_the_users_own_spec_type_is_llama_servers() -> None:
         write("vllm", decided(None, None, "--spec-type", "ngram-simple"))
 
 
+def test_sglang_is_started_with_the_model_on_the_command_line() -> None:
+    (start, *_) = write("sglang", decision("simple")).notes
+    assert shlex.split(start)[:4] == ["sglang", "serve", "--model-path", "acme/Big-8B"]
+
+
+def test_a_container_is_given_the_same_configuration_as_arguments() -> None:
+    d = decision("copies", parallel=4, context=8192)
+    config = loaded(write("vllm", d))
+    (service,) = loaded(write("vllm-compose", d))["services"].values()
+    words = service["command"]
+    assert words[0] == config.pop("model")
+    flags = dict(zip(words[1::2], words[2::2], strict=True))
+    assert json.loads(flags["--speculative-config"]) == config.pop("speculative-config")
+    for key in ("max-model-len", "max-num-seqs", "served-model-name"):
+        assert flags[f"--{key}"] == str(config[key])
+
+
 def test_arguments_that_are_left_out_are_named() -> None:
     notes = write("sglang", decided(None, None, "-ngl", "20")).notes
     assert any(n.startswith("left out") and "-ngl" in n for n in notes)
@@ -316,6 +359,8 @@ def test_machines_and_gpus() -> None:
     assert "pp-size" not in block  # SGLang refuses it there
     with pytest.raises(Unsayable, match="MPI or Slurm"):
         write("tensorrt-llm", d)
+    with pytest.raises(Unsayable, match="over 8 GPUs"):  # all in one stage there
+        write("sglang", decision("dflash", nodes=4, gpus=2, target=replace(TARGET, heads=(4,))))
     heads = max(TARGET.heads)
     with pytest.raises(Unsayable, match="attention heads"):
         write("vllm", decision("simple", gpus=heads + 1))
@@ -433,4 +478,10 @@ def test_the_installed_sglang_has_the_recorded_fields() -> None:
     folder = package("sglang") / "srt" / "arg_groups" / "fields"
     there = {f.replace("_", "-") for file in folder.glob("*.py") for f in fields(file)}
     recorded = {*record("sglang")["speculative"], *record("sglang")["config"]}
+    assert recorded - there == set()
+
+
+def test_the_installed_tensorrt_llm_has_the_recorded_fields() -> None:
+    there = fields(package("tensorrt_llm") / "llmapi" / "llm_args.py")
+    recorded = {f for names in record("tensorrt-llm")["speculative"].values() for f in names}
     assert recorded - there == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,8 +96,8 @@ def lines(a: Advice) -> Iterator[str]:
 def _cost_lines(a: Advice, price: Price) -> Iterator[str]:
     cost = a.cost
     if cost is None or cost.plain is None:
-        probe = ["specllama", "probe", str(a.plan.target.path), "-w", a.plan.workload.name]
-        yield f"cost     not known: no speed was measured; `{shlex.join(probe)}` does"
+        does = next((f"; `{c.command}` does" for c in a.changes if c.what == "a measurement"), "")
+        yield f"cost     not known: no speed was measured{does}"
         return
     unit = f" {price.unit}" if price.unit else ""
     fast = f", {cost.speculating:.2f}{unit} with speculation" if cost.speculating else ""

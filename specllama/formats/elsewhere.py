@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.config import read_toml
+from specllama.drafts.families import family_of
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.errors import UsageError
 from specllama.formats.base import Decision, Unsayable
@@ -82,25 +83,20 @@ def asked(decision: Decision) -> Asked:
     target, said = _target(decision)
     notes += said
     kind = _kind(spec)
-    draft, parallel = "", False
+    draft, parallel, twin = "", False, True
     if given.draft_repo is not None:
         draft, parallel = given.draft_repo, bool(_P_EAGLE.search(given.draft_repo))
         parallel = parallel or bool(_PARD.search(given.draft_repo))
-        if kind not in _DRAFTS.values() or parallel:
+        twin = _loads_a_draft(decision) and not parallel  # of the draft that was chosen here
+        if not twin:
             kind, spec = _kind_of(draft), _as_draft(spec, plan.workload.n_max)
             notes.append(f"{draft} is your --draft-repo: nothing here measured it")
     elif _loads_a_draft(decision):
         draft, said = _draft(decision, target)
         notes += said
-    tp, pp = given.gpus, given.nodes
-    parts = max(plan.target.heads, default=0)
-    if parts % tp:
-        raise Unsayable(
-            f"the target's {parts} attention heads cannot be parted over {tp} GPUs",
-            "Give a --gpus that divides them.",
-        )
+    check_parts(decision, given.gpus)
     k, ngram = _length(spec, notes)
-    drafter = plan.choice.draft if given.draft_repo is None or kind == SMALL else None
+    drafter = plan.choice.draft if twin and kind == SMALL else None
     return Asked(
         target=target,
         kind=kind,
@@ -114,11 +110,21 @@ def asked(decision: Decision) -> Asked:
         heads=plan.target.mtp_heads,
         context=_context(decision),
         requests=plan.settings.parallel,
-        tp=tp,
-        pp=pp,
+        tp=given.gpus,
+        pp=given.nodes,
         nodes=given.nodes,
         notes=(*notes, *_common_notes(decision, kind)),
     )
+
+
+def check_parts(decision: Decision, gpus: int) -> None:
+    """Raises Unsayable when the target's layers cannot be parted over so many GPUs."""
+    heads = max(decision.plan.target.heads, default=0)
+    if heads % gpus:
+        raise Unsayable(
+            f"the target's {heads} attention heads cannot be parted over {gpus} GPUs",
+            "Give --gpus and --nodes that divide them.",
+        )
 
 
 def _kind(spec: Speculation | None) -> str:
@@ -192,9 +198,19 @@ def _draft(decision: Decision, target: str) -> tuple[str, list[str]]:
         raise Unsayable(
             f"no GGUF file can draft there, and {draft.title} does not say which Hugging Face "
             "repository it was made from",
-            "Name it: --draft-repo OWNER/NAME; or leave the draft out: --method ngram-simple.",
+            f"Name it: --draft-repo OWNER/NAME{_known(decision)}; or leave it out: --method ngram-simple.",
         )
     return guess, [_guessed(guess, draft, "--draft-repo")]
+
+
+def _known(decision: Decision) -> str:
+    """Repositories with drafts for the target's family and method, in brackets."""
+    spec, family = decision.plan.settings.speculation, family_of(decision.plan.target)
+    methods = spec.methods if spec is not None else ()
+    found = family.suggestions if family is not None else ()
+    names = [f"{s.repo}, {s.name}" for s in found if s.method in methods and s.repo]
+    names = [n for n in names if "gguf" not in n.lower()]
+    return f" ({'; '.join(names)})" if names else ""
 
 
 def repo_of(model: ModelInfo) -> str | None:
@@ -223,11 +239,15 @@ def _context(decision: Decision) -> int:
 def _common_notes(decision: Decision, kind: str) -> Iterator[str]:
     measured = decision.measured
     if measured is not None and measured.speedup is not None:
-        yield f"measured with llama.cpp here, not there: {measured.reason}"
+        alpha = f", α={measured.tried.alpha:.2f}" if measured.tried is not None else ""
+        yield f"measured with llama.cpp here, not there: {measured.reason}{alpha}"
     elif kind:
         yield "not measured: `specllama probe --url` measures the running server"
     if kind:
         yield f"gain at more requests at once: {concurrency()}"
+    spec = decision.plan.settings.speculation
+    if spec is not None and spec.uses_draft and spec.p_min:
+        yield f"drafts are not cut short where the draft is unsure (p_min {spec.p_min:g} here)"
     own = [f.words[0] for f in decision.plan.user.flags]
     if own:
         yield f"left out, since it is llama-server's: {' '.join(own)}"

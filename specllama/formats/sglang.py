@@ -15,6 +15,7 @@ from specllama.formats.elsewhere import (
     SUFFIX,
     Asked,
     asked,
+    check_parts,
     record,
 )
 
@@ -33,7 +34,7 @@ _ONE_STAGE = (DFLASH, DSPARK)  # refuse pp above 1 (0.5.23, arg_groups/speculati
 def write(decision: Decision) -> Written:
     """The file, and how it is started on each machine."""
     config, notes = configured(decision)
-    notes = (*_start(decision), *notes)
+    notes = (*_start(decision, str(config["model-path"])), *notes)
     version = f"written for SGLang {record('sglang')['version']}"
     text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
     return Written(text, notes)
@@ -55,6 +56,7 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.requests > 1:
         config["max-running-requests"] = a.requests
     tp, pp = (a.tp * a.pp, 1) if a.kind in _ONE_STAGE else (a.tp, a.pp)
+    check_parts(decision, tp)
     config |= {"tp-size": tp} if tp > 1 else {}
     config |= {"pp-size": pp} if pp > 1 else {}
     config |= {"nnodes": a.nodes} if a.nodes > 1 else {}
@@ -107,12 +109,13 @@ def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
     return out, ()
 
 
-def _start(decision: Decision) -> tuple[str, ...]:
-    nodes = decision.elsewhere.nodes
+def _start(decision: Decision, model: str) -> tuple[str, ...]:
+    """`sglang serve` looks for the model on the command line before it reads the file."""
+    nodes, start = decision.elsewhere.nodes, f"sglang serve --model-path {model} --config FILE.yaml"
     if nodes == 1:
-        return ("sglang serve --config FILE.yaml",)
+        return (start,)
     return (
-        "on each machine: sglang serve --config FILE.yaml --node-rank N --dist-init-addr FIRST:20000, "
+        f"on each machine: {start} --node-rank N --dist-init-addr FIRST:20000, "
         f"N = 0 to {nodes - 1}, FIRST the address of number 0",
         "what they send each other is not encrypted: in a private network only",
     )

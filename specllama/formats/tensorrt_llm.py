@@ -47,7 +47,10 @@ def write(decision: Decision) -> Written:
         notes = (*more, *notes)
     notes = (_start(decision, a), *notes)
     if decision.plan.settings.api_key:
-        notes = (*notes, "it has no option for an API key: put a proxy before it")
+        notes = (
+            *notes,
+            "the API key is not written: no option for one is known; put a proxy before it",
+        )
     version = f"written for TensorRT-LLM {record('tensorrt-llm')['version']}"
     text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
     return Written(text, notes)

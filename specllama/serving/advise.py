@@ -142,10 +142,11 @@ def needed_alpha(known: Result) -> float | None:
 def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Iterator[Change]:
     """What would change the decision, what is measured before what is known in general."""
     if plan.choice.speculation is not None and known is None and not own_types(plan):
+        doubted = served.choice.speculation is None
         yield Change(
             "a measurement",
             "nothing was measured for exactly this: a rule is all there is",
-            _command("probe", plan, *_same(plan, wish)),
+            _command("probe", plan, *(("--all",) if doubted else ()), *_same(plan, wish)),
         )
     if plan.budget is not None and plan.budget.traded:
         why = plan.budget.asked.verdict.missing or plan.budget.asked.verdict.kind
