@@ -85,6 +85,7 @@ def _register() -> None:
     from specllama.cli import (
         advise,
         demo,
+        doctor,
         inspect,
         lint,
         memory,
@@ -97,8 +98,9 @@ def _register() -> None:
     )
 
     commands = (
-        serve, plan, advise, probe, pick_draft, lint, memory, inspect, results, profiles, demo
-    )  # fmt: skip
+        *(serve, plan, advise, probe, pick_draft, lint, memory),
+        *(inspect, results, profiles, doctor, demo),
+    )
     for command in commands:
         command.register(app)
 

@@ -100,13 +100,13 @@ def _places(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Ite
     for folder in (here, here / "MTP", here / "mtp") if not on_hub else ():
         yield from (_Place(p, _whole(here), near=True) for p in _in_folder(folder))
     for folder in folders:
-        yield from (_Place(p, folder, near=True) for p in _in_tree(folder))
+        yield from (_Place(p, folder, near=True) for p in in_tree(folder))
     for folder in (here.parent, here.parent / "MTP") if not on_hub else ():
         yield from (_Place(p, _whole(here.parent)) for p in _in_folder(folder))
     if not everywhere:
         return
     for tree in (*(expanded(d) for d in config.load().model_dirs), *cache_folders()):
-        yield from (_Place(p, tree) for p in _in_tree(tree))
+        yield from (_Place(p, tree) for p in in_tree(tree))
     yield from (_Place(p, called=name) for p, name in ollama.models())
 
 
@@ -144,7 +144,7 @@ def _in_folder(folder: Path) -> Iterator[Path]:
         return
 
 
-def _in_tree(root: Path) -> Iterator[Path]:
+def in_tree(root: Path) -> Iterator[Path]:
     """GGUF files below `root`. Links are followed; one that leads back is entered once.
     Hugging Face's blobs have no suffix, so its files come up by their snapshot names."""
     entered: set[tuple[int, int]] = set()

@@ -24,7 +24,7 @@ _MOST_BYTES = 2**20  # of a manifest; real ones have one or two KiB
 def models() -> Iterator[tuple[Path, str]]:
     """(blob, the name Ollama shows) of each model here, in the order of the names. What is
     damaged or not there is left out."""
-    for root in _roots():
+    for root in roots():
         try:
             manifests = sorted((root / "manifests").glob("*/*/*/*"))[:_MOST_MANIFESTS]
         except OSError:
@@ -34,7 +34,8 @@ def models() -> Iterator[tuple[Path, str]]:
                 yield blob, _name(*manifest.relative_to(root / "manifests").parts)
 
 
-def _roots() -> Iterator[Path]:
+def roots() -> Iterator[Path]:
+    """Where its models may lie, whether there are any or not."""
     if os.environ.get("OLLAMA_MODELS"):
         yield expanded(os.environ["OLLAMA_MODELS"])
         return

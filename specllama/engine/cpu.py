@@ -1,7 +1,9 @@
-"""What this CPU lacks that binaries built for another one use: Linux's /proc/cpuinfo, x86 only."""
+"""The CPU's name, and what it lacks that binaries built for another one use (Linux's
+/proc/cpuinfo, x86 only)."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 # (as said, as /proc/cpuinfo has it): what ggml's CPU code is compiled for (ggml-cpu/CMakeLists.txt)
@@ -27,6 +29,16 @@ def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         return frozenset()
     line = next((s for s in text.splitlines() if s.startswith("flags")), "")
     return frozenset(line.partition(":")[2].split())
+
+
+def name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    line = next((s for s in text.splitlines() if s.startswith("model name")), "")
+    return line.partition(":")[2].strip() or platform.processor() or platform.machine()
 
 
 def lacks() -> tuple[str, ...]:

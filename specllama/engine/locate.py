@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specllama import config
 from specllama.engine.errors import EngineError
-from specllama.errors import UsageError
+from specllama.errors import SpecllamaError, UsageError
 from specllama.storage import expanded
 
 ENV = "SPECLLAMA_LLAMA_SERVER"
@@ -61,6 +61,42 @@ def locate(explicit: str | None = None) -> Engine:
         "no llama-server found, and the embedded engine (xllamacpp) is not installed",
         f"Install llama.cpp, or name a binary with --llama-server or {ENV}, or `pip install xllamacpp`.",
     )
+
+
+def everything(
+    explicit: str | None = None,
+) -> tuple[tuple[Engine, ...], tuple[SpecllamaError, ...]]:
+    """(all engines of this machine, the one that `locate` takes first; what is wrong with those
+    that are named and cannot be used). With `explicit` only that one."""
+    found: dict[Path, Engine] = {}
+    wrong: list[SpecllamaError] = []
+
+    def name(value: str | None, source: str) -> None:
+        try:
+            if value:
+                engine = _named(value, source)
+                found.setdefault(engine.identity, engine)
+        except SpecllamaError as e:
+            wrong.append(e)
+
+    name(explicit, "--llama-server")
+    if explicit:
+        return tuple(found.values()), tuple(wrong)
+    name(os.environ.get(ENV), ENV)
+    try:
+        name(config.load().llama_server, f"llama_server in {config.path()}")
+    except UsageError as e:
+        wrong.append(e)
+    on_path = (Path(folder) / _EXE for folder in os.get_exec_path())
+    for why, places in (("found on PATH", on_path), ("found in a usual place", _usual_places())):
+        for place in places:
+            if _runnable(place):
+                engine = _native(place, why)
+                found.setdefault(engine.identity, engine)
+    if _embedded_file() is not None:
+        engine = _embedded("no llama-server on PATH or in the usual places")
+        found.setdefault(engine.identity, engine)
+    return tuple(found.values()), tuple(wrong)
 
 
 def _named(value: str, source: str) -> Engine:

@@ -105,9 +105,9 @@ def machine(engine: Engine, vram: Sequence[int] = (), rpc: Sequence[str] = ()) -
             Device(f"GPU{i}", "given with --vram", size, size, "--vram", margin=0)
             for i, size in enumerate(vram)
         )
-        return Machine(given, _ram())
+        return Machine(given, main_memory())
     text, problem, unreached = _list(engine, ",".join(rpc))
-    ram = _ram()
+    ram = main_memory()
     devices = parse_devices(text)
     known = gpus() if any(d.name.startswith("CUDA") for d in devices) else ()
     devices = tuple(_with_nvml(_here(d, ram), known) for d in devices)
@@ -187,7 +187,8 @@ def _here(d: Device, ram: Device) -> Device:
     return replace(d, shared=True) if local and same else d
 
 
-def _ram() -> Device:
+def main_memory() -> Device:
+    """RAM."""
     import psutil
 
     memory = psutil.virtual_memory()

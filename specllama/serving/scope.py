@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
-from pathlib import Path
 
+from specllama.engine import cpu
 from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.client import Prompt
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
@@ -256,15 +255,4 @@ def _devices(plan: Plan) -> Iterator[str]:
     yield from (f"{g.name} {g.label}" for g in gpus)
     if any(g.name.startswith("CUDA") for g in gpus) and (version := driver()):
         yield f"driver {version}"
-    yield f"CPU {_cpu()} ({os.cpu_count()})"
-
-
-def _cpu() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    yield f"CPU {cpu.name()} ({os.cpu_count()})"

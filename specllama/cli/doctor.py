@@ -1,0 +1,124 @@
+"""`specllama doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specllama.cli.options import LlamaServer
+
+if TYPE_CHECKING:
+    from specllama.doctor.findings import EngineFound, Folder, ModelFolder, Report, Settings
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    ctx: typer.Context,
+    llama_server: LlamaServer = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Look at engines, devices, folders and settings, and say what is wrong and what to do.
+
+    Starts each engine for a moment, with the packaged tiny pair. What it prints can be pasted
+    into an issue: no keys, no names of users or machines. Exit code 1 when serve cannot work.
+    """
+    from specllama.cli.app import no_passthrough
+    from specllama.cli.render import Printer, ServeReport
+    from specllama.doctor.examine import examine
+
+    no_passthrough(ctx.obj or (), "doctor")
+    printer = Printer(as_json)
+    report = examine(llama_server, ServeReport(printer))
+    if as_json:
+        printer.json({**asdict(report), "works": report.works})
+    else:
+        for line, style in lines(report):
+            printer.say(line, style)
+    if not report.works:
+        raise typer.Exit(1)
+
+
+def lines(r: Report) -> Iterator[tuple[str, str | None]]:
+    """(line, style): what is there, then what is wrong with it."""
+    for line in found_lines(r):
+        yield line, None
+    for p in r.problems:
+        yield (
+            f"{'problem ' if p.serious else 'note    '} {p.what}",
+            "red" if p.serious else "yellow",
+        )
+        if p.advice:
+            yield f"         {p.advice}", None
+    if not r.problems:
+        yield "no problems found", "green"
+    elif r.works:
+        yield "serve works here; the notes above are worth a look", "green"
+
+
+def found_lines(r: Report) -> Iterator[str]:
+    from specllama.cli.render import mib
+
+    ours = ("specllama", "python")
+    yield f"versions {', '.join(f'{name} {r.versions[name]}' for name in ours)}"
+    others = ", ".join(f"{k} {v}" for k, v in r.versions.items() if k not in ours)
+    yield f"packages {others}"
+    yield f"system   {'; '.join(r.system.values())}"
+    for e in r.engines:
+        yield from _engine(e)
+    for d in r.devices:
+        used = f"; used by {d.others}" if d.others else ""
+        yield f"device   {d.name}, {d.label}: {mib(d.free)} free of {mib(d.total)}{used}"
+    for f in r.folders:
+        yield _folder(f)
+    for m in r.models:
+        yield _models(m)
+    if r.settings is not None:
+        yield from _settings(r.settings)
+
+
+def _engine(e: EngineFound) -> Iterator[str]:
+    yield f"engine   {e.name}: {e.label}; {e.why}{' (serve takes this one)' if e.used else ''}"
+    if e.problem:
+        return
+    yield f"         {', '.join(e.backends)}; {', '.join(e.spec_types) or 'no --spec-type'}"
+    if e.start is None:
+        yield "         not started: the ones above are tried first"
+    elif e.start.started and e.start.drafted:
+        yield f"         started with the tiny pair: {e.start.said}"
+    else:
+        yield f"         did not pass a start with the tiny pair: {e.start.said}"
+
+
+def _folder(f: Folder) -> str:
+    from specllama.cli.render import mib
+
+    holds = [f"{n} {what}" for what, n in f.holds.items() if n]
+    if f.bytes:
+        holds.append(mib(f.bytes))
+    state = "not made yet" if not f.exists else ", ".join(holds) or "empty"
+    can = f"cannot be written ({f.unwritable})" if f.unwritable else "writable"
+    free = f", {mib(f.free)} free on its disk" if f.free is not None else ""
+    return f"{f.what:<8} {f.path}: {can}; {state}{free}"
+
+
+def _models(m: ModelFolder) -> str:
+    if not m.exists:
+        return f"models   {m.path}: not there"
+    return f"models   {m.path}: {m.models} GGUF file{'s' if m.models != 1 else ''}"
+
+
+def _settings(s: Settings) -> Iterator[str]:
+    yield f"settings {s.config}: {'read' if s.config_exists and not s.config_problem else 'broken' if s.config_problem else 'not there'}"
+    for path in s.llama_config:
+        yield f"settings {path}: llama.cpp's own, read"
+    for name in s.profiles:
+        yield f"profile  {name}: yours"
+    said = (f"{k}={v}" if v not in ("set", "empty") else f"{k} {v}" for k, v in s.variables.items())
+    if listed := ", ".join(said):
+        yield f"variable {listed}"

@@ -1,0 +1,1 @@
+"""What specllama finds on this machine, and what is wrong with it."""

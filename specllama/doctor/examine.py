@@ -1,0 +1,68 @@
+"""Looks at everything, one part after the other: what cannot be looked at does not hide the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from specllama.doctor import places, surroundings
+from specllama.doctor.engines import look
+from specllama.doctor.findings import Problem, Report
+from specllama.doctor.private import cleaned, here
+from specllama.doctor.problems import problems
+from specllama.engine.locate import Engine, everything
+from specllama.errors import SpecllamaError
+from specllama.serving.launch import Progress
+
+T = TypeVar("T")
+_MOST_STARTED = 4  # LM Studio alone may have ten
+
+
+class _Parts:
+    """One part of the report after the other. `failed`: those that could not be looked at."""
+
+    def __init__(self, report: Progress) -> None:
+        self._report = report
+        self.failed: list[Problem] = []
+
+    def see(self, what: str, find: Callable[[], T]) -> T | None:
+        """What `find` finds; None where that fails for a reason that lies in the machine."""
+        try:
+            with self._report.busy(f"looking at {what} …"):
+                return find()
+        except (SpecllamaError, OSError, RuntimeError, ValueError) as e:
+            said = e.message if isinstance(e, SpecllamaError) else f"{type(e).__name__}: {e}"
+            self.failed.append(Problem(f"{what} cannot be looked at: {said}", "", serious=False))
+            return None
+
+
+def examine(llama_server: str | None, report: Progress) -> Report:
+    """The whole report, safe to be shown to anybody. `llama_server`: look at this engine only.
+    Starts engines, one after the other. Raises nothing that has a cause in the machine."""
+    parts = _Parts(report)
+    nothing: tuple[tuple[Engine, ...], tuple[SpecllamaError, ...]] = ((), ())
+    found, wrong = parts.see("engines", lambda: everything(llama_server)) or nothing
+    used = found[0] if found and not wrong else None
+    seen = [
+        (engine, parts.see(engine.label, partial(look, engine, engine is used, i < _MOST_STARTED)))
+        for i, engine in enumerate(found)
+    ]
+    answers = next((engine for engine, e in seen if e is not None and not e.problem), None)
+    have = parts.see("devices", lambda: surroundings.devices(answers))
+    whole = Report(
+        versions=surroundings.versions(),
+        system=parts.see("the system", surroundings.system) or {},
+        engines=tuple(e for _, e in seen if e is not None),
+        wrong_engines=tuple(Problem(e.message, e.hint) for e in wrong),
+        devices=have[0] if have else (),
+        device_note=have[1] if have else "",
+        nvidia=parts.see("NVIDIA's driver", surroundings.nvidia) or (),
+        folders=parts.see("folders", lambda: tuple(places.folders())) or (),
+        models=parts.see("model folders", lambda: tuple(places.model_folders())) or (),
+        settings=parts.see("settings", lambda: surroundings.settings(os.environ)),
+    )
+    whole = replace(whole, failed=tuple(parts.failed))
+    return cleaned(replace(whole, problems=problems(whole)), here())

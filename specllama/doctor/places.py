@@ -1,0 +1,124 @@
+"""The folders that specllama writes to, and those in which it looks for models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from specllama import config
+from specllama.doctor.findings import Folder, ModelFolder
+from specllama.drafts import ollama
+from specllama.drafts.discover import cache_folders, in_tree
+from specllama.errors import UsageError
+from specllama.logs import log_dir
+from specllama.storage import cache_dir
+from specllama.tuning.results import all_results
+from specllama.workloads import own_dir
+
+
+def folders() -> Iterator[Folder]:
+    """Config, cache and logs."""
+    configured, cache, logs = config.path().parent, cache_dir(), log_dir()
+    yield _folder("config", configured, {"profiles": len(list(own_dir().glob("*.toml")))})
+    holds = {
+        "results": len(all_results()),
+        "engines": len(list((cache / "capabilities").glob("*.json"))),
+        "models": _inspected(cache / "models.json"),
+        "memory figures": len(list((cache / "memory").glob("*.json"))),
+    }
+    yield _folder("cache", cache, holds, (p for p in cache.rglob("*") if p.is_file()))
+    found = [p for p in logs.glob("*.log*") if p.is_file()]
+    yield _folder("logs", logs, {"logs": len(found)}, found, private=True)
+
+
+def _folder(
+    what: str,
+    path: Path,
+    holds: dict[str, int],
+    files: Iterable[Path] = (),
+    private: bool = False,
+) -> Folder:
+    stats = [s for s in (_stat(p) for p in files) if s is not None]
+    readable = private and sys.platform != "win32"
+    return Folder(
+        what=what,
+        path=str(path),
+        exists=path.is_dir(),
+        unwritable=unwritable(path),
+        holds=holds,
+        bytes=sum(s.st_size for s in stats),
+        free=_free(path),
+        exposed=sum(bool(s.st_mode & 0o077) for s in stats) if readable else 0,
+    )
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written to `folder`, which need not exist yet; "" when it can. Nothing
+    is made that stays."""
+    there = _nearest(folder)
+    if not there.is_dir():
+        return f"{there} is not a folder"
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".specllama-"):
+            return ""
+    except OSError as e:
+        said = e.strerror or str(e)
+        return said if there == folder else f"{there}: {said}"
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or what there is of the way to it."""
+    for path in (folder, *folder.parents):
+        try:
+            path.lstat()
+        except OSError:
+            continue
+        return path
+    return folder
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        disk = shutil.disk_usage(_nearest(folder))
+    except OSError:
+        return None
+    return disk.free if disk.total else None  # /proc and its like have no size
+
+
+def _inspected(file: Path) -> int:
+    """How many models the cache of headers knows."""
+    try:
+        return len(json.loads(file.read_text(encoding="utf-8"))["models"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def model_folders() -> Iterator[ModelFolder]:
+    """The config's folders, and other programs' with the models in them."""
+    try:
+        named = [Path(d).expanduser() for d in config.load().model_dirs]
+    except UsageError:  # said of the config already
+        named = []
+    for path in named:
+        yield ModelFolder(str(path), path.is_dir(), _count(path), named=True)
+    for path in cache_folders():
+        yield ModelFolder(str(path), path.is_dir(), _count(path))
+    found = sum(1 for _ in ollama.models())
+    there = next((r for r in ollama.roots() if r.is_dir()), None)
+    yield ModelFolder(str(there or next(iter(ollama.roots()))), there is not None, found)
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for _ in in_tree(folder))

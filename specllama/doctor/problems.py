@@ -1,0 +1,122 @@
+"""What is wrong with what was found, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specllama.doctor.findings import EngineFound, Folder, Problem, Report
+
+_LITTLE_DISK = 500 * 2**20
+_WHERE = {
+    "config": "XDG_CONFIG_HOME",
+    "cache": "XDG_CACHE_HOME",
+    "logs": "XDG_STATE_HOME",
+}
+
+
+def problems(r: Report) -> tuple[Problem, ...]:
+    """The serious ones first."""
+    found = [*r.failed, *r.wrong_engines]
+    found += [*_engines(r), *_devices(r), *_folders(r), *_models(r), *_settings(r)]
+    return tuple(sorted(dict.fromkeys(found), key=lambda p: not p.serious))
+
+
+def _engines(r: Report) -> Iterator[Problem]:
+    if not r.engines and not r.wrong_engines:
+        yield Problem(
+            "no llama-server was found, and the embedded engine (xllamacpp) is not installed",
+            "Install llama.cpp, name a binary with --llama-server, or `pip install xllamacpp`.",
+        )
+    for e in r.engines:
+        if e.problem:
+            another = "Name another with --llama-server, or `--llama-server embedded`."
+            yield Problem(f"{e.name} cannot be used: {e.problem}", another, e.used)
+        elif e.start is not None and not e.start.started:
+            said = f"{e.name} did not serve the tiny pair: {e.start.said}"
+            yield Problem(said, e.start.advice or "`specllama --debug demo` shows more.", e.used)
+        elif e.start is not None and not e.start.drafted:
+            yield Problem(f"{e.name}: {e.start.said}", _newer(e), e.used)
+        for fault in e.faults:
+            yield Problem(f"{e.name} ({e.label}): {fault}", _newer(e), serious=False)
+
+
+def _newer(e: EngineFound) -> str:
+    update = "`pip install -U xllamacpp`" if e.name.startswith("embedded") else "a newer llama.cpp"
+    return f"Use {update}, or another engine with --llama-server."
+
+
+def _devices(r: Report) -> Iterator[Problem]:
+    used = next((e for e in r.engines if e.used), None)
+    if used is not None and r.nvidia and not used.gpus and not used.problem:
+        other = next((e for e in r.engines if e.gpus), None)
+        name = f"--llama-server {other.name}" if other else "a build with CUDA or Vulkan"
+        yield Problem(f"{used.name} does not use the GPU ({', '.join(r.nvidia)})", f"Use {name}.")
+    if r.device_note and used is not None and not used.problem:
+        yield Problem(
+            f"devices are not known: {r.device_note}", "Name them with --vram SIZE.", False
+        )
+    for d in r.devices:
+        if d.software:
+            yield Problem(
+                f"{d.name} is a CPU that calls itself a GPU ({d.label})",
+                "Unset GGML_VK_VISIBLE_DEVICES, or use `-- -dev none`.",
+                serious=False,
+            )
+
+
+def _folders(r: Report) -> Iterator[Problem]:
+    for f in r.folders:
+        if f.unwritable:
+            yield _unwritable(f)
+        elif f.free is not None and f.free < _LITTLE_DISK:
+            yield Problem(
+                f"{f.free // 2**20} MiB are left on the disk of {f.path}",
+                "Make room: logs take up to 500 MB.",
+                serious=False,
+            )
+        if f.exposed:
+            yield Problem(
+                f"{f.exposed} logs in {f.path} can be read by others, prompts in them too",
+                f"Run `chmod 600 {f.path}/*`.",
+                serious=False,
+            )
+
+
+def _unwritable(f: Folder) -> Problem:
+    lost = {
+        "config": "profiles cannot be made",
+        "cache": "nothing that is measured is remembered",
+        "logs": "serve needs --log FILE",
+    }[f.what]
+    return Problem(
+        f"the {f.what} folder {f.path} cannot be written ({f.unwritable}): {lost}",
+        f"Make it yours (chown, chmod), or name another in {_WHERE[f.what]}.",
+        serious=f.what == "logs",
+    )
+
+
+def _models(r: Report) -> Iterator[Problem]:
+    for m in r.models:
+        if m.named and not m.exists:
+            yield Problem(
+                f"model_dirs in the config names {m.path}, which is no folder",
+                "Correct it there.",
+                serious=False,
+            )
+    if r.models and not any(m.models for m in r.models):
+        yield Problem(
+            "no GGUF file lies in the usual folders",
+            "Give serve the path of one, name its folder in model_dirs, or try `specllama demo`.",
+            serious=False,
+        )
+
+
+def _settings(r: Report) -> Iterator[Problem]:
+    if r.settings is None:
+        return
+    if r.settings.config_problem:
+        yield Problem(r.settings.config_problem, "Correct the config file, or delete it.")
+    for name, why in r.settings.profiles.items():
+        if why:
+            advice = "Correct it, or delete it."
+            yield Problem(f"the profile {name} is broken: {why}", advice, serious=False)

@@ -1,0 +1,465 @@
+"""`specllama doctor`: what it finds, what it calls wrong, and that nobody's name is in it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama import workloads
+from specllama.cli.app import run
+from specllama.doctor import engines as looked_at
+from specllama.doctor import examine as examining
+from specllama.doctor import surroundings
+from specllama.doctor.engines import backends, faults
+from specllama.doctor.findings import (
+    DeviceFound,
+    EngineFound,
+    Folder,
+    ModelFolder,
+    Report,
+    Settings,
+    Start,
+)
+from specllama.doctor.places import unwritable
+from specllama.doctor.private import Who, cleaned, private, variable
+from specllama.doctor.problems import problems
+from specllama.engine.capabilities import describe
+from specllama.engine.errors import EngineError
+from specllama.engine.locate import everything, locate
+from specllama.logs import log_dir
+from tests import help_render
+from tests.support import script, specllama
+
+ANNA = Who(("/home/anna", "/data/users/anna"), "anna", ("annas-pc.lan", "annas-pc"), ("s3cr3t-v",))
+
+
+# ---- nobody's name
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/anna/models/x.gguf", "~/models/x.gguf"),
+        ("/home/anna", "~"),
+        ("it lies in /home/anna.", "it lies in ~."),
+        ("/home/annabel/x", "/home/annabel/x"),
+        ("/data/users/anna/x: no", "~/x: no"),
+        ("/mnt/disk/anna/x", "/mnt/disk/<user>/x"),
+        ("banana anna says", "banana anna says"),
+        ("ssh anna@box", "ssh <user>@box"),
+        ("at annas-pc, annas-pc.lan:8080", "at <host>, <host>:8080"),
+        ("RPC server at box.lan:50052", "RPC server at <host>:50052"),
+        ("127.0.0.1:50052 localhost:8080", "127.0.0.1:50052 localhost:8080"),
+        ("no answer from 10.1.2.3:50052", "no answer from <address>:50052"),
+        ("llama.cpp 0.3.36, driver 550.54.15", "llama.cpp 0.3.36, driver 550.54.15"),
+        ("fe80::1ff:fe23:4567:890a is up", "<address> is up"),
+        ("ggml::add at 12:34:56", "ggml::add at 12:34:56"),
+        ("http://user:pw@mirror.corp/simple", "http://…@<host>/simple"),
+        ("https://huggingface.co/x", "https://huggingface.co/x"),
+        ("--api-key abc --port 1", "--api-key … --port 1"),
+        ("--hf-token=abc", "--hf-token=…"),
+        ("LLAMA_API_KEY=abc", "LLAMA_API_KEY=…"),
+        ("token hf_abcdefgh12", "token …"),
+        ("it has no mask token or tokenizer", "it has no mask token or tokenizer"),
+        ("whatever: s3cr3t-v!", "whatever: …!"),
+        (
+            "/opt/llama.cpp/b11434/llama-server: b11434",
+            "/opt/llama.cpp/b11434/llama-server: b11434",
+        ),
+    ],
+)
+def test_what_tells_whose_it_is_is_not_shown(text: str, shown: str) -> None:
+    assert private(text, ANNA) == shown
+
+
+def test_a_home_that_is_everything_stays() -> None:
+    """In a container it may be "/"."""
+    assert private("/opt/x", Who(("/",), "root")) == "/opt/x"
+
+
+@given(st.text(), st.text())
+def test_no_secret_survives_any_text(before: str, after: str) -> None:
+    shown = private(f"{before} /home/anna/x s3cr3t-v {after}", ANNA)
+    assert "s3cr3t-v" not in shown
+    assert "/home/anna/" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("LLAMA_ARG_CTX_SIZE", "4096", "4096"),
+        ("LLAMA_ARG_FLASH_ATTN", "on", "on"),
+        ("LLAMA_ARG_CACHE_TYPE_K", "q8_0", "q8_0"),
+        ("CUDA_VISIBLE_DEVICES", "0,1", "0,1"),
+        ("CUDA_VISIBLE_DEVICES", "", "empty"),
+        ("LLAMA_ARG_HOST", "box.lan", "set"),
+        ("HF_HOME", "/home/anna/hf", "set"),
+        ("HF_TOKEN", "12345678", "set"),
+        ("LLAMA_API_KEY", "on", "set"),
+    ],
+)
+def test_of_a_variable_only_what_says_nothing_of_anybody(name: str, value: str, shown: str) -> None:
+    assert variable(name, value) == shown
+
+
+def test_every_text_of_a_report_is_cleaned() -> None:
+    found = replace(WELL, versions={"x": "/home/anna"}, nvidia=("GPU of annas-pc",))
+    shown = cleaned(found, ANNA)
+    assert shown.versions == {"x": "~"}
+    assert shown.nvidia == ("GPU of <host>",)
+    assert shown.engines[0].start == found.engines[0].start
+
+
+# ---- what is wrong
+
+ENGINE = EngineFound(
+    name="/opt/llama-server",
+    why="found on PATH",
+    used=True,
+    build=11434,
+    label="b11434",
+    flavour="mainline",
+    spec_types=("draft-mtp",),
+    backends=("CPU",),
+    gpus=(),
+    problem="",
+    faults=(),
+    start=Start(True, True, "40 tokens drafted, 30 accepted"),
+)
+LOGS = Folder("logs", "/logs", True, "", {"logs": 1}, free=10**12)
+WELL = Report(
+    versions={},
+    system={},
+    engines=(ENGINE,),
+    wrong_engines=(),
+    devices=(DeviceFound("RAM", "the machine's memory", 8 * 2**30, 4 * 2**30),),
+    device_note="",
+    nvidia=(),
+    folders=(LOGS,),
+    models=(ModelFolder("/models", True, 3, named=True),),
+    settings=Settings("/c.toml", False, "", (), {}, {}),
+)
+FAILED = Start(False, False, "an illegal instruction (SIGILL)", "Use another build.")
+
+
+def test_where_all_is_well_nothing_is_said() -> None:
+    assert problems(WELL) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "serious", "says", "advises"),
+    [
+        ({"engines": ()}, True, "no llama-server was found", "pip install xllamacpp"),
+        (
+            {"engines": (replace(ENGINE, problem="its --help lists no options"),)},
+            True,
+            "cannot be used: its --help",
+            "--llama-server",
+        ),
+        ({"engines": (replace(ENGINE, start=FAILED),)}, True, "SIGILL", "another build"),
+        (
+            {"engines": (ENGINE, replace(ENGINE, name="/b", used=False, start=FAILED))},
+            False,
+            "/b did not serve",
+            "another build",
+        ),
+        (
+            {"engines": (replace(ENGINE, start=Start(True, False, "it drafts nothing")),)},
+            True,
+            "drafts nothing",
+            "newer",
+        ),
+        ({"engines": (replace(ENGINE, faults=("bad (1)",)),)}, False, "bad (1)", "newer"),
+        ({"nvidia": ("RTX 3090",)}, True, "does not use the GPU (RTX 3090)", "CUDA"),
+        (
+            {
+                "nvidia": ("RTX 3090",),
+                "engines": (ENGINE, replace(ENGINE, name="/b", used=False, gpus=("CUDA0",))),
+            },
+            True,
+            "does not use the GPU",
+            "--llama-server /b",
+        ),
+        ({"device_note": "no list"}, False, "devices are not known: no list", "--vram"),
+        (
+            {"devices": (DeviceFound("Vulkan0", "llvmpipe", 1, 1, software=True),)},
+            False,
+            "a CPU that calls itself a GPU",
+            "GGML_VK_VISIBLE_DEVICES",
+        ),
+        (
+            {"folders": (replace(LOGS, unwritable="Permission denied"),)},
+            True,
+            "(Permission denied): serve needs --log",
+            "XDG_STATE_HOME",
+        ),
+        (
+            {"folders": (replace(LOGS, what="cache", unwritable="Read-only file system"),)},
+            False,
+            "nothing that is measured is remembered",
+            "XDG_CACHE_HOME",
+        ),
+        ({"folders": (replace(LOGS, free=2**20),)}, False, "1 MiB are left", "room"),
+        ({"folders": (replace(LOGS, exposed=2),)}, False, "2 logs", "chmod 600 /logs/*"),
+        (
+            {"models": (*WELL.models, ModelFolder("/gone", False, 0, named=True))},
+            False,
+            "/gone, which is no folder",
+            "Correct it",
+        ),
+        ({"models": (ModelFolder("/m", True, 0),)}, False, "no GGUF file", "model_dirs"),
+        (
+            {"settings": Settings("/c", True, "/c: unknown setting 'x'", (), {}, {})},
+            True,
+            "unknown setting 'x'",
+            "config file",
+        ),
+        (
+            {"settings": Settings("/c", True, "", (), {"mine": "x.toml: no"}, {})},
+            False,
+            "the profile mine is broken: x.toml: no",
+            "delete",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_to_do(
+    changed: dict[str, Any], serious: bool, says: str, advises: str
+) -> None:
+    (found,) = problems(replace(WELL, **changed))
+    assert found.serious == serious
+    assert says in found.what
+    assert advises in found.advice
+
+
+def test_serious_ones_come_first() -> None:
+    both = replace(WELL, engines=(), models=())
+    both = replace(both, folders=(replace(LOGS, exposed=1),))
+    assert [p.serious for p in problems(both)] == [True, False]
+
+
+# ---- what is found
+
+
+def test_backends_are_those_that_are_loaded_or_have_a_device() -> None:
+    listed = (
+        "load_backend: loaded RPC backend from /x/libggml-rpc.so\n"
+        "load_backend: loaded Vulkan backend from /x/libggml-vulkan.so\n"
+        "load_backend: loaded CPU backend from /x/libggml-cpu.so\n"
+        "Available devices:\n  Vulkan0: NVIDIA RTX 3090 (24576 MiB, 24000 MiB free)\n"
+    )
+    assert list(backends(listed)) == ["Vulkan", "RPC", "CPU"]
+    assert list(backends("Available devices:\n  (none)\n")) == ["CPU"]
+    assert list(backends("Available devices:\n  MTL0: Apple M2 (8 MiB, 8 MiB free)")) == [
+        "Metal",
+        "CPU",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "is_one"),
+    [("b11434", False), ("b9246", True)],
+)
+def test_known_faults_of_a_build(build: str, is_one: bool) -> None:
+    caps = describe(help_render.version(build), help_render.render(build))
+    assert ("more than one slot (PR 29019" in " ".join(faults(caps))) == is_one
+
+
+def test_a_stub_of_eagle3_is_named() -> None:
+    caps = replace(describe("", help_render.render("b11434")), build=9601)
+    assert any("draft-eagle3 is listed but drafts nothing" in f for f in faults(caps))
+
+
+def test_all_engines_are_found_once_and_the_one_that_serve_takes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = script(tmp_path / "llama-server", "pass")
+    (tmp_path / "other").mkdir()
+    second = script(tmp_path / "other" / "llama-server", "pass")
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "llama-server").symlink_to(first)
+    folders = [tmp_path, tmp_path / "link", tmp_path / "other", tmp_path / "none"]
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
+    found, wrong = everything()
+    assert [e.identity for e in found[:2]] == [first.resolve(), second.resolve()]
+    assert len({e.identity for e in found}) == len(found)
+    assert found[0] == locate()
+    assert wrong == ()
+    alone, _ = everything(str(second))
+    assert [e.identity for e in alone] == [second.resolve()]
+
+
+def test_an_engine_that_is_named_and_missing_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLLAMA_LLAMA_SERVER", "/nope")
+    script(tmp_path / "llama-server", "pass")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found, wrong = everything()
+    assert found
+    assert [e.message for e in wrong] == ["SPECLLAMA_LLAMA_SERVER: /nope does not exist"]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is not a folder" in unwritable(tmp_path / "file" / "a" / "b")
+    assert unwritable(tmp_path / "not" / "there" / "yet") == ""
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]  # nothing is left
+
+
+# ---- the command
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None anywhere: nothing is started."""
+    monkeypatch.setattr(examining, "everything", lambda _: ((), ()))
+
+
+def told(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict[str, Any]:
+    assert run(["doctor", *args, "--json"]) == code
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_without_an_engine_the_rest_is_found_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = told(capsys, code=1)
+    assert not data["works"]
+    assert data["engines"] == []
+    assert "no llama-server was found" in data["problems"][0]["what"]
+    assert [f["what"] for f in data["folders"]] == ["config", "cache", "logs"]
+    assert [d["name"] for d in data["devices"]] == ["RAM"]
+    assert run(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("versions specllama ")
+    assert "problem  no llama-server was found" in out
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_nothing_of_the_user_or_the_machine_is_in_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "annas-pc.lan")
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdef")
+    monkeypatch.setenv("LLAMA_ARG_RPC", "gpu-box.corp:50052")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(Path.home() / "cfg"))
+    file = Path.home() / "cfg" / "specllama" / "config.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'model_dirs = ["{Path.home()}/missing", "/srv/annas-pc/m"]\n')
+    for args in ([], ["--json"]):
+        assert run(["doctor", *args]) == 1
+        out = capsys.readouterr().out
+        assert "~/missing" in out
+        for name in (str(Path.home()), "annas-pc", "gpu-box", "hf_0123456789abcdef"):
+            assert name not in out
+        if (user := getpass.getuser()) != "root":
+            assert f"/{user}/" not in out
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_broken_config_and_a_broken_profile_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = workloads.own_dir()
+    folder.mkdir(parents=True)
+    (folder.parent / "config.toml").write_text("typo = 1\n")
+    (folder / "mine.toml").write_text("title = 1\n")
+    said = " ".join(p["what"] for p in told(capsys, code=1)["problems"])
+    assert "unknown setting 'typo'" in said
+    assert "the profile mine is broken" in said
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such modes")
+def test_logs_that_others_can_read_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    log_dir().mkdir(parents=True, exist_ok=True)
+    log = log_dir() / "20260101-000000-1.log"
+    log.write_text("a prompt")
+    log.chmod(0o644)
+    try:
+        assert any("can be read by others" in p["what"] for p in told(capsys, code=1)["problems"])
+    finally:
+        log.unlink()
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_part_that_cannot_be_looked_at_hides_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> tuple[str, ...]:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(surroundings, "nvidia", broken)
+    data = told(capsys, code=1)
+    assert any("NVIDIA's driver cannot be looked at" in p["what"] for p in data["problems"])
+    assert data["folders"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [("pass", "lists no options"), ("import sys; sys.exit(7)", "exit code 7")],
+)
+def test_an_engine_that_is_none(
+    tmp_path: Path, body: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = script(tmp_path / "llama-server", body)
+    data = told(capsys, "--llama-server", str(path), code=1)
+    assert says in data["problems"][0]["what"]
+    assert data["engines"][0]["start"] is None
+
+
+def test_a_start_that_fails_is_a_reason_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> Start:
+        raise EngineError("it does not start", "Try another.")
+
+    monkeypatch.setattr(looked_at, "_served", refused)
+    path = script(tmp_path / "llama-server", f"print({help_render.render('b11434')!r})")
+    (engine,), _ = everything(str(path))
+    found = looked_at.look(engine, used=True, tried=True)
+    assert found.start == Start(False, False, "it does not start", "Try another.")
+    assert looked_at.look(engine, used=True, tried=False).start is None
+
+
+def test_arguments_for_the_server_are_refused() -> None:
+    assert run(["doctor", "--", "-c", "1"]) == 2
+
+
+def test_a_real_start_with_the_tiny_pair(engine: str) -> None:
+    done = specllama("doctor", "--llama-server", engine, "--json")
+    assert done.returncode == 0, done.stdout
+    (found,) = json.loads(done.stdout)["engines"]
+    assert found["used"]
+    assert found["start"]["drafted"]
+    assert "draft-simple" in found["spec_types"]
+
+
+def test_an_empty_environment_with_nowhere_to_write(tmp_path: Path) -> None:
+    """No HOME, no models, no config; state and cache below a file."""
+    (tmp_path / "file").write_text("")
+    kept = {k: v for k, v in os.environ.items() if k in ("PYTHONPATH", "SYSTEMROOT")}
+    nowhere = {f"XDG_{x}_HOME": str(tmp_path / "file") for x in ("CACHE", "STATE", "CONFIG")}
+    argv = [sys.executable, "-m", "specllama", "doctor", "--json", "--llama-server", "embedded"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, env=kept | nowhere, timeout=60, check=False
+    )
+    assert done.returncode == 1  # serve would have no log
+    assert done.stderr == ""
+    data = json.loads(done.stdout)
+    assert data["engines"][0]["start"]["drafted"]
+    assert all("is not a folder" in f["unwritable"] for f in data["folders"])
