@@ -7,12 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from specllama.formats import builds
+from specllama.formats.assigned import assigned, expanded
 from specllama.formats.found import LLAMA, SGLANG, SHELL, VLLM, Command, Variable
 from specllama.formats.words import Word, split
 
 _LLAMA_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*$")
 _VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai(?::|$|@)")
 _SGLANG_IMAGE = re.compile(r"lmsysorg/sglang(?::|$|@)")
+# Words before a program, and programs that name one without starting it.
+_PREFIXES = set(
+    "env exec nohup sudo time then do else ! { if while until setsid & call start".split()
+)
+_NO_STARTERS = set(
+    "cp mv ln rm ls cat which type command whereis echo printf grep pgrep pkill killall kill test [ [[ "
+    "chmod chown install cmake make ninja git apt apt-get dnf brew pip curl wget tar strip file ldd "
+    "systemctl journalctl cd alias function case".split()
+)
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
 
@@ -22,9 +32,11 @@ def shell(
     """The servers in text[start:end], which is shell text. Variables that are set on their own
     count for the next one."""
     loose: list[Variable] = []
-    for words in split(text, start, end, lines=lines):
+    commands = split(text, start, end, lines=lines)
+    known = assigned(text, commands) if lines else {}
+    for words in commands:
         variables = tuple(_assignments(words))
-        found = server(words)
+        found = server(expanded(words, known))
         if found is None:
             nested = list(_nested(text, words))
             loose += variables if not nested else ()
@@ -36,17 +48,44 @@ def shell(
 
 def server(words: Sequence[Word]) -> Command | None:
     """The server that these words start."""
+    first = _first(words)
+    if _starts_nothing(words):
+        return None
     for i, word in enumerate(words):
         program, at, build = _program(words, i, word.text)
-        if program:
-            return Command(
-                program,
-                tuple(words[at:]),
-                (SHELL,) * len(words[at:]),
-                words[at - 1].end,
-                build=build,
+        argument = words[at] if at < len(words) else None
+        if (
+            program
+            and not ASSIGNMENT.match(word.text)
+            and (
+                i == first
+                or argument is None
+                or not argument.fixed
+                or argument.text.startswith("-")
             )
+        ):
+            rest = tuple(words[at:])
+            begin = words[at - 1].end
+            return Command(program, rest, (SHELL,) * len(rest), begin, build=build)
     return None
+
+
+def _first(words: Sequence[Word]) -> int:
+    """The number of the word that is the program."""
+    return next((i for i, w in enumerate(words) if not _before(w.text)), len(words))
+
+
+def _starts_nothing(words: Sequence[Word]) -> bool:
+    return any(_name(w.text) in _NO_STARTERS for w in words[_first(words) :][:1])
+
+
+def _before(text: str) -> bool:
+    """Words that stand before a program."""
+    return bool(ASSIGNMENT.match(text)) or text in _PREFIXES
+
+
+def _name(text: str) -> str:
+    return re.split(r"[/\\]", text)[-1].lower().removesuffix(".exe")
 
 
 def image(name: str) -> tuple[str, int | None]:
@@ -60,7 +99,7 @@ def image(name: str) -> tuple[str, int | None]:
 
 def _program(words: Sequence[Word], i: int, text: str) -> tuple[str, int, int | None]:
     """(program, index of its first argument, build) of what the word `i` names."""
-    name = re.split(r"[/\\]", text)[-1].lower().removesuffix(".exe")
+    name = _name(text)
     after = words[i + 1].text if i + 1 < len(words) else ""
     if name == "llama-server" or (name == "llama" and after == "serve"):
         return LLAMA, i + 1 + (name == "llama"), None
@@ -93,7 +132,7 @@ def _assignments(words: Sequence[Word]) -> Iterator[Variable]:
 
 def _nested(text: str, words: Sequence[Word]) -> Iterator[Command]:
     """Servers in a quoted word: sh -c '…'."""
-    for word in words:
+    for word in () if _starts_nothing(words) else words:
         inside = text[word.start + 1 : word.end - 1]
         if inside == word.text and re.search(r"(llama-server|vllm|sglang)\S*\s", inside):
             yield from shell(text, word.start + 1, word.end - 1)

@@ -10,6 +10,7 @@ from specllama.engine.capabilities import Capabilities
 from specllama.errors import UsageError
 from specllama.formats import (
     commands,
+    lint_dialect,
     lint_engines,
     lint_flags,
     lint_limits,
@@ -93,6 +94,7 @@ def _findings(command: Command, here: Here) -> Iterator[Finding]:
         return
     seen = look(command, here.builds(command.build))
     yield from lint_flags.findings(seen)
+    yield from lint_dialect.findings(seen)
     yield from lint_spec.findings(seen)
     yield from lint_models.findings(seen, here.models)
     yield from lint_limits.findings(seen)

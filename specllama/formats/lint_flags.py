@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from specllama.engine.capabilities import MAINLINE
-from specllama.formats import builds, flags
+from specllama.engine.capabilities import IK_LLAMA, MAINLINE
+from specllama.formats import builds, flags, lint_dialect
 from specllama.formats.finding import (
     ENDS,
     NOTHING,
@@ -29,6 +29,8 @@ _RULES = {
 }
 _FLASH = {"on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"}
 _TYPO = 0.93  # so alike that --fix takes it for one
+# What only a draft method or an n-gram type can be given.
+_ROLES = {"draft-length", "draft-minimum", "lookup", "ngram-length", "min-hits", "-ngld"}
 # Newer spellings → what they are for, for builds that have an older one.
 _MEANS = {"--spec-draft-n-max": "draft-length", "--spec-draft-n-min": "draft-minimum"}
 _SIZE = re.compile(r"--spec-ngram-(?:simple|map-k|map-k4v)-(size-n|size-m|min-hits)")
@@ -38,7 +40,8 @@ _SIZE_MEANS = {"size-n": "lookup", "size-m": "ngram-length", "min-hits": "min-hi
 def findings(seen: Seen) -> Iterator[Finding]:
     for use in seen.uses:
         if not use.usable:
-            yield _unknown(seen, use)
+            if seen.caps.flavour != IK_LLAMA or not lint_dialect.foreign(use):
+                yield _unknown(seen, use)
         else:
             yield from _values(seen, use)
     for number in seen.stray:
@@ -49,8 +52,9 @@ def findings(seen: Seen) -> Iterator[Finding]:
 def _unknown(seen: Seen, use: Use) -> Finding:
     shown = seen.show(use)
     if (wrong := seen.wrong(use)) is not None and seen.caps.flavour == MAINLINE:
-        edits = _translated(seen, use, wrong.means)
-        fix = _as_words(seen, edits) if edits else "take it out"
+        idle = wrong.means in _ROLES and not (seen.speculates or seen.open)
+        edits = (remove(use),) if idle else _translated(seen, use, wrong.means)
+        fix = "take it out: nothing drafts here" if idle else _as_words(seen, edits)
         return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.why}", fix, edits)
     name, equals, value = use.name.partition("=")
     if equals and is_option(name, seen.caps):
@@ -73,7 +77,7 @@ def _unknown(seen: Seen, use: Use) -> Finding:
         ENDS,
         shown,
         f"this llama-server has no option {use.name} ({seen.caps.label}) and ends at once",
-        f"did you mean {near}?" if near else "take it out",
+        f"did you mean {near}?" if near else "take it out, or ask your build (--llama-server)",
         (Change(use.at, 1, (near,)),) if typo else (),
     )
 

@@ -10,10 +10,19 @@ from pathlib import Path
 from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict, verdict
 from specllama.engine.capabilities import MAINLINE
 from specllama.engine.loading import refusal
-from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, after, remove, spec_type
+from specllama.formats.finding import (
+    ENDS,
+    NOTHING,
+    WORSE,
+    Edits,
+    Finding,
+    after,
+    remove,
+    spec_type,
+)
 from specllama.formats.found import Change
 from specllama.formats.lint_spec import retyped
-from specllama.formats.seen import Seen
+from specllama.formats.seen import Seen, Use
 from specllama.gguf import GgufError, ModelInfo
 
 # Reads a model file; None when there is none. Raises GgufError for one that is no GGUF.
@@ -42,7 +51,7 @@ def findings(seen: Seen, models: Models) -> Iterator[Finding]:
         yield from _target(seen, target)
     if target is None or draft is None or not _draft_counts(seen):
         return
-    if seen.word(_at(seen, "-m")).text == seen.word(_at(seen, "-md")).text:
+    if seen.text("-m") == seen.text("-md"):
         yield _same(seen)
     elif not (found := verdict(target, draft, seen.caps)).ok:
         yield _misfit(seen, f"{found.detail} ({found.rule})", draft)
@@ -58,8 +67,8 @@ def _at(seen: Seen, name: str) -> int:
 
 
 def _model(seen: Seen, models: Models, name: str) -> ModelInfo | None:
-    word = seen.value(name)
-    return models(word.text) if word is not None and word.fixed else None
+    text = seen.text(name)
+    return models(text) if text else None
 
 
 def _draft_counts(seen: Seen) -> bool:
@@ -70,22 +79,23 @@ def method_of(seen: Seen, draft: ModelInfo | None) -> str:
     """The method that a draft is for: by its file, else by its name."""
     if draft is not None:
         return METHOD_OF_KIND.get(draft.kind, "draft-simple")
-    word = seen.value("-md") or seen.value("-hfd")
-    name = re.split(r"[/\\]", word.text.lower())[-1] if word is not None else ""
+    said = seen.text("-md") or seen.text("-hfd") or ""
+    name = re.split(r"[/\\]", said.lower())[-1]
     return next((m for pattern, m in _BY_NAME if re.search(pattern, name)), "draft-simple")
 
 
 def _no_type(seen: Seen, draft: ModelInfo | None) -> Iterator[Finding]:
     """-md that does nothing: --spec-type defaults to none (llama.cpp PR 23988)."""
-    if not seen.draft_uses or seen.open or seen.caps.flavour != MAINLINE:
+    if not seen.has_draft or seen.open or seen.caps.flavour != MAINLINE:
         return
-    use = seen.draft_uses[-1]
+    use = seen.draft_uses[-1] if seen.draft_uses else None
+    shown = seen.show(use) if use is not None else seen.draft_variable
     if seen.has_types:
         if seen.given_types and not seen.types:
             yield Finding(
                 "draft-unused",
                 NOTHING,
-                seen.show(use),
+                shown,
                 "--spec-type none: the draft is named, and nothing drafts",
                 "name a method, or take the draft out",
             )
@@ -99,14 +109,28 @@ def _no_type(seen: Seen, draft: ModelInfo | None) -> Iterator[Finding]:
     yield Finding(
         "no-spec-type",
         WORSE if unasked else NOTHING,
-        seen.show(use),
+        shown,
         "this build drafts with a warning; from b9464 on the same line does nothing"
         if unasked
-        else f"{use.written} alone does nothing from b9464 on: --spec-type defaults to none, and "
-        "llama-server does not say so",
+        else "a draft alone does nothing from b9464 on: --spec-type defaults to none, and "
+        f"llama-server does not say so{_unless(seen)}",
         " ".join(words) or "use another build",
-        (after(use, *words),) if words else (),
+        _added(seen, use, words),
     )
+
+
+def _unless(seen: Seen) -> str:
+    """A repository's sidecar is used by its name (arg.cpp, b10103)."""
+    only_repo = bool(seen.text("-hfd")) and not seen.text("-md")
+    return " (unless the repository holds a sidecar)" if only_repo else ""
+
+
+def _added(seen: Seen, use: Use | None, words: tuple[str, ...]) -> Edits:
+    """--spec-type behind the draft, or at the end of the arguments, where there are any."""
+    if words and use is not None:
+        return (after(use, *words),)
+    number = len(seen.command.words)
+    return (Change(number, 0, words),) if words and number else ()
 
 
 def _no_draft(seen: Seen, target: ModelInfo | None) -> Iterator[Finding]:
@@ -170,16 +194,16 @@ def _misfit(seen: Seen, why: str, draft: ModelInfo | None) -> Finding:
     dies = draft is not None and draft.kind != "model"
     kept = tuple(t for t in seen.types if not t.startswith("draft-"))
     edits = [remove(u) for u in seen.all("-md")]
+    in_arguments = bool(edits)
     if seen.all("--spec-type"):
         edits += [e for e in retyped(seen, kept) if isinstance(e, Change)]
-    use = seen.last("-md")
     return Finding(
         "misfit",
         ENDS if dies else NOTHING,
-        seen.show(use) if use is not None else "",
+        f"-md {seen.text('-md')}",
         f"{why}: " + ("llama-server may end" if dies else "it serves without drafting"),
         "`specllama pick-draft` finds one that fits; this one goes",
-        tuple(edits),
+        tuple(edits) if in_arguments else (),
     )
 
 
@@ -191,7 +215,7 @@ def _swapped(seen: Seen, target: ModelInfo, draft: ModelInfo) -> Finding:
         f"-m {target.path.name} -md {draft.path.name}",
         "the draft is larger than the target: every token takes longer than without it",
         "exchange them",
-        (Change(small, 1, (big,)), Change(big, 1, (small,))),
+        (Change(small, 1, (big,)), Change(big, 1, (small,))) if big >= 0 and small >= 0 else (),
     )
 
 

@@ -226,37 +226,33 @@ def _why_idle(seen: Seen, use: Use) -> str:
 
 
 def _slots(seen: Seen) -> Iterator[Finding]:
-    use = seen.last("--parallel")
-    if use is None or not use.values or not seen.speculates:
+    use, text = seen.last("--parallel"), seen.text("--parallel") or ""
+    if not seen.speculates:
         return
-    text = seen.word(use.values[0]).text
     if re.fullmatch(r"-?\d+", text) and int(text) != 1 and int(text) != 0:
         slots = text if int(text) > 0 else "several"
         yield Finding(
             "parallel",
             WORSE,
-            seen.show(use),
+            seen.show(use) if use is not None else f"LLAMA_ARG_N_PARALLEL={text}",
             f"{slots} slots: the draft's memory and kept states grow with them, the gain falls, and "
             "each has only its part of the context",
-            f"{use.written} 1 for one user at a time",
-            (Change(use.at, 2, (use.at, "1")),),
+            "-np 1, for one user at a time",
+            (Change(use.at, 2, (use.at, "1")),) if use is not None else (),
         )
 
 
 def _draft_cache(seen: Seen) -> Iterator[Finding]:
     for name in ("-ctkd", "-ctvd"):
-        use = seen.last(name)
-        if use is None or not use.usable or not use.values or seen.only_ngrams:
-            continue
-        kind = seen.word(use.values[0]).text.lower()
-        if kind.startswith(("q", "iq")):
+        use, kind = seen.last(name), (seen.text(name) or "").lower()
+        if (use is None or use.usable) and kind.startswith(("q", "iq")) and not seen.only_ngrams:
             yield Finding(
                 "quantised-draft-cache",
                 WORSE,
-                seen.show(use),
+                seen.show(use) if use is not None else f"{name} by its variable: {kind}",
                 "a quantised KV cache of the draft halves acceptance or ends it (issues 25725, 15039)",
                 "leave it at f16",
-                (remove(use),),
+                (remove(use),) if use is not None else (),
             )
 
 

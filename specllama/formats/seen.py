@@ -67,6 +67,16 @@ class Seen:
         use = self.last(*names)
         return self.word(use.values[0]) if use is not None and use.values else None
 
+    def text(self, *names: str) -> str | None:
+        """What an option is set to, by an argument or its variable; None also where a variable
+        of the shell hides it."""
+        word = self.value(*names)
+        if word is not None:
+            return word.text if word.fixed else None
+        option = next((o for n in names if (o := self.caps.find(n)) is not None), None)
+        found = self.variable(option.env) if option is not None and option.env else None
+        return found.value if found is not None and found.fixed else None
+
     def variable(self, name: str) -> Variable | None:
         return next((v for v in reversed(self.command.variables) if v.name == name), None)
 
@@ -86,10 +96,16 @@ class Seen:
 
     @property
     def has_draft(self) -> bool:
-        names = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
-        given = {v.name for v in self.command.variables}
-        renamed = {flags.variables().get(n, "") for n in given}
-        return bool(self.draft_uses) or bool((given | renamed) & set(names))
+        return bool(self.draft_uses or self.draft_variable)
+
+    @property
+    def draft_variable(self) -> str:
+        """The variable that names a draft, or meant to under its old name; "" = none."""
+        wanted = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
+        for v in self.command.variables:
+            if v.name in wanted or flags.variables().get(v.name) in wanted:
+                return f"{v.name}={v.value}"
+        return ""
 
     def wrong(self, use: Use) -> flags.Wrong | None:
         """What is known of an option that this build does not take."""
@@ -153,7 +169,8 @@ class Seen:
 
     @property
     def speculates(self) -> bool:
-        return bool(self.types) or self.has_draft
+        config = any(w.means == "config" for u in self.uses if (w := self.wrong(u)))
+        return bool(self.types) or self.has_draft or config
 
 
 def look(command: Command, caps: Capabilities) -> Seen:

@@ -70,7 +70,7 @@ def _of_mapping(text: str, keys: dict[str, yaml.Node], where: str) -> Iterator[C
     found: list[Command] = []
     if isinstance(cmd := keys.get("cmd"), yaml.ScalarNode):
         found += _scalar(text, cmd, lines=False)
-    found += _listed(text, keys)
+    found += _listed(text, keys, variables)
     for name, child in keys.items():  # macros of llama-swap
         if where == "macros" and isinstance(child, yaml.ScalarNode) and _SERVER.search(child.value):
             found += (replace(c, where=f"macro {name}") for c in _scalar(text, child, lines=False))
@@ -78,8 +78,11 @@ def _of_mapping(text: str, keys: dict[str, yaml.Node], where: str) -> Iterator[C
         yield replace(c, variables=(*variables, *c.variables), where=c.where or title)
 
 
-def _listed(text: str, keys: dict[str, yaml.Node]) -> Iterator[Command]:
-    """The server that image, entrypoint, command and args make together."""
+def _listed(
+    text: str, keys: dict[str, yaml.Node], variables: tuple[Variable, ...]
+) -> Iterator[Command]:
+    """The server that image, entrypoint, command and args make together; variables may be all
+    that it is given."""
     given = keys.get("image")
     kind, build = (
         command_lines.image(given.value) if isinstance(given, yaml.ScalarNode) else ("", None)
@@ -102,6 +105,8 @@ def _listed(text: str, keys: dict[str, yaml.Node]) -> Iterator[Command]:
         yield replace(found, styles=tuple(rest), build=build, begin=begin)
     elif kind and words and words[0].text.startswith("-"):
         yield Command(kind, tuple(words), tuple(styles), begin, build=build)
+    elif kind and not words and given is not None and variables:
+        yield Command(kind, (), (), given.start_mark.index, build=build)
     for word in words:  # sh -c "…"
         inside = text[word.start + 1 : word.end - 1]
         if found is None and inside == word.text and _SERVER.search(inside):
@@ -114,7 +119,7 @@ def _words(node: yaml.SequenceNode) -> list[Word]:
             str(item.value),
             item.start_mark.index,
             item.end_mark.index,
-            isinstance(item, yaml.ScalarNode) and "${" not in item.value,
+            isinstance(item, yaml.ScalarNode) and not re.search(r"\$[({]", item.value),
         )
         for item in node.value
     ]
