@@ -152,7 +152,7 @@ def test_tensorrt_llm_is_told_each_method_in_its_own_words() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_only_recorded_fields_are_written(name: str) -> None:
-    d = decision(name, parallel=4, context=8192, nodes=2, gpus=2)
+    d = decision(name, parallel=64, context=8192, nodes=2, gpus=2)
     vllm = loaded(write("vllm", d))
     assert set(vllm) <= set(record("vllm")["config"])
     assert set(vllm["speculative-config"]) <= set(record("vllm")["speculative"])
@@ -372,6 +372,13 @@ def test_what_many_requests_leave_is_said_as_reported() -> None:
     assert "not measured here" in notes
 
 
+def test_vllm_stops_drafting_for_many_where_it_can() -> None:
+    many = spoken("vllm", decision("eagle3", parallel=64))
+    assert many["num_speculative_tokens_per_batch_size"] == [[1, 32, 4], [33, 64, 0]]
+    for few in (decision("eagle3", parallel=32), decision("simple", parallel=64)):
+        assert "num_speculative_tokens_per_batch_size" not in spoken("vllm", few)
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_kubernetes_takes_the_manifests(engine: str, nodes: int) -> None:
@@ -485,3 +492,16 @@ def test_the_installed_tensorrt_llm_has_the_recorded_fields() -> None:
     there = fields(package("tensorrt_llm") / "llmapi" / "llm_args.py")
     recorded = {f for names in record("tensorrt-llm")["speculative"].values() for f in names}
     assert recorded - there == set()
+
+
+def test_the_ways_out_of_one_machine_are_told_where_they_are_not_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", str(MODELS / "target.gguf"), "--method", "none", "--parallel", "16"]
+    words += ["--llama-server", str(Fake(tmp_path).path)]
+    assert run(words) == 0
+    assert "vLLM and SGLang batch them" in capsys.readouterr().out
+    assert run([*words, "--format", "shell"]) == 0
+    assert "vLLM and SGLang batch them" in capsys.readouterr().err
+    assert run([*words, "--format", "vllm", "--target-repo", "a/b"]) == 0
+    assert "batch them" not in capsys.readouterr().err

@@ -165,7 +165,9 @@ def plan(
         printer.say(decision.plan.command.display())
         return
     written = write(to.value, decision)
-    notes = (*written.notes, *beyond.advice(decision.plan))
+    notes = written.notes
+    if to.value not in ELSEWHERE:  # those are the way out themselves
+        notes += beyond.advice(decision.plan)
     if output is None:
         _print(written)
         for note in notes:

@@ -32,6 +32,10 @@ _METHODS = {
 # something else (vllm 0.33.0, config/speculative.py:1445-1456).
 _TAKEN_FOR = ("eagle-", "eagle3", "dflash", "dspark")
 
+# Whose drafts vLLM can stop by the number of requests (docs/features/speculative_decoding/
+# dynamic_speculative_decoding.md of 0.33.0: tested with these; others "may or may not work").
+_STOPPED = (EAGLE3, DFLASH)
+
 
 def write(decision: Decision) -> Written:
     """The file, and how it is started on each machine."""
@@ -97,6 +101,11 @@ def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
         notes = ("the vocabularies have other sizes: vLLM drafts with the tokens that both have",)
     if a.parallel and a.kind in (SMALL, EAGLE3):
         out["parallel_drafting"] = True
+    limit = record("concurrency")["hardly_pays_above"]
+    if a.kind in _STOPPED and a.requests > limit:
+        schedule = [[1, limit, a.k], [limit + 1, a.requests, 0]]
+        out["num_speculative_tokens_per_batch_size"] = schedule
+        notes = (f"it drafts for up to {limit} requests at once: a rule of thumb, measure yours",)
     if a.kind == MTP and not a.draft:
         notes = (f"{a.target} has to hold its MTP head: not every copy of a model does",)
     return out, notes
