@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,19 @@ def test_temperature_counts_where_it_is_above_zero(plan: Plan) -> None:
     assert "a lower temperature" not in said(replace(plan, workload=greedy), None)
 
 
+def test_a_draft_as_large_as_the_target_is_not_suggested(plan: Plan) -> None:
+    assert plan.target.vocabulary is not None
+    smol = replace(
+        plan.target,
+        path=Path("SmolLM2.gguf"),
+        names=replace(plan.target.names, name="SmolLM2"),
+        vocabulary=replace(plan.target.vocabulary, n_tokens=49152),
+    )
+    for parameters, there in ((135_000_000, False), (1_700_000_000, True)):
+        of_size = replace(plan.without_speculation(""), target=replace(smol, parameters=parameters))
+        assert ("another draft: SmolLM2-135M-Instruct" in said(of_size, None)) == there
+
+
 def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
     off = plan.without_speculation("reports")
     assert rule_of(plan, plan, known(), WISH) == MEASURED
@@ -159,6 +173,28 @@ def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
     assert rule_of(none, none, None, Wish("code", method="none")) == ASKED
     copies = plan.speculating(made.COPIED)
     assert rule_of(copies, copies, None, Wish("code")) == COPIES
+
+
+def test_what_reports_rule_out_is_not_called_the_decision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("target.gguf", "draft.gguf"):
+        shutil.copy(MODELS / name, tmp_path / name)
+    fake = ["--llama-server", str(Fake(tmp_path).path)]
+    assert run(["advise", str(tmp_path / "target.gguf"), "-w", "creative", *fake]) == 0
+    out = capsys.readouterr().out
+    assert "decision off: draft-simple is not measured: at temperature 1" in out
+    assert "serve measures whether n-grams do" in out
+    assert "rule     public reports agree" in out
+    assert "--all -w creative" in out
+
+
+def test_memory_decides_before_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--vram", "8M"]
+    assert run(argv) == 0
+    out = capsys.readouterr().out
+    assert "rule     memory decides before speed does" in out
+    assert "change   more memory: what was asked does not fit (GPU0 lacks" in out
 
 
 def test_cost_with_and_without() -> None:

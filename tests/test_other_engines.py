@@ -17,6 +17,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specllama import workloads
 from specllama.cli.app import run
@@ -282,6 +284,16 @@ def test_the_repository_is_the_files_own_word_said_as_a_guess() -> None:
     tuned = replace(draft, names=replace(draft.names, finetune="Instruct"))
     notes = " ".join(write("vllm", decided(spec, tuned)).notes)
     assert "finetune 'Instruct'" in notes
+
+
+@given(st.text(max_size=40), st.sampled_from(["", HUB, "https://hf.co/", "http://huggingface.co/"]))
+def test_whatever_a_file_names_as_its_base_is_a_repository_or_none(text: str, start: str) -> None:
+    odd = replace(TARGET, names=replace(TARGET.names, base_models=(start + text,), finetune=text))
+    try:
+        written = write("vllm", decided(None, target=odd, target_repo=None))
+    except Unsayable:
+        return
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+", loaded(written)["model"])
 
 
 def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:

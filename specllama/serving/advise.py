@@ -3,6 +3,7 @@ nothing: the plan is serve's, the figures are those that were measured before.""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ RULES = {
 _LOW, _HIGH = 0.5, 0.7  # of α, for a draft model
 _DEAR = 0.1  # a drafting pass, as a share of the target's
 _SMALL_BITS = 4.85  # of a Q4_K_M file
-_SUGGESTED = 2
+_SUGGESTED, _HALF = 2, 0.5
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,11 @@ def advise(
         said = doubts
         if known is None and found is not None:
             said += tuple(results.stale_lines(found, stale)) or (f"still open: {found.reason}",)
-        if known is None and not told.candidates and not told.ngrams:
-            served = plan.without_speculation("; ".join(doubts))
+        drafts = plan.choice.speculation.uses_draft
+        if known is None and not told.candidates and (drafts or not told.ngrams):
+            left = ("serve measures whether n-grams do",) if told.ngrams else ()
+            served = plan.without_speculation("; ".join((*doubts, *left)))
+            said = said[len(doubts) :]  # as the reason
     others = _elsewhere(plan, known)
     return Advice(
         plan=served,
@@ -257,13 +261,25 @@ def _suggested(plan: Plan, spec: Speculation | None) -> Iterator[Change]:
     """Drafts of the family's that are not here."""
     family = family_of(plan.target)
     used = spec.methods if spec is not None else ()
-    found = [s for s in family.suggestions if s.method not in used] if family else []
+    found = [
+        s
+        for s in (family.suggestions if family else ())
+        if s.method not in used and not _too_large(s.method, s.name, plan.target.parameters)
+    ]
     for s in found[:_SUGGESTED]:
         yield Change(
             f"another draft: {s.name}",
             f"{s.method} for the family{s.where}; not looked at here",
             _command("pick-draft", plan, "--hub"),
         )
+
+
+def _too_large(method: str, name: str, parameters: int) -> bool:
+    """Whether a small model calls itself half as large as the target or larger."""
+    m = re.search(r"(\d+(?:\.\d+)?)([MB])\b", name)
+    if method != "draft-simple" or m is None:
+        return False
+    return float(m[1]) * {"M": 1e6, "B": 1e9}[m[2]] > _HALF * parameters
 
 
 def _command(name: str, plan: Plan, *words: str) -> str:
