@@ -27,11 +27,9 @@ from specllama.serving.advise import (
     NOTHING,
     PREDICTED,
     REPORTS,
-    Change,
-    changes,
-    needed_alpha,
     rule_of,
 )
+from specllama.serving.changes import Change, changes, needed_alpha
 from specllama.serving.price import Price, cost_of, parse_price
 from specllama.serving.scope import scope_of
 from specllama.serving.tune import AUTO, Wanted, quick_task

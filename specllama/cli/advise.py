@@ -111,7 +111,8 @@ def _cost_lines(a: Advice, price: Price) -> Iterator[str]:
 def data(a: Advice) -> dict[str, Any]:
     """The same for JSON."""
     from specllama.cli.results import data as result_data
-    from specllama.serving.advise import RULES, needed_alpha
+    from specllama.serving.advise import RULES
+    from specllama.serving.changes import needed_alpha
 
     spec = a.plan.settings.speculation
     tried = a.known.tried if a.known is not None else None

@@ -1,0 +1,211 @@
+"""What would change the decision: another draft, other quants, temperature, engine, slots; by what
+was measured where there is something.   (pure)"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specllama.drafts.families import family_of
+from specllama.drafts.rank import draft_cost
+from specllama.engine.settings import Speculation
+from specllama.formats.elsewhere import concurrency
+from specllama.planning.plan import Plan
+from specllama.planning.prepare import Wish
+from specllama.serving.scope import own_types
+from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.results import Result
+
+_LOW, _HIGH = 0.5, 0.7  # of α, for a draft model
+_DEAR = 0.1  # a drafting pass, as a share of the target's
+_SMALL_BITS = 4.85  # of a Q4_K_M file
+_SUGGESTED, _HALF = 2, 0.5
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would change the decision: `what`, why it would, and the command that finds out ("" =
+    none does)."""
+
+    what: str
+    why: str
+    command: str = ""
+
+
+def needed_alpha(known: Result) -> float | None:
+    """The α from which the fastest setting would have paid: a step costs what it costs, so it
+    has to bring LEAST_GAIN times as many tokens as plain steps would in that time. Above 1 where
+    no acceptance would do; None where nothing was measured."""
+    tried = known.tried
+    if tried is None or known.speedup is None or known.speedup[0] <= 0:
+        return None
+    accepted = tried.tokens_per_step - 1
+    needed = LEAST_GAIN * tried.tokens_per_step / known.speedup[0] - 1
+    return max(0.0, tried.alpha * needed / accepted) if accepted > 0 else None
+
+
+def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Iterator[Change]:
+    """What would change the decision, what is measured before what is known in general."""
+    if plan.choice.speculation is not None and known is None and not own_types(plan):
+        doubted = served.choice.speculation is None
+        yield Change(
+            "a measurement",
+            "nothing was measured for exactly this: a rule is all there is",
+            _command("probe", plan, *(("--all",) if doubted else ()), *_same(plan, wish)),
+        )
+    if plan.budget is not None and plan.budget.traded:
+        why = plan.budget.asked.verdict.missing or plan.budget.asked.verdict.kind
+        yield Change(
+            "more memory", f"what was asked does not fit ({why})", _command("memory", plan)
+        )
+    spec = known.tried.speculation if known is not None and known.tried else None
+    spec = spec or served.choice.speculation or plan.choice.speculation
+    if spec is not None:
+        yield from _of_draft(plan, spec, known)
+        yield from _of_sampling(plan, spec)
+    for r in plan.choice.rejected:
+        if r.rule in ("engine", "MTP graph"):
+            yield Change(
+                "another engine", f"{r.what}: {r.detail}", "specllama serve --llama-server"
+            )
+    if plan.settings.parallel > 1 and spec is not None:
+        yield Change(
+            "fewer slots",
+            f"with {plan.settings.parallel} slots a step verifies the drafts of all of them, and "
+            "each gains less than one alone",
+            _command("serve", plan, "--parallel", "1"),
+        )
+    if known is not None and known.prompts == "profile":
+        yield Change(
+            "your own questions",
+            f"it was measured on the {known.workload} profile's, which are not yours",
+            _command("probe", plan, "--prompts", "FILE"),
+        )
+    yield from _suggested(plan, spec)
+    if served.choice.speculation is not None:
+        yield Change(
+            "many users",
+            f"the gain at more requests at once is {concurrency()}",
+            _command("plan", plan, "--format", "vllm"),
+        )
+
+
+def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[Change]:
+    """Another draft, or other quants."""
+    if "draft-simple" not in spec.methods:
+        return
+    draft = next(
+        (
+            d
+            for d in (plan.choice.draft, *(a.draft for a in plan.choice.others))
+            if d is not None and d.path == spec.draft
+        ),
+        None,
+    )
+    find = _command("pick-draft", plan, "--hub")
+    share = draft_cost(plan.target, "draft-simple", draft) if draft is not None else 0.0
+    reads = (
+        f"{spec.draft.name if spec.draft else 'the draft'} reads {share:.0%} of the target's bytes"
+    )
+    tried = known.tried if known is not None else None
+    if tried is not None and known is not None:
+        needed = needed_alpha(known)
+        paying = known.speedup is not None and known.speedup[0] >= LEAST_GAIN
+        if needed is not None and needed > 1:
+            yield Change(
+                "a cheaper draft",
+                f"at what its steps cost, not even α=1 would pay (measured: {tried.alpha:.2f})",
+                find,
+            )
+        elif needed is not None and not paying:
+            yield Change(
+                "a draft that is right more often",
+                f"α is {tried.alpha:.2f}; at what its steps cost it pays from {needed:.2f}",
+                find,
+            )
+        elif needed is not None:
+            yield Change(
+                "other text",
+                f"it stops paying when α falls under {needed:.2f} ({tried.alpha:.2f} now)",
+            )
+        if tried.alpha < _LOW and 0 < share < _DEAR:
+            yield Change("a bigger draft", f"α={tried.alpha:.2f} is low, and {reads} only", find)
+        elif tried.alpha > _HIGH and share > _DEAR:
+            yield Change("a smaller draft", f"α={tried.alpha:.2f} has room, and {reads}", find)
+    if draft is not None and share > _DEAR and draft.bits_per_weight > _SMALL_BITS + 1:
+        smaller = share * _SMALL_BITS / draft.bits_per_weight
+        yield Change(
+            "another quant of the draft",
+            f"{reads} at {draft.bits_per_weight:.1f} bits; Q4_K_M would read {smaller:.0%}",
+        )
+    if draft is not None and share > _DEAR and plan.target.bits_per_weight < 8:
+        larger = share * plan.target.bits_per_weight / 8.5
+        yield Change(
+            "another quant of the target",
+            f"the draft's share falls with the target's size: {larger:.0%} beside a Q8_0 one",
+        )
+
+
+def _of_sampling(plan: Plan, spec: Speculation) -> Iterator[Change]:
+    temperature = plan.workload.sampling.get("temperature", 0.0)
+    if temperature > 0 and spec.uses_draft:
+        plain = "draft-simple" in spec.methods  # others are not measured in process
+        yield Change(
+            "a lower temperature",
+            f"at {temperature:g} a guess is accepted with the target's probability for it, at 0 "
+            "whenever it is the likeliest",
+            _command("pick-draft", plan, "--measure") if plain else "",
+        )
+
+
+def _suggested(plan: Plan, spec: Speculation | None) -> Iterator[Change]:
+    """Drafts of the family's that are not here."""
+    family = family_of(plan.target)
+    used = spec.methods if spec is not None else ()
+    found = [
+        s
+        for s in (family.suggestions if family else ())
+        if s.method not in used and not _too_large(s.method, s.name, plan.target.parameters)
+    ]
+    for s in found[:_SUGGESTED]:
+        yield Change(
+            f"another draft: {s.name}",
+            f"{s.method} for the family{s.where}; not looked at here",
+            _command("pick-draft", plan, "--hub"),
+        )
+
+
+def _too_large(method: str, name: str, parameters: int) -> bool:
+    """Whether a small model calls itself half as large as the target or larger."""
+    m = re.search(r"(\d+(?:\.\d+)?)([MB])\b", name)
+    if method != "draft-simple" or m is None:
+        return False
+    return float(m[1]) * {"M": 1e6, "B": 1e9}[m[2]] > _HALF * parameters
+
+
+def _command(name: str, plan: Plan, *words: str) -> str:
+    return shlex.join(["specllama", name, str(plan.target.path), *words])
+
+
+def _same(plan: Plan, wish: Wish) -> Iterator[str]:
+    """The options of probe that measure exactly this."""
+    given = {
+        "-w": plan.workload.name,
+        "--draft": str(wish.draft) if wish.draft is not None else None,
+        "--method": wish.method,
+        "-c": str(plan.budget.wanted) if _shortened(plan) and plan.budget is not None else None,
+        "--parallel": str(plan.settings.parallel) if plan.settings.parallel > 1 else None,
+        "--vram": wish.vram,
+    }
+    for name, value in given.items():
+        if value is not None:
+            yield from (name, value)
+    if plan.user.flags:
+        yield from ("--", *plan.user.argv)
+
+
+def _shortened(plan: Plan) -> bool:
+    """Whether the user named a context."""
+    return plan.budget is not None and plan.budget.wanted != plan.target.context_length
