@@ -215,6 +215,32 @@ def test_a_length_where_nothing_drafts_goes() -> None:
     assert fixed("llama-server -m t --draft-max 16", SCRIPT, HERE) == "llama-server -m t"
 
 
+def test_a_preset_has_no_quotes_and_no_underscores() -> None:
+    text = '[*]\nspec-type = draft-simple\n[a]\nmodel = "/x y.gguf"\nspec_type = ngram-mod\n'
+    assert rules(text, PRESET) == ["quoted-value", "underscore-key"]
+    done = "[*]\nspec-type = draft-simple\n[a]\nmodel = /x y.gguf\nspec-type = ngram-mod\n"
+    assert fixed(text, PRESET, HERE) == done
+
+
+def test_what_a_preset_sets_for_all_holds_in_each_section() -> None:
+    text = (
+        "[*]\nspec-type = draft-simple\n[a]\nmodel = t\nmodel-draft = d\nload-on-startup = true\n"
+    )
+    assert rules(text, PRESET) == []
+    assert rules(text.replace("[*]", "[b]"), PRESET) == ["no-draft", "no-spec-type"]
+
+
+def test_macros_of_llama_swap_hold_a_part_of_the_options() -> None:
+    text = """macros:
+  base: llama-server --port ${PORT} --spec-type draft-simple
+models:
+  a:
+    cmd: ${base} -m t -md d --draft-max 4
+"""
+    assert rules(text, YAML) == ["removed-flag"]
+    assert fixed(text, YAML, HERE) == text.replace("--draft-max", "--spec-draft-n-max")
+
+
 # ---- builds
 
 

@@ -16,6 +16,7 @@ from specllama.formats.words import Word, split
 
 SCRIPT, WINDOWS, YAML, PRESET = "script", "windows", "yaml", "preset"
 UNIT, DOCKERFILE = "unit", "dockerfile"
+_ROUTERS = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")  # no options
 _INI_SECTION = re.compile(r"^\[([^\]]*)\]")
 _INI_PAIR = re.compile(r"^([A-Za-z_][\w.-]*)[ \t]*=[ \t]*([^#;\n]*)", re.M)
 
@@ -82,7 +83,29 @@ def _yaml(text: str) -> Iterator[Command]:
 
 
 def _preset(text: str) -> Iterator[Command]:
-    """Sections of a llama-server preset. Every key has a value there."""
+    """Sections of a llama-server preset. What [*] sets holds in the others as well."""
+    everywhere: dict[str, str] = {}
+    for command in _sections(text):
+        pairs = [(k.text, v.text) for k, v in zip(*[iter(command.words)] * 2, strict=True)]
+        if command.where == "[*]":
+            everywhere = {_variable(k): v for k, v in pairs}
+            yield replace(command, partial=True)
+        else:
+            own = {_variable(k) for k, _ in pairs}
+            inherited = (Variable(k, v) for k, v in everywhere.items() if k and k not in own)
+            yield replace(command, variables=tuple(inherited))
+
+
+def _variable(name: str) -> str:
+    """The variable that stands for an option; "" = none."""
+    if name.startswith("LLAMA_ARG_"):
+        return name
+    option = builds.capabilities().find(name.replace("_", "-"))
+    return option.env if option is not None else ""
+
+
+def _sections(text: str) -> Iterator[Command]:
+    """Every key has a value there."""
     name, begin, words = "", 0, list[Word]()
 
     def done() -> Iterator[Command]:
@@ -95,7 +118,9 @@ def _preset(text: str) -> Iterator[Command]:
         if section := _INI_SECTION.match(line):
             yield from done()
             name, begin, words = section[1], at, []
-        elif pair := _INI_PAIR.match(line):
+        elif (pair := _INI_PAIR.match(line)) and pair[1] in _ROUTERS:
+            pass
+        elif pair:
             key, value = pair[1], pair[2].rstrip()
             start = at + pair.start(2)
             words.append(Word(_dashed(key), at, at + len(key)))

@@ -47,7 +47,7 @@ class Scalar:
 class Command:
     """One server. `words`: its arguments; `styles`: how each of them is written. `where`: what it
     is called in the file. `build`: of the image it runs in. `begin`: where an argument goes when
-    there is none yet."""
+    there is none yet. `partial`: more options come from elsewhere."""
 
     program: str
     words: tuple[Word, ...]
@@ -58,6 +58,7 @@ class Command:
     build: int | None = None
     variables: tuple[Variable, ...] = ()
     scalar: Scalar | None = None
+    partial: bool = False
 
     @property
     def paired(self) -> bool:

@@ -177,7 +177,7 @@ def look(command: Command, caps: Capabilities) -> Seen:
     """The options of a command line, as llama.cpp's parser would part them."""
     uses: list[Use] = []
     stray: list[int] = []
-    words, at, opened = command.words, 0, False
+    words, at, opened = command.words, 0, command.partial
     while at < len(words):
         word = words[at]
         if not word.text.startswith("-") and not word.text.startswith("LLAMA_ARG_"):

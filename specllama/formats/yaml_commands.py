@@ -11,7 +11,7 @@ import yaml
 
 from specllama.errors import UsageError
 from specllama.formats import command_lines
-from specllama.formats.found import BLOCK, FLOW, SHELL, Command, Scalar, Variable
+from specllama.formats.found import BLOCK, FLOW, LLAMA, SHELL, Command, Scalar, Variable
 from specllama.formats.words import Word, split
 
 _LINE = ("cmd",)  # of llama-swap: a command line, whatever its line ends
@@ -28,8 +28,9 @@ def read(text: str) -> Iterator[Command]:
         where = f"line {mark.line + 1}: " if mark else ""
         why = getattr(e, "problem", None) or "it cannot be read"
         raise UsageError(f"{where}it is no YAML ({why})") from None
+    macros = frozenset(name for root in roots for name in _macros(root))
     for root in roots:
-        yield from _walk(text, root, "", 0)
+        yield from _walk(text, root, "", 0, macros)
 
 
 def items(text: str, start: int, end: int) -> list[Word]:
@@ -46,22 +47,37 @@ def items(text: str, start: int, end: int) -> list[Word]:
     return [replace(w, start=w.start + start, end=w.end + start) for w in words]
 
 
-def _walk(text: str, node: yaml.Node | None, where: str, depth: int) -> Iterator[Command]:
+def _macros(root: yaml.Node | None) -> Iterator[str]:
+    """llama-swap's macros that start a server."""
+    for key, child in root.value if isinstance(root, yaml.MappingNode) else ():
+        if key.value == "macros" and isinstance(child, yaml.MappingNode):
+            yield from (
+                k.value
+                for k, v in child.value
+                if isinstance(v, yaml.ScalarNode) and _SERVER.search(v.value)
+            )
+
+
+def _walk(
+    text: str, node: yaml.Node | None, where: str, depth: int, macros: frozenset[str]
+) -> Iterator[Command]:
     if depth > 50:
         return
     if isinstance(node, yaml.SequenceNode):
         for child in node.value:
-            yield from _walk(text, child, where, depth + 1)
+            yield from _walk(text, child, where, depth + 1, macros)
     if not isinstance(node, yaml.MappingNode):
         return
     keys = {k.value: v for k, v in node.value if isinstance(k, yaml.ScalarNode)}
-    yield from _of_mapping(text, keys, where)
+    yield from _of_mapping(text, keys, where, macros)
     for key, child in keys.items():
         if key not in (*_LINE, *_LISTS):
-            yield from _walk(text, child, key if isinstance(key, str) else where, depth + 1)
+            yield from _walk(text, child, key if isinstance(key, str) else where, depth + 1, macros)
 
 
-def _of_mapping(text: str, keys: dict[str, yaml.Node], where: str) -> Iterator[Command]:
+def _of_mapping(
+    text: str, keys: dict[str, yaml.Node], where: str, macros: frozenset[str]
+) -> Iterator[Command]:
     variables = tuple(
         v for name in ("environment", "env") for v in _environment(text, keys.get(name))
     )
@@ -69,11 +85,12 @@ def _of_mapping(text: str, keys: dict[str, yaml.Node], where: str) -> Iterator[C
     title = named.value if isinstance(named, yaml.ScalarNode) and where != "models" else where
     found: list[Command] = []
     if isinstance(cmd := keys.get("cmd"), yaml.ScalarNode):
-        found += _scalar(text, cmd, lines=False)
+        found += _scalar(text, cmd, lines=False, macros=macros)
     found += _listed(text, keys, variables)
     for name, child in keys.items():  # macros of llama-swap
         if where == "macros" and isinstance(child, yaml.ScalarNode) and _SERVER.search(child.value):
-            found += (replace(c, where=f"macro {name}") for c in _scalar(text, child, lines=False))
+            for c in _scalar(text, child, lines=False):
+                found.append(replace(c, where=f"macro {name}", partial=True))
     for c in found:
         yield replace(c, variables=(*variables, *c.variables), where=c.where or title)
 
@@ -126,7 +143,13 @@ def _words(node: yaml.SequenceNode) -> list[Word]:
 
 
 def _scalar(
-    text: str, node: yaml.ScalarNode, *, lines: bool, kind: str = "", build: int | None = None
+    text: str,
+    node: yaml.ScalarNode,
+    *,
+    lines: bool,
+    kind: str = "",
+    build: int | None = None,
+    macros: frozenset[str] = frozenset(),
 ) -> Iterator[Command]:
     """A command line in one YAML text, with places in the file where they can be told."""
     start, end = node.start_mark.index, node.end_mark.index
@@ -144,10 +167,13 @@ def _scalar(
         scalar = replace(scalar, value=text[start:end], inner=start)
     blocked = node.style in ("|", ">")  # nothing ends one but its indentation
     found = list(command_lines.shell(source, *span, lines=lines))
-    if not found and kind:
-        words = [w for line in split(source, *span, lines=lines) for w in line]
-        if words and words[0].text.startswith("-"):
-            found = [Command(kind, tuple(words), (SHELL,) * len(words), span[0])]
+    words = [w for line in split(source, *span, lines=lines) for w in line]
+    if not found and kind and words and words[0].text.startswith("-"):
+        found = [Command(kind, tuple(words), (SHELL,) * len(words), span[0])]
+    elif not found and words and words[0].text[2:-1] in macros:
+        rest = tuple(words[1:])
+        styles = (SHELL,) * len(rest)
+        found = [Command(LLAMA, rest, styles, words[0].end, partial=True)]
     for c in found:
         own = c.variables if direct else tuple(Variable(v.name, v.value) for v in c.variables)
         yield replace(
