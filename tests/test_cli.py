@@ -17,7 +17,6 @@ from specllama.cli.render import Printer
 from tests.support import MODELS, script, specllama, write_gguf
 
 TARGET = MODELS / "target.gguf"
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize(
@@ -150,16 +149,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 def test_no_colour_codes_in_pipes(tmp_path: Path) -> None:
     done = specllama("serve", TARGET, "--dry-run", "--llama-server", "embedded", FORCE_COLOR="")
     assert "\x1b" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("shell", "file"),
-    [("bash", "specllama.bash"), ("zsh", "_specllama"), ("fish", "specllama.fish")],
-)
-def test_completions_are_what_the_cli_generates(shell: str, file: str) -> None:
-    done = specllama("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    assert "_SPECLLAMA_COMPLETE" in done.stdout
-    assert (ROOT / "completions" / file).read_text().strip() == done.stdout.strip()
 
 
 def test_completion_completes() -> None:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +17,38 @@ import pytest
 from specllama.cli import complete
 from specllama.planning.choose import parse_methods
 from specllama.workloads import names
+
+SCRIPTS = Path(__file__).parent.parent / "completions"
+# What is typed, and all that TAB offers for its last word.
+CASES = {
+    "serv": ["serve"],
+    "serve --workload crea": ["creative"],
+    "serve --workload=crea": ["creative"],
+    "serve -w code,crea": ["code,creative"],
+    "serve -w lett": ["letters"],
+    "serve --method ngram-simple,dfl": ["ngram-simple,dflash"],
+    "serve a": ["a model.gguf"],
+    "serve models/": ["models/big.GGUF"],
+    "serve --draft a": ["a model.gguf"],
+    "serve x.gguf --tune f": ["full"],
+    "serve x.gguf --prefer s": ["speed"],
+    "serve --llama-server emb": ["embedded"],
+    "serve x.gguf --prompts n": ["notes.txt"],
+    "serve x.gguf -- n": ["notes.txt"],
+    "plan x.gguf --format llama-s": ["llama-swap"],
+    "pick-draft x.gguf --dir mod": ["models"],
+    "memory x.gguf -ctk q8": ["q8_0"],
+    "profiles sh": ["show"],
+    "profiles show crea": ["creative"],
+    "serve x.gguf --dry": ["--dry-run"],
+    "lint n": ["notes.txt"],
+}
+# What a shell offers there is not one word.
+OPEN = {
+    "serve --workload ": ("code", "chat", "letters"),
+    "plan x.gguf --format ": ("shell", "systemd", "vllm"),
+    "profiles ": ("list", "show", "new"),
+}
 
 
 def test_lists_by_comma_are_completed_at_their_last_word() -> None:
@@ -20,6 +60,7 @@ def test_lists_by_comma_are_completed_at_their_last_word() -> None:
     ]
     assert "code,chat" in complete.workloads("code,")
     assert "code,code" not in complete.workloads("code,")
+    assert complete.profiles("code,") == []
     assert complete.one_of("speed", "context")("s") == ["speed"]
     assert "q8_0" in complete.cache_types("q8")
 
@@ -35,3 +76,112 @@ def test_the_users_own_workloads_are_completed(
     monkeypatch.setattr("specllama.workloads.own_dir", lambda: tmp_path)
     (tmp_path / "letters.toml").write_text("")
     assert complete.workloads("let") == ["letters"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Models and other files, and a profile of the user's own."""
+    here, config = tmp_path / "here", tmp_path / "config"
+    (here / "models").mkdir(parents=True)
+    for name in ("a model.gguf", "notes.txt", "models/big.GGUF", "models/card.md"):
+        (here / name).touch()
+    (config / "specllama" / "profiles").mkdir(parents=True)
+    (config / "specllama" / "profiles" / "letters.toml").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
+    return here
+
+
+def shell(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"there is no {name}")
+    return path
+
+
+def output(argv: Sequence[str], folder: Path) -> str:
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_bash_completes(folder: Path) -> None:
+    ask = (
+        'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _specllama; printf \'%s\\n\' "${COMPREPLY[@]}"'
+    )
+
+    def offered(line: str) -> list[str]:
+        words = re.split(r" |(=)", f"specllama {line}")
+        given = [w for w in words if w] + ([""] if line.endswith(" ") else [])
+        script = f'source "{SCRIPTS}/specllama.bash"; ask() {{ {ask}; }}; ask "$@"'
+        return output([shell("bash"), "-c", script, "bash", *given], folder).splitlines()
+
+    assert {line: offered(line) for line in CASES} == CASES
+    for line, some in OPEN.items():
+        assert set(some) <= set(offered(line))
+
+
+def test_fish_completes(folder: Path) -> None:
+    lines = [*CASES, *OPEN]
+    asked = "; ".join(f"echo '>'; complete -C 'specllama {line}'" for line in lines)
+    script = f"source '{SCRIPTS}/specllama.fish'; {asked}"
+    text = output([shell("fish"), "--no-config", "-c", script], folder)
+    parts = [part.splitlines() for part in text.split(">\n")[1:]]
+    found = {
+        line: [w.split("\t")[0].removeprefix("--workload=").rstrip("/") for w in part]
+        for line, part in zip(lines, parts, strict=True)
+    }
+    assert {line: found[line] for line in CASES} == CASES
+    for line, some in OPEN.items():
+        assert set(some) <= set(found[line])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_zsh_completes(folder: Path) -> None:
+    """Typed into a terminal: what stands on the line after TAB is what the command is given."""
+    import pty
+
+    argv = [shell("zsh"), "-f", "-i"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execve(argv[0], argv, {**os.environ, "TERM": "dumb"})
+
+    def typed(text: str, until: str) -> str:
+        os.write(terminal, text.encode())
+        out, end = "", time.monotonic() + 20
+        while until not in out:
+            assert time.monotonic() < end, out
+            if select.select([terminal], [], [], 0.2)[0]:
+                out += os.read(terminal, 65536).decode(errors="replace")
+        return out
+
+    try:
+        start = (
+            f"PS1=; fpath=('{SCRIPTS}' $fpath); autoload -Uz compinit; compinit -D -u; "
+            "specllama() { print -r -- \"GOT[${(j:|:)@}]\" }; print REA''DY\n"
+        )
+        typed(start, "READY")
+        found = {}
+        for line in CASES:
+            seen = typed(f"specllama {line}\t\n", "]\r\n")
+            last = re.findall(r"GOT\[(.*)\]", seen)[-1].split("|")[-1]
+            found[line] = [last.removeprefix("--workload=").rstrip("/")]
+        assert found == CASES
+    finally:
+        os.close(terminal)  # it ends with its terminal
+        os.waitpid(pid, 0)
+
+
+def test_powershell_completes(folder: Path) -> None:
+    lines = [line for line in CASES if "=" not in line and "," not in line]
+    asked = "; ".join(
+        f"'>'; (TabExpansion2 'specllama {line}' {len(line) + 10}).CompletionMatches"
+        " | ForEach-Object { $_.CompletionText }"
+        for line in lines
+    )
+    script = f". '{SCRIPTS}/specllama.ps1'; {asked}"
+    text = output([shell("pwsh"), "-NoProfile", "-Command", script], folder)
+    parts = [part.split() for part in re.split(r">\r?\n", text)[1:]]
+    assert {x: p for x, p in zip(lines, parts, strict=True) if " " not in CASES[x][0]} == {
+        x: CASES[x] for x in lines if " " not in CASES[x][0]
+    }

@@ -19,6 +19,13 @@ def workloads(incomplete: str) -> Sequence[str]:
     return _last_of_list(names(), incomplete)
 
 
+def profiles(incomplete: str) -> Sequence[str]:
+    """One profile."""
+    from specllama.workloads import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
 def methods(incomplete: str) -> Sequence[str]:
     """Types, several by comma."""
     return _last_of_list(METHODS, incomplete)

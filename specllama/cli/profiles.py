@@ -112,7 +112,7 @@ def new(
     like: Annotated[
         str,
         typer.Option(
-            autocompletion=complete.workloads,
+            autocompletion=complete.profiles,
             help="The profile whose settings it gets (without --from, prompts too).",
         ),
     ] = "chat",

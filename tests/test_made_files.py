@@ -1,0 +1,100 @@
+"""Files that `python -m tools` makes from the program itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specllama.engine.capabilities import FACTS, MTP_ARCHITECTURES, SPEC_TYPE_SINCE
+from tools import builds, man
+from tools.__main__ import ROOT, stale
+from tools.commands import Command, Param, program
+
+
+def test_made_files_are_what_the_program_says_now() -> None:
+    assert stale() == [], "run `python -m tools`"
+
+
+def test_every_command_is_in_every_made_file() -> None:
+    commands = [c for c in program().all() if c.path]
+    assert "serve" in {c.path[0] for c in commands}
+    manual = (ROOT / "man/specllama.1").read_text().replace("\\-", "-")
+    scripts = [p.read_text() for p in (ROOT / "completions").iterdir()]
+    assert len(scripts) == 4
+    for c in commands:
+        assert c.summary, c.words
+        page = (ROOT / "docs/commands" / f"{c.path[0]}.md").read_text()
+        assert f"# {c.words}\n" in page
+        for option in c.options:
+            long = option.names[-1]
+            assert f"`{long}`" in page or c.subcommands
+            assert long in manual
+            assert all(long.lstrip("-") in script for script in scripts)
+
+
+def test_no_page_is_left_of_a_command_that_is_gone() -> None:
+    pages = {p.stem for p in (ROOT / "docs/commands").glob("*.md")} - {"README"}
+    assert pages == {c.path[0] for c in program().subcommands}
+
+
+def test_options_say_what_they_are_for() -> None:
+    silent = [f"{c.words} {p.name}" for c in program().all() for p in c.params if len(p.help) < 4]
+    assert silent == []
+
+
+def test_no_made_file_names_this_machine() -> None:
+    home = os.path.expanduser("~")
+    made = [*(ROOT / "completions").iterdir(), *(ROOT / "docs/commands").iterdir()]
+    for file in [*made, ROOT / "man/specllama.1", ROOT / "docs/builds.md"]:
+        text = file.read_text()
+        assert str(ROOT) not in text
+        assert home not in text or home == "/"
+
+
+def test_the_table_of_builds_holds_every_fact() -> None:
+    text = builds.page()
+    for fact in FACTS.values():
+        assert fact.source in text
+    for name in (*SPEC_TYPE_SINCE, *MTP_ARCHITECTURES):
+        assert f"`{name}`" in text
+
+
+def test_the_man_page_is_clean() -> None:
+    groff = shutil.which("groff")
+    if groff is None:
+        pytest.skip("there is no groff")
+    done = subprocess.run(
+        [groff, "-man", "-Tutf8", "-ww", "-K", "utf8", "-z", str(ROOT / "man/specllama.1")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_text_is_no_macro_in_the_man_page() -> None:
+    odd = Param("x", ("--x",), "A\\B", ".br is 'no' macro")
+    text = man.man(Command((), ".SH not", "'also", (odd,)))
+    assert "\n\\&.br is 'no' macro" in text
+    assert "A\\eB" in text
+    assert not re.search(r"^\.SH not|^'also", text, re.M)
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for file in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", file.read_text()):
+            if not target.startswith(("http://", "https://")):
+                assert (file.parent / target).exists(), f"{file.name}: {target}"
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_the_scripts_have_no_syntax_errors(name: str) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"there is no {name}")
+    files = {"bash": "specllama.bash", "zsh": "_specllama", "fish": "specllama.fish"}
+    argv = [name, "-n", str(Path(ROOT) / "completions" / files[name])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
