@@ -311,6 +311,20 @@ def test_measured_figures_are_told(
     assert data["alpha_needed"] > 0
 
 
+def test_ways_that_were_only_predicted_are_not_called_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = stored(tmp_path, 0.9)
+    (kept,) = results.all_results()
+    data = storage.kept(kept.file)
+    storage.keep(kept.file, {**data, "speedup": None, "slower": None, "texts": 0, "tried": None})
+    assert run([*words(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
+    out = capsys.readouterr().out
+    assert "measured plain decoding" in out
+    assert "was predicted from that" in out
+    assert "0 of" not in out
+
+
 def test_without_a_measurement_the_cost_is_not_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -247,7 +247,7 @@ def test_a_draft_repository_is_taken_where_nothing_drafts_here() -> None:
         "eagle3",
         d.plan.workload.n_max,
     )
-    assert any("nothing here measured it" in n for n in write("vllm", d).notes)
+    assert any("measured it, and speculation is off here" in n for n in write("vllm", d).notes)
 
 
 def test_a_draft_repository_beside_a_head_in_the_target_is_what_its_name_says() -> None:

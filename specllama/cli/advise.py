@@ -13,6 +13,7 @@ from specllama.cli.options import Context, LlamaServer, Prefer, Vram, Workload
 if TYPE_CHECKING:
     from specllama.serving.advise import Advice
     from specllama.serving.price import Price
+    from specllama.tuning.results import Result
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +64,6 @@ def advise(
 
 def lines(a: Advice) -> Iterator[str]:
     """The decision, its rule, and what would change it."""
-    from specllama.cli.tuning_lines import interval
     from specllama.serving.advise import RULES
     from specllama.tuning.arms import label
     from specllama.tuning.results import moment
@@ -74,13 +74,7 @@ def lines(a: Advice) -> Iterator[str]:
     yield f"decision {on}: {a.plan.choice.because}"
     yield f"rule     {RULES[a.rule]}"
     if (r := a.known) is not None:
-        whose = "your" if r.prompts == "yours" else "the profile's"
-        speed = f", {r.tokens_per_second:.1f} tok/s" if r.tokens_per_second else ""
-        alpha = f", α={r.tried.alpha:.2f}" if r.tried is not None else ""
-        yield (
-            f"measured {interval(r.speedup) or 'nothing that could pay'}{alpha}{speed} "
-            f"on {r.texts} of {whose} prompts, {moment(r.when)}"
-        )
+        yield f"measured {_figures(r)}, {moment(r.when)}"
     yield from (f"note     {s}" for s in a.said)
     for r in a.elsewhere:
         on = "on" if r.speculation is not None else "off"
@@ -91,6 +85,19 @@ def lines(a: Advice) -> Iterator[str]:
             yield f"           {c.command}"
     if a.price is not None:
         yield from _cost_lines(a, a.price)
+
+
+def _figures(r: Result) -> str:
+    """What was measured, in one line."""
+    from specllama.cli.tuning_lines import interval
+
+    speed = f"{r.tokens_per_second:.1f} tok/s" if r.tokens_per_second else "no speed"
+    if r.speedup is None:
+        return f"plain decoding {speed}; what else there is was predicted from that"
+    whose = "your" if r.prompts == "yours" else "the profile's"
+    alpha = f", α={r.tried.alpha:.2f}" if r.tried is not None else ""
+    plain = "" if r.speculation is not None else " without speculation"
+    return f"{interval(r.speedup)}{alpha} on {r.texts} of {whose} prompts, {speed}{plain}"
 
 
 def _cost_lines(a: Advice, price: Price) -> Iterator[str]:

@@ -89,8 +89,9 @@ def asked(decision: Decision) -> Asked:
         parallel = parallel or bool(_PARD.search(given.draft_repo))
         twin = _loads_a_draft(decision) and not parallel  # of the draft that was chosen here
         if not twin:
+            off = "" if spec is not None else ", and speculation is off here"
             kind, spec = _kind_of(draft), _as_draft(spec, plan.workload.n_max)
-            notes.append(f"{draft} is your --draft-repo: nothing here measured it")
+            notes.append(f"{draft} is your --draft-repo: nothing here measured it{off}")
     elif _loads_a_draft(decision):
         draft, said = _draft(decision, target)
         notes += said
