@@ -142,6 +142,8 @@ def _prompts(folder: Path, name: str) -> tuple[Prompt, ...]:
     if lines.is_file():
         return read_prompts(lines, "prompts in")
     file = folder / f"{name}.txt"
+    if not file.is_file() and (shipped := profiles_dir() / "prompts" / file.name).is_file():
+        file = shipped  # a built-in profile of which only the settings were changed
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:

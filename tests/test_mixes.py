@@ -95,6 +95,19 @@ def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
         other.unlink()
 
 
+def test_a_copy_of_a_built_in_ones_settings_keeps_its_prompts() -> None:
+    """The user changes K in a copy of code.toml: one file is enough."""
+    file = workloads.own_dir() / "edit.toml"
+    prompts = workloads.load("edit").prompts
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(TOML)
+    try:
+        w = workloads.load("edit")
+        assert (w.n_max, w.prompts) == (2, prompts)
+    finally:
+        file.unlink()
+
+
 @pytest.mark.parametrize(
     ("settings", "prompts"),
     [

@@ -186,3 +186,12 @@ def test_any_prompt_comes_back_as_it_was(
         patch.setenv("XDG_CONFIG_HOME", str(home))
         make("mine", home / "p.jsonl", "chat")
         assert list(workloads.load("mine").prompts) == kept[:200]
+
+
+def test_the_page_about_profiles_has_all_with_their_temperature() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "profiles.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    said = {r[1].strip(" `"): r[3].strip() for r in rows if len(r) == 5}
+    assert set(said) == set(workloads.names())
+    for name, temperature in said.items():
+        assert float(temperature) == workloads.load(name).sampling["temperature"]

@@ -16,7 +16,7 @@ from specllama.drafts import ollama
 from specllama.drafts.discover import cache_folders, in_tree
 from specllama.errors import UsageError
 from specllama.logs import log_dir
-from specllama.storage import cache_dir
+from specllama.storage import cache_dir, expanded
 from specllama.tuning.results import all_results
 from specllama.workloads import own_dir
 
@@ -108,7 +108,7 @@ def _inspected(file: Path) -> int:
 def model_folders() -> Iterator[ModelFolder]:
     """The config's folders, and other programs' with the models in them."""
     try:
-        named = [Path(d).expanduser() for d in config.load().model_dirs]
+        named = [expanded(d) for d in config.load().model_dirs]
     except UsageError:  # said of the config already
         named = []
     for path in named:
