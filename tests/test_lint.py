@@ -429,3 +429,12 @@ def test_files_that_cannot_be_read_end_with_2(
 def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_an_engine_says_itself_what_it_takes(
+    native: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ["lint", "--llama-server", str(native)]
+    assert run([*engine, "llama-server -m x -md y --spec-type draft-simple --mlock"]) == 1
+    assert "removed-flag: --mlock" in capsys.readouterr().out
+    assert run([*engine, "llama-server -m x --metrics --spec-default"]) == 0

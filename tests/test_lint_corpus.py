@@ -19,6 +19,7 @@ import pytest
 from specllama.config import read_toml
 from specllama.formats import builds
 from specllama.formats.commands import SCRIPT
+from specllama.formats.finding import ENDS
 from specllama.formats.lint import Here, fixed, lint
 from specllama.gguf import ModelInfo, inspect
 from tests.support import MODELS
@@ -62,13 +63,41 @@ def test_there_are_forty_of_them() -> None:
 
 
 STARTS = [c for c in CASES if c.get("drafts") is not None]
+HERE_ONLY = [c for c in CASES if "build" not in c and "{models}" in c["line"]]
 
 
 @pytest.mark.parametrize("case", STARTS, ids=called)
 def test_a_fixed_line_starts_a_server_that_speculates(
     case: dict[str, Any], native: Path, tmp_path: Path
 ) -> None:
-    words = shlex.split(placed(case["fixed"]))
+    log = tmp_path / "log"
+    assert speculates(case["fixed"], native, log) is case["drafts"], log.read_text()[-3000:]
+
+
+@pytest.mark.parametrize("case", HERE_ONLY, ids=called)
+def test_a_server_does_what_is_said_of_the_line(
+    case: dict[str, Any], native: Path, tmp_path: Path
+) -> None:
+    """What ends a server ends it (a batch that is too small: with the first request), and where
+    the draft does nothing, nothing speculates."""
+    (linted,) = lint(placed(case["line"]), SCRIPT, here(None))
+    ends = [f for f in linted.findings if f.effect == ENDS and not f.words.startswith("-b ")]
+    off = [f for f in linted.findings if f.rule in OFF]
+    found = speculates(case["line"], native, tmp_path / "log")
+    if ends:
+        assert found is None
+    elif off:
+        assert found is False
+    else:
+        assert found is not None
+
+
+OFF = ("no-spec-type", "no-draft", "misfit")
+
+
+def speculates(line: str, native: Path, log: Path) -> bool | None:
+    """What /slots says of the server that a line starts; None when it ends instead."""
+    words = shlex.split(placed(line))
     at = next(i for i, w in enumerate(words) if w.endswith("llama-server"))
     variables = dict(w.split("=", 1) for w in words[:at] if "=" in w)
     with socket.socket() as s:
@@ -76,26 +105,27 @@ def test_a_fixed_line_starts_a_server_that_speculates(
         port = s.getsockname()[1]
     own = ["--host", "127.0.0.1", "--port", str(port), "-t", "1"]
     own += [] if "-c" in words else ["-c", "1024"]
-    with (tmp_path / "log").open("wb") as log:
+    with log.open("wb") as out:
         server = subprocess.Popen(
             [str(native), *(w for w in words[at + 1 :] if w != "&"), *own],
-            stdout=log,
-            stderr=log,
+            stdout=out,
+            stderr=out,
             env={**os.environ, **variables},
         )
     try:
-        slots = answer(f"http://127.0.0.1:{port}/slots", server, tmp_path / "log")
-        assert slots[0]["speculative"] is case["drafts"]
+        slots = answer(f"http://127.0.0.1:{port}/slots", server, log)
+        return None if slots is None else bool(slots[0]["speculative"])
     finally:
         server.terminate()
         server.wait(20)
 
 
 def answer(url: str, server: subprocess.Popen[bytes], log: Path) -> Any:
-    """What a server answers once it is loaded."""
+    """What a server answers once it is loaded; None when it ends before."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        assert server.poll() is None, log.read_text(errors="replace")[-3000:]
+        if server.poll() is not None:
+            return None
         try:
             with urllib.request.urlopen(url, timeout=5) as r:
                 return json.loads(r.read())

@@ -13,7 +13,7 @@ from specllama.engine.helptext import Option
 
 NEWEST = 11434  # the last build whose source was read
 # Builds at which the command line changed (llama.cpp PR 15434, 18471, 22397, 22838, 22964).
-FLASH_ATTENTION_TAKES_A_VALUE = 6325
+FLASH_ATTENTION_TAKES_A_VALUE = 6325  # by the date of its merge, 2025-08-30
 SPEC_TYPES_FIRST = 6151  # no tree between b6151 and b8450 was read
 DRAFT_FLAGS_REMOVED = 8943
 SPEC_TYPES_ARE_A_LIST = 9113

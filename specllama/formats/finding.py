@@ -9,7 +9,7 @@ from specllama.engine.capabilities import Capabilities
 from specllama.formats.found import Change, Rename
 from specllama.formats.seen import Seen, Use
 
-# What comes of it: the server does not start; nothing drafts, or the option does nothing; it
+# What comes of it: the server does not start, or ends later; nothing drafts, or the option does nothing; it
 # serves, but slower, with more memory, or wrongly.
 ENDS, NOTHING, WORSE = "ends", "does nothing", "worse"
 Edits = tuple[Change | Rename, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.launch_options import Given, LaunchOptions
@@ -32,12 +33,18 @@ def findings(seen: Seen) -> Iterator[Finding]:
     try:
         suited = refusals.suited(Choice(_speculation(seen), "", ()), user, slots)
     except UsageError as e:
-        yield _refused(e)
+        yield replace(_refused(e), edits=tuple(remove(u) for u in seen.all("--batch-size")))
     else:
         if suited.speculation is None:
             why = suited.because
+            named = (*seen.all("--spec-type", "--spec-default"), *seen.draft_uses)
             yield Finding(
-                "nothing-to-draft", NOTHING, why.split(":")[0], why, "take the speculation out"
+                "nothing-to-draft",
+                NOTHING,
+                why.split(":")[0],
+                why,
+                "take the speculation out",
+                tuple(remove(u) for u in named),
             )
     for option, why, advice in refusals.ended_servers(seen.types, user):
         use = seen.last(option)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict, verdict
@@ -99,6 +100,8 @@ def _no_type(seen: Seen, draft: ModelInfo | None) -> Iterator[Finding]:
                 "--spec-type none: the draft is named, and nothing drafts",
                 "name a method, or take the draft out",
             )
+        elif seen.types and not seen.draft_types and not seen.drafts_unasked:
+            yield _beside_ngrams(seen, shown, draft)
         return
     if "draft-simple" not in seen.caps.spec_types and "draft" not in seen.caps.spec_types:
         return  # there -md alone is the way
@@ -116,6 +119,18 @@ def _no_type(seen: Seen, draft: ModelInfo | None) -> Iterator[Finding]:
         f"llama-server does not say so{_unless(seen)}",
         " ".join(words) or "use another build",
         _added(seen, use, words),
+    )
+
+
+def _beside_ngrams(seen: Seen, shown: str, draft: ModelInfo | None) -> Finding:
+    types = (*seen.types, method_of(seen, draft))
+    return Finding(
+        "draft-unused",
+        NOTHING,
+        shown,
+        "only n-gram methods are named: the draft is loaded, and does not draft",
+        f"--spec-type {','.join(types)}",
+        retyped(seen, types) if seen.all("--spec-type") else (),
     )
 
 
@@ -147,7 +162,7 @@ def _no_draft(seen: Seen, target: ModelInfo | None) -> Iterator[Finding]:
                 continue
             happens, effect = f"{found.detail} ({found.rule}): llama-server ends", ENDS
         elif method in _NEED_A_FILE and not (from_hub and method != "draft-simple"):
-            happens = "no draft is named (-md): one line in the log, and it serves without drafting"
+            happens = "no draft is named (-md): it serves, and drafts nothing"
             effect = NOTHING
         else:
             continue
@@ -186,7 +201,9 @@ def _target(seen: Seen, target: ModelInfo) -> Iterator[Finding]:
 
 
 def _same(seen: Seen) -> Finding:
-    return _misfit(seen, "the draft is the target: drafting costs what it saves", None)
+    found = _misfit(seen, "", None)
+    happens = "the draft is the target: drafting costs more than it saves"
+    return replace(found, rule="draft-is-target", effect=WORSE, happens=happens)
 
 
 def _misfit(seen: Seen, why: str, draft: ModelInfo | None) -> Finding:

@@ -144,9 +144,10 @@ def _drafts_at_once(seen: Seen) -> Iterator[Finding]:
         kept = tuple(t for t in seen.types if t not in seen.draft_types[1:])
         yield Finding(
             "two-drafts",
-            WORSE,
+            ENDS,
             " ".join(seen.show(u) for u in uses),
-            f"{' and '.join(seen.draft_types)} share one draft context: they disturb each other",
+            f"{' and '.join(seen.draft_types)} share one draft context: llama-server ends, or they disturb "
+            "each other",
             f"--spec-type {','.join(kept)}",
             retyped(seen, kept),
         )

@@ -163,9 +163,8 @@ class Seen:
 
     @property
     def only_ngrams(self) -> bool:
-        """No method drafts but n-grams."""
-        implied = self.has_draft and (self.drafts_unasked or not self.has_types)
-        return bool(self.ngram_types) and not self.draft_types and not implied
+        """No method drafts but n-grams, and no draft is there that was meant to."""
+        return bool(self.ngram_types) and not self.draft_types and not self.has_draft
 
     @property
     def speculates(self) -> bool:
