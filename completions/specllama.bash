@@ -86,7 +86,7 @@ _specllama() {
         "plan --llama-server") __specllama_values "" "embedded"; __specllama_files any; return ;;
         "advise -w"|"advise --workload") __specllama_values "," "agent chat code creative edit rag reasoning summarize text translate $(__specllama_profiles)"; return ;;
         "advise --draft") __specllama_files gguf; return ;;
-        "advise --method") :; return ;;
+        "advise --method") __specllama_values "," "mtp draft eagle3 dflash dspark ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache none"; return ;;
         "advise -c"|"advise --context") :; return ;;
         "advise --parallel") :; return ;;
         "advise --vram") :; return ;;

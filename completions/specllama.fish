@@ -109,7 +109,7 @@ complete -c specllama -n '__specllama_at plan' -s h -l help -d 'Show this messag
 complete -c specllama -n '__specllama_at advise' -a '(__specllama_gguf)'
 complete -c specllama -n '__specllama_at advise' -s w -l workload -x -a '(__specllama_list agent chat code creative edit rag reasoning summarize text translate (__specllama_profiles))' -d 'A profile: code, chat, … (`profiles list`); a mix by comma.'
 complete -c specllama -n '__specllama_at advise' -l draft -x -a '(__specllama_gguf)' -d 'The file that drafts, as for serve.'
-complete -c specllama -n '__specllama_at advise' -l method -x -d 'How to draft, as for serve.'
+complete -c specllama -n '__specllama_at advise' -l method -x -a '(__specllama_list mtp draft eagle3 dflash dspark ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache none)' -d 'How to draft, as for serve.'
 complete -c specllama -n '__specllama_at advise' -s c -l context -x -d 'Context in tokens; 0 = the model\'s own.'
 complete -c specllama -n '__specllama_at advise' -l parallel -x -d 'Slots.'
 complete -c specllama -n '__specllama_at advise' -l vram -x -d 'SIZE[,SIZE]: take the GPUs to be that large.'

@@ -47,6 +47,13 @@ def test_options_say_what_they_are_for() -> None:
     assert silent == []
 
 
+def test_options_with_fixed_values_are_completed() -> None:
+    fixed = {"method", "workload", "workloads", "tune", "prefer", "to", "draft_cache", "cache_k"}
+    options = [(c, p) for c in program().all() for p in c.options if p.name in fixed]
+    assert [f"{c.words} {p.names[-1]}" for c, p in options if not p.values] == []
+    assert len(options) > 10
+
+
 def test_no_made_file_names_this_machine() -> None:
     home = os.path.expanduser("~")
     made = [*(ROOT / "completions").iterdir(), *(ROOT / "docs/commands").iterdir()]
@@ -98,3 +105,19 @@ def test_the_scripts_have_no_syntax_errors(name: str) -> None:
     argv = [name, "-n", str(Path(ROOT) / "completions" / files[name])]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_rule_is_explained() -> None:
+    """What stands in brackets behind `not used FILE: …` can be looked up."""
+    package = ROOT / "specllama"
+    text = (ROOT / "docs/why-is-speculation-off.md").read_text()
+    rules = set()
+    for file in (package / "drafts/compat.py", package / "drafts/pick.py"):
+        rules |= set(re.findall(r'(?:_no\(|Verdict\(\s*False,)\s*"([^"]+)"', file.read_text()))
+        rules |= set(re.findall(r'Rejected\([^"()]*, "([^"]+)"', file.read_text()))
+    rules |= set(
+        re.findall(r'_off\([^"()]*, "([^"]+)"', (package / "planning/choose.py").read_text())
+    )
+    assert {"token text", "width", "twin", "no file"} <= rules
+    rules -= {"no head"}  # is never shown
+    assert {rule for rule in rules if f"`{rule}`" not in text} == set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli import complete
 from specllama.cli.options import Context, LlamaServer, Prefer, Vram, Workload
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ def advise(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The GGUF file to serve.")],
     workload: Workload = "chat",
     draft: Annotated[Path | None, typer.Option(help="The file that drafts, as for serve.")] = None,
-    method: Annotated[str | None, typer.Option(help="How to draft, as for serve.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(autocompletion=complete.methods, help="How to draft, as for serve."),
+    ] = None,
     context: Context = 0,
     parallel: Annotated[int, typer.Option(min=1, help="Slots.")] = 1,
     vram: Vram = None,
