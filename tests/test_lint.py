@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.cli.app import run
-from specllama.engine.capabilities import describe
+from specllama.engine.capabilities import describe, probe
+from specllama.engine.locate import locate
 from specllama.errors import UsageError
 from specllama.formats import builds, flags
 from specllama.formats.commands import (
@@ -429,6 +430,26 @@ def test_files_that_cannot_be_read_end_with_2(
 def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("build", [10068, 10434])
+def test_the_table_agrees_with_real_builds(build: int, old_builds: Path) -> None:
+    """Where only trees some builds apart were read, the table takes more than the build."""
+    caps = probe(locate(str(old_builds / f"b{build}" / "llama-server")))
+    table = builds.capabilities(build)
+    ours = {n: o for o in table.options if not o.removed for n in o.names}
+    theirs = {n: o for o in caps.options if not o.removed for n in o.names}
+    assert set(ours) == set(theirs)
+    assert {n: o.arity for n, o in ours.items()} == {n: o.arity for n, o in theirs.items()}
+    assert set(table.spec_types) == set(caps.spec_types)
+    assert {o.names for o in table.options if o.removed} == {
+        o.names for o in caps.options if o.removed
+    }
+
+
+def test_variables_of_options_that_are_gone_do_nothing() -> None:
+    assert rules("LLAMA_ARG_MLOCK=1 llama-server -m t") == ["renamed-variable"]
+    assert rules("LLAMA_ARG_MLOCK=1 llama-server -m t", here=on(10877)) == []
 
 
 def test_an_engine_says_itself_what_it_takes(

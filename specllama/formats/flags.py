@@ -83,6 +83,11 @@ def variables() -> Mapping[str, str]:
     return found
 
 
+def gone_variables() -> Mapping[str, tuple[int, str]]:
+    """Variable → (first build that ignores it, what to do)."""
+    return {name: (build, fix) for name, (build, fix) in _data()["gone_variables"].items()}
+
+
 @cache
 def other_engine(name: str) -> OtherEngine:
     """`name`: vllm or sglang."""

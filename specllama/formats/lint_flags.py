@@ -277,6 +277,10 @@ def _variables(seen: Seen) -> Iterator[Finding]:
     if seen.caps.flavour != MAINLINE or build < builds.DRAFT_FLAGS_REMOVED:
         return
     for v in seen.command.variables:
+        first, fix = flags.gone_variables().get(v.name, (build + 1, ""))
+        if build >= first:
+            why = f"llama-server ignores it from b{first} on"
+            yield Finding("renamed-variable", NOTHING, f"{v.name}={v.value}", why, fix)
         name = flags.variables().get(v.name)
         if name is None:
             continue
