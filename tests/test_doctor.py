@@ -242,6 +242,14 @@ def test_what_is_wrong_is_said_with_what_to_do(
     assert advises in found.advice
 
 
+def test_a_broken_config_is_said_once() -> None:
+    said = "/c.toml: not valid TOML"
+    broken = Settings("/c.toml", True, said, (), {}, {})
+    engine = replace(ENGINE, used=False, start=Start(False, False, said))
+    (found,) = problems(replace(WELL, settings=broken, engines=(engine,)))
+    assert found.what == said
+
+
 def test_serious_ones_come_first() -> None:
     both = replace(WELL, engines=(), models=())
     both = replace(both, folders=(replace(LOGS, exposed=1),))

@@ -98,7 +98,8 @@ def _engine(e: EngineFound) -> Iterator[str]:
 def _folder(f: Folder) -> str:
     from specllama.cli.render import mib
 
-    holds = [f"{n} {what}" for what, n in f.holds.items() if n]
+    counts = ((n, what if n > 1 else what.removesuffix("s")) for what, n in f.holds.items())
+    holds = [f"{n} {what}" for n, what in counts if n]
     if f.bytes:
         holds.append(mib(f.bytes))
     state = "not made yet" if not f.exists else ", ".join(holds) or "empty"

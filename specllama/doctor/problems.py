@@ -31,6 +31,8 @@ def _engines(r: Report) -> Iterator[Problem]:
         if e.problem:
             another = "Name another with --llama-server, or `--llama-server embedded`."
             yield Problem(f"{e.name} cannot be used: {e.problem}", another, e.used)
+        elif e.start is not None and e.start.said == _config_problem(r):
+            pass  # said of the config file
         elif e.start is not None and not e.start.started:
             said = f"{e.name} did not serve the tiny pair: {e.start.said}"
             yield Problem(said, e.start.advice or "`specllama --debug demo` shows more.", e.used)
@@ -38,6 +40,10 @@ def _engines(r: Report) -> Iterator[Problem]:
             yield Problem(f"{e.name}: {e.start.said}", _newer(e), e.used)
         for fault in e.faults:
             yield Problem(f"{e.name} ({e.label}): {fault}", _newer(e), serious=False)
+
+
+def _config_problem(r: Report) -> str | None:
+    return r.settings.config_problem if r.settings is not None else None
 
 
 def _newer(e: EngineFound) -> str:
@@ -90,7 +96,7 @@ def _unwritable(f: Folder) -> Problem:
     }[f.what]
     return Problem(
         f"the {f.what} folder {f.path} cannot be written ({f.unwritable}): {lost}",
-        f"Make it yours (chown, chmod), or name another in {_WHERE[f.what]}.",
+        f"Make it yours (chown, chmod), or set {_WHERE[f.what]} to another place (Linux).",
         serious=f.what == "logs",
     )
 
