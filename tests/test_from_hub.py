@@ -198,6 +198,40 @@ def test_a_file_larger_than_all_memory_is_not_even_read(
     assert hub.sent == 0
 
 
+def test_where_nothing_fits_as_a_whole_the_usual_file_is_taken_with_layers_in_ram(
+    hub: Hub, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import specllama.planning.from_hub as from_hub
+    from specllama.memory.decide import PARTLY, Verdict
+
+    (hub.root / "org/tiny-GGUF" / "tiny-Q8_0.gguf").rename(
+        hub.root / "org/tiny-GGUF/tiny-Q2_K.gguf"
+    )
+    monkeypatch.setattr(from_hub, "_verdict", lambda *_: Verdict(PARTLY, "2 layers stay in RAM"))
+    assert run(["serve", "org/tiny-GGUF", "--dry-run", "--llama-server", engine]) == 0
+    assert "tiny-Q4_K_M.gguf: 2 layers stay in RAM" in capsys.readouterr().out
+
+
+def test_a_head_beside_the_model_in_its_repository_drafts_for_it(
+    hub: Hub, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = hub.root / "org/qwen-GGUF"
+    folder.mkdir()
+    shutil.copy(MODELS / "mtp-trunk.gguf", folder / "qwen-Q4_K_M.gguf")
+    shutil.copy(MODELS / "mtp-head.gguf", folder / "mtp-qwen-Q8_0.gguf")
+    args = ["memory", "org/qwen-GGUF", "--workload", "code", "--llama-server", engine]
+    assert run(args) == 0
+    out = capsys.readouterr().out
+    assert "get      org/qwen-GGUF:mtp-qwen-Q8_0.gguf" in out
+    assert "draft-mtp with qwen-GGUF:mtp-qwen-Q8_0.gguf" in out
+    assert "verdict  fits" in out
+    shutil.copy(MODELS / "mtp.gguf", folder / "qwen-Q4_K_M.gguf")  # carries its own head
+    assert run([*args, "--json"]) == 0
+    said = capsys.readouterr()
+    assert "mtp-qwen" not in said.err
+    assert json.loads(said.out)
+
+
 @pytest.mark.parametrize(
     ("model", "code", "says"),
     [
@@ -216,7 +250,7 @@ def test_refusals_are_two_lines(
     for name in ("gated", "busy", "empty", "projector"):
         (hub.root / "org" / name).mkdir()
     (hub.root / "org/projector/mmproj-m.gguf").write_bytes(b"a projector")
-    for command in ("serve", "plan", "probe"):
+    for command in ("serve", "plan", "probe", "memory"):
         assert run([command, model, "--llama-server", engine]) == code
         err = capsys.readouterr().err
         assert says in err

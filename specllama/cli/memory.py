@@ -33,7 +33,13 @@ def register(app: typer.Typer) -> None:
 
 def memory(
     ctx: typer.Context,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The model to serve.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="The model to serve: a GGUF file, or OWNER/REPO[:QUANT] on the Hub (headers only).",
+        ),
+    ],
     draft: Annotated[Path | None, typer.Option(help="The file that drafts.")] = None,
     method: Annotated[
         str | None,
@@ -73,12 +79,13 @@ def memory(
 ) -> None:
     """Say what TARGET and its draft need on each device, whether that fits, and what to trade."""
     from specllama.cli.budget_lines import data
+    from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
     from specllama.planning.prepare import Wish, prepare
 
     extra = [w for o, v in (("-ctk", cache_k), ("-ctv", cache_v)) if v for w in (o, v)]
-    settings = Settings(target, "127.0.0.1", 8080, context=context, parallel=parallel)
+    settings = Settings(Path(target), "127.0.0.1", 8080, context=context, parallel=parallel)
     wish = Wish(
         workload,
         draft,
@@ -91,8 +98,12 @@ def memory(
         exact=True,
     )
     printer = Printer()
-    with printer.busy("reading the model and the engine …"):
-        plan = prepare(settings, wish, (*extra, *(ctx.obj or ())), llama_server, check_port=False)
+    theirs = (*extra, *(ctx.obj or ()))
+    apart = Printer(as_json)
+    settings, plan = resolved(apart, target, settings, wish, theirs, llama_server, False)
+    if plan is None:
+        with printer.busy("reading the model and the engine …"):
+            plan = prepare(settings, wish, theirs, llama_server, check_port=False)
     assert plan.budget is not None  # `exact` makes what cannot be summed an error
     if as_json:
         said = {"target": str(plan.target.path), "warnings": list(plan.choice.warnings)}
