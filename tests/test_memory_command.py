@@ -135,7 +135,7 @@ def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Pa
     ("args", "says"),
     [
         (["-c", "-5"], "greater than or equal to 0"),
-        (["-c", "99999999999"], "a context of 99999999999 tokens"),
+        (["-c", "99999999999"], "268435456"),
         (["-ctk", "q9_9"], "no cache type called 'q9_9'"),
         (["-ctv", "q8_0", "--", "-fa", "off"], "needs flash attention"),
         (["--vram", "lots"], "'lots' is not a size"),
