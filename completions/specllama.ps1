@@ -147,7 +147,7 @@ Register-ArgumentCompleter -Native -CommandName specllama -ScriptBlock {
                 foreach ($takes in $here.arguments) { Get-Values $takes $wordToComplete }
             }
         }
-    $found | ForEach-Object {
+    $found | Where-Object { $_ } | ForEach-Object {
         [System.Management.Automation.CompletionResult]::new($_, $_, 'ParameterValue', $_)
     }
 }

@@ -142,6 +142,27 @@ def test_what_drafts_is_not_what_is_served() -> None:
     })  # fmt: skip
     assert named(repositories.models(found, "")) == ["m-Q8_0"]
     assert named(sidecars(found)) == ["mtp-m-Q4_K_M", "m-eagle3-Q4_K_M"]
+    gemma = files(**{"gemma-4-assistant-Q4_K_M": 0.4, "gemma-4-Q4_K_M": 8})
+    assert named(repositories.models(gemma, "")) == ["gemma-4-Q4_K_M"]
+    assert named(sidecars(gemma)) == ["gemma-4-assistant-Q4_K_M"]
+    assert named(repositories.models(files(**{"my-assistant-7B-Q8_0": 7}), "")) == [
+        "my-assistant-7B-Q8_0"
+    ]
+
+
+def test_what_is_here_is_named_as_in_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repository that is called by a quantisation says nothing of the files in it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--o--m-Q4_K_M-GGUF" / "snapshots" / ("c" * 40)
+    (folder / "sub").mkdir(parents=True)
+    for name in ("m-Q8_0.gguf", "sub/m-Q5_0-00001-of-00002.gguf", "sub/m-Q5_0-00002-of-00002.gguf"):
+        (folder / name).write_bytes(b"x")
+    found = repositories.here("o/m-Q4_K_M-GGUF")
+    assert [f.name for f in found] == ["m-Q8_0.gguf", "sub/m-Q5_0-00001-of-00002.gguf"]
+    assert [f.name for f in repositories.models(tuple(found), "")] == ["m-Q8_0.gguf"]
+    assert repositories.here("o/other") == {}
 
 
 def test_a_dry_run_decides_from_headers_and_downloads_nothing(
@@ -152,6 +173,7 @@ def test_a_dry_run_decides_from_headers_and_downloads_nothing(
     out = capsys.readouterr().out
     assert "hub      org/tiny-GGUF:tiny-Q4_K_M.gguf: it fits" in out
     assert "get      org/tiny-GGUF:tiny-Q4_K_M.gguf, 2.9 MiB: not yet" in out
+    assert "images need org/tiny-GGUF:mmproj-tiny-Q4_K_M.gguf" in out
     assert "get      someone/tiny-draft-GGUF:tiny.Q5_1.gguf, 0.5 MiB: not yet" in out
     assert "draft-simple with tiny-draft-GGUF:tiny.Q5_1.gguf" in out
     assert not list((tmp_path / "hf").rglob("*.gguf"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,9 @@ _NAMED = re.compile(
 )
 # What is no model to serve, and what drafts (llama.cpp, common/download.cpp, b11434:
 # gguf_filename_is_model, find_best_mtp and its neighbours).
-_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-", "-assistant")
+_DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")
 _NO_MODELS = ("mmproj", "imatrix", *_DRAFTS)
+_ASSISTANT = "-assistant"  # Gemma 4's drafter; other models may be called so too
 # llama.cpp's own defaults come first and last (find_best_model); between them what is alike.
 USUAL = ("Q4_K_M", "Q4_K_XL", "Q4_K_S", "Q4_0", "MXFP4", "Q8_0")
 _MOST_DRAFTS = 4
@@ -46,6 +47,7 @@ def models(files: Sequence[RemoteFile], wanted: str) -> tuple[RemoteFile, ...]:
     """The files to try, best first: what was asked for; else one of the USUAL quantisations (the
     smallest file where there is none), then the smaller ones, the largest of them first."""
     found = sorted((f for f in files if _is_model(f)), key=lambda f: (f.size, f.name))
+    found = [f for f in found if _ASSISTANT not in f.name.lower()] or found
     if wanted:
         exact = [f for f in found if wanted in (f.name, f.name.rpartition("/")[2])]
         return tuple(exact or [f for f in found if is_quant(f.name, wanted)])
@@ -57,7 +59,8 @@ def models(files: Sequence[RemoteFile], wanted: str) -> tuple[RemoteFile, ...]:
 
 def sidecars(files: Sequence[RemoteFile]) -> tuple[RemoteFile, ...]:
     """The files of the repository that draft for its models, by their names."""
-    found = [f for f in files if any(word in f.name.lower() for word in (*_DRAFTS, "mtp/"))]
+    words = (*_DRAFTS, _ASSISTANT, "mtp/")
+    found = [f for f in files if any(word in f.name.lower() for word in words)]
     return tuple(found[:_MOST_DRAFTS])
 
 
@@ -67,9 +70,23 @@ def is_quant(name: str, quant: str) -> bool:
     return bool(re.search(rf"(?<![A-Za-z0-9]){re.escape(quant)}(?=[.-])", name, re.I))
 
 
-def here(repo: str) -> tuple[RemoteFile, ...]:
-    """The repository's models that were downloaded before, the newest revision first."""
-    return tuple(RemoteFile(repo, str(p), p.stat().st_size) for p in _downloaded(repo))
+def here(repo: str) -> Mapping[RemoteFile, Path]:
+    """The repository's files that were downloaded before, those of the newest revision first.
+    What is half downloaded has another name (huggingface_hub)."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folder = Path(HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}" / "snapshots"
+    try:
+        revisions = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)
+    except OSError:
+        return {}
+    out: dict[RemoteFile, Path] = {}
+    for revision in revisions:
+        for path in sorted(revision.rglob("*.gguf")):
+            if path.is_file() and not is_later_shard(path):
+                name = path.relative_to(revision).as_posix()
+                out.setdefault(RemoteFile(repo, name, path.stat().st_size), path)
+    return out
 
 
 def is_here(label: str) -> bool:
@@ -79,19 +96,6 @@ def is_here(label: str) -> bool:
     repo, _, name = label.partition(":")
     parts = [try_to_load_from_cache(repo, part) for part in shard_names(name)]
     return all(isinstance(part, str) for part in parts)
-
-
-def _downloaded(repo: str) -> list[Path]:
-    """Whole files only: what is half downloaded has another name (huggingface_hub)."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    folder = Path(HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}" / "snapshots"
-    try:
-        revisions = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)
-    except OSError:
-        return []
-    found = [p for revision in revisions for p in sorted(revision.rglob("*.gguf"))]
-    return [p for p in found if p.is_file() and not is_later_shard(p)]
 
 
 def _is_model(file: RemoteFile) -> bool:

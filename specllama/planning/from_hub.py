@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -97,7 +97,13 @@ def on_hub(
         for m in wanted
         if (label := hub.label(m.path)) is not None and not is_here(label)
     ]
-    return OnHub(plan, why, tuple(missing), notes)
+    return OnHub(plan, why, tuple(missing), (*notes, *_eyes(files)))
+
+
+def _eyes(files: Sequence[RemoteFile]) -> Iterator[str]:
+    """What a model that reads images needs besides."""
+    if (projector := next((f for f in files if "mmproj" in f.name.lower()), None)) is not None:
+        yield f"text only: images need {projector.label}, and --mmproj FILE after --"
 
 
 def fetch(found: OnHub | Here) -> Path:
@@ -113,11 +119,12 @@ def fetch(found: OnHub | Here) -> Path:
 
 def _here(repo: Repository, e: HubError) -> Here:
     """The model in the Hub's cache, when the Hub says nothing. Raises `e` when it is not there."""
-    tried = models(here(repo.name), repo.wanted)
+    known = here(repo.name)
+    tried = models(tuple(known), repo.wanted)
     if not tried:
         hint = e.hint.replace("leave out --hub", "name a file on this machine")
         raise HubError(e.message, hint or "There is no file or folder of that name here either.")
-    return Here(Path(tried[0].name), f"downloaded before; {e.message}")
+    return Here(known[tried[0]], f"downloaded before; {e.message}")
 
 
 def _nothing(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
