@@ -15,6 +15,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 import pytest
 
 from specllama.cli.app import run
+from tests.edited import edited
 from tests.support import MODELS, script
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
@@ -31,7 +32,6 @@ FILES: dict[str, bytes] = {
     "huge.gguf": b"GGUF\x03\0\0\0" + b"\xff" * 16 + bytes(60),
     "cut.gguf": TARGET.read_bytes()[:5000],
     "half.gguf": TARGET.read_bytes()[:2_000_000],
-    "part-00001-of-00002.gguf": TARGET.read_bytes(),
     "none.txt": b"",
     "bom.txt": b"\xef\xbb\xbf\n",
     "parts.txt": b"---\n\n---\n",
@@ -302,6 +302,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("bad")
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
+    part = edited(TARGET, folder / "part-00001-of-00002.gguf", {"split.count": 2})
     os.mkfifo(folder / "fifo")
     (folder / "loop").symlink_to("loop")
     special = {
@@ -313,7 +314,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "target": str(TARGET),
         "url": f"http://x.{'y' * 300}",
     }
-    return {n: str(folder / n) for n in (*FILES, "fifo", "loop", "nope")} | special
+    return {n: str(folder / n) for n in (*FILES, part.name, "fifo", "loop", "nope")} | special
 
 
 def words(text: str, names: dict[str, str]) -> list[str]:

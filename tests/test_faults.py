@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,10 @@ from specllama.drafts.compat import verdict
 from specllama.drafts.discover import Found
 from specllama.drafts.pick import judge
 from specllama.drafts.warnings import warnings
+from specllama.engine import process
 from specllama.engine.capabilities import IK_LLAMA
+from specllama.engine.client import Client
+from specllama.engine.command import Command
 from specllama.engine.loading import check_loads, doubts, refusal
 from specllama.gguf import GgufError, ModelInfo, architectures, foreign, inspect
 from specllama.gguf.faults import ALWAYS, KNOWN_BUILDS, MAINLINE
@@ -197,25 +203,107 @@ def test_files_that_are_served_have_no_fault(tmp_path: Path) -> None:
         assert inspect(giants.build(tmp_path, name)).faults == (), name
 
 
+def _as(to: Path, arch: str, drop: Sequence[str] = (), **more: Any) -> Path:
+    """The target under another architecture's name."""
+    keys = ("context_length", "embedding_length", "block_count")
+    known = inspect(TARGET)
+    numbers = (known.context_length, known.embedding_length, known.layers)
+    fields = {f"{arch}.{k}": n for k, n in zip(keys, numbers, strict=True)}
+    fields |= {"general.architecture": arch} | more.pop("fields", {})
+    return edited(TARGET, to, fields, drop, **more)
+
+
+_WIDE = {"output.weight": ((256, 4096), "Q8_0")}
+# What llama.cpp takes, however odd it looks.
+LOADABLE: dict[str, Make] = {
+    "Kimi K2 without merges": lambda to: edited(
+        TARGET, to, {"tokenizer.ggml.pre": "kimi-k2"}, ["tokenizer.ggml.merges"]
+    ),
+    "codeshell that embeds by its output": lambda to: _as(
+        to, "codeshell", ["token_embd.weight"], add=_WIDE
+    ),
+    "qwen3tts, whose output is sounds": lambda to: _as(
+        to, "qwen3tts", add={"output.weight": ((256, 3072), "Q8_0")}
+    ),
+    "no tokenizer, and a list of tokens": lambda to: edited(
+        TARGET, to, {"tokenizer.ggml.model": "none"}, add={"output.weight": ((256, 9), "Q8_0")}
+    ),
+    "arrays that this architecture does not read": lambda to: edited(
+        TARGET,
+        to,
+        {"llama.expert_feed_forward_length": [1, 2], "llama.attention.recurrent_layers": [1, 1]},
+    ),
+    "a dflash head of DeepSeek V4": lambda to: _as(
+        to,
+        "dflash",
+        fields={
+            "dflash.hyper_connection.count": 4,
+            "dflash.attention.key_length": 512,
+            "dflash.attention.value_length": 64,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOADABLE)
+def test_what_llama_cpp_loads_is_not_refused(tmp_path: Path, what: str) -> None:
+    info = inspect(LOADABLE[what](tmp_path / "m.gguf"))
+    assert info.faults == ()
+
+
+@pytest.mark.parametrize(
+    "what", ["Kimi K2 without merges", "arrays that this architecture does not read"]
+)
+def test_the_real_server_loads_it(native: Path, tmp_path: Path, what: str) -> None:
+    path = LOADABLE[what](tmp_path / "m.gguf")
+    listed = specllama("serve", path, "--dry-run", "--llama-server", native)
+    assert listed.returncode == 0, listed.stderr
+    port = free_port("127.0.0.1", 0)
+    argv = (native, "-m", path, "-c", "64", "-np", "1", "-t", "1", "--no-warmup", "--port", port)
+    server = process.start(
+        Command(tuple(map(str, argv)), dict(os.environ), (), ()), tmp_path / "log"
+    )
+    try:
+        with closing(Client(f"http://127.0.0.1:{port}")) as client:
+            process.wait_ready(server, client.healthy)
+    finally:
+        server.stop()
+
+
+def test_an_override_may_mend_a_file(native: Path, tmp_path: Path) -> None:
+    """llama.cpp asks --override-kv before the file, also for a key that is missing."""
+    path = edited(TARGET, tmp_path / "m.gguf", drop=["llama.context_length"])
+    refused = specllama("serve", path, "--dry-run", "--llama-server", native)
+    assert refused.returncode == 2
+    mend = ("--", "--override-kv", "llama.context_length=int:512")
+    done = specllama("serve", path, "--dry-run", "--llama-server", native, *mend)
+    assert done.returncode == 0, done.stderr
+    assert "the key llama.context_length is missing" in " ".join(done.stdout.split())
+
+
 def test_real_models_have_no_fault(smollm2: Path, gemma: Path) -> None:
     assert inspect(smollm2).faults == inspect(gemma).faults == ()
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("count", "said"),
     [
-        (["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"], "split.count nothing"),
-        (["m.gguf"], ""),
+        (3, "its name says 2 parts, split.count 3"),
+        (2, "split.tensors.count is 0"),
+        (1, ""),  # whole, whatever it is called: llama.cpp opens no other file
+        (0, ""),
     ],
 )
-def test_the_parts_of_a_name_are_those_of_the_header(
-    tmp_path: Path, names: list[str], said: str
-) -> None:
-    for i, name in enumerate(names):
-        edited(TARGET, tmp_path / name, drop=[] if i == 0 else ["token_embd.weight"])
-    rules = {f.rule: f.detail for f in inspect(tmp_path / names[0]).faults}
-    assert said in rules.get("parts", "")
-    assert bool(said) is ("parts" in rules)
+def test_the_parts_of_a_name_are_those_of_the_header(tmp_path: Path, count: int, said: str) -> None:
+    first = tmp_path / "m-00001-of-00002.gguf"
+    edited(TARGET, first, {"split.count": _u16(count)} if count else {})
+    if count > 1:
+        tensors = [t for t in _tensors() if t != "token_embd.weight"]
+        edited(TARGET, tmp_path / "m-00002-of-00002.gguf", drop=tensors)
+    info = inspect(first)
+    assert said in next((f.detail for f in info.faults if f.rule == "parts"), "")
+    assert bool(info.faults) is bool(said)
+    assert len(info.shards) == (2 if said else 1)
 
 
 def test_inspect_never_says_yes_to_a_file_with_a_fault(tmp_path: Path) -> None:
@@ -375,6 +463,7 @@ def test_norms_do_not_hide_the_bits_of_a_head(tmp_path: Path) -> None:
         ({}, {"output.weight": (64, 32)}, "rows"),
         ({}, {"output.weight": (64, 4096)}, ""),
         ({}, {"d2t": (16,)}, "d2t"),
+        ({}, {"d2t": (4096,)}, ""),  # as many as the target's: its output does
     ],
 )
 def test_rows_of_an_eagle3_head_are_those_of_its_d2t(

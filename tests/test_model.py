@@ -151,7 +151,7 @@ def test_truncated_file_says_how_much_is_missing(tmp_path: Path) -> None:
 
 
 def test_any_shard_leads_to_the_first(tmp_path: Path) -> None:
-    first = write_gguf(tmp_path / "m-00001-of-00002.gguf", TOKENS)
+    first = write_gguf(tmp_path / "m-00001-of-00002.gguf", TOKENS, fields={"split.count": 2})
     second = tmp_path / "m-00002-of-00002.gguf"
     second.write_bytes(first.read_bytes())
     assert inspect(second).path == first

@@ -164,6 +164,9 @@ def qwen3(tmp_path: Path) -> Path:
     block: dict[str, zoo.Value] = {"target_layers": [0, 1], "block_size": 16}
     path = tmp_path / "dflash-maskless.gguf"
     zoo.sidecar(path, "dflash", 256, block, ["fc.weight"], maskless)
+    wordless: dict[str, zoo.Value] = {f"dflash.{k}": v for k, v in block.items()}
+    wordless |= zoo.shape("dflash", "x", 256, 1) | {"tokenizer.ggml.model": "none"}
+    zoo.write(tmp_path / "dflash-wordless.gguf", "dflash", wordless, {"fc.weight": (256, 256)})
     return target
 
 
@@ -179,6 +182,7 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
         "dflash-wide": "width",
         "dspark": None,
         "dflash-maskless": "mask token",
+        "dflash-wordless": "vocabulary missing",
         "dspark-blockless": "block size",
         "mmproj": "kind",
     }

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specllama.gguf.files import shard_names
 from specllama.gguf.types import TENSOR_TYPES, nbytes
 
 _TYPE_IDS = {name: i for i, (name, _, _) in TENSOR_TYPES.items()}
@@ -26,8 +27,11 @@ def write(
     tensors: Mapping[str, Sequence[int]],
     types: Mapping[str, str] | None = None,
 ) -> Path:
-    """A GGUF 3 file with tensors of zeros, F32 unless `types` names another type."""
+    """A GGUF 3 file with tensors of zeros, F32 unless `types` names another type. One called like
+    a part says that it is one."""
     every = {"general.architecture": arch, **fields}
+    if len(parts := shard_names(path.name)) > 1:
+        every["split.count"] = len(parts)
     body = b"".join(key_value(k, v) for k, v in every.items())
     table, offset = b"", 0
     for name, shape in tensors.items():
@@ -37,7 +41,7 @@ def write(
         table += struct.pack("<IQ", kind, offset)
         size = nbytes(kind, math.prod(shape)) or 0
         offset += -(-size // 32) * 32
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields) + 1) + body + table
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(every)) + body + table
     start = -(-len(head) // 32) * 32
     with path.open("wb") as f:
         f.write(head)

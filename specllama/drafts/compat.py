@@ -160,8 +160,10 @@ def _dflash(target: ModelInfo, draft: ModelInfo) -> Verdict:
         return _width(draft.embedding_length, target)
     if draft.kind == "dspark" and not draft.sidecar.block_size:
         return _no("block size", "a DSpark file must say its block size")  # an assertion there
-    tokens = draft.vocabulary.n_tokens if draft.vocabulary is not None else 0
-    if not 0 <= draft.sidecar.mask_token < tokens:  # the first draft would end the server
+    if draft.vocabulary is None:
+        return _without_tokenizer(draft)
+    # else the first draft would end the server
+    if not 0 <= draft.sidecar.mask_token < draft.vocabulary.n_tokens:
         return _no("mask token", "the file names no mask token (tokenizer.ggml.mask_token_id)")
     return _reads_layers(target, draft)
 
@@ -197,8 +199,7 @@ def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
     """llama.cpp's vocabulary rule, with the failing part named."""
     a, b = target.vocabulary, draft.vocabulary
     if a is None or b is None:
-        missing = target if a is None else draft
-        return _no("vocabulary missing", f"{missing.title} has no tokenizer")
+        return _without_tokenizer(target if a is None else draft)
     if a.type != b.type:
         return _no("vocabulary type", f"target {a.type}, draft {b.type}")
     for which, adds, ids in (
@@ -216,6 +217,10 @@ def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
             f"at most {MAX_SIZE_DIFFERENCE} may differ",
         )
     return OK if a.fingerprint == b.fingerprint else _tokens_verdict(a, b)
+
+
+def _without_tokenizer(model: ModelInfo) -> Verdict:
+    return _no("vocabulary missing", f"{model.title} has no tokenizer")
 
 
 def _tokens_verdict(a: Vocabulary, b: Vocabulary) -> Verdict:

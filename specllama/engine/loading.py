@@ -21,17 +21,19 @@ def doubts(model: ModelInfo, caps: Capabilities | None) -> tuple[Fault, ...]:
     return tuple(f for f in model.faults if not _sure(f, caps) and f.fork != flavour)
 
 
-def check_loads(model: ModelInfo, caps: Capabilities) -> tuple[str, ...]:
-    """What to warn of before `model` is launched. Raises GgufError when this build surely does
+def check_loads(model: ModelInfo, caps: Capabilities, mended: bool = False) -> tuple[str, ...]:
+    """What to warn of before `model` is launched. `mended`: the user's --override-kv stands in
+    for some of its keys, so that nothing is sure. Raises GgufError when this build surely does
     not load it."""
-    if (fault := refusal(model, caps)) is not None:
+    sure = refusal(model, caps)
+    if sure is not None and not mended:
         raise GgufError(
-            f"{model.path}: llama-server does not load this file: {fault.detail} ({fault.rule})",
+            f"{model.path}: llama-server does not load this file: {sure.detail} ({sure.rule})",
             "Get another conversion of the model, made for llama.cpp.",
         )
     return tuple(
         f"llama-server may not load {model.title}: {f.detail} ({f.rule})"
-        for f in doubts(model, caps)
+        for f in (*((sure,) if sure is not None else ()), *doubts(model, caps))
     )
 
 

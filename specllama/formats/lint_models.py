@@ -178,7 +178,8 @@ def _no_draft(seen: Seen, target: ModelInfo | None) -> Iterator[Finding]:
 
 def _target(seen: Seen, target: ModelInfo) -> Iterator[Finding]:
     shown = f"-m {Path(target.path).name}"
-    if (fault := refusal(target, seen.caps)) is not None:
+    fault = refusal(target, seen.caps)
+    if fault is not None and not seen.all("--override-kv"):  # which may mend it
         yield Finding(
             "refused-file", ENDS, shown, f"{fault.detail} ({fault.rule})", "get another conversion"
         )

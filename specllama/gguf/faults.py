@@ -21,20 +21,22 @@ ALWAYS, MAINLINE, KNOWN_BUILDS = "always", "mainline", "known builds"
 
 MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 _MOST_DIMS, _MOST_NAME = 4, 63  # GGML_MAX_DIMS, GGML_MAX_NAME less its NUL
-# Keys whose arrays have one entry per block, MTP blocks included (get_key_or_arr).
+# Keys whose arrays have one entry per block, MTP blocks included (get_key_or_arr), of those that
+# are read whatever the architecture: one that nothing reads may be as it likes.
 _PER_BLOCK = (
     "attention.head_count",
     "attention.head_count_kv",
     "feed_forward_length",
-    "expert_feed_forward_length",
     "expert_used_count",
-    "attention.recurrent_layers",
 )
 _NEEDED = ("block_count", "context_length", "embedding_length")
 # Tensors with one row per token of the file's own vocabulary.
 _PER_TOKEN = ("token_embd.weight", "output.weight")
 _PER_TOKEN_OF_A_HEAD = (".nextn.embed_tokens.weight", ".nextn.shared_head_head.weight")
-_OTHER_ROWS = frozenset({"wavtokenizer-dec"})  # its output is no vocabulary
+_OTHER_ROWS = frozenset({"wavtokenizer-dec", "qwen3tts"})  # their output is no vocabulary
+# codeshell.cpp: the output matrix stands in for the token table
+_EMBEDS_BY_OUTPUT = frozenset({"codeshell"})
+_NO_TOKENIZER = ("none", "no_vocab")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def faults(headers: Sequence[Header], kind: str, tokens: int | None) -> tuple[Fa
     h = headers[0]
     arch = h.text("general.architecture")
     tensors = [t for header in headers for t in header.tensors]
+    if h.text("tokenizer.ggml.model") in _NO_TOKENIZER:
+        tokens = None  # a list that is there all the same is not read
     found = [*_architecture(arch), *_parts(h, len(headers), len(tensors)), *_types(tensors)]
     if arch in architectures.KNOWN:  # of another, neither keys nor tensors are known
         found += [*_keys(h, arch), *_tokenizer(h), *_sidecar(h, arch), *_names(tensors)]
@@ -95,12 +99,13 @@ def _keys(h: Header, arch: str) -> Iterator[Fault]:
 
 
 def _tokenizer(h: Header) -> Iterator[Fault]:
-    """llama-vocab.cpp: a file without a tokenizer says so by the model "none"."""
+    """llama-vocab.cpp: a file without a tokenizer says so by the model "none", and Kimi K2 needs
+    no merges."""
     model = h.text("tokenizer.ggml.model")
     needed = ["tokenizer.ggml.model"]
-    if model not in ("none", "no_vocab"):
+    if model not in _NO_TOKENIZER:
         needed.append("tokenizer.ggml.tokens")
-    if model == "gpt2":
+    if model == "gpt2" and h.text("tokenizer.ggml.pre") != "kimi-k2":
         needed.append("tokenizer.ggml.merges")
     missing = next((key for key in needed if key not in h.fields), None)
     if missing is not None:
@@ -108,14 +113,17 @@ def _tokenizer(h: Header) -> Iterator[Fault]:
 
 
 def _sidecar(h: Header, arch: str) -> Iterator[Fault]:
-    """Assertions of the graphs of drafters (src/models/eagle3.cpp, dflash.cpp)."""
+    """Assertions of the graphs of drafters (src/models/eagle3.cpp, dflash.cpp), which a newer
+    build may do without."""
     if arch == "eagle3" and h.number("eagle3.block_count") not in (0, 1):
         said = f"eagle3.block_count is {h.number('eagle3.block_count')}, an EAGLE-3 head has 1"
-        yield Fault("layers", said, ALWAYS)
+        yield Fault("layers", said, KNOWN_BUILDS)
+    if arch == "dflash" and h.number("dflash.hyper_connection.count"):
+        return  # DeepSeek V4's blocks: a graph of its own, one width for both
     if arch in ("eagle3", "dflash"):
         k, v = (h.number(f"{arch}.attention.{n}_length") for n in ("key", "value"))
         if k and v and k != v:
-            yield Fault("head size", f"its keys are {k} wide and its values {v}", ALWAYS)
+            yield Fault("head size", f"its keys are {k} wide and its values {v}", KNOWN_BUILDS)
 
 
 def _parts(h: Header, parts: int, tensors: int) -> Iterator[Fault]:
@@ -175,7 +183,9 @@ def _rows(arch: str, kind: str, tensors: Sequence[Tensor], tokens: int | None) -
         if missing:
             said = f"it has no {missing[0]}, which a head in a file of its own needs for {build}"
             yield Fault("tables", said, KNOWN_BUILDS)
-    elif "token_embd.weight" not in by_name:
+    elif "token_embd.weight" not in by_name and not (
+        arch in _EMBEDS_BY_OUTPUT and "output.weight" in by_name
+    ):
         yield Fault("tables", "it has no token_embd.weight", ALWAYS)
     for t in tensors:
         if t.name in _PER_TOKEN or t.name.endswith(_PER_TOKEN_OF_A_HEAD):
@@ -196,7 +206,8 @@ def _mapped_rows(arch: str, by_name: Mapping[str, Tensor], tokens: int | None) -
     d2t = by_name.get("d2t")
     if d2t is not None and d2t.kind != "I64":
         yield Fault("d2t", f"its d2t is {d2t.kind}, it must be I64", ALWAYS)
-    if d2t is not None and "output.weight" not in by_name and arch == "eagle3":
+    short = d2t is not None and d2t.elements != tokens
+    if short and "output.weight" not in by_name and arch == "eagle3":
         yield Fault("d2t", "it has d2t, but no output.weight of its own", ALWAYS)
     drafted = d2t.elements if d2t is not None else tokens
     for name, rows in (

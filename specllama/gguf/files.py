@@ -49,12 +49,15 @@ def shard_names(name: str) -> tuple[str, ...]:
 
 
 def shards(path: Path) -> tuple[Path, ...]:
-    """All parts of the model that `path` belongs to, in order. Raises GgufError naming
+    """All parts of the model that `path` belongs to, in order: by their names, as long as the
+    file does not say that it is whole, which is what llama.cpp goes by. Raises GgufError naming
     the ones that are missing."""
     parts = tuple(path.with_name(name) for name in shard_names(path.name) if name)
     parts = parts or (path,)  # "." and "/" have no name
+    if len(parts) == 1 or _is_whole(path):
+        return (path,)
     missing = [p.name for p in parts if not os.path.isfile(p)]
-    if len(parts) > 1 and missing:
+    if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise GgufError(
             f"{path}: {len(missing)} of the {len(parts)} parts of this model are missing: "
@@ -62,6 +65,14 @@ def shards(path: Path) -> tuple[Path, ...]:
             "Download them into the same folder.",
         )
     return parts
+
+
+def _is_whole(path: Path) -> bool:
+    """A file that only has the name of a part (llama-model-loader.cpp reads split.count)."""
+    try:
+        return read_header(path).number("split.count") <= 1
+    except GgufError:
+        return False
 
 
 def is_later_shard(path: Path) -> bool:

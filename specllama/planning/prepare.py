@@ -67,8 +67,8 @@ def prepare(
     target = target or target_info(settings.model)
     draft = inspect(wish.draft) if wish.draft else None
     engine, capabilities = usable_engine(llama_server)
-    doubtful = check_loads(target, capabilities)
     user = read(user_args, capabilities, os.environ)
+    doubtful = check_loads(target, capabilities, bool(user.values("--override-kv")))
     check(settings, user)
     request = Request(
         target,
