@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specllama.engine import cpu, process
 from specllama.engine.command import Command
-from specllama.engine.exits import Exit, explain
+from specllama.engine.exits import Exit, explain, why_not_speculating
 from specllama.engine.locate import locate
 from tests.support import MODELS
 
@@ -31,6 +31,10 @@ from tests.support import MODELS
         (-11, "", "signal", True),
         (-9, "", "signal", False),
         (0, "", "ended", False),
+        (-15, "", "asked", False),
+        (143, "cudaMalloc failed: out of memory", "asked", False),
+        (-2, "", "asked", False),
+        (0xC000013A, "", "asked", False),
         (3, "something odd\n", "code", True),
     ],
 )  # fmt: skip
@@ -38,6 +42,44 @@ def test_causes(code: int, log: str, kind: str, blamed: bool) -> None:
     why = explain(code, log)
     assert (why.kind, why.blames_speculation) == (kind, blamed)
     assert why.message
+
+
+_READY = "0.01.0 I srv  llama_server: listening on http://127.0.0.1:8080\n"
+_OOM = "0.02.0 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4.00 MiB on device 0: cudaMalloc failed: out of memory\n"
+# Lines of builds with levels and of older ones without, after which the server went on.
+WENT_ON = [
+    "0.00.1 W ggml_vulkan: Failed to allocate pinned memory (vk::Device::allocateMemory: ErrorOutOfDeviceMemory)\n",
+    "ggml_vulkan: Failed to allocate pinned memory (ErrorOutOfDeviceMemory)\n",
+    "0.09.1 E srv         alloc: failed to allocate memory for prompt cache state: std::bad_alloc\n",
+    "failed to allocate memory for prompt cache state: std::bad_alloc\n",
+    "0.00.1 W llama: cannot allocate that much, doing with less\n",
+    "\x1b[35mW \x1b[0mllama: cannot allocate that much, doing with less\n",
+    "0.09.1 E ggml: binding tensor 'x' error\n",
+    "0.09.1 E srv  vocab mismatch in grammar\n",
+    "0.00.1 E llama: the target and draft vocabs are not compatible\n" + _READY,
+    _OOM + "0.00.3 W llama: compute buffer allocation failed, retrying\n" + _READY,
+    _READY + _OOM + "0.03.0 I slot      release: id  0 | task 9 | stop processing: n_tokens = 9\n",
+    _OOM + "srv  update_slots: all slots are idle\n",
+]
+
+
+@pytest.mark.parametrize("line", WENT_ON)
+def test_what_a_server_went_on_after_does_not_explain_its_end(line: str) -> None:
+    assert explain(-11, line).kind == "signal"
+    assert explain(-9, line).message == "it was killed (SIGKILL)"
+
+
+def test_what_is_said_after_it_served_does() -> None:
+    assert explain(-6, _READY + _OOM).kind == "memory"
+    assert explain(-6, _OOM).kind == "memory"
+
+
+def test_a_server_that_serves_without_its_draft_says_why() -> None:
+    vocabs = "0.00.1 W spec: draft model vocab type must match target model to use speculation but "
+    assert "vocabulary" in why_not_speculating(vocabs + "\n" + _READY)
+    assert why_not_speculating(WENT_ON[0] + _READY) == ""
+    port = "couldn't bind HTTP server socket, hostname: ::1\n"  # the other address was free
+    assert "vocabulary" in why_not_speculating(port + vocabs)
 
 
 def test_details_are_in_the_message() -> None:

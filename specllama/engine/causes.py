@@ -27,6 +27,17 @@ def _cause(
     return Cause(kind, re.compile(pattern, re.I | re.M), message, hint, blames_speculation)
 
 
+# Lines that name no cause: those of the levels debug, information and warning, and what the program
+# goes on after, for builds that print no levels (read in b11434, with its backends).
+MINOR = re.compile(r"^(?:[\d.]+ )?[DIW] .*", re.M)
+RECOVERED = re.compile(
+    r".*(?:pinned memory|prompt cache state|skipping reorder|falling back).*", re.I
+)
+# It serves: whatever stands before has not ended it.
+SERVING = re.compile(
+    r": model loaded\s*$|listening on (?:http|unix)|all slots are idle|stop processing: n_", re.M
+)
+
 # Before faults of files are looked for.
 EARLY = (
     _cause(
@@ -43,7 +54,7 @@ EARLY = (
     ),
     _cause(
         "port",
-        r"couldn'?t bind HTTP server socket, (hostname.*)|couldn'?t bind|bind.*(?:failed|error)|address already in use|failed to initialize HTTP server",
+        r"couldn'?t bind HTTP server socket, (hostname.*)|couldn'?t bind|address already in use|failed to initialize HTTP server",
         "the port is taken or cannot be bound",
         "Give another --port, or --port 0 for a free one.",
     ),
@@ -102,7 +113,7 @@ EARLY = (
     ),
     _cause(
         "vocabulary",
-        r"vocabs? (?:are not compatible|type must match)|vocab mismatch",
+        r"draft vocabs are not compatible|draft (?:model )?(?:vocab|special tokens).* must match",
         "the draft's vocabulary does not match the target's",
         blames_speculation=True,
     ),

@@ -7,11 +7,17 @@ import signal
 from dataclasses import dataclass
 
 from specllama.engine import cpu
-from specllama.engine.causes import EARLY, FILE_FAULTS, LATE, Cause
+from specllama.engine.causes import EARLY, FILE_FAULTS, LATE, MINOR, RECOVERED, SERVING, Cause
 
 _ANOTHER_BINARY = "Use a binary that is built for this CPU, or `--llama-server embedded`."
 _ANOTHER_WHEEL = "Use another version of xllamacpp (`pip install -U xllamacpp`), or a binary of your own with --llama-server."
-_WINDOWS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000135: "a missing DLL"}
+_WINDOWS = {
+    0xC000001D: "SIGILL",
+    0xC0000005: "SIGSEGV",
+    0xC0000135: "a missing DLL",
+    0xC000013A: "SIGINT",  # STATUS_CONTROL_C_EXIT
+}
+_ASKED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")  # no program sends itself these
 
 # gguf's own complaint is the more telling one; "error loading model: X: Y: Z" ends in it.
 _GGUF = re.compile(r"gguf_init_from_\w+: (.+)")
@@ -23,6 +29,7 @@ _ADAPTER = re.compile(r"llama_adapter_lora_init\w*: (?:failed to apply lora adap
 _WHOSE = re.compile(r"failed to load (?P<what>draft model|multimodal model|model),? (?:from )?'")
 _LORA = re.compile(r"failed to (?:apply|load) lora adapter")
 _MOST = 200  # characters of the log's own words
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 # A log line of the level "error", without time and level.
 _ERROR = re.compile(r"^[\d.]+ E (?:\w+ +)?\w+: (.+)")
 _LOST = re.compile(
@@ -34,6 +41,8 @@ _LOST = re.compile(
 _LASTING = frozenset(
     "argument architecture cpu flash-attention gpu library lora mmproj model template tls".split()
 )
+
+_OF_SPECULATION = tuple(cause for cause in EARLY if cause.blames_speculation)
 
 
 @dataclass(frozen=True)
@@ -57,16 +66,28 @@ def explain(exit_code: int, log: str, embedded: bool = False) -> Exit:
     name = signal_name(exit_code)
     if name == "SIGILL":
         return _other_cpu(embedded)
-    if why := _first(EARLY, log) or _file_fault(log) or _first(LATE, log):
+    if name in _ASKED:
+        return Exit("asked", f"somebody else ended it ({name})")
+    end = _about_the_end(log)
+    if why := _first(EARLY, end) or _file_fault(end) or _first(LATE, end):
         return why
-    said = _last_error(log)
+    said = _last_error(end)
     if name:
         return _by_signal(name, said)
     if exit_code == 0:
-        return Exit("ended", "it ended by itself (exit code 0)")
+        return Exit("ended", "it ended in order (exit code 0), as when somebody stops it")
     said = said or _last_line(log)
     last = f"; its last line: {said}" if said else ""
     return Exit("code", f"it ended with exit code {exit_code}{last}", blames_speculation=True)
+
+
+def why_not_speculating(log: str) -> str:
+    """What of a running server's log can have kept it from speculating; "" for nothing."""
+    log = RECOVERED.sub("", _COLOURS.sub("", log))
+    for found in (_first(_OF_SPECULATION, log), _file_fault(log), _first(LATE, log)):
+        if found is not None and found.blames_speculation:
+            return found.message
+    return ""
 
 
 def signal_name(exit_code: int) -> str:
@@ -78,6 +99,13 @@ def signal_name(exit_code: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {-exit_code}" if exit_code < 0 else ""
+
+
+def _about_the_end(log: str) -> str:
+    """The log less what the server went on after."""
+    log = _COLOURS.sub("", log)
+    served = max((m.end() for m in SERVING.finditer(log)), default=0)
+    return RECOVERED.sub("", MINOR.sub("", log[served:]))
 
 
 def _first(causes: tuple[Cause, ...], log: str) -> Exit | None:

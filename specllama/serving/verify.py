@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from specllama.engine.client import Client, Metrics, Prompt, Timings
 from specllama.engine.counters import contradiction
 from specllama.engine.errors import EngineError
-from specllama.engine.exits import explain
+from specllama.engine.exits import why_not_speculating
 from specllama.planning.plan import Plan
 
 PROBE_PROMPTS = 2
@@ -101,9 +101,8 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     if plan.user.value("--spec-type") == "none":
         return replace(seen, engaged=False, reason="you gave --spec-type none")
     if seen.slots is False:
-        cause = explain(0, log_text)
-        # the log is full of harmless complaints: only what can stop speculation counts
-        detail = f" ({cause.message})" if cause.blames_speculation else ""
+        cause = why_not_speculating(log_text)
+        detail = f" ({cause})" if cause else ""
         return replace(seen, engaged=False, reason=f"llama-server started without it{detail}")
     return replace(seen, engaged=False, reason=_idle_reason(plan, len(timings)))
 
