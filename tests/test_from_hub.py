@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specllama.cli.app import run
 from specllama.drafts import repository as repositories
@@ -100,6 +102,16 @@ def named(found: tuple[RemoteFile, ...]) -> list[str]:
 )
 def test_what_is_a_repository_and_what_a_path(text: str, is_it: Repository | None) -> None:
     assert repository(text) == is_it
+
+
+@given(st.text(st.sampled_from("ab/:.-_Q4\\ ~\0é"), max_size=30))
+def test_any_text_is_a_repository_or_a_path(text: str) -> None:
+    found = repository(text)
+    if found is not None:
+        owner, name = found.name.split("/")
+        assert owner
+        assert name
+        assert f"{owner}/{name}" in text
 
 
 def test_a_path_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
