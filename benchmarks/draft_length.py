@@ -18,7 +18,8 @@ from benchmarks import large_target
 from specllama import workloads
 from specllama.cli.render import Printer, ServeReport
 from specllama.engine.settings import Settings
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.prompts import as_text
 from specllama.serving.launch import launch
 

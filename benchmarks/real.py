@@ -21,7 +21,8 @@ from benchmarks.grid import Bench, Setting
 from benchmarks.scores import Row, header, predicted, summary
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish, prepare, usable_engine
+from specllama.planning.prepare import prepare, usable_engine
+from specllama.planning.wish import Wish
 from specllama.serving.scope import Scope
 from specllama.serving.tune import AUTO, Outcome, Wanted, tuned_plan
 from specllama.tuning.arms import label

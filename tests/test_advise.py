@@ -19,7 +19,8 @@ from specllama.cli.app import run
 from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.serving.advise import (
     ASKED,
     COPIES,

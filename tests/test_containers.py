@@ -12,7 +12,8 @@ import pytest
 from specllama.engine.settings import Settings
 from specllama.formats import Decision, Unsayable, compose, kubernetes, systemd, write
 from specllama.formats.containers import Container, container
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from tests import formats_read
 from tests.fake_ik import FakeIk
 from tests.fake_server import Fake

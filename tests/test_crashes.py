@@ -16,7 +16,8 @@ from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.serving import serve as serving
 from specllama.serving.lab import Lab
 from specllama.serving.launch import Launch, Progress, launch

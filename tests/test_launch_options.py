@@ -35,6 +35,9 @@ HELP = """\
 --host HOST                             ip address to listen (env: LLAMA_ARG_HOST)
 -np,   --parallel N                     number of server slots (env: LLAMA_ARG_N_PARALLEL)
 --spec-type none,draft-simple           types (env: LLAMA_ARG_SPEC_TYPE)
+--spec-draft-n-max N                    tokens (env: LLAMA_ARG_SPEC_DRAFT_N_MAX)
+-mu,   --model-url MODEL_URL            model download url (env: LLAMA_ARG_MODEL_URL)
+--api-key KEY                           API key (env: LLAMA_API_KEY)
 """
 CAPS: Capabilities = describe("version: 10999 (abc)", HELP)
 
@@ -147,15 +150,32 @@ def test_llama_cpps_config_file_comes_before_variables(tmp_path: Path) -> None:
     text = "; mine\nub = 16\nno-kv-offload = on\n[other-model]\nubatch-size = 1\n[*]\nrepack=off\n"
     found = configured(tmp_path, text, LLAMA_ARG_UBATCH="32")
     assert found.argv == [
-        "--ubatch-size", "16", "--no-kv-offload", "--no-repack", "--ubatch-size", "32"
+        "--no-repack", "--ubatch-size", "16", "--no-kv-offload", "--ubatch-size", "32"
     ]  # fmt: skip
     assert found.value("-ub") == "32"
     assert found.from_outside[0].source.endswith("config.ini")
 
 
-def test_speculation_in_the_config_file_cannot_be_taken_back(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="sets spec-type"):
-        configured(tmp_path, "spec-type = draft-simple")
+@pytest.mark.parametrize("key", ["spec-type = draft-simple", "model-url = http://x/y.gguf"])
+def test_what_no_argument_takes_back_is_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"sets {key.split()[0]}"):
+        configured(tmp_path, key)
+
+
+def test_draft_options_that_switch_nothing_on_are_passed_on(tmp_path: Path) -> None:
+    found = configured(tmp_path, "spec-type = none\nspec-draft-n-max = 5\nctx-size =\n")
+    assert found.argv == ["--spec-type", "none", "--spec-draft-n-max", "5"]
+
+
+def test_a_key_in_the_config_file_stays_off_the_command_line(tmp_path: Path) -> None:
+    found = configured(tmp_path, "api-key = s3cret ; mine\n")
+    assert (found.argv, dict(found.secrets)) == ([], {"LLAMA_API_KEY": "s3cret"})
+    assert found.api_key == "s3cret"
+
+
+def test_comments_and_sections_are_llama_cpps(tmp_path: Path) -> None:
+    text = "[default]\nub = 2 # two\n[*]\nub = 1\n[other] ; a router's model\nub = 32\n"
+    assert configured(tmp_path, text).values("-ub") == ["1", "2"]
 
 
 @pytest.mark.parametrize("text", ["", "=", "[", "a", "\x00=1", "m = x.gguf\nport = 1", "c = \n"])

@@ -20,7 +20,8 @@ from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Settings
 from specllama.logs import in_use, log_dir, new_log, remove_old
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.serving import serve as serving
 from specllama.serving.serve import Ready
 from tests.fake_server import Fake

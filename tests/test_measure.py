@@ -19,7 +19,8 @@ from specllama.engine.client import Client, Timings
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.memory.observed import recall
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.prompts import as_text
 from specllama.serving.lab import Lab
 from specllama.storage import cache_dir

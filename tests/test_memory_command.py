@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from specllama.engine.settings import Settings
 from specllama.memory.observed import read_log
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
 from specllama.planning.ways import ways
+from specllama.planning.wish import Wish
 from tests import zoo
 from tests.fake_server import Fake
 from tests.giants import build

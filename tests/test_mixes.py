@@ -13,7 +13,8 @@ from specllama.cli.render import plan_lines
 from specllama.engine.client import Client, Prompt
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.serving.scope import Scope, subject, task
 from specllama.serving.verify import _ask
 from specllama.tuning.run import Task

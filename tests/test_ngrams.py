@@ -16,7 +16,8 @@ from specllama.engine import process
 from specllama.engine.client import Client, parse_metrics
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import free_port
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.tuning.ngram_map import Map
 from specllama.tuning.ngram_rules import Cache, Mod, Simple
 from specllama.tuning.ngram_text import Rule, Text

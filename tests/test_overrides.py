@@ -12,7 +12,14 @@ from specllama.memory.decide import FITS, Question, experts_in_ram, judge
 from specllama.memory.devices import Device, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import Places, estimate, needed, per_device
-from specllama.memory.overrides import EXPERTS, Override, first_layers, moved, parse
+from specllama.memory.overrides import (
+    EXPERTS,
+    Override,
+    first_layers,
+    moved,
+    named_device,
+    parse,
+)
 from specllama.memory.use import Use
 from tests.giants import build
 
@@ -70,6 +77,7 @@ def test_output_and_embedding_can_be_moved(folder: Path) -> None:
         ("(=CPU", "no pattern"),
         ("exps=CUDA7", "no buffer type 'CUDA7'"),
         ("", "<tensor name pattern>=<buffer type>"),
+        ("exps=RPC0", "no buffer type 'RPC0'"),
     ],
 )
 def test_what_llama_server_would_refuse(text: str, says: str) -> None:
@@ -79,6 +87,20 @@ def test_what_llama_server_would_refuse(text: str, says: str) -> None:
 
 def test_any_gpus_name_goes_by_its_number_where_sizes_were_given() -> None:
     assert [o.device for o in parse("a=CUDA1,b=CPU", ("GPU0", "GPU1"))] == ["GPU1", "RAM"]
+
+
+def test_rpc_buffers_have_addresses_and_names_any_case() -> None:
+    devices = ("RPC0", "CUDA0")
+    text = "a=RPC0[127.0.0.1:50052],b=cuda0"
+    assert [o.device for o in parse(text, devices)] == ["RPC0", "CUDA0"]
+    assert named_device("rpc0", devices) == "RPC0"
+    assert named_device("CUDA1", devices) is None
+
+
+def test_posix_classes_are_patterns_of_llama_cpp(folder: Path) -> None:
+    path = build(folder, "qwen3-30b-a3b")
+    by_class = weights(path, *parse(r"blk\.[[:digit:]]+\.ffn_.*exps=CPU", ("CUDA0",)))
+    assert by_class == weights(path, Override(EXPERTS, "RAM"))
 
 
 def test_experts_in_ram_may_stay_on_disk_unless_memory_is_locked(folder: Path) -> None:

@@ -23,7 +23,8 @@ from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.formats import ELSEWHERE, FORMATS
 from specllama.formats.beyond import rpc_arguments
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.serving.scope import scope_of
 from specllama.serving.tune import AUTO, Wanted, quick_task
 from specllama.tuning import results

@@ -23,7 +23,8 @@ from specllama.cli.planned_lines import planned_lines
 from specllama.cli.probe_lines import run_line
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.errors import UsageError
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.prompts import read_prompts
 from specllama.serving.probe import Asked, Probed, planned
 from specllama.serving.scope import Scope

@@ -15,6 +15,8 @@ from specllama.planning.choose import Choice
 from specllama.planning.files import adapters, named
 from specllama.planning.plan import make_plan
 from specllama.planning.refusals import check, limits, suited
+from specllama.planning.theirs import sized, wished
+from specllama.planning.wish import Wish
 from tests import help_render
 from tests.support import MODELS
 
@@ -72,7 +74,7 @@ def test_more_slots_than_llama_cpp_has() -> None:
         check(replace(SETTINGS, parallel=257), options())
 
 
-@pytest.mark.parametrize("text", ["x", "0", "-1", "1e3", "", "9999999999999"])
+@pytest.mark.parametrize("text", ["x", "-1", "1e3", "", "1.5"])
 def test_batches_that_are_no_numbers(text: str) -> None:
     for name in ("-b", "-ub"):
         with pytest.raises(UsageError, match="it is a number of tokens"):
@@ -139,3 +141,26 @@ def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
     assert "-sm tensor" in " ".join(limits(target, head, options("-sm", "tensor"), own))
     assert "-sm" not in " ".join(limits(target, on, options("-sm", "tensor"), own))
     assert "LoRA" in " ".join(limits(target, on, options("--lora", "a.gguf"), own))
+
+
+def wished_by(*words: str) -> Wish:
+    return wished(Wish("chat", n_max=3), options(*words))
+
+
+def test_the_users_own_speculation_is_a_wish_like_ours() -> None:
+    found = wished_by(
+        "--spec-type", "none,draft-simple", "-md", "d.gguf", "--spec-draft-n-max", "64"
+    )
+    assert (found.method, found.draft, found.n_max) == ("draft-simple", Path("d.gguf"), 64)
+    assert wished_by("--spec-type", "none").method == "none"
+    assert wished_by("--spec-type", "what-is-new").method is None
+    assert wished_by() == Wish("chat", n_max=3)
+
+
+def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:
+    words = ("--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "100", "-b", "64")
+    spec = sized(COPIES, options(*words))
+    assert spec is not None
+    assert spec.ngram == NgramSizes(2, 100)
+    with pytest.raises(UsageError, match="-b 64 is too small"):
+        suited(Choice(spec, ""), options(*words), 1)

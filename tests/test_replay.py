@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from specllama.cli.replay_lines import below_table, data
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
-from specllama.planning.prepare import Wish
+from specllama.planning.wish import Wish
 from specllama.prompts import read_prompts
 from specllama.serving.probe import Asked, planned
 from specllama.serving.replay import Replay, planned_replay, replay

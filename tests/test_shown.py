@@ -19,7 +19,7 @@ from specllama.cli.probe_plots import measured_sizes, ngram_table, verify_line
 from specllama.cli.render import Bar
 from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning_lines
 from specllama.engine.settings import NgramSizes, Settings
-from specllama.planning.prepare import Wish
+from specllama.planning.wish import Wish
 from specllama.serving.launch import Launch
 from specllama.serving.probe import Asked, Probed, planned
 from specllama.serving.tune import Outcome

@@ -19,7 +19,7 @@ import pytest
 from specllama.engine import process
 from specllama.engine.command import Command
 from specllama.engine.settings import Settings
-from specllama.planning.prepare import Wish
+from specllama.planning.wish import Wish
 from specllama.serving import probe as probing
 from specllama.serving.probe import Asked
 from specllama.stop import ALL, INTERRUPT, Stopped, held, ignore_from_now, stop_on_signals

@@ -47,7 +47,7 @@ def advise(
     """Say why MODEL is served with or without speculation, and what would change that."""
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
-    from specllama.planning.prepare import Wish
+    from specllama.planning.wish import Wish
     from specllama.prompts import read_prompts
     from specllama.serving.advise import advise as asked
     from specllama.serving.price import parse_price

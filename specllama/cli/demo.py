@@ -34,7 +34,8 @@ def demo(
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError
     from specllama.logs import new_log
-    from specllama.planning.prepare import Wish, prepare
+    from specllama.planning.prepare import prepare
+    from specllama.planning.wish import Wish
     from specllama.resources import demo_model
     from specllama.serving.launch import launch
     from specllama.serving.serve import Ready, check

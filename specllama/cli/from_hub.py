@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from specllama.engine.settings import Settings
     from specllama.planning.from_hub import Here, OnHub
     from specllama.planning.plan import Plan
-    from specllama.planning.prepare import Wish
+    from specllama.planning.wish import Wish
 
 
 def resolved(

@@ -82,7 +82,8 @@ def memory(
     from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
-    from specllama.planning.prepare import Wish, prepare
+    from specllama.planning.prepare import prepare
+    from specllama.planning.wish import Wish
 
     extra = [w for o, v in (("-ctk", cache_k), ("-ctv", cache_v)) if v for w in (o, v)]
     settings = Settings(Path(target), "127.0.0.1", 8080, context=context, parallel=parallel)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from specllama.engine.settings import Settings
     from specllama.formats import Decision, Elsewhere, Written
     from specllama.planning.plan import Plan
-    from specllama.planning.prepare import Wish
+    from specllama.planning.wish import Wish
 
 Format = Enum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
 
@@ -132,7 +132,7 @@ def plan(
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
     from specllama.formats import ELSEWHERE, Elsewhere, beyond, write
-    from specllama.planning.prepare import Wish
+    from specllama.planning.wish import Wish
     from specllama.prompts import read_prompts
 
     if output is not None and to is None:

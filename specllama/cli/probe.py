@@ -195,7 +195,7 @@ def _show_unseen(printer: Printer, plan: Plan) -> None:
 def _asked(model: str, names: list[str], **given: Any) -> Any:
     """The options as what serving.probe takes."""
     from specllama.engine.settings import Settings
-    from specllama.planning.prepare import Wish
+    from specllama.planning.wish import Wish
     from specllama.serving.probe import Asked
 
     wishes = tuple(

@@ -128,7 +128,8 @@ def serve(
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError, UsageError
     from specllama.logs import new_log
-    from specllama.planning.prepare import Wish, prepare
+    from specllama.planning.prepare import prepare
+    from specllama.planning.wish import Wish
     from specllama.prompts import read_prompts
     from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run

@@ -14,7 +14,8 @@ from specllama.engine.locate import EMBEDDED, Engine
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError
 from specllama.memory.devices import LIST_TIMEOUT, parse_devices
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.resources import demo_model
 from specllama.serving.launch import LaunchFailed, launch
 from specllama.serving.serve import check

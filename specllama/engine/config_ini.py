@@ -3,12 +3,14 @@ common/arg.cpp, common_params_apply_system_config; common/preset.cpp)."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 FIRST_BUILD = 10405
-_SECTIONS = ("", "*", "default")  # the others are a router's models
+# Sections that hold for every server; the others are a router's models.
+_EVERYWHERE, _DEFAULT = ("*",), ("", "default")
 
 
 def paths(environ: Mapping[str, str]) -> list[Path]:
@@ -22,23 +24,24 @@ def paths(environ: Mapping[str, str]) -> list[Path]:
 
 
 def entries(environ: Mapping[str, str]) -> Iterator[tuple[str, str, Path]]:
-    """(key, value, file) of everything they set. A file that cannot be read sets nothing: what
-    llama-server makes of it, its log says."""
+    """(key, value, file) of everything they set, in the order in which it is applied. A file that
+    cannot be read sets nothing: what llama-server makes of it, its log says."""
     for path in paths(environ):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, ValueError):
             continue
-        yield from ((key, value, path) for key, value in parse(text))
+        found = list(parse(text))
+        for wanted in (_EVERYWHERE, _DEFAULT):  # whatever their order in the file
+            yield from ((key, value, path) for section, key, value in found if section in wanted)
 
 
-def parse(text: str) -> Iterator[tuple[str, str]]:
-    """The `key = value` lines that hold for every server."""
+def parse(text: str) -> Iterator[tuple[str, str, str]]:
+    """(section, key, value) of each line; a comment begins at # or ; anywhere."""
     section = ""
     for line in text.splitlines():
-        stripped = line.strip()
-        if stripped.startswith("[") and stripped.endswith("]"):
-            section = stripped[1:-1].strip()
-        elif "=" in stripped and stripped[0] not in ";#" and section in _SECTIONS:
-            key, value = stripped.split("=", 1)
-            yield key.strip(), value.strip()
+        stripped = re.split("[;#]", line, maxsplit=1)[0].rstrip()
+        if header := re.fullmatch(r"\[([^\]]+)\]", stripped):
+            section = header[1].lstrip()
+        elif entry := re.fullmatch(r"([A-Za-z_][\w.-]*)[ \t]*=[ \t]*(.*)", stripped):
+            yield section, entry[1], entry[2]

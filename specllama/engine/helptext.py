@@ -43,6 +43,15 @@ class Option:
         return found[1] if found else ""
 
     @property
+    def opposites(self) -> frozenset[str]:
+        """The spellings that switch it off."""
+        long = {n for n in self.names if n.startswith(("--no-", "-no-"))}
+        initials = {"".join(w[:1] for w in n[5:].split("-")) for n in long}  # --no-repack, -nr
+        short = {n for n in self.names if n[:2] == "-n" and long}
+        known = {n for n in short if f"-{n[2:]}" in self.names or n[2:] in initials}
+        return frozenset(long | known)
+
+    @property
     def arity(self) -> int:
         """How many values follow the option: one, none for a switch, two for hints
         like `FNAME SCALE`. `<tensor name pattern>=<buffer type>,...` is one value."""

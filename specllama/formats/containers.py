@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specllama.engine.capabilities import IK_LLAMA
-from specllama.engine.launch_options import Given
+from specllama.engine.given import Given
 from specllama.formats import server
 from specllama.formats.base import Decision, Unsayable
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from specllama.engine.launch_options import Given, LaunchOptions
+from specllama.engine.given import Given
+from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove

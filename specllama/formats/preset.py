@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from specllama.engine.launch_options import Given, opposites
+from specllama.engine.given import Given
 from specllama.formats import server
 from specllama.formats.base import Decision, Unsayable, Written, commented
 
@@ -59,7 +59,7 @@ def _notes(decision: Decision) -> tuple[str, ...]:
 def line(given: Given) -> tuple[str, str]:
     """(key, value) of one option, by a long spelling."""
     option, words = given.option, given.words
-    off = opposites(option)
+    off = option.opposites
     positive = [n for n in option.names if n.startswith("--") and n not in off]
     names = positive or [n for n in option.names if n not in off] or list(option.names)
     key = (words[0] if words[0] in positive else names[-1]).lstrip("-")

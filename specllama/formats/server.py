@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specllama.engine.launch_options import Given, parsed
+from specllama.engine.given import Given
+from specllama.engine.launch_options import parsed
 from specllama.formats.base import Decision, Unsayable
 
 HOST, PORT, MODEL, KEY_FILE, RPC = "--host", "--port", "--model", "--api-key-file", "--rpc"

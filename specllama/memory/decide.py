@@ -114,8 +114,8 @@ def _from_disk(q: Question, lines: Sequence[Line]) -> str:
 
 def size(n: int) -> str:
     """Bytes, as a user wants them."""
-    if n >= 100 * 1024 * MIB:
-        return f"{n / MIB / 1024:,.0f} GiB"
+    if n >= 10 * 1024 * MIB:
+        return f"{n / MIB / 1024:,.1f} GiB"
     return f"{n / MIB:,.0f} MiB" if n >= 10 * MIB else f"{n / MIB:.1f} MiB"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -133,9 +134,16 @@ def _flags(use: Use) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> str:
+    # what they say of the server is in argv already; of a draft they would say the target's
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+            env=env,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

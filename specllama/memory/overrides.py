@@ -5,6 +5,7 @@ same for the draft. Patterns are searched in tensor names, the first that is fou
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -57,31 +58,53 @@ def parse(text: str, devices: Sequence[str]) -> Iterator[Override]:
                 "For example: -ot exps=CPU",
             )
         try:
-            re.compile(pattern)
+            _compiled(pattern)
         except re.error as e:
             raise MemoryInputError(f"-ot {word!r}: {pattern!r} is no pattern ({e})") from None
-        yield Override(pattern, _device(word, buffer, devices))
+        yield Override(pattern, _buffer(word, buffer, devices))
 
 
-def _device(word: str, buffer: str, devices: Sequence[str]) -> str:
-    if buffer in devices:
-        return buffer
+def _buffer(word: str, buffer: str, devices: Sequence[str]) -> str:
+    """The device of a buffer type; RPC's are called RPC0[host:port] (ggml-rpc.cpp)."""
     if buffer.startswith("CPU"):
         return RAM
-    number = re.search(r"\d+$", buffer)
-    at = int(number[0]) if number else 0
-    given = bool(devices) and devices[0].startswith("GPU")  # --vram: any name by its number
-    if (given or buffer.startswith(("Metal", "MTL"))) and at < len(devices):
-        return devices[at]
-    known = ", ".join(("CPU", *devices))
+    remote = re.fullmatch(r"(RPC\d+)\[.+\]", buffer)
+    plain = remote[1] if remote else "" if buffer.startswith("RPC") else buffer
+    if plain and (found := named_device(plain, devices)):
+        return found
+    known = ", ".join(("CPU", *(f"{d}[HOST:PORT]" if d.startswith("RPC") else d for d in devices)))
     raise MemoryInputError(f"-ot {word!r}: there is no buffer type {buffer!r}", f"Here: {known}.")
+
+
+def named_device(name: str, devices: Sequence[str]) -> str | None:
+    """The device that a user means: by its name, in upper or lower case (ggml-backend-reg.cpp);
+    by its number where --vram gave the sizes, and on Metal, whose buffers have other names."""
+    for device in devices:
+        if device.lower() == name.lower():
+            return device
+    number = re.search(r"\d+$", name)
+    at = int(number[0]) if number else 0
+    given = bool(devices) and devices[0].startswith("GPU")
+    return devices[at] if (given or name[:3] in ("Met", "MTL")) and at < len(devices) else None
+
+
+# std::regex has POSIX classes, Python has not.
+_CLASSES = {"digit": r"\d", "alpha": "a-zA-Z", "alnum": "a-zA-Z0-9", "space": r"\s", "w": r"\w"}
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """llama.cpp's (ECMAScript) pattern as Python has it. Raises re.error."""
+    text = re.sub(r"\[:(\w+):\]", lambda m: _CLASSES.get(m[1], m[0]), pattern)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # "[[" is no set in either
+        return re.compile(text, re.ASCII)
 
 
 def moved(m: ModelInfo, overrides: Sequence[Override]) -> tuple[Moved, ...]:
     """What these overrides do to the model. () where there are none; the header is read again."""
     if not overrides:
         return ()
-    rules = [(re.compile(o.pattern), o.device) for o in overrides]
+    rules = [(_compiled(o.pattern), o.device) for o in overrides]
     sums: dict[tuple[int, str], tuple[int, int]] = {}
     for t in tensors(m.shards):
         device = next((d for rule, d in rules if rule.search(t.name)), None)

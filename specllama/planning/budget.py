@@ -179,19 +179,28 @@ def _ngram(others: Sequence[Alternative], user: LaunchOptions, machine: Machine)
 
 
 def applied(
-    b: Budget, option: Option, choice: Choice, settings: Settings, caps: Capabilities
+    b: Budget,
+    option: Option,
+    choice: Choice,
+    settings: Settings,
+    user: LaunchOptions,
+    caps: Capabilities,
 ) -> tuple[Choice, Settings]:
     """Choice and settings that bring `option` about."""
     if option.use.context != needs.context_of(b.question.target, settings, LaunchOptions()):
         settings = replace(settings, context=option.use.context)
     if option is not b.asked:
         choice = _instead(b, option, choice)
-    spec, target = equipped(b, choice.speculation, choice.draft, caps)
+    spec, target = equipped(b, choice.speculation, choice.draft, user, caps)
     return replace(choice, speculation=spec), replace(settings, fit_target=target)
 
 
 def equipped(
-    b: Budget, spec: Speculation | None, draft: ModelInfo | None, caps: Capabilities
+    b: Budget,
+    spec: Speculation | None,
+    draft: ModelInfo | None,
+    user: LaunchOptions,
+    caps: Capabilities,
 ) -> tuple[Speculation | None, tuple[int, ...]]:
     """A speculation with what its file needs on GPUs: its layers said outright (left to itself
     it may land on the CPU), and the MiB for --fit to leave free: what the sum leaves free, with
@@ -202,7 +211,7 @@ def equipped(
         if spec.draft_layers is None:
             spec = replace(spec, draft_layers=str(len(draft.layout.blocks) + 1))
         if not _fit_knows(draft, caps):
-            drafting = Drafting(spec.methods, draft, spec.n_max)
+            drafting = needs.drafting_of(spec, draft, user, b.question.machine)
             lines = b.question.lines(b.chosen.use, drafting)
             own = per_device([line for line in lines if line.who == "draft"])
     margins = {g.name: MARGIN if g.source == "--vram" else g.margin for g in gpus}

@@ -29,7 +29,7 @@ def _files(name: str, value: str) -> Iterator[Path]:
     if "lora" not in name and "control" not in name:
         yield Path(value)
         return
-    for word in value.split(","):
+    for word in value.split(",") if value else ("",):
         path = Path(word)
         yield Path(re.sub(r":[-+.\d]+$", "", word)) if not path.exists() else path
 

@@ -26,8 +26,9 @@ from specllama.memory.devices import Machine, machine, parse_sizes
 from specllama.planning import needs
 from specllama.planning.choose import parse_methods
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish, prepare, usable_engine
+from specllama.planning.prepare import prepare, usable_engine
 from specllama.planning.room import USUAL_CONTEXT
+from specllama.planning.wish import Wish
 
 _SPARE = 2**30  # bytes left free on the disk
 

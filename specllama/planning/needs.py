@@ -7,17 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.capabilities import Answer, Capabilities
-from specllama.engine.launch_options import Given, LaunchOptions
+from specllama.engine.given import Given
+from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
 from specllama.gguf import GgufError, ModelInfo, inspect
 from specllama.memory.devices import MIB, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import Drafting, Line
-from specllama.memory.overrides import DENSE, EXPERTS, Override, first_layers, moved, parse
+from specllama.memory.overrides import (
+    DENSE,
+    EXPERTS,
+    Override,
+    first_layers,
+    moved,
+    named_device,
+    parse,
+)
 from specllama.memory.place import RAM
 from specllama.memory.use import Use
 from specllama.planning.files import adapters
 
+_ANY = 2**31  # -ub 0: as many as -b
 _UNKNOWN_CONTEXT = 4096  # llama.cpp's least, for a model that does not say its own
 
 
@@ -37,7 +47,7 @@ def use_of(
         parallel=settings.parallel,
         unified=user.on("--kv-unified"),
         batch=max(1, _number(user, _default(caps, "-b", 2048), "-b", "--batch-size")),
-        ubatch=max(1, _number(user, _default(caps, "-ub", 512), "-ub", "--ubatch-size")),
+        ubatch=_number(user, _default(caps, "-ub", 512), "-ub", "--ubatch-size") or _ANY,
         cache_k=user.value("-ctk") or "f16",
         cache_v=user.value("-ctv") or "f16",
         flash=(user.value("-fa") or "auto") not in ("off", "0", "false", "disabled"),
@@ -45,17 +55,20 @@ def use_of(
         outputs=settings.parallel if few else None,
         mtp=always,
         gpu_layers=_layers(user.value("-ngl")),
-        moved=moved(target, overrides(user, machine, draft=False)),
+        moved=moved(target, overrides(target, user, machine)),
         mapped=mapped(user),
         kv_on_gpu=not user.on("--no-kv-offload"),
     )
 
 
-def overrides(user: LaunchOptions, machine: Machine, draft: bool) -> tuple[Override, ...]:
-    """Tensors that the user keeps elsewhere, in the order of their options; with `draft`, the
-    draft's. Raises MemoryInputError for patterns that cannot be."""
+def overrides(
+    m: ModelInfo, user: LaunchOptions, machine: Machine, draft: bool = False
+) -> tuple[Override, ...]:
+    """Tensors of a model that the user keeps elsewhere, in the order of their options; with
+    `draft`, by the draft's options. Raises MemoryInputError for patterns that cannot be."""
     out: list[Override] = []
     patterns, all_experts, experts, dense = _OVERRIDES[draft]
+    layers = len(m.layout.blocks)
     for flag in user.flags:
         names, value = set(flag.option.names), flag.words[-1]
         if patterns in names:
@@ -63,9 +76,9 @@ def overrides(user: LaunchOptions, machine: Machine, draft: bool) -> tuple[Overr
         elif all_experts in names:
             out.append(Override(EXPERTS, RAM))
         elif experts in names:
-            out += first_layers(_count(flag), EXPERTS)
+            out += first_layers(min(_count(flag), layers), EXPERTS)
         elif dense in names:
-            out += first_layers(_count(flag), DENSE)
+            out += first_layers(min(_count(flag), layers), DENSE)
     return tuple(out)
 
 
@@ -102,7 +115,7 @@ def mapped(user: LaunchOptions) -> bool:
     """Whether weights in RAM are pages of the file (llama.cpp's default), which the system
     reads when they are used and may drop."""
     mode = user.value("--load-mode") or ""
-    locked = user.on("--mlock") or user.on("--no-mmap")
+    locked = user.on("--mlock") or user.on("--no-mmap") or user.on("--direct-io")
     return not locked and mode in ("", "auto", "mmap")
 
 
@@ -127,15 +140,15 @@ def drafting_of(
         cache_k=user.value("-ctkd") or spec.cache_type or "f16",
         cache_v=user.value("-ctvd") or spec.cache_type or "f16",
         gpu_layers=_layers(user.value("-ngld") or spec.draft_layers),
-        moved=moved(draft, overrides(user, machine, draft=True)) if draft is not None else (),
-        devices=_devices(user.value("-devd")),
+        moved=moved(draft, overrides(draft, user, machine, draft=True)) if draft else (),
+        devices=_devices("-devd", user, machine),
     )
 
 
 def chosen_devices(machine: Machine, user: LaunchOptions) -> Machine:
     """The GPUs the user's -dev, -sm and -mg leave."""
     gpus = machine.gpus
-    if (wanted := _devices(user.value("-dev"))) is not None:
+    if (wanted := _devices("-dev", user, machine)) is not None:
         gpus = tuple(g for w in wanted for g in gpus if g.name == w)
     if user.value("-sm") == "none" and gpus:
         main = _number(user, 0, "-mg")
@@ -143,20 +156,29 @@ def chosen_devices(machine: Machine, user: LaunchOptions) -> Machine:
     return replace(machine, gpus=gpus)
 
 
-def _devices(text: str | None) -> tuple[str, ...] | None:
-    """-dev's or -devd's list of names; None when it is not given."""
+def _devices(option: str, user: LaunchOptions, machine: Machine) -> tuple[str, ...] | None:
+    """-dev's or -devd's list of names; None when it is not given. Raises MemoryInputError for
+    one that the engine does not list: llama-server would end."""
+    text = user.value(option)
     if text is None:
         return None
-    return () if text == "none" else tuple(w.strip() for w in text.split(","))
+    words = [] if text == "none" else [w.strip() for w in text.split(",") if w.strip()]
+    found = {w: named_device(w, machine.names) for w in words}
+    for word, device in found.items():
+        if device is None:
+            known = ", ".join(machine.names) or "none"
+            raise MemoryInputError(f"{option} {word}: there is no such device", f"Here: {known}.")
+    return tuple(d for d in found.values() if d is not None)
 
 
 def split_of(user: LaunchOptions) -> tuple[float, ...]:
     """-ts's proportions; () when it is not given or is no list of numbers."""
     words = re.split(r"[,/]", user.value("-ts") or "")
     try:
-        return tuple(float(w) for w in words if w.strip())
+        shares = tuple(float(w) for w in words if w.strip())
     except ValueError:
         return ()
+    return shares if any(shares) else ()  # all zero: by free memory (llama-model.cpp)
 
 
 def projector(user: LaunchOptions, machine: Machine) -> tuple[Line, ...]:

@@ -55,7 +55,7 @@ class Plan:
         if self.budget is None or option is None:
             return None
         choice, settings = applied(
-            self.budget, option, self.choice, self.settings, self.capabilities
+            self.budget, option, self.choice, self.settings, self.user, self.capabilities
         )
         choice = replace(choice, because=f"{option.name}: {because}")
         settings = replace(settings, speculation=choice.speculation)
@@ -89,7 +89,7 @@ class Plan:
         draft = next((d for _, d in ways if d is not None and d.path == path), None)
         settings = replace(self.settings, fit_target=())
         if self.budget is not None:
-            spec, target = equipped(self.budget, spec, draft, self.capabilities)
+            spec, target = equipped(self.budget, spec, draft, self.user, self.capabilities)
             settings = replace(settings, fit_target=target)
         settings = replace(settings, speculation=spec)
         return replace(
@@ -109,7 +109,8 @@ class Plan:
         settings = replace(self.settings, speculation=None, fit_target=())
         if self.budget is not None:
             settings = replace(
-                settings, fit_target=equipped(self.budget, None, None, self.capabilities)[1]
+                settings,
+                fit_target=equipped(self.budget, None, None, self.user, self.capabilities)[1],
             )
         return replace(
             self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from specllama import workloads
@@ -30,23 +30,8 @@ from specllama.planning.needs import context_of
 from specllama.planning.plan import Plan, make_plan
 from specllama.planning.prompt_cache import prompt_cache
 from specllama.planning.refusals import check, limits, suited
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user asked of speculation; None where they left it to specllama. `vram`:
-    sizes to plan for. `prefer`: speed or context. `exact`: an unknown memory is an error."""
-
-    workload: str
-    draft: Path | None = None
-    method: str | None = None
-    n_max: int | None = None
-    p_min: float | None = None
-    draft_layers: str | None = None
-    draft_cache: str | None = None
-    vram: str | None = None
-    prefer: str | None = None
-    exact: bool = False
+from specllama.planning.theirs import sized, wished
+from specllama.planning.wish import Wish
 
 
 def prepare(
@@ -63,13 +48,14 @@ def prepare(
     when no engine can be used; a draft that does not fit is a reason in the plan."""
     workload = workloads.load(wish.workload)
     _check(wish)
-    methods = parse_methods(wish.method) if wish.method else ()
     target = target or target_info(settings.model)
-    draft = inspect(wish.draft) if wish.draft else None
     engine, capabilities = usable_engine(llama_server)
     user = read(user_args, capabilities, os.environ)
     doubtful = check_loads(target, capabilities, bool(user.values("--override-kv")))
     check(settings, user)
+    wish = wished(wish, user)
+    methods = parse_methods(wish.method) if wish.method else ()
+    draft = inspect(wish.draft) if wish.draft else None
     request = Request(
         target,
         workload,
@@ -81,6 +67,7 @@ def prepare(
         more,
     )
     choice = choose(request, capabilities)
+    choice = replace(choice, speculation=sized(choice.speculation, user))
     choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
     notes = doubtful + tuple(_unused_notes(wish, choice))
@@ -133,16 +120,16 @@ def _memory(
     have = machine(engine, vram, user.values("--rpc"))
     if have.note and wish.exact:
         raise MemoryInputError(f"{engine.label} does not say what devices it has: {have.note}")
+    if have.note:  # unknown is not "no GPU": nothing is shortened or left out for it
+        said = f"memory is not judged: {have.note}"
+        return None, replace(choice, warnings=(*choice.warnings, said)), settings
     tool = find_oracle(engine)
     found = budget(target, choice, settings, user, caps, have, wish.prefer, tool)
-    choice, settings = applied(found, found.chosen, choice, settings, caps)
+    choice, settings = applied(found, found.chosen, choice, settings, user, caps)
     cache, settings = prompt_cache(found, settings, user, caps)
     found = replace(found, prompt_cache=cache)
     if cache is not None and cache.said:
         choice = replace(choice, warnings=(*choice.warnings, cache.said))
-    if have.note:
-        said = f"its devices are not known, only RAM is counted: {have.note}"
-        choice = replace(choice, warnings=(*choice.warnings, said))
     if have.unreached:
         said = f"no RPC server answers at {', '.join(have.unreached)}: llama.cpp goes on without"
         choice = replace(choice, warnings=(*choice.warnings, said))

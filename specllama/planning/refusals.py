@@ -35,8 +35,10 @@ def check(settings: Settings, user: LaunchOptions) -> None:
         )
     for name in ("--batch-size", "--ubatch-size"):
         text = user.value(name)
-        if text is not None and (not re.fullmatch(r"\d{1,9}", text) or int(text) < 1):
-            raise UsageError(f"{name} {text}: it is a number of tokens, 1 or more")
+        if text is not None and (
+            not re.fullmatch(r"\d{1,9}", text) or int(text) < (name == "--batch-size")
+        ):
+            raise UsageError(f"{name} {text}: it is a number of tokens")
     for name, file in named(user):
         if not os.path.isfile(file):
             raise UsageError(f"{name} {file}: there is no such file")

@@ -98,6 +98,6 @@ def _doubt(plan: Plan, method: str) -> str:
 
 def _experts_on_cpu(plan: Plan) -> bool:
     """Whether the user keeps routed experts in RAM beside layers on a GPU."""
-    if plan.budget is None:
+    if plan.budget is None or not plan.budget.question.machine.gpus:
         return False
     return any(x.experts and x.device == RAM for x in plan.budget.question.use.moved)

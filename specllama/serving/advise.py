@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from specllama.engine.client import Prompt
 from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.serving.changes import Change, changes
 from specllama.serving.price import Cost, Price, cost_of
 from specllama.serving.scope import own_types, scope_of

@@ -13,7 +13,7 @@ from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
 from specllama.formats.elsewhere import concurrency
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish
+from specllama.planning.wish import Wish
 from specllama.serving.scope import own_types
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.results import Result

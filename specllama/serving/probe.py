@@ -10,7 +10,8 @@ from specllama.engine.client import Prompt
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish, prepare
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
 from specllama.serving.lab import Lab
 from specllama.serving.scope import Scope, held, own_types, subject, task, worth
 from specllama.stop import ALL, stop_on_signals

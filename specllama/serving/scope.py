@@ -14,13 +14,14 @@ from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.client import Prompt
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
 from specllama.engine.launch_options import is_number
-from specllama.engine.settings import NgramSizes, Speculation
+from specllama.engine.settings import Speculation
 from specllama.gguf import ModelInfo
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
-from specllama.planning.prepare import Wish
 from specllama.planning.refusals import batch
+from specllama.planning.theirs import sizes
 from specllama.planning.ways import Way, ways
+from specllama.planning.wish import Wish
 from specllama.tuning import results
 from specllama.tuning.ngrams import MOST_COPIED
 from specllama.tuning.results import Subject
@@ -72,6 +73,8 @@ def scope_of(wish: Wish) -> Scope:
 def held(plan: Plan, scope: Scope) -> Scope:
     """The scope with what the user's own arguments after `--` hold fast."""
     length = plan.user.value("--spec-draft-n-max") or plan.user.value("--draft-max") or ""
+    if plan.user.value("--model-draft") is not None:
+        scope = replace(scope, named=True)
     least = plan.user.value("--spec-draft-p-min") or plan.user.value("--draft-p-min")
     if is_number(length) and int(length) > 0:
         scope = replace(scope, lengths=(int(length),))
@@ -125,25 +128,7 @@ def copying(plan: Plan, scope: Scope) -> tuple[Speculation, ...]:
         wanted: Sequence[str] = named
     else:
         wanted = [m for m in _NGRAMS if not check_methods(plan.capabilities, [m])]
-    return tuple(Speculation((m,), ngram=_sizes(plan, m)) for m in wanted)
-
-
-def _sizes(plan: Plan, method: str) -> NgramSizes:
-    """The sizes that run when nothing is tuned: the user's own after `--`, else the profile's."""
-    n, m = f"--spec-{method}-size-n", f"--spec-{method}-size-m"
-    if method == "ngram-mod":
-        n, m = "--spec-ngram-mod-n-match", "--spec-ngram-mod-n-max"
-    usual = plan.workload.ngram
-    return replace(
-        usual,
-        n=_number(plan, usual.n, n, "--spec-ngram-size-n"),
-        m=_number(plan, usual.m, m, "--spec-ngram-size-m"),
-    )
-
-
-def _number(plan: Plan, usual: int, *names: str) -> int:
-    given = next((v for name in names if (v := plan.user.value(name)) is not None), "")
-    return int(given) if is_number(given) and int(given) > 0 else usual
+    return tuple(Speculation((m,), ngram=sizes(plan.workload.ngram, m, plan.user)) for m in wanted)
 
 
 def own_types(plan: Plan) -> bool:

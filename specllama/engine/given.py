@@ -1,0 +1,128 @@
+"""One option as a user gave it, and the options that come from outside the command line:
+LLAMA_ARG_* variables and config.ini, read as llama.cpp reads them (common/arg.cpp, b11434)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from specllama.engine import config_ini
+from specllama.engine.capabilities import Capabilities
+from specllama.engine.helptext import Option
+from specllama.errors import UsageError
+
+MODEL_OPTIONS = frozenset(
+    ("--model", "--model-url", "--hf-repo", "--hf-file", "--docker-repo", "--models-dir")
+)
+# Variables that would change speculation or the number of slots behind our back; some are fatal
+# (arg.cpp: a removed option keeps its variable and throws).
+_OURS_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
+_OURS = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
+# Variables that specllama's own --host, --port and -c read (cli/options.py).
+_STANDS_FOR = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_CTX_SIZE"}
+# In config.ini: what our own arguments replace, and what none takes back.
+_REPLACED = {"--model", "--host", "--port", "--parallel"}
+_STAYS = (MODEL_OPTIONS - _REPLACED) | {
+    "--spec-type",
+    "--spec-default",
+    "--model-draft",
+    "--hf-repo-draft",
+}
+_TRUE = {"on", "enabled", "true", "1"}  # arg.cpp, is_truthy
+_FALSE = {"off", "disabled", "false", "0"}
+_SHORT_VARIABLES = {"--batch-size": "LLAMA_ARG_BATCH", "--ubatch-size": "LLAMA_ARG_UBATCH"}
+
+
+@dataclass(frozen=True)
+class Given:
+    """One option with the words that ask for it. `source`: the variable or file it comes from,
+    "" = it is an argument after `--`."""
+
+    option: Option
+    words: tuple[str, ...]
+    source: str = ""
+
+
+def variables(environ: Mapping[str, str], caps: Capabilities) -> tuple[list[Given], dict[str, str]]:
+    """(the variables that llama-server would read, as options; those it must not see)."""
+    given: list[Given] = []
+    ignored: dict[str, str] = {}
+    by_variable = _by_variable(caps)
+    for name in sorted(n for n in environ if n.startswith("LLAMA_ARG_")):
+        value = environ[name].strip()
+        option = by_variable.get(name)
+        names = set(option.names) if option is not None else set()
+        if name in _OURS or name.startswith(_OURS_PREFIXES):
+            ignored[name] = ""
+        elif name in _STANDS_FOR:
+            continue  # specllama's own option has read it
+        elif names & MODEL_OPTIONS:
+            ignored[name] = "the model is specllama's first argument"
+        elif not value:
+            ignored[name] = "empty"  # of most options llama-server would end with an error
+        elif option is not None and not option.removed:
+            words = _words(option, name, value)
+            if words:
+                given.append(Given(option, words, name))
+        else:
+            ignored[name] = "unknown to this build"
+    return given, ignored
+
+
+def configured(environ: Mapping[str, str], caps: Capabilities) -> Iterator[Given]:
+    """What config.ini sets, where this build reads it (the embedded engine does not). Raises
+    UsageError for what no argument takes back: speculation, so that nothing could be measured
+    against it, and another model."""
+    if caps.at_least < config_ini.FIRST_BUILD or not any(o.env for o in caps.options):
+        return
+    by_variable = _by_variable(caps)
+    for key, value, file in config_ini.entries(environ):
+        option = by_variable.get(key) or caps.find(f"--{key}") or caps.find(f"-{key}")
+        if option is None or not value or _REPLACED & set(option.names):
+            continue
+        words = _words(option, str(file), value, off=f"--{key}" in option.opposites)
+        if words and not (_STAYS & set(option.names) and words[-1] != "none"):
+            yield Given(option, words, str(file))
+        elif words:
+            raise UsageError(
+                f"{file} sets {key}: every server gets that, whatever is chosen here",
+                "Take it out of that file.",
+            )
+
+
+def _by_variable(caps: Capabilities) -> dict[str, Option]:
+    """Variable → its option, with the LLAMA_ARG_NO_ form of options that have an opposite. The
+    embedded engine names none: there by llama.cpp's habit of naming them."""
+    told = any(o.env for o in caps.options)
+    out: dict[str, Option] = {}
+    for option in caps.options:
+        longest = max(
+            (n for n in option.names if n.startswith("--") and not n.startswith("--no-")),
+            key=len,
+            default="",
+        )
+        usual = "LLAMA_ARG_" + longest[2:].replace("-", "_").upper()
+        name = option.env if told else _SHORT_VARIABLES.get(longest, usual)
+        if name:
+            out[name] = option
+            if not option.hint:
+                out[name.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")] = option
+    return out
+
+
+def _words(option: Option, source: str, value: str, off: bool = False) -> tuple[str, ...]:
+    """The arguments that do what a variable (or a line of config.ini) does; () when that is
+    nothing. `off`: it names the option's opposite."""
+    if option.arity:
+        long = next((n for n in reversed(option.names) if n.startswith("--")), option.names[0])
+        return (long, value) if option.arity == 1 else ()
+    opposite = option.opposites
+    negated = source.startswith("LLAMA_ARG_NO_") and source != option.env  # by any value
+    if not negated and value not in _TRUE | _FALSE:
+        raise UsageError(f"{source}: {value!r} is neither on nor off", "Correct it, or unset it.")
+    positive = [n for n in option.names if n not in opposite]
+    if not positive:  # only --no-mmap, as it was once
+        return option.names[-1:] if value in _TRUE else ()
+    if negated or off == (value in _TRUE):
+        return tuple(sorted(opposite, key=len)[-1:])
+    return tuple(positive[-1:])

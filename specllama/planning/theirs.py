@@ -1,0 +1,64 @@
+"""What the user's own options say of speculation, as wishes: `-- -md FILE` is `--draft FILE`,
+`-- --spec-type T` is `--method T`, so that everything decided knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from specllama.engine.launch_options import LaunchOptions, is_number
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.errors import UsageError
+from specllama.planning.choose import parse_methods
+from specllama.planning.wish import Wish
+
+
+def wished(wish: Wish, user: LaunchOptions) -> Wish:
+    """The wish, with what the user's own options hold in place of what they left open."""
+    types = user.value("--spec-type")
+    if types is not None:
+        wish = replace(wish, method=_method(types) or wish.method)
+        if "draft-" not in (wish.method or "draft-"):
+            wish = replace(wish, draft=None)  # theirs win, and theirs need none
+    draft = user.value("--model-draft") or user.value("-md")
+    if draft is not None:
+        wish = replace(wish, draft=Path(draft))
+    length = user.value("--spec-draft-n-max") or user.value("--draft-max") or ""
+    if is_number(length) and int(length) > 0:
+        wish = replace(wish, n_max=int(length))
+    return wish
+
+
+def _method(types: str) -> str | None:
+    """The user's --spec-type as --method; None for what only llama-server can judge."""
+    words = [w for w in types.split(",") if w != "none"] or ["none"]
+    try:
+        parse_methods(",".join(words))
+    except UsageError:
+        return None
+    return ",".join(words)
+
+
+def sizes(usual: NgramSizes, method: str, user: LaunchOptions) -> NgramSizes:
+    """The n-gram sizes that run when nothing is tuned: the user's own, else the profile's."""
+    n, m = f"--spec-{method}-size-n", f"--spec-{method}-size-m"
+    if method == "ngram-mod":
+        n, m = "--spec-ngram-mod-n-match", "--spec-ngram-mod-n-max"
+    return replace(
+        usual,
+        n=_number(user, usual.n, n, "--spec-ngram-size-n"),
+        m=_number(user, usual.m, m, "--spec-ngram-size-m"),
+    )
+
+
+def sized(spec: Speculation | None, user: LaunchOptions) -> Speculation | None:
+    """A speculation with the user's own n-gram sizes."""
+    method = next((m for m in spec.methods if m.startswith("ngram-")), "") if spec else ""
+    if spec is None or spec.ngram is None or not method:
+        return spec
+    return replace(spec, ngram=sizes(spec.ngram, method, user))
+
+
+def _number(user: LaunchOptions, usual: int, *names: str) -> int:
+    given = next((v for name in names if (v := user.value(name)) is not None), "")
+    return int(given) if is_number(given) and int(given) > 0 else usual
