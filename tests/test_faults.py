@@ -207,8 +207,8 @@ def _as(to: Path, arch: str, drop: Sequence[str] = (), **more: Any) -> Path:
     """The target under another architecture's name."""
     keys = ("context_length", "embedding_length", "block_count")
     known = inspect(TARGET)
-    numbers = (known.context_length, known.embedding_length, known.layers)
-    fields = {f"{arch}.{k}": n for k, n in zip(keys, numbers, strict=True)}
+    numbers = (known.context_length or 0, known.embedding_length, known.layers)
+    fields: dict[str, Any] = {f"{arch}.{k}": n for k, n in zip(keys, numbers, strict=True)}
     fields |= {"general.architecture": arch} | more.pop("fields", {})
     return edited(TARGET, to, fields, drop, **more)
 
