@@ -32,6 +32,7 @@ from specllama.formats import (
     FORMATS,
     Decision,
     Unsayable,
+    commands,
     llama_swap,
     powershell,
     preset,
@@ -39,6 +40,7 @@ from specllama.formats import (
     write,
 )
 from specllama.formats.base import commented
+from specllama.formats.lint import Here, fixed, lint
 from specllama.formats.server import command
 from specllama.gguf import inspect
 from specllama.planning.choose import Choice
@@ -375,3 +377,26 @@ def test_every_format_has_its_module() -> None:
     for where in FORMATS.values():
         module, _, function = where.partition(":")
         assert callable(getattr(import_module(f"specllama.formats.{module}"), function or "write"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("shell", commands.SCRIPT),
+        ("powershell", commands.WINDOWS),
+        ("llama-swap", commands.YAML),
+        ("preset", commands.PRESET),
+        ("systemd", commands.UNIT),
+        ("compose", commands.YAML),
+        ("kubernetes", commands.YAML),
+    ],
+)
+def test_lint_finds_the_server_in_what_is_written_and_nothing_wrong(
+    name: str, kind: str, made: Decision
+) -> None:
+    text = write(name, made).text.replace("llama server", "llama-server")
+    here = Here(lambda _: CAPS, lambda file: inspect(Path(file)) if Path(file).is_file() else None)
+    (linted,) = lint(text, kind, here)
+    assert linted.findings == ()
+    assert len(linted.command.words) > 10
+    assert fixed(text, kind, here) == text

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specllama.formats.lint import Builds, Linted
     from specllama.gguf import ModelInfo
 
-_LARGEST = 4 << 20  # bytes of a file that people write by hand
+_LARGEST = 1 << 20  # bytes of a file that people write by hand
 
 
 def register(app: typer.Typer) -> None:

@@ -117,10 +117,11 @@ def _program(words: Sequence[Word], i: int, text: str) -> tuple[str, int, int | 
 
 def _assignments(words: Sequence[Word]) -> Iterator[Variable]:
     """NAME=value before a program, after `export` and `env`, and behind docker's -e."""
+    leading = True
     for i, word in enumerate(words):
         before = words[i - 1].text if i else ""
-        leading = all(
-            ASSIGNMENT.match(w.text) or w.text in ("export", "env", "exec") for w in words[:i]
+        leading = leading and bool(
+            not before or ASSIGNMENT.match(before) or before in ("export", "env", "exec")
         )
         docker = before in ("-e", "--env")
         if (m := ASSIGNMENT.match(word.text)) and (leading or docker):

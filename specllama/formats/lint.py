@@ -3,7 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specllama.engine.capabilities import Capabilities
@@ -22,7 +22,9 @@ from specllama.formats.found import LLAMA, Command, Variable, edited
 from specllama.formats.lint_models import Models
 from specllama.formats.seen import look
 
-_MOST_EDITS = 200  # of one text; every finding takes one or two
+_ROUNDS = 500  # of putting right; a command takes some ten
+_AT_ONCE = 10**6
+Key = tuple[int, str, str]  # number of the command, rule, words
 Builds = Callable[[int | None], Capabilities]
 
 
@@ -59,25 +61,51 @@ def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
 def fixed(text: str, kind: str, here: Here) -> str:
     """The text with everything put right that can be; the rest of it stays as it is. A change
     after which it could not be read is not made."""
-    hopeless: set[tuple[int, str, str]] = set()
-    for _ in range(_MOST_EDITS):
+    hopeless: set[Key] = set()
+    most = _AT_ONCE
+    for _ in range(_ROUNDS):
         found = lint(text, kind, here)
-        chances = (
-            (x.command, f, (i, f.rule, f.words))
-            for i, x in enumerate(found)
-            for f in x.findings
-            if f.edits and (i, f.rule, f.words) not in hopeless
-        )
-        chance = next(chances, None)
-        if chance is None:
+        chosen = _apart(found, hopeless)[:most]
+        if not chosen:
             break
-        command, finding, key = chance
-        changed = edited(text, command, finding.edits)
+        changed = text
+        for _, command, finding in chosen:
+            changed = edited(changed, command, finding.edits)
         if _count(changed, kind) == len(found):
             text = changed
+        elif len(chosen) > 1:
+            most = 1
         else:
-            hopeless.add(key)
+            hopeless.add(chosen[0][0])
     return text
+
+
+def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, Command, Finding]]:
+    """What is put right next: a finding of each command, the last one in the text first, of
+    commands that share no part of it."""
+    out = []
+    free = float("inf")
+    order = sorted(enumerate(found), key=lambda x: _extent(x[1].command), reverse=True)
+    for number, linted in order:
+        keys = [(number, f.rule, f.words) for f in linted.findings]
+        pairs = zip(keys, linted.findings, strict=True)
+        chance = next(((k, f) for k, f in pairs if f.edits and k not in hopeless), None)
+        end, start = _extent(linted.command)
+        if chance is not None and end <= free:
+            out.append((chance[0], linted.command, chance[1]))
+            free = start
+    return out
+
+
+def _extent(command: Command) -> tuple[int, int]:
+    """(end, start) of all that a change may touch."""
+    if command.scalar is not None:
+        places = [(command.scalar.start, command.scalar.end)]
+    else:
+        places = [(w.start, w.end) for w in command.words]
+    places += [(v.start, v.end) for v in command.variables if v.in_text]
+    places = places or [(command.begin, command.begin)]
+    return max(end for _, end in places), min(start for start, _ in places)
 
 
 def _count(text: str, kind: str) -> int:

@@ -229,7 +229,9 @@ def find(name: str, caps: Capabilities) -> Option | None:
     usable = caps.find(name)
     if usable is not None:
         return usable
-    return next((o for o in caps.options if name in o.names or (o.env and o.env == name)), None)
+    if name.startswith("LLAMA_ARG_"):
+        return next((o for o in caps.options if o.env == name), None)
+    return next((o for o in caps.options if name in o.names), None)
 
 
 def is_option(text: str, caps: Capabilities) -> bool:
