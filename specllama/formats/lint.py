@@ -16,6 +16,7 @@ from specllama.formats import (
     lint_limits,
     lint_models,
     lint_spec,
+    lint_variables,
 )
 from specllama.formats.finding import Finding
 from specllama.formats.found import LLAMA, Command, Variable, edited
@@ -122,6 +123,7 @@ def _findings(command: Command, here: Here) -> Iterator[Finding]:
         return
     seen = look(command, here.builds(command.build))
     yield from lint_flags.findings(seen)
+    yield from lint_variables.findings(seen)
     yield from lint_dialect.findings(seen)
     yield from lint_spec.findings(seen)
     yield from lint_models.findings(seen, here.models)

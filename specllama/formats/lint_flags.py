@@ -11,7 +11,6 @@ from specllama.engine.capabilities import IK_LLAMA, MAINLINE
 from specllama.formats import builds, flags, lint_dialect
 from specllama.formats.finding import (
     ENDS,
-    NOTHING,
     WORSE,
     Edits,
     Finding,
@@ -20,7 +19,7 @@ from specllama.formats.finding import (
     spec_type,
     spellings,
 )
-from specllama.formats.found import Change, Rename
+from specllama.formats.found import Change
 from specllama.formats.seen import Seen, Use, find, is_option
 
 _RULES = {
@@ -49,7 +48,6 @@ def findings(seen: Seen) -> Iterator[Finding]:
             yield from _values(seen, use)
     for number in seen.stray:
         yield _stray(seen, number)
-    yield from _variables(seen)
 
 
 def _unknown(seen: Seen, use: Use) -> Finding:
@@ -270,31 +268,6 @@ def _stray(seen: Seen, number: int) -> Finding:
         "take it out",
         (Change(number, 1),) if known else (),
     )
-
-
-def _variables(seen: Seen) -> Iterator[Finding]:
-    build = seen.caps.build or seen.caps.at_least or builds.NEWEST
-    if seen.caps.flavour != MAINLINE or build < builds.DRAFT_FLAGS_REMOVED:
-        return
-    for v in seen.command.variables:
-        first, fix = flags.gone_variables().get(v.name, (build + 1, ""))
-        if build >= first:
-            why = f"llama-server ignores it from b{first} on"
-            yield Finding("renamed-variable", NOTHING, f"{v.name}={v.value}", why, fix)
-        name = flags.variables().get(v.name)
-        if name is None:
-            continue
-        fatal = v.name in ("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_DRAFT_MIN")
-        yield Finding(
-            "fatal-variable" if fatal else "renamed-variable",
-            ENDS if fatal else NOTHING,
-            f"{v.name}={v.value}",
-            "llama-server reads it and ends: it stands for an option that was removed"
-            if fatal
-            else f"it was renamed in b{builds.DRAFT_FLAGS_REMOVED}: llama-server ignores it",
-            f"{name}={v.value}" if v.in_text else f"unset {v.name}",
-            (Rename(v, name),) if v.in_text else (),
-        )
 
 
 def _as_words(seen: Seen, edits: Edits) -> str:

@@ -1,0 +1,36 @@
+"""LLAMA_ARG_* variables that end llama-server, or that it ignores by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specllama.engine.capabilities import MAINLINE
+from specllama.formats import builds, flags
+from specllama.formats.finding import ENDS, NOTHING, Finding
+from specllama.formats.found import Rename
+from specllama.formats.seen import Seen
+
+
+def findings(seen: Seen) -> Iterator[Finding]:
+    build = seen.caps.build or seen.caps.at_least or builds.NEWEST
+    if seen.caps.flavour != MAINLINE or build < builds.DRAFT_FLAGS_REMOVED:
+        return
+    for v in seen.command.variables:
+        first, fix = flags.gone_variables().get(v.name, (build + 1, ""))
+        if build >= first:
+            why = f"llama-server ignores it from b{first} on"
+            yield Finding("renamed-variable", NOTHING, f"{v.name}={v.value}", why, fix)
+        name = flags.variables().get(v.name)
+        if name is None:
+            continue
+        fatal = v.name in ("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_DRAFT_MIN")
+        yield Finding(
+            "fatal-variable" if fatal else "renamed-variable",
+            ENDS if fatal else NOTHING,
+            f"{v.name}={v.value}",
+            "llama-server reads it and ends: it stands for an option that was removed"
+            if fatal
+            else f"it was renamed in b{builds.DRAFT_FLAGS_REMOVED}: llama-server ignores it",
+            f"{name}={v.value}" if v.in_text else f"unset {v.name}",
+            (Rename(v, name),) if v.in_text else (),
+        )
