@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from specllama.engine import embedded
 from specllama.engine.capabilities import describe
 from specllama.engine.client import Client
-from specllama.engine.embedded_options import options
+from specllama.engine.embedded_options import API_KEY_ENV, options
 from specllama.engine.helptext import parse_options, parse_version
 from specllama.planning.plan import free_port
 from tests.support import MODELS
@@ -61,7 +62,7 @@ def test_list_devices() -> None:
         (["-m", "x.gguf", "-ot", "exps=GPU9"], "unknown buffer type"),
         (["-m", "x.gguf", "-ot", "exps"], "invalid value"),
         (["-m", "x.gguf", "-ncmoe", "-1"], "negative"),
-        (["-m", "x.gguf", "-ncmoe", "99999999999"], "no model has so many blocks"),
+        (["-m", "x.gguf", "-ncmoe", "99999999999"], "larger than an int"),
         (["-m", "x.gguf", "-ts", "1,x"], "not a number"),
         (["-m", "x.gguf", "-ts", ",".join("1" * 200)], "200 shares for 128 devices"),
         (["-m", "x.gguf", "-sm", "half"], "not one of"),
@@ -84,12 +85,12 @@ def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
 ) -> None:
     port = free_port("127.0.0.1", 0)
     keys = tmp_path / "keys"
-    keys.write_text("k1\n")
+    keys.write_text("# old\n\nk1 \nk2\n")
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}")
     flags = (
         f"-a tiny -c 512 -n 64 -b 256 -ub 128 -np 1 -kvu -t 1 -tb 1 -ngl 0 -fa off -ctk f16 -ctv f16 "
-        f"-lm mmap --no-repack -fit off -fitc 512 --no-warmup -lv 3 --swa-full --cache-ram 0 "
+        f"-lm mmap --no-repack -fit disabled -ncmoe 999 -fitc 512 --no-warmup -lv 3 --swa-full --cache-ram 0 "
         f"--host 127.0.0.1 --port {port} --api-key-file {keys} --metrics --slots --props --jinja "
         f"--chat-template-file {template} -s 1 --temp 0 --top-k 40 --top-p 0.9 --min-p 0.1 "
         "--spec-type draft-simple,ngram-mod -ngld 0 -ctkd f16 -ctvd f16 -td 1 -tbd 1 "
@@ -98,9 +99,10 @@ def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
         "--spec-ngram-simple-size-m 8 --spec-ngram-map-k4v-min-hits 2"
     ).split()
     argv = [*ARGV, "-m", MODELS / "target.gguf", "-md", MODELS / "draft.gguf", *flags]
-    with subprocess.Popen(list(map(str, argv)), stderr=subprocess.PIPE) as server:
+    env = {**os.environ, API_KEY_ENV: "a, b"}
+    with subprocess.Popen(list(map(str, argv)), stderr=subprocess.PIPE, env=env) as server:
         try:
-            with Client(f"http://127.0.0.1:{port}", "k1") as client:
+            with Client(f"http://127.0.0.1:{port}", "a,b") as client:
                 until = time.monotonic() + 60
                 while not client.healthy():
                     assert server.poll() is None, server.stderr and server.stderr.read()
@@ -113,8 +115,12 @@ def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
                 done = client.complete("def read(self):", 16, {})
                 assert done.timings is not None
                 assert done.timings.drafted > 0
-            with Client(f"http://127.0.0.1:{port}") as stranger:
-                assert stranger.slots() is None  # no key, no answer
+            for key in ("k1", "k2", "b"):
+                with Client(f"http://127.0.0.1:{port}", key) as other:
+                    assert other.slots() is not None
+            for key in (None, "# old"):  # no key, no answer
+                with Client(f"http://127.0.0.1:{port}", key) as stranger:
+                    assert stranger.slots() is None
             server.send_signal(signum)
             assert server.wait(20) == 0
         finally:

@@ -27,6 +27,7 @@ from specllama.engine.embedded_values import (
     idle_seconds,
     integer,
     key_file,
+    key_list,
     known_spec_types,
     layers,
     load_mode,
@@ -46,9 +47,8 @@ API_KEY_ENV = "LLAMA_API_KEY"
 
 
 def apply_environment(params: Any) -> None:
-    """The one variable the embedded engine reads: the API key, kept out of `ps`."""
-    if key := os.environ.get(API_KEY_ENV):
-        params.api_keys = [key]
+    """The one variable the embedded engine reads: the API keys, kept out of `ps`."""
+    params.api_keys = key_list(os.environ.get(API_KEY_ENV, ""))
 
 
 O = EmbeddedOption  # noqa: E741 - a column of a table
@@ -92,8 +92,8 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostnames", words)),
     O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostname", str)),
     O(("--port",), "PORT", "port (default: 8080)", attribute("port", integer)),
-    O(("--api-key",), "KEY", "key clients must send (env: LLAMA_API_KEY)", attribute("api_keys", words)),
-    O(("--api-key-file",), "FNAME", "file of keys", attribute("api_keys", key_file)),
+    O(("--api-key",), "KEY", "key clients must send (env: LLAMA_API_KEY)", added("api_keys", key_list)),
+    O(("--api-key-file",), "FNAME", "file of keys", added("api_keys", key_file)),
     O(("--metrics",), "", "serve /metrics", switch("endpoint_metrics")),
     O(("--slots",), "", "serve /slots", switch("endpoint_slots"), ("--no-slots",)),
     O(("--props",), "", "allow changes by POST /props", switch("endpoint_props")),

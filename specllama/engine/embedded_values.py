@@ -11,6 +11,8 @@ from typing import Any
 Apply = Callable[[Any, str], None]  # (CommonParams, value)
 
 MOST_BLOCKS = 512  # llama.cpp, LLAMA_MAX_LAYERS
+# arg.cpp, is_truthy and is_falsey
+_ON, _OFF = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0")
 
 
 class BadValue(ValueError):
@@ -128,7 +130,11 @@ cache_type = enum(
 flash_attention = enum(
     "LLAMA_FLASH_ATTN_TYPE_",
     "llama_flash_attn_type",
-    {"on": "ENABLED", "1": "ENABLED", "off": "DISABLED", "0": "DISABLED", "auto": "AUTO"},
+    {
+        **dict.fromkeys(_ON, "ENABLED"),
+        **dict.fromkeys(_OFF, "DISABLED"),
+        **dict.fromkeys(("auto", "-1"), "AUTO"),
+    },
 )
 load_mode = enum(
     "LLAMA_LOAD_MODE_",
@@ -174,16 +180,20 @@ def known_spec_types() -> str:
 
 
 def on_off(value: str) -> bool:
-    if value.lower() not in ("on", "off", "1", "0", "true", "false"):
+    if value.lower() not in _ON + _OFF:
         raise BadValue(f"{value!r} is neither on nor off")
-    return value.lower() in ("on", "1", "true")
+    return value.lower() in _ON
+
+
+def key_list(value: str) -> list[str]:
+    """--api-key KEY,...: without the space around them, as they arrive in a header."""
+    return [key.strip() for key in value.split(",") if key.strip()]
 
 
 def key_file(value: str) -> list[str]:
-    try:
-        return [k for k in Path(value).read_text(encoding="utf-8").splitlines() if k.strip()]
-    except OSError as e:
-        raise BadValue(f"{value}: {e.strerror}") from None
+    """--api-key-file: a key in each line that does not begin with a hash."""
+    lines = text_file(value).splitlines()
+    return [line.strip() for line in lines if line.strip() and line[:1] != "#"]
 
 
 def text_file(value: str) -> str:
@@ -191,6 +201,8 @@ def text_file(value: str) -> str:
         return Path(value).read_text(encoding="utf-8")
     except OSError as e:
         raise BadValue(f"{value}: {e.strerror}") from None
+    except ValueError:
+        raise BadValue(f"{value}: it is no text") from None
 
 
 def words(value: str) -> list[str]:
@@ -220,9 +232,9 @@ def first_dense_on_cpu(value: str) -> str:
 def _first_on_cpu(value: str, names: str) -> str:
     if (count := integer(value)) < 0:
         raise BadValue(f"{value!r} is negative")
-    if count > MOST_BLOCKS:
-        raise BadValue(f"{value!r}: no model has so many blocks")
-    return ",".join(rf"blk\.{i}{names}=CPU" for i in range(count))
+    if count >= 2**31:
+        raise BadValue(f"{value!r} is larger than an int")
+    return ",".join(rf"blk\.{i}{names}=CPU" for i in range(min(count, MOST_BLOCKS)))
 
 
 def adapters(value: str) -> list[Any]:
