@@ -52,29 +52,39 @@ def remove_old(folder: Path, count: int, size: int) -> None:
 
 @dataclass
 class ServerLog:
-    """One server's log, from `open` on. `begin`: where in the file this server's text begins."""
+    """One server's log, from `open` on. With --log others may write there, before or meanwhile,
+    and cut it back, too: `_first`, this server's first line, tells where its text begins; that
+    was at `_begin` in the file."""
 
     path: Path
-    begin: int = field(default=0, init=False)
-    _cut: bool = field(default=False, init=False)
+    _begin: int = field(default=0, init=False)
+    _first: bytes = field(default=b"", init=False)
 
-    def open(self) -> FileIO:
-        """For the server: made readable for this user only, appended to. Locked for as long as
-        the server lives, where the system has such locks. Raises OSError."""
+    def open(self, first: str) -> FileIO:
+        """For the server: made readable for this user only, appended to, with `first` as the
+        first line. Locked for as long as the server lives, where the system has such locks.
+        Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._is_file() and _size(self.path) > MOST_BYTES // 2 and not in_use(self.path):
             os.replace(self.path, _second(self.path))
         out = FileIO(self.path, "a", opener=_for_appending)
-        self.begin = out.tell() if self._is_file() else 0
-        _lock(out)
+        try:
+            self._begin = out.tell() if self._is_file() else 0
+            self._first = f"{first}\n".encode(errors="replace")
+            out.write(self._first)
+            _lock(out)
+        except OSError:
+            out.close()
+            raise
         return out
 
     def text(self, last_bytes: int) -> str:
         """The end of what this server printed; "" when it cannot be read."""
-        found = _end(self.path, last_bytes, self.begin)
-        if self._cut and len(found) < last_bytes:
-            found = _end(_second(self.path), last_bytes - len(found), 0) + found
-        return found.decode("utf-8", "replace")
+        if _part(self.path, self._begin, len(self._first)) == self._first:
+            return _end(self.path, last_bytes, self._begin).decode("utf-8", "replace")
+        found = _end(self.path, last_bytes)  # it was cut back
+        found = _end(_second(self.path), last_bytes - len(found)) + found
+        return found[max(0, found.rfind(self._first)) :].decode("utf-8", "replace")
 
     def trim(self) -> None:
         """Cuts the file back when it holds half of what is allowed. To be called now and then
@@ -83,11 +93,11 @@ class ServerLog:
         if not self._is_file() or _size(self.path) <= half:
             return
         try:
-            _copy_end(self.path, _second(self.path), half)
+            if not _copy_end(self.path, _second(self.path), half):
+                return  # somebody else was faster
             os.truncate(self.path, 0)
         except OSError:
             return
-        self.begin, self._cut = 0, True
         if self.path.parent == log_dir():
             remove_old(self.path.parent, _KEPT_LOGS, ALL_BYTES)
 
@@ -110,7 +120,16 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _end(path: Path, last_bytes: int, begin: int) -> bytes:
+def _part(path: Path, at: int, count: int) -> bytes:
+    try:
+        with path.open("rb") as f:
+            f.seek(at)
+            return f.read(count)
+    except OSError:
+        return b""
+
+
+def _end(path: Path, last_bytes: int, begin: int = 0) -> bytes:
     try:
         with path.open("rb") as f:
             size = f.seek(0, os.SEEK_END)
@@ -120,17 +139,20 @@ def _end(path: Path, last_bytes: int, begin: int) -> bytes:
         return b""
 
 
-def _copy_end(path: Path, to: Path, last_bytes: int) -> None:
-    """Raises OSError when `path` cannot be read. What cannot be kept, as on a full disk, is
-    not kept."""
+def _copy_end(path: Path, to: Path, last_bytes: int) -> bool:
+    """Whether `path` holds more than that. Raises OSError when it cannot be read. What cannot be
+    kept, as on a full disk, is not kept."""
     with path.open("rb") as source:
         size = source.seek(0, os.SEEK_END)
-        source.seek(max(0, size - last_bytes))
+        if size <= last_bytes:
+            return False
+        source.seek(size - last_bytes)
         try:
             with open(to, "wb", opener=_private) as out:
                 shutil.copyfileobj(source, out)
         except OSError:
             to.unlink(missing_ok=True)
+    return True
 
 
 def _private(path: str, flags: int) -> int:

@@ -19,7 +19,7 @@ from specllama.engine import process
 from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Settings
-from specllama.logs import in_use, log_dir, new_log, remove_old
+from specllama.logs import ServerLog, in_use, log_dir, new_log, remove_old
 from specllama.planning.prepare import prepare
 from specllama.planning.wish import Wish
 from specllama.serving import serve as serving
@@ -155,6 +155,45 @@ def test_a_large_log_of_earlier_is_put_aside_whole(tmp_path: Path, small: int) -
     server.popen.wait(10)
     assert (tmp_path / "mine.log.1").read_bytes() == b"earlier\n" * small
     assert "earlier" not in log.read_text()
+
+
+def _written(path: Path, first: str, text: str) -> ServerLog:
+    """The log of a server that printed `text`."""
+    log = ServerLog(path)
+    with log.open(first) as out:
+        out.write(text.encode())
+    return log
+
+
+def test_an_older_servers_lines_are_not_this_ones(tmp_path: Path, small: int) -> None:
+    path = tmp_path / "mine.log"
+    _written(path, "$ a", "out of memory\n" * (small // 70))
+    new = _written(path, "$ a", "loading\n" * (small // 25))
+    assert new.text(small).startswith("$ a\nloading\n")
+    new.trim()
+    assert path.stat().st_size == 0
+    assert "out of memory" in (tmp_path / "mine.log.1").read_text()
+    shown = new.text(10 * small)
+    assert shown.startswith("$ a\nloading\n")
+    assert "out of memory" not in shown
+
+
+def test_a_log_that_somebody_else_cut_back_still_tells(tmp_path: Path, small: int) -> None:
+    path = tmp_path / "both.log"
+    one = _written(path, "$ a", "one\n" * (small // 20))
+    other = _written(path, "$ b", "other\n" * (small // 18))
+    one.trim()
+    assert other.text(10 * small) == "$ b\n" + "other\n" * (small // 18)
+    with path.open("a") as out:
+        out.write("crash\n" * (small // 20))  # beyond where it began, too
+    assert other.text(10 * small).startswith("$ b\nother\n")
+    assert other.text(10 * small).endswith("crash\n")
+    assert other.text(12) == "crash\ncrash\n"
+    with path.open("a") as out:
+        out.write("more\n" * (small // 8))
+    one.trim()  # its first line is gone now
+    assert other.text(10 * small).endswith("more\n")
+    assert "other" not in other.text(10 * small)
 
 
 def test_what_is_no_file_is_never_cut(small: int) -> None:

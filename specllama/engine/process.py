@@ -88,8 +88,7 @@ def start(command: Command, log: Path) -> ServerProcess:
     """
     output = ServerLog(log)
     try:
-        out = output.open()
-        out.write(f"$ {command.display()}\n".encode(errors="replace"))
+        out = output.open(f"$ {command.display()}")
     except OSError as e:
         raise EngineError(
             f"{log}: the server's log cannot be written ({e.strerror or e})",
