@@ -14,6 +14,7 @@ from specllama.cli.render import Printer, ServeReport, engagement_line
 from specllama.engine import process
 from specllama.engine.command import Command
 from specllama.engine.errors import EngineError
+from specllama.engine.exits import explain
 from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
@@ -56,6 +57,18 @@ def test_a_signal_while_loading_counts_as_well(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_with_spec="", code=-11)
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert "it crashed (SIGSEGV)" in s.info["reason"]
+
+
+def test_a_server_that_somebody_else_ended_keeps_its_speculation(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, crash_with_spec="", code=-15)
+    done = specllama("serve", TARGET, "--tune", "off", "--port", "0", "--llama-server", fake.path)
+    assert done.returncode == 1
+    assert "did not start: somebody else ended it (SIGTERM)" in " ".join(done.stderr.split())
+    assert len(fake.starts) == 1
+    plan = prepare(Settings(TARGET, "127.0.0.1", 0), Wish("chat"), (), str(fake.path))
+    assert plan.settings.speculation is not None
+    log, report = tmp_path / "log", ServeReport(Printer())
+    assert serving._after_crash(plan, explain(-15, ""), 2, log, report) == plan
 
 
 @pytest.mark.parametrize("tune", ["off", "auto"])

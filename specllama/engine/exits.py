@@ -11,6 +11,7 @@ from specllama.engine.causes import EARLY, FILE_FAULTS, LATE, MINOR, RECOVERED, 
 
 _ANOTHER_BINARY = "Use a binary that is built for this CPU, or `--llama-server embedded`."
 _ANOTHER_WHEEL = "Use another version of xllamacpp (`pip install -U xllamacpp`), or a binary of your own with --llama-server."
+_END_US = "Nothing is wrong with it. To stop it, end specllama, which starts it again."
 _WINDOWS = {
     0xC000001D: "SIGILL",
     0xC0000005: "SIGSEGV",
@@ -67,7 +68,7 @@ def explain(exit_code: int, log: str, embedded: bool = False) -> Exit:
     if name == "SIGILL":
         return _other_cpu(embedded)
     if name in _ASKED:
-        return Exit("asked", f"somebody else ended it ({name})")
+        return Exit("asked", f"somebody else ended it ({name})", _END_US)
     end = _about_the_end(log)
     if why := _first(EARLY, end) or _file_fault(end) or _first(LATE, end):
         return why
