@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,20 @@ def test_a_line_is_judged_by_its_build() -> None:
     assert rules(old, here=on(11434)) == [
         *("removed-flag", "removed-flag", "removed-flag", "bare-flag", "no-spec-type"),
     ]
+
+
+def test_what_a_build_leaves_out_is_not_called_too_new() -> None:
+    caps = builds.capabilities()
+    without = replace(caps, options=tuple(o for o in caps.options if "--rpc" not in o.names))
+    here = Here(lambda _: without, model)
+    assert rules("llama-server -m t --rpc a:1", here=here) == ["unknown-flag"]
+
+
+def test_what_was_removed_later_is_too_new_before_it_came() -> None:
+    line = "llama-server -m t --spec-type ngram-simple --spec-ngram-size-n 8"
+    assert rules(line, here=on(6000)) == ["too-new-flag", "too-new-flag"]
+    assert rules(line, here=on(8500)) == []
+    assert rules(line, here=on(9000)) == ["removed-flag"]
 
 
 def test_md_alone_does_nothing_from_b9464_on() -> None:

@@ -52,7 +52,11 @@ def findings(seen: Seen) -> Iterator[Finding]:
 
 def _unknown(seen: Seen, use: Use) -> Finding:
     shown = seen.show(use)
-    if (wrong := seen.wrong(use)) is not None and seen.caps.flavour == MAINLINE:
+    span = builds.since(use.name) if seen.caps.flavour == MAINLINE else None
+    build = seen.caps.build or builds.NEWEST
+    early = span is not None and build < span[0]
+    wrong = seen.wrong(use)
+    if wrong is not None and seen.caps.flavour == MAINLINE and not early:
         idle = wrong.means in _ROLES and not (seen.speculates or seen.open)
         edits = (remove(use),) if idle else _translated(seen, use, wrong.means)
         fix = "take it out: nothing drafts here" if idle else _as_words(seen, edits)
@@ -68,8 +72,8 @@ def _unknown(seen: Seen, use: Use) -> Finding:
             f"two words: {name} {value}",
             (instead(use, name, value),) if fixed else (),
         )
-    if (span := builds.since(use.name)) is not None and seen.caps.flavour == MAINLINE:
-        return _of_other_builds(seen, use, span)
+    if span is not None and not span[0] <= build <= span[1]:
+        return _of_other_builds(seen, use, span, late=not early)
     known = [n for o in seen.caps.options if not o.removed for n in o.names]
     near = next(iter(difflib.get_close_matches(use.name, known, n=1, cutoff=0.75)), "")
     typo = bool(near) and difflib.SequenceMatcher(None, use.name, near).ratio() >= _TYPO
@@ -83,9 +87,8 @@ def _unknown(seen: Seen, use: Use) -> Finding:
     )
 
 
-def _of_other_builds(seen: Seen, use: Use, span: tuple[int, int]) -> Finding:
+def _of_other_builds(seen: Seen, use: Use, span: tuple[int, int], late: bool) -> Finding:
     first, last = span
-    late = (seen.caps.build or builds.NEWEST) > last
     size = _SIZE.fullmatch(use.name)
     means = _MEANS.get(use.name) or (_SIZE_MEANS[size[1]] if size else "")
     others = find(use.name, builds.capabilities(min(last, builds.NEWEST)))
