@@ -12,10 +12,12 @@ import pytest
 
 from tests.support import MODELS
 
-# A background job of a shell ignores Ctrl-C, and so would every process that a test starts: they
-# inherit what is ignored, but not a handler of ours.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, lambda *_: None)
+# A background job of a shell ignores Ctrl-C, one under nohup the end of the terminal, and so would
+# every process that a test starts: they inherit what is ignored, but not a handler of ours.
+for _name in ("SIGINT", "SIGHUP", "SIGQUIT"):
+    _signum = getattr(signal, _name, None)
+    if _signum is not None and signal.getsignal(_signum) is signal.SIG_IGN:
+        signal.signal(_signum, lambda *_: None)
 
 NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
 MODELS_ENV = "SPECLLAMA_TEST_MODELS"

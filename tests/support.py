@@ -71,7 +71,7 @@ class Serve:
         if self.popen.poll() is None:
             self.popen.terminate()
             try:
-                self.popen.wait(20)
+                self.popen.wait(60)
             except subprocess.TimeoutExpired:
                 self.popen.kill()
                 self.popen.wait()
@@ -95,7 +95,7 @@ class Serve:
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Sends the signal and returns the exit code."""
         self.popen.send_signal(signum)
-        return self.popen.wait(20)
+        return self.popen.wait(60)
 
 
 def gone(pid: int, within: float = 10) -> bool:

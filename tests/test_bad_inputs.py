@@ -180,7 +180,7 @@ serve T V -- --port 0                    | 2 | is not a port
 serve T V -- --spec-draft-n-max 20000000 | 2 | at most 512 make sense
 # ---- names of things
 serve T V --workload nope                | 2 | Workloads: agent, chat, code
-probe T V -w code,chat                   | 2 | no workload called 'code,chat'
+probe T V -w code,magic                  | 2 | magic
 memory T V -w ../code                    | 2 | Workloads: agent, chat, code
 pick-draft T V -w CODE                   | 2 | Workloads: agent, chat, code
 serve T V --method nope                  | 2 | Methods: draft-mtp

@@ -118,8 +118,8 @@ def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
             for key in ("k1", "k2", "b"):
                 with Client(f"http://127.0.0.1:{port}", key) as other:
                     assert other.slots() is not None
-            for key in (None, "# old"):  # no key, no answer
-                with Client(f"http://127.0.0.1:{port}", key) as stranger:
+            for wrong in (None, "# old"):  # no key, no answer
+                with Client(f"http://127.0.0.1:{port}", wrong) as stranger:
                     assert stranger.slots() is None
             server.send_signal(signum)
             assert server.wait(20) == 0

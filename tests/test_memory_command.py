@@ -73,7 +73,7 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
 def test_where_no_context_fits_that_is_said(args: tuple[str | Path, ...], says: str) -> None:
     done = specllama("memory", TARGET, "--vram", "1MiB", "--llama-server", "embedded", *args)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"longest  {says}"
+    assert f"longest  {says}" in done.stdout.splitlines()
 
 
 def test_the_draft_may_be_what_leaves_no_context(headers: Path) -> None:
