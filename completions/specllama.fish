@@ -1,4 +1,4 @@
-# Made by `python -m tools` from the command line itself: not to be edited.
+# Made by `python -m docs.made` from the command line itself: not to be edited.
 
 function __specllama_profiles
     set -l config ~/.config

@@ -1,4 +1,4 @@
-"""Files that `python -m tools` makes from the program itself."""
+"""Files that `python -m docs.made` makes from the program itself."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from docs.made import builds, man
+from docs.made.__main__ import ROOT, stale
+from docs.made.commands import Command, Param, program
 from specllama.engine.capabilities import FACTS, MTP_ARCHITECTURES, SPEC_TYPE_SINCE
-from tools import builds, man
-from tools.__main__ import ROOT, stale
-from tools.commands import Command, Param, program
 
 
 def test_made_files_are_what_the_program_says_now() -> None:
-    assert stale() == [], "run `python -m tools`"
+    assert stale() == [], "run `python -m docs.made`"
 
 
 def test_every_command_is_in_every_made_file() -> None:
     commands = [c for c in program().all() if c.path]
     assert "serve" in {c.path[0] for c in commands}
-    manual = (ROOT / "man/specllama.1").read_text().replace("\\-", "-")
+    manual = (ROOT / "docs/specllama.1").read_text().replace("\\-", "-")
     scripts = [p.read_text() for p in (ROOT / "completions").iterdir()]
     assert len(scripts) == 4
     for c in commands:
@@ -57,7 +57,7 @@ def test_options_with_fixed_values_are_completed() -> None:
 def test_no_made_file_names_this_machine() -> None:
     home = os.path.expanduser("~")
     made = [*(ROOT / "completions").iterdir(), *(ROOT / "docs/commands").iterdir()]
-    for file in [*made, ROOT / "man/specllama.1", ROOT / "docs/builds.md"]:
+    for file in [*made, ROOT / "docs/specllama.1", ROOT / "docs/builds.md"]:
         text = file.read_text()
         assert str(ROOT) not in text
         assert home not in text or home == "/"
@@ -76,7 +76,7 @@ def test_the_man_page_is_clean() -> None:
     if groff is None:
         pytest.skip("there is no groff")
     done = subprocess.run(
-        [groff, "-man", "-Tutf8", "-ww", "-K", "utf8", "-z", str(ROOT / "man/specllama.1")],
+        [groff, "-man", "-Tutf8", "-ww", "-K", "utf8", "-z", str(ROOT / "docs/specllama.1")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""`python -m tools` makes the files again that are made from the program; with --check it only
+"""`python -m docs.made` makes the files again that are made from the program; with --check it only
 says which are not what they would be, and ends with 1."""
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools import bash, builds, fish, man, pages, powershell, zsh
-from tools.commands import program
+from docs.made import bash, builds, fish, man, pages, powershell, zsh
+from docs.made.commands import program
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def made() -> Mapping[str, str]:
@@ -21,7 +21,7 @@ def made() -> Mapping[str, str]:
         "completions/_specllama": zsh.zsh(tree),
         "completions/specllama.fish": fish.fish(tree),
         "completions/specllama.ps1": powershell.powershell(tree),
-        "man/specllama.1": man.man(tree),
+        "docs/specllama.1": man.man(tree),
         "docs/builds.md": builds.page(),
         **pages.pages(tree),
     }
@@ -39,7 +39,7 @@ def _read(path: Path) -> str:
 def main(arguments: list[str]) -> int:
     names = stale()
     if arguments == ["--check"]:
-        print("\n".join(f"{name} is not what `python -m tools` makes" for name in names))
+        print("\n".join(f"{name} is not what `python -m docs.made` makes" for name in names))
         return 1 if names else 0
     texts = made()
     for name in names:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from docs.made.commands import MADE, Command, Param
 from specllama import __version__
-from tools.commands import MADE, Command, Param
 
 _STATUS = (
     ("0", "It worked; Ctrl-C while serving too."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from tools.commands import ANY, FOLDERS, GGUF, MADE, Command, Param
+from docs.made.commands import ANY, FOLDERS, GGUF, MADE, Command, Param
 
 _ZSH = r"""
 __specllama_profiles() {

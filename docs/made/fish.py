@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.commands import ANY, FOLDERS, GGUF, MADE, Command, Param
+from docs.made.commands import ANY, FOLDERS, GGUF, MADE, Command, Param
 
 _FISH = r"""
 function __specllama_profiles

@@ -15,7 +15,7 @@ import typer.main
 from specllama.cli import app as cli
 from specllama.resources import profiles_dir
 
-MADE = "Made by `python -m tools` from the command line itself: not to be edited."
+MADE = "Made by `python -m docs.made` from the command line itself: not to be edited."
 GGUF, ANY, FOLDERS = "gguf", "any", "folders"
 _MODELS = ("model", "target", "draft")  # parameters that are model files, whatever their type
 

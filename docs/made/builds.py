@@ -14,7 +14,7 @@ from specllama.formats import builds
 from specllama.workloads import METHODS
 
 _HEAD = """\
-<!-- Made by `python -m tools` from specllama's own tables: not to be edited. -->
+<!-- Made by `python -m docs.made` from specllama's own tables: not to be edited. -->
 
 # What each llama.cpp build can do
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.commands import MADE, Command, Param, with_value
+from docs.made.commands import MADE, Command, Param, with_value
 
 _BASH = r"""
 __specllama_profiles() {

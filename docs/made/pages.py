@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tools.commands import MADE, Command, Param
+from docs.made.commands import MADE, Command, Param
 
 FOLDER = "docs/commands"
 

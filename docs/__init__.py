@@ -1,0 +1,1 @@
+"""Documents, and made/: what makes those that come from the program itself."""
