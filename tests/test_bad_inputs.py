@@ -66,7 +66,7 @@ ROWS = r"""
                                          | 0 | Usage
 bogus                                    | 2 | No such command
 serve                                    | 2 | Missing argument 'MODEL'
-serve T extra V                          | 2 | too many words: (extra)
+serve T extra V                          | 2 | too many arguments: (extra)
 serve T V --bogus                        | 2 | No such option
 serve T V --port                         | 2 | requires an argument
 serve ''                                 | 2 | an empty text after serve
@@ -79,7 +79,7 @@ inspect ''                               | 2 | an empty text after inspect
 results ''                               | 2 | an empty text after results
 inspect {nul}                            | 2 | holds a NUL
 serve T V -- --alias {nul}               | 2 | holds a NUL
-demo extra                               | 2 | too many words
+demo extra                               | 2 | too many arguments
 demo -- -c 1                             | 2 | no arguments after --
 inspect T -- -c 1                        | 2 | no arguments after --
 results -- x                             | 2 | no arguments after --

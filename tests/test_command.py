@@ -268,6 +268,6 @@ def test_inherited_variables_that_would_interfere_are_dropped(
     for name in [*dropped, "LLAMA_ARG_THREADS"]:
         monkeypatch.setenv(name, "1")
     command = build(ENGINE, NEW, replace(BASE, speculation=SPEC), read((), NEW, os.environ))
-    assert command.dropped == tuple(dropped)
+    assert [d.split(" (")[0] for d in command.dropped] == dropped
     assert not [n for n in command.env if n.startswith("LLAMA_ARG_")]
     assert command.argv[-2:] == ("--threads", "1")

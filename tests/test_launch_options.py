@@ -101,8 +101,8 @@ def test_a_switch_without_an_opposite() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("LLAMA_ARG_SPEC_TYPE", ""),
-        ("LLAMA_ARG_N_PARALLEL", ""),
+        ("LLAMA_ARG_SPEC_TYPE", "--method"),
+        ("LLAMA_ARG_N_PARALLEL", "--parallel"),
         ("LLAMA_ARG_MODEL", "first argument"),
         ("LLAMA_ARG_SOMETHING_NEW", "unknown"),
     ],

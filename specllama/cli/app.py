@@ -76,7 +76,7 @@ def _run(argv: Sequence[str]) -> int:
     except Exception as e:
         if "--debug" in ours:
             raise
-        return _say_error(e)
+        return _say_error(e, ours)
     return code if isinstance(code, int) else 0
 
 
@@ -143,16 +143,22 @@ def no_passthrough(theirs: Sequence[str], command: str) -> None:
         raise UsageError(f"{command} takes no arguments after --")
 
 
-def _say_error(e: Exception) -> int:
+def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
     if isinstance(e, SpecllamaError):
         return _print_error(e.message, e.hint, e.exit_code)
     if type(e).__name__ == "Abort":  # Ctrl-C, as click has it
         return _print_error("stopped", "", 130)
     # typer's own (its exception classes moved between versions, so by what they offer)
     if hasattr(e, "format_message"):
+        if type(e).__name__ == "NoSuchOption":
+            return _print_error(
+                *_no_option(getattr(e, "option_name", ""), e.format_message(), words)
+            )
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
-        message = e.format_message().replace("Got unexpected extra argument(s)", "too many words:")
+        message = e.format_message().replace(
+            "Got unexpected extra argument(s)", "too many arguments:"
+        )
         return _print_error(message, f"See `{command} --help`.", 2)
     if isinstance(e, OSError) and e.strerror:  # of a file or folder nobody thought of
         what = f"{e.filename}: " if e.filename else ""
@@ -162,6 +168,34 @@ def _say_error(e: Exception) -> int:
         "This is a fault in specllama; `specllama --debug …` shows where.",
         1,
     )
+
+
+# What llama-server calls what specllama has an option of its own for.
+_OURS = {
+    **dict.fromkeys(
+        ("-md", "--model-draft", "--draft-model", "--spec-draft-model"), "--draft FILE"
+    ),
+    **dict.fromkeys(("--draft-max", "--draft-n", "--spec-draft-n-max"), "--n-max N"),
+    **dict.fromkeys(("-np", "--slots"), "--parallel N"),
+    **dict.fromkeys(("-ngld", "--gpu-layers-draft"), "--draft-layers N"),
+    **dict.fromkeys(("-ctkd", "-ctvd"), "--draft-cache TYPE"),
+    "--ctx-size": "-c N",
+    "--spec-type": "--method TYPE",
+    "-m": "the model as the first argument",
+    "--model": "the model as the first argument",
+}
+
+
+def _no_option(name: str, message: str, words: Sequence[str]) -> tuple[str, str, int]:
+    """An option that is not ours, as the user wrote it (-ngl is no -n to them), with where
+    llama-server's own belong."""
+    short = name.startswith("-") and not name.startswith("--")
+    written = next((w for w in words if short and w.startswith(name) and w != name), name)
+    if written in _OURS:
+        return f"No such option: {written}", f"It is {_OURS[written]} here.", 2
+    near = message.split(". ", 1)[1] if ". " in message else ""
+    hint = f"llama-server's own options come after --: `specllama serve MODEL -- {written} …`."
+    return f"No such option: {written}", f"{near} {hint}".strip(), 2
 
 
 def _print_error(message: str, hint: str, exit_code: int) -> int:

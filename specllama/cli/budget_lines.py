@@ -57,17 +57,21 @@ def verdict(option: Option) -> str:
     v = option.verdict
     if not v.detail:
         return v.kind
-    patterns = {"fits": "{} ({})", "fits only if": "{} {}", "does not fit": "{}: {}"}
+    patterns = {"fits": "{}, but {}", "fits only if": "{} {}", "does not fit": "{}: {}"}
     return patterns[v.kind].format(v.kind, v.detail)
 
 
 def _by_device(b: Budget) -> Iterator[str]:
-    from specllama.memory.estimate import per_device
+    from specllama.memory.estimate import needed, per_device
 
+    held = needed(b.lines)
     for name, size in per_device(b.lines).items():
         device = b.question.machine.device(name)
         free = f" of {mib(device.free)} free" if device is not None else ""
-        yield f"{mib(size)}{free} on {name}" if name != "RAM" else f"{mib(size)}{free} in RAM"
+        if device is None or size <= device.free:
+            yield f"{mib(size)}{free} {'in' if name == 'RAM' else 'on'} {name}"
+        else:  # experts that stay on disk are not in RAM
+            yield f"{mib(held[name])}{free} in {name}, and {mib(size - held[name])} of experts"
 
 
 def devices(b: Budget) -> Iterator[str]:

@@ -115,6 +115,7 @@ def memory(
 
 def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     from specllama.cli import budget_lines as lines
+    from specllama.cli.render import environment_lines
 
     asked = b.asked
     drafting = asked.drafting
@@ -125,7 +126,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     printer.say(f"target   {plan.target.path.name}{with_what}, {asked.use.context:,} tokens")
     if drafting is None:
         printer.say(f"method   none: {plan.choice.because}")
-    for line in lines.devices(b):
+    for line in (*environment_lines(plan), *lines.devices(b)):
         printer.say(line)
     printer.table(lines.table(asked.lines, b))
     ok = asked.verdict.kind == "fits"
@@ -147,12 +148,13 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
 def _trade(b: Budget) -> list[str]:
     """What to give up, each with the flags that do it; where all fits, what is left over."""
     from specllama.cli import budget_lines as lines
+    from specllama.memory.decide import TOO_BIG
 
-    out = []
+    out = list(lines.advice(b))
     if b.question.use.context < b.wanted:
         out.append(f"context  {b.question.use.context:,} of {b.wanted:,} tokens is what fits")
     for o in b.options[1:]:
-        mark = "take" if o is b.chosen else "or  "
+        mark = "take" if o is b.chosen and o.verdict.kind != TOO_BIG else "or  "
         flags = f"  [{' '.join(o.flags)}]" if o.flags else ""
         warning = f" ({o.warning})" if o.warning else ""
         out.append(f"{mark}     {o.name}: {lines.verdict(o)}{warning}{flags}")
@@ -161,12 +163,12 @@ def _trade(b: Budget) -> list[str]:
 
 def _longest(b: Budget) -> str:
     """The longest context with everything where it belongs, or that there is none."""
-    from specllama.memory.decide import PARTLY, longest_context
+    from specllama.memory.decide import longest_context
 
     drafting = b.question.drafting
     none = "no context fits"
-    if any(o.verdict.kind == PARTLY for o in (b.asked, *b.options)):
-        none += " without layers in RAM"
+    if partly := longest_context(b.question, None, partly=True):
+        none += f" without layers in RAM ({partly:,} tokens with them)"
     plain = longest_context(b.question, None)
     if drafting is None:
         return f"{plain:,} tokens" if plain else none

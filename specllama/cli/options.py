@@ -58,7 +58,6 @@ Context = Annotated[
         min=0,
         max=MOST_CONTEXT,
         envvar="LLAMA_ARG_CTX_SIZE",
-        show_envvar=False,
         help="Context in tokens; 0 = the model's own.",
     ),
 ]

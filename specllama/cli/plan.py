@@ -103,11 +103,11 @@ def plan(
     context: Context = 0,
     parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,
     host: Annotated[
-        str, typer.Option(envvar="LLAMA_ARG_HOST", show_envvar=False, help="Address to listen on.")
+        str, typer.Option(envvar="LLAMA_ARG_HOST", help="Address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=1, max=65535, envvar="LLAMA_ARG_PORT", show_envvar=False, help="Port."),
+        typer.Option(min=1, max=65535, envvar="LLAMA_ARG_PORT", help="Port."),
     ] = 8080,
     api_key: Annotated[
         str | None,

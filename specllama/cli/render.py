@@ -198,8 +198,15 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"note     {warning}"
     for change in plan.command.changes:
         yield f"yours    {change}"
+    yield from environment_lines(plan)
+
+
+def environment_lines(plan: Plan) -> Iterator[str]:
+    """What comes from outside the command line, and what of that is not taken."""
     if also := [f"{' '.join(g.words)} ({g.source})" for g in plan.user.from_outside]:
         yield f"yours    the environment also sets {', '.join(also)}"
+    if plan.user.secrets:
+        yield "yours    keys reach the server by its environment, not by its command line"
     if plan.command.dropped:
         yield f"ignored  environment: {', '.join(plan.command.dropped)}"
 

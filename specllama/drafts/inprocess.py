@@ -165,7 +165,7 @@ def loaded(path: Path, threads: int | None, context: int = CONTEXT) -> Iterator[
     except ImportError:
         raise MeasureError(
             "measuring agreement needs llama-cpp-python, which is not installed",
-            "Run `pip install 'specllama[llama-cpp-python]'`.",
+            "Run `pip install llama-cpp-python`.",
         ) from None
     quiet = lib.llama_log_callback(lambda _level, _text, _data: None)
     lib.llama_log_set(quiet, None)

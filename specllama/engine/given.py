@@ -18,6 +18,13 @@ MODEL_OPTIONS = frozenset(
 # (arg.cpp: a removed option keeps its variable and throws).
 _OURS_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
 _OURS = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
+_INSTEAD = {
+    "LLAMA_ARG_N_PARALLEL": "use --parallel N",
+    "LLAMA_ARG_SPEC_TYPE": "use --method TYPE",
+    "LLAMA_ARG_MODEL_DRAFT": "use --draft FILE",
+    "LLAMA_ARG_SPEC_DRAFT_MODEL": "use --draft FILE",
+    "LLAMA_ARG_SPEC_DRAFT_N_MAX": "use --n-max N",
+}
 # Variables that specllama's own --host, --port and -c read (cli/options.py).
 _STANDS_FOR = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_CTX_SIZE"}
 # In config.ini: what our own arguments replace, and what none takes back.
@@ -53,7 +60,7 @@ def variables(environ: Mapping[str, str], caps: Capabilities) -> tuple[list[Give
         option = by_variable.get(name)
         names = set(option.names) if option is not None else set()
         if name in _OURS or name.startswith(_OURS_PREFIXES):
-            ignored[name] = ""
+            ignored[name] = _INSTEAD.get(name, "specllama decides how to speculate")
         elif name in _STANDS_FOR:
             continue  # specllama's own option has read it
         elif names & MODEL_OPTIONS:
@@ -73,7 +80,7 @@ def configured(environ: Mapping[str, str], caps: Capabilities) -> Iterator[Given
     """What config.ini sets, where this build reads it (the embedded engine does not). Raises
     UsageError for what no argument takes back: speculation, so that nothing could be measured
     against it, and another model."""
-    if caps.at_least < config_ini.FIRST_BUILD or not any(o.env for o in caps.options):
+    if caps.at_least < config_ini.FIRST_BUILD or not _tells_variables(caps):
         return
     by_variable = _by_variable(caps)
     for key, value, file in config_ini.entries(environ):
@@ -90,10 +97,15 @@ def configured(environ: Mapping[str, str], caps: Capabilities) -> Iterator[Given
             )
 
 
+def _tells_variables(caps: Capabilities) -> bool:
+    """Whether its help names them: the embedded engine's does not."""
+    return any(o.env.startswith("LLAMA_ARG_") for o in caps.options)
+
+
 def _by_variable(caps: Capabilities) -> dict[str, Option]:
     """Variable → its option, with the LLAMA_ARG_NO_ form of options that have an opposite. The
     embedded engine names none: there by llama.cpp's habit of naming them."""
-    told = any(o.env for o in caps.options)
+    told = _tells_variables(caps)
     out: dict[str, Option] = {}
     for option in caps.options:
         longest = max(

@@ -109,7 +109,7 @@ def _from_disk(q: Question, lines: Sequence[Line]) -> str:
     over = shared - q.machine.ram.usable
     if not most or over <= 0:
         return ""
-    return f"{size(over)} of the experts stay on disk and are read as they are used (mmap): slower"
+    return f"{size(over)} of the experts are read from disk as they are used (mmap): much slower"
 
 
 def size(n: int) -> str:
@@ -129,10 +129,15 @@ def with_lines(q: Question, option: Option, lines: tuple[Line, ...]) -> Option:
     return replace(option, lines=lines, verdict=Verdict(TOO_BIG, lacks, lacks))
 
 
-def longest_context(q: Question, drafting: Drafting | None) -> int:
-    """The longest context (a multiple of 256) that fits as a whole; 0 when none does."""
-    steps = max(1, (q.context_limit or q.use.context) // _STEP)
-    most = _most(1, steps, lambda n: _fits(q, replace(q.use, context=n * _STEP), drafting))
+def longest_context(q: Question, drafting: Drafting | None, partly: bool = False) -> int:
+    """The longest context (a multiple of 256) that fits as a whole, or with some of the target's
+    layers in RAM (`partly`); 0 when none does."""
+
+    def fits(n: int) -> bool:
+        use = replace(q.use, context=n * _STEP)
+        return judge(q, use, drafting)[0].kind != TOO_BIG if partly else _fits(q, use, drafting)
+
+    most = _most(1, max(1, (q.context_limit or q.use.context) // _STEP), fits)
     return (most or 0) * _STEP
 
 

@@ -137,6 +137,8 @@ def _with_context(q: Question, prefer: str | None, ours: int, theirs: str | None
         longest = longest_context(q, drafting)
         if longest >= min(LEAST_CONTEXT, q.use.context):
             return replace(q, use=replace(q.use, context=longest))
+    if not ours and (longest := longest_context(q, None, partly=True)) >= LEAST_CONTEXT:
+        return replace(q, use=replace(q.use, context=min(longest, q.use.context)))
     return q
 
 

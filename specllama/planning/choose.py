@@ -196,7 +196,7 @@ def _ngrams(r: Request, caps: Capabilities) -> Iterator[Alternative]:
     """The workload's first n-gram method that this build has."""
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if not check_methods(caps, [method]):
-            because = f"no draft fits; the {r.workload.name} workload repeats itself"
+            because = "no draft fits; text that repeats can be copied without one"
             yield Alternative(_speculation(r, (method,)), None, because)
             return
 

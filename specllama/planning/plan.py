@@ -13,7 +13,7 @@ from specllama.engine.command import Command, build
 from specllama.engine.errors import EngineError
 from specllama.engine.launch_options import LaunchOptions, is_number
 from specllama.engine.locate import Engine
-from specllama.engine.settings import MOST_DRAFTED, Settings, Speculation
+from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.planning.budget import Budget, applied, equipped, next_option, plain
@@ -152,18 +152,8 @@ def make_plan(
         api_key=user.api_key or settings.api_key,
     )
     command = build(engine, capabilities, ours, user)
-    real = replace(ours, host=host, port=port, speculation=_their_length(ours.speculation, user))
+    real = replace(ours, host=host, port=port)
     return Plan(target, workload, engine, capabilities, choice, real, user, command, budget)
-
-
-def _their_length(spec: Speculation | None, user: LaunchOptions) -> Speculation | None:
-    """The draft length that really runs when the user set llama-server's own option."""
-    theirs = user.value("--spec-draft-n-max") or user.value("--draft-max")
-    if theirs and theirs.isdecimal() and (not is_number(theirs) or int(theirs) > MOST_DRAFTED):
-        raise UsageError(
-            f"{theirs[:20]} tokens per draft after --: at most {MOST_DRAFTED} make sense"
-        )
-    return replace(spec, n_max=int(theirs)) if spec and theirs and is_number(theirs) else spec
 
 
 def _port(theirs: str | None, ours: int) -> int:

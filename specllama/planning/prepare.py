@@ -71,6 +71,7 @@ def prepare(
     choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
     notes = doubtful + tuple(_unused_notes(wish, choice))
+    notes += tuple(_address_notes(settings, user))
     notes += tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
     slot_context = context_of(target, settings, user) // settings.parallel
@@ -168,6 +169,18 @@ def _unused_notes(wish: Wish, choice: Choice) -> Iterator[str]:
     if names:
         what = f"{','.join(spec.methods)} drafts by its own sizes" if spec else "nothing drafts"
         yield f"{', '.join(names)}: no effect, {what}"
+
+
+def _address_notes(settings: Settings, user: LaunchOptions) -> Iterator[str]:
+    """What specllama's own options took from the environment, and a server open to all."""
+    taken = (("HOST", settings.host), ("PORT", settings.port), ("CTX_SIZE", settings.context))
+    for name, value in taken:
+        if os.environ.get(f"LLAMA_ARG_{name}", "").strip() == str(value):
+            yield f"LLAMA_ARG_{name}={value} is taken from the environment"
+    local = settings.host.startswith(("127.", "localhost", "::1"))
+    keys = settings.api_key or user.secrets or os.environ.get(API_KEY_ENV)
+    if not local and not keys and user.value("--api-key-file") is None:
+        yield f"everybody who reaches {settings.host} can use this server: set SPECLLAMA_API_KEY"
 
 
 def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]:

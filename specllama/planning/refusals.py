@@ -107,7 +107,7 @@ def limits(
     spec, draft = choice.speculation, choice.draft
     if spec is None:
         return
-    yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (llama.cpp b11549)"
+    yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (seen on b11549)"
     yield from (f"{why}: {advice}" for _, why, advice in ended_servers(spec.methods, user))
     own = draft.context_length if draft is not None and draft.kind == "model" else None
     context = slot_context or target.context_length or 0

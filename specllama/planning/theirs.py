@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.launch_options import LaunchOptions, is_number
-from specllama.engine.settings import NgramSizes, Speculation
+from specllama.engine.settings import MOST_DRAFTED, NgramSizes, Speculation
 from specllama.errors import UsageError
 from specllama.planning.choose import parse_methods
 from specllama.planning.wish import Wish
@@ -24,6 +24,10 @@ def wished(wish: Wish, user: LaunchOptions) -> Wish:
     if draft is not None:
         wish = replace(wish, draft=Path(draft))
     length = user.value("--spec-draft-n-max") or user.value("--draft-max") or ""
+    if length.isdecimal() and (not is_number(length) or int(length) > MOST_DRAFTED):
+        raise UsageError(
+            f"{length[:20]} tokens per draft after --: at most {MOST_DRAFTED} make sense"
+        )
     if is_number(length) and int(length) > 0:
         wish = replace(wish, n_max=int(length))
     return wish

@@ -182,9 +182,7 @@ def _drafts(work: _Work, texts: Texts, costs: Costs) -> None:
         elif not named and (why := why_no_draft(costs, own, c.longest, LEAST_GAIN, c.once)):
             work.dropped.append(Dropped(name, why))
         elif not available():
-            why = (
-                "reading with it needs llama-cpp-python: pip install 'specllama[llama-cpp-python]'"
-            )
+            why = "reading with it needs llama-cpp-python: pip install llama-cpp-python"
             work.dropped.append(Dropped(name, why))
         else:
             able.append(c)

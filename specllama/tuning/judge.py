@@ -130,6 +130,8 @@ def _crashed(arms: Sequence[Arm], dropped: Sequence[Dropped]) -> bool:
 
 def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
     why = [f"{d.what}: {d.why}" for d in dropped]
+    if len(why) > 1 and all("x predicted" in d.why for d in dropped):  # the best comes first
+        why = [f"{why[0]}; {len(why) - 1} more are predicted slower"]
     if best is None:
         nothing = "nothing was drafted" if arms else "nothing was there to be measured"
         said = why[:3] or ([] if cut else [nothing])
