@@ -11,9 +11,9 @@ from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import inspect
-from specllama.planning.choose import Choice
+from specllama.planning.choose import Alternative, Choice
 from specllama.planning.files import adapters, named
-from specllama.planning.plan import make_plan
+from specllama.planning.plan import Plan, make_plan
 from specllama.planning.refusals import check, limits, suited
 from specllama.planning.theirs import sized, wished
 from specllama.planning.wish import Wish
@@ -107,16 +107,19 @@ def test_ports_that_are_none(port: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def plan_with(*words: str) -> Settings:
+    return plan_of(Choice(None, ""), *words).settings
+
+
+def plan_of(choice: Choice, *words: str) -> Plan:
     from specllama import workloads
     from specllama.engine.locate import Engine
 
     engine = Engine(("llama-server",), Path("llama-server"), False, "test")
     target = inspect(MODELS / "target.gguf")
     load = workloads.load("chat")
-    plan = make_plan(
-        target, load, engine, CAPS, Choice(None, ""), SETTINGS, options(*words), check_port=False
+    return make_plan(
+        target, load, engine, CAPS, choice, SETTINGS, options(*words), check_port=False
     )
-    return plan.settings
 
 
 def test_where_health_is_asked_when_the_address_changes(tmp_path: Path) -> None:
@@ -164,3 +167,15 @@ def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:
     assert spec.ngram == NgramSizes(2, 100)
     with pytest.raises(UsageError, match="-b 64 is too small"):
         suited(Choice(spec, ""), options(*words), 1)
+
+
+def test_notes_are_about_what_is_served_not_about_what_was_planned_first() -> None:
+    draft = inspect(MODELS / "draft.gguf")
+    choice = Choice(DRAFT, "", warnings=("it reads 13%",), draft=draft, notes=("a busy port",))
+    plan = plan_of(replace(choice, others=(Alternative(COPIES, None, ""),)))
+    assert {"it reads 13%", "a busy port"} <= set(plan.notes)
+    other = plan.speculating(COPIES).notes
+    assert "it reads 13%" not in other
+    assert "a busy port" in other
+    assert any("logprobs" in n for n in other)
+    assert plan.without_speculation("").notes == ("a busy port",)

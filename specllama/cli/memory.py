@@ -107,7 +107,7 @@ def memory(
             plan = prepare(settings, wish, theirs, llama_server, check_port=False)
     assert plan.budget is not None  # `exact` makes what cannot be summed an error
     if as_json:
-        said = {"target": str(plan.target.path), "warnings": list(plan.choice.warnings)}
+        said = {"target": str(plan.target.path), "warnings": list(plan.notes)}
         printer.json({**said, **data(plan.budget), "last_time": _last_time(plan)})
         return
     _print(printer, plan, plan.budget)
@@ -135,7 +135,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     printer.say(f"verdict  {lines.verdict(asked)}", "green" if ok else "yellow")
     for line in _trade(b):
         printer.say(line)
-    for warning in plan.choice.warnings:
+    for warning in plan.notes:
         printer.say(f"note     {warning}")
     if (last := _last_time(plan)) is not None:
         real, share = last["real_bytes"] / 2**20, last["share"]

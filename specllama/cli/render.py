@@ -194,7 +194,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         from specllama.cli.budget_lines import summary
 
         yield from summary(plan.budget)
-    for warning in plan.choice.warnings:
+    for warning in plan.notes:
         yield f"note     {warning}"
     for change in plan.command.changes:
         yield f"yours    {change}"
@@ -277,7 +277,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "rejected": [
             {"what": r.what, "rule": r.rule, "detail": r.detail} for r in plan.choice.rejected
         ],
-        "warnings": list(plan.choice.warnings),
+        "warnings": list(plan.notes),
         "memory": data(plan.budget) if plan.budget is not None else None,
         "changed_by_you": list(plan.command.changes),
         "environment": [

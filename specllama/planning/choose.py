@@ -67,8 +67,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Choice:
-    """`speculation` is None when it is off; `because` says why it is on or off. `draft`:
-    the file it uses. `others`: what fits as well, for when memory is short, best first."""
+    """`speculation` is None when it is off; `because` says why it is on or off. `warnings` are
+    about it, `notes` about the launch however it speculates. `draft`: the file it uses. `others`:
+    what fits as well, for when memory is short, best first."""
 
     speculation: Speculation | None
     because: str
@@ -76,6 +77,7 @@ class Choice:
     warnings: tuple[str, ...] = ()
     draft: ModelInfo | None = None
     others: tuple[Alternative, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def parse_methods(text: str) -> tuple[str, ...]:

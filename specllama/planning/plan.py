@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import Command, build
 from specllama.engine.errors import EngineError
@@ -16,8 +17,10 @@ from specllama.engine.locate import Engine
 from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
+from specllama.planning import needs
 from specllama.planning.budget import Budget, applied, equipped, next_option, plain
 from specllama.planning.choose import Choice
+from specllama.planning.refusals import limits
 from specllama.workloads import Workload
 
 _ADDRESS = ("--host", "--port")
@@ -42,6 +45,13 @@ class Plan:
     def speculates(self) -> bool:
         """Whether speculation is asked for, by us or by the user's own --spec-type."""
         return self.settings.speculation is not None or bool(self.user.value("--spec-type"))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of it, a line each."""
+        context = needs.context_of(self.target, self.settings, self.user)
+        known = limits(self.target, self.choice, self.user, context // self.settings.parallel)
+        return (*self.choice.warnings, *known, *self.choice.notes)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -99,10 +109,17 @@ class Plan:
                 speculation=spec,
                 because=because or self.choice.because,
                 draft=draft,
+                warnings=self._warnings(spec, draft),
             ),
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
         )
+
+    def _warnings(self, spec: Speculation | None, draft: ModelInfo | None) -> tuple[str, ...]:
+        if spec is None:
+            return ()
+        drafting = (m for m in spec.methods if m.startswith("draft-"))
+        return tuple(warnings(self.target, next(drafting, spec.methods[0]), draft))
 
     def without_speculation(self, because: str) -> Plan:
         """The same server with no speculation flags at all."""
@@ -114,7 +131,7 @@ class Plan:
             )
         return replace(
             self,
-            choice=Choice(None, because, self.choice.rejected, ()),
+            choice=Choice(None, because, self.choice.rejected, notes=self.choice.notes),
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
             budget=plain(self.budget) if self.budget is not None else None,

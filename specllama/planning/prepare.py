@@ -29,7 +29,7 @@ from specllama.planning.choose import Choice, Request, choose, parse_methods
 from specllama.planning.needs import context_of
 from specllama.planning.plan import Plan, make_plan
 from specllama.planning.prompt_cache import prompt_cache
-from specllama.planning.refusals import check, limits, suited
+from specllama.planning.refusals import check, suited
 from specllama.planning.theirs import sized, wished
 from specllama.planning.wish import Wish
 
@@ -74,9 +74,7 @@ def prepare(
     notes += tuple(_address_notes(settings, user))
     notes += tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
-    slot_context = context_of(target, settings, user) // settings.parallel
-    notes += tuple(limits(target, choice, user, slot_context))
-    choice = replace(choice, warnings=choice.warnings + notes)
+    choice = replace(choice, notes=choice.notes + notes)
     settings = replace(
         settings,
         model=target.path,
@@ -117,34 +115,31 @@ def _memory(
             said = (
                 f"memory not known: {model.path.name} contradicts itself ({model.layout.problem})"
             )
-            return None, replace(choice, warnings=(*choice.warnings, said)), settings
+            return None, replace(choice, notes=(*choice.notes, said)), settings
     have = machine(engine, vram, user.values("--rpc"))
     if have.note and wish.exact:
         raise MemoryInputError(f"{engine.label} does not say what devices it has: {have.note}")
     if have.note:  # unknown is not "no GPU": nothing is shortened or left out for it
         said = f"memory is not judged: {have.note}"
-        return None, replace(choice, warnings=(*choice.warnings, said)), settings
+        return None, replace(choice, notes=(*choice.notes, said)), settings
     tool = find_oracle(engine)
     found = budget(target, choice, settings, user, caps, have, wish.prefer, tool)
     choice, settings = applied(found, found.chosen, choice, settings, user, caps)
     cache, settings = prompt_cache(found, settings, user, caps)
     found = replace(found, prompt_cache=cache)
     if cache is not None and cache.said:
-        choice = replace(choice, warnings=(*choice.warnings, cache.said))
+        choice = replace(choice, notes=(*choice.notes, cache.said))
     if have.unreached:
         said = f"no RPC server answers at {', '.join(have.unreached)}: llama.cpp goes on without"
-        choice = replace(choice, warnings=(*choice.warnings, said))
+        choice = replace(choice, notes=(*choice.notes, said))
     return found, choice, settings
 
 
 def _with_cache_type(choice: Choice, kind: str | None) -> Choice:
-    """The draft's cache type the user asked for, with what it costs."""
+    """The draft's cache type the user asked for."""
     if kind is None or choice.speculation is None or not choice.speculation.uses_draft:
         return choice
-    spec = replace(choice.speculation, cache_type=kind)
-    said = f"a {kind} draft cache: α may fall to half or to nothing (llama.cpp issue 25725)"
-    warnings = choice.warnings if kind in ("f16", "bf16", "f32") else (*choice.warnings, said)
-    return replace(choice, speculation=spec, warnings=warnings)
+    return replace(choice, speculation=replace(choice.speculation, cache_type=kind))
 
 
 def _context_notes(target: ModelInfo, settings: Settings, user: LaunchOptions) -> Iterator[str]:

@@ -109,6 +109,9 @@ def limits(
         return
     yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (seen on b11549)"
     yield from (f"{why}: {advice}" for _, why, advice in ended_servers(spec.methods, user))
+    cache = spec.cache_type or "f16"
+    if spec.uses_draft and cache not in ("f16", "bf16", "f32"):
+        yield f"a {cache} draft cache: α may fall to half or to nothing (llama.cpp issue 25725)"
     own = draft.context_length if draft is not None and draft.kind == "model" else None
     context = slot_context or target.context_length or 0
     if draft is not None and own and own < context:
