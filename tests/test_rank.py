@@ -117,6 +117,41 @@ def test_families_by_name_and_token_count(
         assert any(suggests in s.name for s in found.suggestions)
 
 
+@pytest.mark.parametrize(
+    ("name", "vocab", "repos"),
+    [
+        ("Qwen3-32B", zoo.QWEN3, ["RedHatAI/Qwen3-32B-speculator.eagle3"]),
+        ("Qwen3-235B-A22B", zoo.QWEN3, ["RedHatAI/Qwen3-235B-A22B-speculator.eagle3"]),
+        ("Qwen3-0.6B", zoo.QWEN3, []),
+        ("Qwen3-1.8B", zoo.QWEN3, []),
+        ("Qwen3.5-27B", zoo.QWEN35, []),
+        ("Qwen3.8-27B", zoo.QWEN35, ["ggml-org/Qwen3.8-27B-GGUF"]),
+        (
+            "Qwen3.6-27B",
+            zoo.QWEN35,
+            ["unsloth/Qwen3.6-27B-MTP-GGUF", "Radamanthys11/Qwen3.6-27B-DFlash-GGUF"],
+        ),
+    ],
+)
+def test_trained_drafters_are_suggested_for_their_size_only_and_behind_plain_drafts(
+    tmp_path: Path, name: str, vocab: zoo.Vocab, repos: list[str]
+) -> None:
+    found = families.family_of(inspect(zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)))
+    assert found is not None
+    first, *trained = found.suggestions
+    assert first.method == "draft-simple"
+    assert [s.repo for s in trained] == repos
+
+
+def test_a_target_that_names_no_size_is_taken_by_its_parameters(tmp_path: Path) -> None:
+    tiny = inspect(zoo.llama(tmp_path / "qwen3-mine.gguf", "qwen3 mine", zoo.QWEN3, 16))
+    names = replace(tiny.names, size_label="")
+    for parameters, n in ((8_200_000_000, 3), (235_000_000_000, 1), (20_000_000_000, 0)):
+        found = families.family_of(replace(tiny, names=names, parameters=parameters))
+        assert found is not None
+        assert len(found.suggestions) == 1 + n
+
+
 def test_the_data_is_well_formed() -> None:
     data = families._data()
     for row in data["family"]:

@@ -223,9 +223,7 @@ def _advice(target: ModelInfo) -> list[str]:
         out.append("get      a much smaller model of the same family, from the same uploader")
     else:
         for s in family.suggestions:
-            out.append(
-                f"get      {s.name}{s.where}: {s.method}, for {family.name} [source {s.source}]"
-            )
+            out.append(f"get      {s.name}{s.where}: {s.method}, for {family.name}")
         if family.note:
             out.append(f"note     {family.note}")
     out.append(f"without  specllama serve {target.path} --method ngram-simple")

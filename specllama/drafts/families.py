@@ -11,6 +11,9 @@ from typing import Any
 from specllama.config import read_toml
 from specllama.gguf import ModelInfo
 
+_SIZE = re.compile(r"(?<![0-9a-z.])[ae]?\d+(?:\.\d+)?[bm](?![0-9a-z])", re.I)
+_NEARLY = 0.1  # gpt-oss-120b has 117e9 parameters, Qwen3-32B 32.8e9
+
 
 @dataclass(frozen=True)
 class Suggestion:
@@ -20,7 +23,6 @@ class Suggestion:
     method: str
     name: str
     repo: str
-    source: str
 
     @property
     def where(self) -> str:
@@ -33,6 +35,8 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Family:
+    """`suggestions`: those that can draft for the target, plain drafts first."""
+
     name: str
     note: str
     suggestions: tuple[Suggestion, ...]
@@ -59,20 +63,44 @@ def family_of(target: ModelInfo) -> Family | None:
     n_tokens = target.vocabulary.n_tokens if target.vocabulary else 0
     for row in _data()["family"]:
         if n_tokens in row["n_tokens"] and any(re.search(p, called, re.I) for p in row["match"]):
-            return _family(row)
+            return _family(row, target)
     return None
 
 
-def _family(row: dict[str, Any]) -> Family:
-    out = [
-        Suggestion(s["method"], f"the drafter for {s['for']}", s["repo"], s["source"])
-        for s in row.get("sidecars", [])
-    ]
+def _family(row: dict[str, Any], target: ModelInfo) -> Family:
+    out = []
     if draft := row.get("draft"):
-        out.append(
-            Suggestion("draft-simple", draft["name"], draft.get("repo", ""), draft["source"])
-        )
+        out.append(Suggestion("draft-simple", draft["name"], draft.get("repo", "")))
+    out += [
+        Suggestion(s["method"], f"the drafter for {s['for']}", s["repo"])
+        for s in row.get("sidecars", [])
+        if _is_for(s["for"], target)
+    ]
     return Family(row["name"], row.get("note", ""), tuple(out))
+
+
+def _is_for(sizes: str, target: ModelInfo) -> bool:
+    """Whether a trained drafter's target, such as 35B-A3B or 4.5-Air, is this one: it is bound to
+    the hidden size. A target that names no size is taken by its number of parameters."""
+    names = target.names
+    called = f"{names.name} {names.basename} {names.size_label} {target.path.stem}"
+    parts = sizes.split("-")
+    if not _SIZE.search(called) and (size := next(filter(_SIZE.fullmatch, parts), "")):
+        if not _nearly(target.parameters, size):
+            return False
+        parts = [p for p in parts if not _SIZE.fullmatch(p)]
+    return all(_calls_itself(part, called) for part in parts)
+
+
+def _nearly(parameters: int, size: str) -> bool:
+    billions = float(re.sub("[a-z]", "", size, flags=re.I))
+    return abs(parameters / (billions * 1e9) - 1) < _NEARLY
+
+
+def _calls_itself(part: str, called: str) -> bool:
+    """4B is neither in E4B nor in 26B-A4B; 3.6 is in Qwen3.6."""
+    before = r"(?<![0-9a-z.])" if _SIZE.fullmatch(part) else r"(?<![0-9.])"
+    return bool(re.search(rf"{before}{re.escape(part)}(?![0-9a-z])", called, re.I))
 
 
 def prior(method: str, workload: str) -> Prior:
