@@ -27,6 +27,7 @@ from specllama.doctor.findings import (
     EngineFound,
     Folder,
     ModelFolder,
+    Problem,
     Report,
     Settings,
     Start,
@@ -245,9 +246,25 @@ def test_what_is_wrong_is_said_with_what_to_do(
 def test_a_broken_config_is_said_once() -> None:
     said = "/c.toml: not valid TOML"
     broken = Settings("/c.toml", True, said, (), {}, {})
-    engine = replace(ENGINE, used=False, start=Start(False, False, said))
-    (found,) = problems(replace(WELL, settings=broken, engines=(engine,)))
+    wrong = (Problem(said, "Known: llama_server, model_dirs"),)
+    engine = replace(ENGINE, used=False, start=None)
+    report = replace(WELL, settings=broken, engines=(engine,), wrong_engines=wrong)
+    (found,) = problems(report)
     assert found.what == said
+
+
+def test_no_engine_is_blamed_for_a_broken_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "specllama").mkdir()
+    (tmp_path / "specllama" / "config.toml").write_text("typo = 1\n")
+    path = script(tmp_path / "llama-server", f"print({help_render.render('b11434')!r})")
+    assert run(["doctor", "--llama-server", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("unknown setting 'typo'") == 1
+    assert "did not pass" not in out
+    assert "not started: the config file has to be corrected first" in out
 
 
 def test_serious_ones_come_first() -> None:

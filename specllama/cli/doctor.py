@@ -70,7 +70,7 @@ def found_lines(r: Report) -> Iterator[str]:
     yield f"packages {others}"
     yield f"system   {'; '.join(r.system.values())}"
     for e in r.engines:
-        yield from _engine(e)
+        yield from _engine(e, r.settings is not None and bool(r.settings.config_problem))
     for d in r.devices:
         used = f"; used by {d.others}" if d.others else ""
         yield f"device   {d.name}, {d.label}: {mib(d.free)} free of {mib(d.total)}{used}"
@@ -82,12 +82,15 @@ def found_lines(r: Report) -> Iterator[str]:
         yield from _settings(r.settings)
 
 
-def _engine(e: EngineFound) -> Iterator[str]:
+def _engine(e: EngineFound, broken: bool) -> Iterator[str]:
+    """`broken`: the config file is, so that no engine was started."""
     yield f"engine   {e.name}: {e.label}; {e.why}{' (serve takes this one)' if e.used else ''}"
     if e.problem:
         return
     yield f"         {', '.join(e.backends)}; {', '.join(e.spec_types) or 'no --spec-type'}"
-    if e.start is None:
+    if e.start is None and broken:
+        yield "         not started: the config file has to be corrected first"
+    elif e.start is None:
         yield "         not started: the ones above are tried first"
     elif e.start.started and e.start.drafted:
         yield f"         started with the tiny pair: {e.start.said}"

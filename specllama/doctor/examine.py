@@ -46,8 +46,11 @@ def examine(llama_server: str | None, report: Progress) -> Report:
     nothing: tuple[tuple[Engine, ...], tuple[SpecllamaError, ...]] = ((), ())
     found, wrong = parts.see("engines", lambda: everything(llama_server)) or nothing
     used = found[0] if found and not wrong else None
+    settings = parts.see("settings", lambda: surroundings.settings(os.environ))
+    # no engine is started by broken settings: that would be said of every one of them
+    most = 0 if settings is not None and settings.config_problem else _MOST_STARTED
     seen = [
-        (engine, parts.see(engine.label, partial(look, engine, engine is used, i < _MOST_STARTED)))
+        (engine, parts.see(engine.label, partial(look, engine, engine is used, i < most)))
         for i, engine in enumerate(found)
     ]
     answers = next((engine for engine, e in seen if e is not None and not e.problem), None)
@@ -62,7 +65,7 @@ def examine(llama_server: str | None, report: Progress) -> Report:
         nvidia=parts.see("NVIDIA's driver", surroundings.nvidia) or (),
         folders=parts.see("folders", lambda: tuple(places.folders())) or (),
         models=parts.see("model folders", lambda: tuple(places.model_folders())) or (),
-        settings=parts.see("settings", lambda: surroundings.settings(os.environ)),
+        settings=settings,
     )
     whole = replace(whole, failed=tuple(parts.failed))
     return cleaned(replace(whole, problems=problems(whole)), here())

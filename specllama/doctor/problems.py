@@ -16,7 +16,8 @@ _WHERE = {
 
 def problems(r: Report) -> tuple[Problem, ...]:
     """The serious ones first."""
-    found = [*r.failed, *r.wrong_engines]
+    broken = r.settings.config_problem if r.settings is not None else ""
+    found = [*r.failed, *(p for p in r.wrong_engines if p.what != broken)]
     found += [*_engines(r), *_devices(r), *_folders(r), *_models(r), *_settings(r)]
     return tuple(sorted(dict.fromkeys(found), key=lambda p: not p.serious))
 
@@ -31,8 +32,6 @@ def _engines(r: Report) -> Iterator[Problem]:
         if e.problem:
             another = "Name another with --llama-server, or `--llama-server embedded`."
             yield Problem(f"{e.name} cannot be used: {e.problem}", another, e.used)
-        elif e.start is not None and e.start.said == _config_problem(r):
-            pass  # said of the config file
         elif e.start is not None and not e.start.started:
             said = f"{e.name} did not serve the tiny pair: {e.start.said}"
             yield Problem(said, e.start.advice or "`specllama --debug demo` shows more.", e.used)
@@ -40,10 +39,6 @@ def _engines(r: Report) -> Iterator[Problem]:
             yield Problem(f"{e.name}: {e.start.said}", _newer(e), e.used)
         for fault in e.faults:
             yield Problem(f"{e.name} ({e.label}): {fault}", _newer(e), serious=False)
-
-
-def _config_problem(r: Report) -> str | None:
-    return r.settings.config_problem if r.settings is not None else None
 
 
 def _newer(e: EngineFound) -> str:
