@@ -28,6 +28,7 @@ from specllama.formats.commands import (
     kind_of,
     read,
 )
+from specllama.formats.finding import Finding
 from specllama.formats.lint import Here, fixed, lint
 from specllama.formats.words import split
 from specllama.gguf import ModelInfo, inspect
@@ -484,3 +485,103 @@ def test_an_engine_says_itself_what_it_takes(
     assert run([*engine, "llama-server -m x -md y --spec-type draft-simple --mlock"]) == 1
     assert "removed-flag: --mlock" in capsys.readouterr().out
     assert run([*engine, "llama-server -m x --metrics --spec-default"]) == 0
+
+
+# ---- what other engines have not
+
+
+def findings(text: str) -> list[Finding]:
+    return [f for linted in lint(text, SCRIPT, HERE) for f in linted.findings]
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"),
+    [
+        ("--speculative-draft y", "--speculative-draft-model"),  # begins several: argparse ends
+        ("--speculative-nonsense 3", "--speculative-"),
+        ("--speculative_num_step_s=3", "--speculative-num-steps"),
+        ("--spec-draft-p-min 0.5", "--speculative-"),
+    ],
+)
+def test_flags_of_speculation_that_sglang_has_not_are_found(flag: str, near: str) -> None:
+    (found,) = findings(f"python -m sglang.launch_server --model x {flag}")
+    assert found.rule == "unknown-flag"
+    assert f"did you mean {near}" in found.fix
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--speculative-algorithm EAGLE3",
+        "--speculative-algo EAGLE3",  # argparse takes what begins one option only
+        "--speculative_draft_model y",
+        "--speculative-draft-model-path=y",
+        "--spec-trace-dir z",
+    ],
+)
+def test_flags_of_speculation_that_sglang_has_are_not_found(flag: str) -> None:
+    assert findings(f"python -m sglang.launch_server --model x {flag}") == []
+
+
+def test_a_misspelt_flag_of_sglang_is_put_right() -> None:
+    text = "python -m sglang.launch_server --model x --speculative-algoritm EAGLE3"
+    assert fixed(text, SCRIPT, HERE).endswith("--speculative-algorithm EAGLE3")
+
+
+def test_flags_of_speculation_that_vllm_has_not_are_found() -> None:
+    (found,) = findings("vllm serve x --speculative-draft-model y --speculative-prompt-lookup 3")[
+        1:
+    ]
+    assert found.rule == "unknown-flag"
+    assert "--speculative-config" in found.fix
+    config = """vllm serve x --speculative-config.method mtp -sc.num_speculative_tokens 3"""
+    assert findings(config) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "fix"),
+    [
+        ('"num_spec_tokens": 3', "did you mean num_speculative_tokens?"),
+        ('"zzz": 3', "take it out"),
+        (
+            '"num_spec_tokens": 3, "zzz": 1',
+            "num_spec_tokens: did you mean num_speculative_tokens?; zzz: take it out",
+        ),
+    ],
+)
+def test_the_key_that_was_meant_is_said(keys: str, fix: str) -> None:
+    (found,) = findings(f"""vllm serve x --speculative-config '{{"method": "eagle3", {keys}}}'""")
+    assert found.fix == fix
+
+
+# ---- commands of Windows, and of others
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as"),
+    [
+        (r"C:\models\d.gguf", r"C:\models\d.gguf"),
+        (r"C:\\models\\d.gguf", r"C:\models\d.gguf"),
+        (r".\d.gguf", r".\d.gguf"),
+        (r"--model=D:\d.gguf", r"--model=D:\d.gguf"),
+        (r"C:\my\ models\d.gguf", r"C:\my models\d.gguf"),
+        (r"my\ models/d.gguf", "my models/d.gguf"),
+    ],
+)
+def test_paths_of_windows_keep_their_backslashes(written: str, read_as: str) -> None:
+    assert [w.text for w in split(f"x {written} y")[0]] == ["x", read_as, "y"]
+
+
+def test_a_path_of_windows_is_said_as_it_is_written() -> None:
+    text = r"llama-server -m C:\models\t.gguf -md C:\models\d.gguf"
+    said = " ".join(f"{f.words} {f.happens} {f.fix}" for f in findings(text))
+    assert r"C:\models\d.gguf" in said
+    assert "C:models" not in said
+
+
+@pytest.mark.parametrize("command", ["llama-cli -m x", "ollama run x"])
+def test_a_command_of_another_program_is_none(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["lint", command]) == 2
+    assert "error: no llama-server, vLLM or SGLang command\n" in capsys.readouterr().err

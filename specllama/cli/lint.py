@@ -59,7 +59,9 @@ def lint(
     found = _checked(lambda: find(text, kind, here), name)
     if not found:
         raise UsageError(
-            f"{name or 'this'}: no llama-server, vLLM or SGLang command in it",
+            f"{name}: no llama-server, vLLM or SGLang command in it"
+            if name
+            else "no llama-server, vLLM or SGLang command",
             "Give the whole command in quotes, or a file that holds one.",
         )
     corrected = fixed(text, kind, here) if fix else None
@@ -137,7 +139,7 @@ def _builds(build: str | None, llama_server: str | None) -> Builds:
     if build is not None:
         number = re.fullmatch(r"b?(\d{4,6})", build)
         if number is None:
-            raise UsageError(f"--build {build}: it is a number such as {builds.NEWEST}")
+            raise UsageError(f"--build {build}: must be a number such as {builds.NEWEST}")
         return lambda _: builds.capabilities(int(number[1]))
     return lambda image: builds.capabilities(image or builds.NEWEST)
 

@@ -3,8 +3,9 @@ programs. Facts: flags.toml."""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ _NUMBERS = {
     "draft_tensor_parallel_size",
     "max_model_len",
 }
+_OF_SPECULATION = ("--speculative-", "--spec-draft-")
+_TYPO = 0.9  # as alike as that, and it is put right
 _GONE = ("medusa", "mlp_speculator")
 
 
@@ -64,10 +67,48 @@ def findings(command: Command) -> Iterator[Finding]:
             fix,
             edits,
         )
+    for flag in given:
+        if flag not in wrong and flag.name.startswith(_OF_SPECULATION):
+            yield from _unknown(command.program, flag, vllm)
     if vllm:
         yield from _bad_config(given, table)
     else:
         yield from _sglang(given, table, len(command.words))
+
+
+def _unknown(program: str, flag: _Flag, vllm: bool) -> Iterator[Finding]:
+    """argparse takes what begins one option only for it; vLLM's takes keys behind a point too."""
+    known = [_CONFIG[0]] if vllm else [f"--{n}" for n in _names_of_sglang()]
+    name = flag.name.partition(".")[0] if vllm else flag.name
+    if name in known or sum(k.startswith(name) for k in known) == 1:
+        return
+    edits: Edits = ()
+    if vllm:
+        key = name.removeprefix("--speculative-").replace("-", "_")
+        near = _nearest(key, record("vllm")["speculative"])
+        fix = f'did you mean "{near}" in --speculative-config?' if near else "take it out"
+    else:
+        near = _nearest(name, known)
+        fix = f"did you mean {near}?" if near else "take it out"
+        if flag.fixed and difflib.SequenceMatcher(None, name, near).ratio() >= _TYPO:
+            edits = (Change(flag.at, flag.count, tuple(filter(None, (near, flag.value)))),)
+    version = record("vllm" if vllm else "sglang")["version"]
+    yield Finding(
+        "unknown-flag",
+        ENDS,
+        f"{flag.written} {flag.value}".strip(),
+        f"{program} {version} has no option {flag.name} and ends at once",
+        fix,
+        edits,
+    )
+
+
+def _names_of_sglang() -> list[str]:
+    return [*record("sglang")["speculative"], *record("sglang")["aliases"]]
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
 def _flags(command: Command) -> Iterator[_Flag]:
@@ -182,7 +223,7 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 ENDS,
                 shown,
                 f"vLLM {record('vllm')['version']} has no key {', '.join(strange)} there, and ends",
-                "take it out",
+                _instead_of(strange),
             )
         if "tensor_parallel_size" in config:
             new = {
@@ -196,6 +237,18 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 "draft_tensor_parallel_size",
                 (Change(flag.at, flag.count, (flag.name, json.dumps(new))),),
             )
+
+
+def _instead_of(strange: Sequence[str]) -> str:
+    """What to do about keys that vLLM has not."""
+    near = {key: _nearest(key, record("vllm")["speculative"]) for key in strange}
+    if not any(near.values()):
+        return "take it out"
+    if len(near) == 1:
+        return f"did you mean {near[strange[0]]}?"
+    return "; ".join(
+        f"{k}: {f'did you mean {n}?' if n else 'take it out'}" for k, n in near.items()
+    )
 
 
 _TRIPLE = ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens")

@@ -1,7 +1,7 @@
 """Command lines cut into words, each with its place in the text. Nothing is run or expanded.
 
 The rules are those of a POSIX shell as shlex.split has them, with what it lacks: places, line
-continuations, comments, and operators that end a command.
+continuations, comments, and operators that end a command. Windows paths keep their backslashes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ _BLANK = " \t\r"
 _OPERATORS = ";&|()\n"
 _REDIRECTION = re.compile(r"\d*(>>?|<<<|<)[&|]?")
 _HERE = re.compile(r"""\d*<<[-~]?[ \t]*(['"\\]?)(\w+)['"]?""")
+# POSIX takes the backslashes out of such a path, which nobody means who writes one.
+_WINDOWS_PATH = re.compile(r"(?:--?[\w-]+=)?(?:[A-Za-z]:|\.\.?)\\(?!\r?\n)")
+_ESCAPED = (" ", "\t", "'", '"')  # what begins no folder's name
 _DYNAMIC = re.compile(r"\$[\w{(@*#?]|`|%[A-Za-z]")
 
 
@@ -80,10 +83,14 @@ def _line_end(source: str, at: int, end: int) -> int:
 
 def _word(source: str, start: int, end: int) -> Word:
     at, text, fixed = start, "", True
+    windows = _WINDOWS_PATH.match(source, start, end) is not None
     while at < end and source[at] not in _BLANK + _OPERATORS + "<>":
         c = source[at]
         if source.startswith(("\\\n", "\\\r\n"), at):  # a line's end joins
             at = source.index("\n", at) + 1
+        elif c == "\\" and windows and source[at + 1 : at + 2] not in _ESCAPED:
+            text += c
+            at += 2 if source.startswith("\\\\", at) else 1
         elif c == "\\":
             text += source[at + 1 : at + 2] if at + 1 < end else ""
             at += 2
