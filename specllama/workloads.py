@@ -69,6 +69,9 @@ def load(name: str) -> Workload:
     """The profile `name`; of several by comma, their mix. Raises UsageError for one that is not
     there or is broken."""
     parts = list(dict.fromkeys(p.strip() for p in name.split(",")))
+    if len(parts) > 1 and "" in parts:
+        side = "before" if name.lstrip().startswith(",") else "after"
+        raise UsageError(f"--workload {name}: the name {side} the comma is empty")
     return mix([_load(p) for p in parts]) if len(parts) > 1 else _load(parts[0])
 
 

@@ -189,16 +189,18 @@ serve T V --method none,mtp              | 2 | goes with no other method
 serve T V --method draft-self            | 2 | ngram-simple
 probe T V --method MTP                   | 2 | Methods: draft-mtp
 memory T V --method draft,x              | 2 | no method called 'x'
-serve T V --draft D --method ngram-mod   | 2 | does not go with
+serve T V --draft D --method ngram-mod   | 2 | cannot be combined with
 serve T V --draft-cache q9               | 2 | no cache type called 'q9'
 serve T V --draft-cache q9 --method none | 2 | no cache type called 'q9'
 serve T V --draft-cache q9 --method ngram-mod | 2 | no cache type called 'q9'
 memory T V --draft-cache Q8_0            | 2 | no cache type called 'Q8_0'
 memory T V -ctk nope                     | 2 | no cache type called 'nope'
 memory T V -ctv 1                        | 2 | no cache type called '1'
-memory T V --prefer size                 | 2 | it is speed or context
-serve T V --prefer size                  | 2 | it is speed or context
-serve T V --tune AUTO                    | 2 | it is auto, full or off
+memory T V --prefer size                 | 2 | must be speed or context
+serve T V --prefer size                  | 2 | must be speed or context
+serve T V --workload code,               | 2 | the name after the comma is empty
+plan T V --format yaml                  | 2 | 'yaml' must be one of 'shell'
+serve T V --tune AUTO                    | 2 | must be auto, full or off
 # ---- engines
 serve T --llama-server {nope}            | 2 | does not exist
 serve T --llama-server ~nouser           | 2 | does not exist
@@ -251,7 +253,7 @@ probe T V --replay {role.jsonl}          | 2 | neither messages nor a prompt
 probe T V --replay {question.jsonl}      | 2 | no answer in it
 probe T V --replay {calls.jsonl}         | 2 | no answer but tool calls
 probe T V --replay {wide.jsonl}          | 2 | longer than 4 Mi characters
-probe T V --replay {word.jsonl} --n-max 3 | 2 | does not go with --n-max
+probe T V --replay {word.jsonl} --n-max 3 | 2 | cannot be combined with --n-max
 # ---- what goes together, and where it is written
 probe                                    | 2 | a MODEL or --url URL
 probe T --url http://127.0.0.1:1         | 2 | a MODEL or --url URL
@@ -279,7 +281,7 @@ serve T V --api-key ' '                  | 2 | the API key is empty
 serve T V --api-key {lines}              | 2 | no HTTP header can carry
 serve T V -- --api-key ä                 | 2 | no HTTP header can carry
 serve T V -- --api-key-file {key.txt}    | 2 | no HTTP header can carry
-serve T V -- --api-key-file {binary.txt} | 2 | it is no text
+serve T V -- --api-key-file {binary.txt} | 2 | is not text
 serve T V -- --api-key-file {nope}       | 2 | there is no such file
 serve T V -- --lora {nope}               | 2 | there is no such file
 serve T V -- --lora {page.gguf}          | 2 | web page saved as .gguf

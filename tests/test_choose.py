@@ -131,7 +131,7 @@ def test_requests_that_contradict_themselves(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="target itself"):
         choose(request(tmp_path, draft=replace(inspect(link), path=link)), CAPS)
     draft = inspect(tmp_path / "draft.gguf")
-    with pytest.raises(UsageError, match="does not go with"):
+    with pytest.raises(UsageError, match="cannot be combined with"):
         choose(request(tmp_path, draft=draft, methods=("ngram-simple",)), CAPS)
 
 

@@ -62,9 +62,17 @@ def test_a_mix_of_unequal_ones_loses_no_prompt() -> None:
     assert len(workloads.mix([few, code]).prompts) == 27
 
 
-@pytest.mark.parametrize("name", ["code,", ",code", "code,nope", "code,,chat"])
+@pytest.mark.parametrize("name", ["nope", "code,nope"])
 def test_a_mix_with_something_that_is_none(name: str) -> None:
-    with pytest.raises(UsageError, match="no workload called"):
+    with pytest.raises(UsageError, match="no workload called 'nope'"):
+        workloads.load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("code,", "after"), (",code", "before"), ("code,,chat", "after")]
+)
+def test_an_empty_name_in_a_mix_is_said_to_be_empty(name: str, side: str) -> None:
+    with pytest.raises(UsageError, match=f"--workload {name}: the name {side} the comma is empty"):
         workloads.load(name)
 
 

@@ -321,7 +321,7 @@ def test_a_head_only_file_is_in_the_targets_own_repository() -> None:
 @pytest.mark.parametrize("which", ["target_repo", "draft_repo"])
 def test_repositories_that_are_none(repo: str, which: str) -> None:
     given: dict[str, Any] = {which: repo}
-    with pytest.raises(UsageError, match="it is OWNER/NAME"):
+    with pytest.raises(UsageError, match="must be OWNER/NAME"):
         write("vllm", decided(None, **given))
 
 

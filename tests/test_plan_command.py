@@ -153,7 +153,7 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--format", "toml"), "'toml' is not one of"),
+        (("--format", "toml"), "'toml' must be one of"),
         (("-o", "x"), "in which format?"),
         (("--format", "shell", "-o", "{tmp}"), "cannot be written (it is a folder)"),
         (("--format", "shell", "-o", "{tmp}/absent/x"), "No such file or directory"),

@@ -77,7 +77,7 @@ def test_more_slots_than_llama_cpp_has() -> None:
 @pytest.mark.parametrize("text", ["x", "-1", "1e3", "", "1.5"])
 def test_batches_that_are_no_numbers(text: str) -> None:
     for name in ("-b", "-ub"):
-        with pytest.raises(UsageError, match="it is a number of tokens"):
+        with pytest.raises(UsageError, match="must be a number of tokens"):
             check(SETTINGS, options(name, text))
 
 

@@ -426,9 +426,9 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
     ("args", "what"),
     [
         (("--url", "http://127.0.0.1:9"), "takes a MODEL or --url"),
-        (("--prompts", "f"), "does not go with --prompts"),
-        (("--n-max", "2"), "does not go with --n-max"),
-        (("--report", "r.html"), "does not go with --report"),
+        (("--prompts", "f"), "cannot be combined with --prompts"),
+        (("--n-max", "2"), "cannot be combined with --n-max"),
+        (("--report", "r.html"), "cannot be combined with --report"),
         (("--parallel", "2"), "leave out --parallel"),
         (("-w", "code", "-w", "chat"), "one --workload"),
         (("--", "--spec-type", "ngram-mod"), "leave out --spec-type"),

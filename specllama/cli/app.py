@@ -156,10 +156,7 @@ def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
             )
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
-        message = e.format_message().replace(
-            "Got unexpected extra argument(s)", "too many arguments:"
-        )
-        return _print_error(message, f"See `{command} --help`.", 2)
+        return _print_error(_in_words(e.format_message()), f"See `{command} --help`.", 2)
     if isinstance(e, OSError) and e.strerror:  # of a file or folder nobody thought of
         what = f"{e.filename}: " if e.filename else ""
         return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows where.", 1)
@@ -168,6 +165,17 @@ def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
         "This is a fault in specllama; `specllama --debug …` shows where.",
         1,
     )
+
+
+def _in_words(message: str) -> str:
+    """Typer's message as ours are worded."""
+    for theirs, ours in (
+        ("Got unexpected extra argument(s)", "too many arguments:"),
+        ("Value error, ", ""),
+        (" is not one of ", " must be one of "),
+    ):
+        message = message.replace(theirs, ours)
+    return message
 
 
 # What llama-server calls what specllama has an option of its own for.

@@ -116,7 +116,7 @@ def probe(
             "--baseline-url": baseline_url,
         }  # fmt: skip
         if clash := [name for name, value in others.items() if value is not None]:
-            raise UsageError(f"--replay does not go with {clash[0]}")
+            raise UsageError(f"--replay cannot be combined with {clash[0]}")
     own = read_prompts(prompts) if prompts is not None else ()
     printer = Printer(as_json)
     names = workloads or ["chat"]

@@ -138,7 +138,7 @@ def serve(
     if log is not None and os.path.isdir(log):
         raise UsageError(f"--log {log} is a folder", "Give the name of a file in it.")
     if tune not in (AUTO, OFF, FULL):
-        raise UsageError(f"--tune {tune}: it is {AUTO}, {FULL} or {OFF}")
+        raise UsageError(f"--tune {tune}: must be {AUTO}, {FULL} or {OFF}")
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
         model=Path(model), host=host, port=port, context=context, parallel=parallel, api_key=api_key

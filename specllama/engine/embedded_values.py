@@ -105,7 +105,7 @@ def enum(prefix: str, of: str, names: dict[str, str]) -> Callable[[str], Any]:
         import xllamacpp
 
         if value.lower() not in names:
-            raise BadValue(f"{value!r} is not one of {', '.join(names)}")
+            raise BadValue(f"{value!r} must be one of {', '.join(names)}")
         member = getattr(getattr(xllamacpp, of), prefix + names[value.lower()], None)
         if member is None:
             raise BadValue(f"this version does not know {value!r}")
@@ -202,7 +202,7 @@ def text_file(value: str) -> str:
     except OSError as e:
         raise BadValue(f"{value}: {e.strerror}") from None
     except ValueError:
-        raise BadValue(f"{value}: it is no text") from None
+        raise BadValue(f"{value} is not text") from None
 
 
 def words(value: str) -> list[str]:

@@ -73,7 +73,7 @@ def asked(decision: Decision) -> Asked:
     plan, given = decision.plan, decision.elsewhere
     for option, repo in (("--target-repo", given.target_repo), ("--draft-repo", given.draft_repo)):
         if repo is not None and not _REPO.fullmatch(repo):
-            raise UsageError(f"{option} {repo}: it is OWNER/NAME, as on huggingface.co")
+            raise UsageError(f"{option} {repo}: must be OWNER/NAME, as on huggingface.co")
     if plan.user.value("--spec-type") or plan.user.on("--spec-default"):
         raise Unsayable(
             "--spec-type after -- is llama-server's own: other engines cannot be told so",

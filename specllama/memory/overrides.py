@@ -54,7 +54,7 @@ def parse(text: str, devices: Sequence[str]) -> Iterator[Override]:
         pattern, equals, buffer = word.partition("=")
         if not equals:
             raise MemoryInputError(
-                f"-ot {word!r}: it is <tensor name pattern>=<buffer type>",
+                f"-ot {word!r}: must be <tensor name pattern>=<buffer type>",
                 "For example: -ot exps=CPU",
             )
         try:

@@ -128,7 +128,7 @@ def _check_request(r: Request) -> None:
             "Give a smaller model of its family.",
         )
     if r.methods and not any(m.startswith("draft-") for m in r.methods):
-        raise UsageError(f"--draft does not go with --method {','.join(r.methods)}")
+        raise UsageError(f"--draft cannot be combined with --method {','.join(r.methods)}")
 
 
 def _named_draft(r: Request, draft: ModelInfo, caps: Capabilities) -> Choice:

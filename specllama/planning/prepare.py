@@ -88,14 +88,14 @@ def prepare(
 def _check(wish: Wish) -> None:
     """What is wrong whatever is chosen. Raises UsageError."""
     if wish.prefer not in (None, SPEED, CONTEXT):
-        raise UsageError(f"--prefer {wish.prefer}: it is {SPEED} or {CONTEXT}")
+        raise UsageError(f"--prefer {wish.prefer}: must be {SPEED} or {CONTEXT}")
     if wish.draft_cache is not None and wish.draft_cache not in CACHE_TYPES:
         raise UsageError(
             f"no cache type called {wish.draft_cache!r}", f"Types: {', '.join(CACHE_TYPES)}."
         )
     layers = wish.draft_layers
     if layers is not None and not re.fullmatch(r"[0-9]{1,4}|auto|all", layers):
-        raise UsageError(f"--draft-layers {layers}: it is a number of layers, auto or all")
+        raise UsageError(f"--draft-layers {layers}: must be a number of layers, auto or all")
 
 
 def _memory(

@@ -38,7 +38,7 @@ def check(settings: Settings, user: LaunchOptions) -> None:
         if text is not None and (
             not re.fullmatch(r"\d{1,9}", text) or int(text) < (name == "--batch-size")
         ):
-            raise UsageError(f"{name} {text}: it is a number of tokens")
+            raise UsageError(f"{name} {text}: must be a number of tokens")
     for name, file in named(user):
         if not os.path.isfile(file):
             raise UsageError(f"{name} {file}: there is no such file")

@@ -39,7 +39,7 @@ def parse_price(text: str) -> Price:
     amount = float(m[2]) if m else math.nan
     if m is None or hours is None or not amount > 0:
         raise UsageError(
-            f"--price {text}: it is an amount by the hour, as 2.50/h",
+            f"--price {text}: must be an amount by the hour, as 2.50/h",
             "Also /day and /month; a word or sign for the money may stand before or behind it.",
         )
     return Price(amount / hours, m[1] or m[3])

@@ -69,7 +69,7 @@ def planned_replay(asked: Asked) -> Planned:
     if asked.settings.parallel > 1:
         raise UsageError("--replay is about one request at a time: leave out --parallel")
     if asked.prompts or asked.lengths:
-        raise UsageError("--replay does not go with --prompts or --n-max")
+        raise UsageError("--replay cannot be combined with --prompts or --n-max")
     (p,) = planned(asked)
     user = p.plan.user
     for name in (*NGRAM_SIZE_OPTIONS, "--spec-type", "--spec-default"):
