@@ -129,6 +129,36 @@ def test_a_model_larger_than_the_machine_has_a_way_out(
     assert "larger   than this machine: run llama.cpp's ggml-rpc-server" in capsys.readouterr().out
 
 
+REPOS = ("--target-repo", "acme/Big-8B", "--draft-repo", "acme/Small-1B")
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-kubernetes", "sglang", "tensorrt-llm"])
+def test_comments_for_another_engine_say_nothing_of_llama_server(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rpc = ("--rpc", "127.0.0.1:50052", "--vram", "1GiB,1GiB")
+    assert run(planned(tmp_path, "--format", name, *REPOS, *rpc)) == 0
+    out, err = capsys.readouterr()
+    said = out + err
+    assert "# method draft-simple with draft.gguf, K=3" in out
+    for ours in ("# engine", "--cache-ram", "# context", "# memory", "# yours", "logprobs"):
+        assert ours not in said
+
+
+def test_on_a_terminal_notes_are_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = planned(tmp_path, "--format", "vllm", *REPOS)
+    assert run(args) == 0
+    err = capsys.readouterr().err  # to a file or a program: the notes are for who looks on
+    assert "vllm serve --config FILE.yaml" in err
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert run(args) == 0
+    shown, err = capsys.readouterr()
+    assert shown.count("vllm serve --config FILE.yaml") == 1
+    assert err == ""
+
+
 # What was measured is used.
 
 

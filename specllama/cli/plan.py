@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -128,10 +129,11 @@ def plan(
     What serve or probe measured before is used.
     """
     from specllama.cli.from_hub import resolved
-    from specllama.cli.render import Printer
+    from specllama.cli.render import Printer, decision_lines
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
     from specllama.formats import ELSEWHERE, Elsewhere, beyond, write
+    from specllama.formats.base import one_line
     from specllama.planning.wish import Wish
     from specllama.prompts import read_prompts
 
@@ -159,6 +161,8 @@ def plan(
         return
     with printer.busy("reading the model and the engine …"):
         decision = _decided(settings, wish, theirs, llama_server, own, elsewhere)
+    if to is not None and to.value in ELSEWHERE:  # the rest is about llama-server and this machine
+        decision = replace(decision, reasons=tuple(map(shown, decision_lines(decision.plan))))
     if to is None:
         for line in (*decision.reasons, *beyond.advice(decision.plan)):
             printer.say(line)
@@ -171,7 +175,8 @@ def plan(
     if output is None:
         _print(written)
         for note in notes:
-            print(shown(note), file=sys.stderr)
+            if not (sys.stdout.isatty() and one_line(note) in written.text):  # seen once
+                print(shown(note), file=sys.stderr)
         return
     save(output, written.text)
     for line in (*decision.reasons, *notes, f"written  {output}"):

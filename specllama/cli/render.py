@@ -171,19 +171,11 @@ def _draft_name(plan: Plan, path: Path) -> str:
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """What was decided and why, one line each."""
-    t, caps = plan.target, plan.capabilities
-    size = f"{count(t.parameters)} parameters, {mib(t.file_bytes)}"
-    yield f"target   {t.path.name}: {t.architecture}, {size}"
-    yield f"engine   {plan.engine.label}, {caps.label}: {plan.engine.why}"
-    if plan.workload.mixed:
-        yield f"workload {plan.workload.name}: {plan.workload.mixed}"
-    spec = plan.settings.speculation
-    if spec is None:
-        yield f"method   none: {plan.choice.because}"
-    else:
-        with_draft = f" with {_draft_name(plan, spec.draft)}" if spec.draft else ""
-        length = f", K={spec.n_max}" if spec.uses_draft else ""
-        yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.because}"
+    target, *decided = decision_lines(plan)
+    yield target
+    yield f"engine   {plan.engine.label}, {plan.capabilities.label}: {plan.engine.why}"
+    yield from decided
+    t, spec = plan.target, plan.settings.speculation
     # what is already said in the line above is not said again
     rejected = [r for r in plan.choice.rejected if spec or r.detail not in plan.choice.because]
     for r in rejected[:_SHOWN_REJECTED]:
@@ -199,6 +191,21 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for change in plan.command.changes:
         yield f"yours    {change}"
     yield from environment_lines(plan)
+
+
+def decision_lines(plan: Plan) -> Iterator[str]:
+    """What holds with any engine: target, workload and how to draft."""
+    t, spec = plan.target, plan.settings.speculation
+    size = f"{count(t.parameters)} parameters, {mib(t.file_bytes)}"
+    yield f"target   {t.path.name}: {t.architecture}, {size}"
+    if plan.workload.mixed:
+        yield f"workload {plan.workload.name}: {plan.workload.mixed}"
+    if spec is None:
+        yield f"method   none: {plan.choice.because}"
+        return
+    with_draft = f" with {_draft_name(plan, spec.draft)}" if spec.draft else ""
+    length = f", K={spec.n_max}" if spec.uses_draft else ""
+    yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.because}"
 
 
 def environment_lines(plan: Plan) -> Iterator[str]:
