@@ -185,7 +185,7 @@ memory T V -w ../code                    | 2 | Workloads: agent, chat, code
 pick-draft T V -w CODE                   | 2 | Workloads: agent, chat, code
 serve T V --method nope                  | 2 | Methods: draft-mtp
 serve T V --method mtp,                  | 2 | no method called ''
-serve T V --method none,mtp              | 2 | goes with no other method
+serve T V --method none,mtp              | 2 | cannot be combined with another method
 serve T V --method draft-self            | 2 | ngram-simple
 probe T V --method MTP                   | 2 | Methods: draft-mtp
 memory T V --method draft,x              | 2 | no method called 'x'
@@ -257,9 +257,9 @@ probe T V --replay {word.jsonl} --n-max 3 | 2 | cannot be combined with --n-max
 # ---- what goes together, and where it is written
 probe                                    | 2 | a MODEL or --url URL
 probe T --url http://127.0.0.1:1         | 2 | a MODEL or --url URL
-probe T V --baseline-url http://x        | 2 | --baseline-url goes with --url
-pick-draft T V --download                | 2 | --download goes with --hub
-pick-draft T V --text {none.txt}         | 2 | --text goes with --measure
+probe T V --baseline-url http://x        | 2 | --baseline-url needs --url
+pick-draft T V --download                | 2 | --download needs --hub
+pick-draft T V --text {none.txt}         | 2 | --text needs --measure
 pick-draft T V --dir {nope}              | 2 | no such folder
 pick-draft T V --dir ~nouser             | 2 | no such folder
 pick-draft T V --dir {long}              | 2 | no such folder

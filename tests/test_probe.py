@@ -403,7 +403,7 @@ def _wait_for_server(popen: subprocess.Popen[str]) -> set[int]:
         ([str(TARGET), "--n-max", "1,x"], 2, "--n-max 1,x"),
         ([str(TARGET), "--prompts", "/nowhere.txt"], 2, "/nowhere.txt: cannot be read"),
         ([str(TARGET), "--report", "/no/such/r.html"], 2, "no such folder"),
-        ([str(TARGET), "--baseline-url", "http://x"], 2, "--baseline-url goes with --url"),
+        ([str(TARGET), "--baseline-url", "http://x"], 2, "--baseline-url needs --url"),
         ([str(TARGET), "-w", "sleep"], 2, "no workload called 'sleep'"),
         (["/nowhere.gguf"], 2, "no such file"),
     ],

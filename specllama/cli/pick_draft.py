@@ -74,9 +74,9 @@ def pick_draft(
 
     no_passthrough(ctx.obj or (), "pick-draft")
     if download and not hub:
-        raise UsageError("--download goes with --hub")
+        raise UsageError("--download needs --hub")
     if text is not None and not measure:
-        raise UsageError("--text goes with --measure")
+        raise UsageError("--text needs --measure")
     printer = Printer()
     for folder in folders or []:
         if not os.path.isdir(folder):

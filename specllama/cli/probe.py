@@ -122,12 +122,12 @@ def probe(
     names = workloads or ["chat"]
     if url is not None:
         if dry_run:
-            raise UsageError("--dry-run goes with a MODEL: with --url nothing is launched")
+            raise UsageError("--dry-run needs a MODEL: with --url nothing is launched")
         _attach(printer, url, baseline_url, api_key, own, names[0], budget)
         return
     assert model is not None
     if baseline_url is not None:
-        raise UsageError("--baseline-url goes with --url")
+        raise UsageError("--baseline-url needs --url")
     for path in (report, csv):
         if path is not None:
             _check_writable(path)

@@ -97,7 +97,7 @@ def parse_methods(text: str) -> tuple[str, ...]:
         if name not in out:
             out.append(name)
     if "none" in out and len(out) > 1:
-        raise UsageError("--method none goes with no other method")
+        raise UsageError("--method none cannot be combined with another method")
     return tuple(out)
 
 

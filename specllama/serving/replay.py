@@ -65,7 +65,7 @@ class Replay:
 def planned_replay(asked: Asked) -> Planned:
     """What would be replayed. Starts nothing. Raises UsageError for what cannot be."""
     if len(asked.wishes) > 1:
-        raise UsageError("--replay goes with one --workload")
+        raise UsageError("--replay takes one --workload")
     if asked.settings.parallel > 1:
         raise UsageError("--replay is about one request at a time: leave out --parallel")
     if asked.prompts or asked.lengths:
