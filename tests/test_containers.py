@@ -157,3 +157,17 @@ def test_ik_llama_has_no_image_and_no_router(tmp_path: Path) -> None:
         with pytest.raises(Unsayable, match=why):
             write(name, made)
     assert formats_read.shell(write("shell", made).text) == list(made.plan.command.argv)
+
+
+def test_ports_are_published_on_addresses_only() -> None:
+    from specllama.formats.base import Unsayable
+    from specllama.formats.containers import published
+
+    assert [published(h) for h in ("localhost", "0.0.0.0", "::1")] == [
+        "127.0.0.1",
+        "0.0.0.0",
+        "[::1]",
+    ]
+    for host in ("/tmp/x.sock", "myhost"):
+        with pytest.raises(Unsayable, match="IP address"):
+            published(host)

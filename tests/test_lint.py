@@ -585,3 +585,25 @@ def test_a_command_of_another_program_is_none(
 ) -> None:
     assert run(["lint", command]) == 2
     assert "error: no llama-server, vLLM or SGLang command\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "a: &a [*a, *a]\n"),
+        ("a.yaml", "macros:\n  ? [x]\n  : llama-server\n"),
+        ("compose.yaml", "services:\n  s:\n    environment:\n    - ? [x]\n      : y\n"),
+        ("Dockerfile", "FROM \nRUN x\n"),
+        ("Dockerfile", "FROM --platform=linux/amd64\n"),
+        ("s.service", "[Service]\nEnvironment=LL\\AMA_ARG_DRAFT_MAX=1\nExecStart=/bin/x\n"),
+    ],
+)
+def test_odd_files_end_in_a_line(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.cli.app import run
+
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    assert run(["lint", str(file)]) in (0, 1, 2)
+    assert "unexpected" not in capsys.readouterr().err

@@ -14,6 +14,7 @@ from typing import Any
 
 from specllama.formats import kubernetes, server, sglang, vllm
 from specllama.formats.base import Decision, Written, commented, yaml_text
+from specllama.formats.containers import published
 from specllama.formats.elsewhere import record
 
 _CACHE = "/root/.cache/huggingface"
@@ -150,7 +151,7 @@ def _service(decision: Decision, e: Engine, key: str) -> dict[str, Any]:
 
 def _published(decision: Decision, e: Engine) -> str:
     settings = decision.plan.settings
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    host = published(settings.host)
     return f"{host}:{settings.port}:{e.port}"
 
 

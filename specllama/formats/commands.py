@@ -162,8 +162,9 @@ def _unit(text: str) -> Iterator[Command]:
 
 def _quoted_assignment(text: str, word: Word) -> Iterator[Variable]:
     """Environment="NAME=value": the name begins behind the quote."""
-    if m := ASSIGNMENT.match(word.text):
-        start = text.index(m[1], word.start)
+    m = ASSIGNMENT.match(word.text)
+    start = text.find(m[1], word.start, word.end) if m else -1
+    if m and start >= 0:  # a name that is written with escapes is not found
         yield Variable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
 
 
@@ -178,7 +179,8 @@ def _dockerfile(text: str) -> Iterator[Command]:
     ):
         word, start, end = m[1].upper(), m.start(2), m.end(2)
         if word == "FROM":
-            kind, build = image(m[2].split()[0])
+            named = (w for w in m[2].split() if not w.startswith("--"))  # --platform=…
+            kind, build = image(next(named, ""))
             variables, words, styles = [], [], []
             continue
         if word == "ENV":

@@ -6,14 +6,14 @@ from typing import Any
 
 from specllama.formats import server
 from specllama.formats.base import Decision, Written, commented, yaml_text
-from specllama.formats.containers import PORT, Container, container
+from specllama.formats.containers import PORT, Container, container, published
 
 
 def write(decision: Decision) -> Written:
     """One service."""
     c = container(decision)
     settings = decision.plan.settings
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    host = published(settings.host)
     address = f"{settings.scheme}://localhost:{PORT}{settings.prefix}"
     service: dict[str, Any] = {
         "image": c.image,

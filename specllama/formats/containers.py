@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from specllama.engine.capabilities import IK_LLAMA
@@ -133,3 +134,15 @@ def _folder(path: str) -> str:
 
 def _within(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
+
+
+def published(host: str) -> str:
+    """An address as a container's published ports want it: an IP. Raises Unsayable."""
+    try:
+        found = ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise Unsayable(
+            f"a container's port is published on an IP address, not on {host!r}",
+            "Give --host 127.0.0.1, 0.0.0.0, or an address of this machine.",
+        ) from None
+    return f"[{found}]" if found.version == 6 else str(found)

@@ -265,8 +265,16 @@ def concurrency() -> str:
 def key_note(decision: Decision, variable: str) -> Sequence[str]:
     """Where the API key goes."""
     if not decision.plan.settings.api_key:
-        return ()
+        return open_note(decision)
     return (f"the API key is taken from the variable {variable}",)
+
+
+def open_note(decision: Decision) -> tuple[str, ...]:
+    """Whether everybody on the network may use it."""
+    settings = decision.plan.settings
+    if settings.api_key or settings.host.startswith(("127.", "localhost", "::1")):
+        return ()
+    return (f"it has no API key: everybody who reaches {settings.host} can use it",)
 
 
 @cache

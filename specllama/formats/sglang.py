@@ -16,6 +16,7 @@ from specllama.formats.elsewhere import (
     Asked,
     asked,
     check_parts,
+    open_note,
     record,
 )
 
@@ -65,9 +66,7 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
         more, said = _speculation(a)
         config |= more
         notes = (*said, *notes)
-    if settings.api_key:
-        notes = (*notes, "the API key is an argument there: --api-key")
-    return config, notes
+    return config, (*notes, *open_note(decision))
 
 
 def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -112,6 +111,8 @@ def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
 def _start(decision: Decision, model: str) -> tuple[str, ...]:
     """`sglang serve` looks for the model on the command line before it reads the file."""
     nodes, start = decision.elsewhere.nodes, f"sglang serve --model-path {model} --config FILE.yaml"
+    if decision.plan.settings.api_key:
+        start += ' --api-key "$SGLANG_API_KEY"'
     if nodes == 1:
         return (start,)
     return (

@@ -17,6 +17,7 @@ from specllama.formats.words import Word, split
 _LINE = ("cmd",)  # of llama-swap: a command line, whatever its line ends
 _LISTS = ("entrypoint", "command", "args")  # in the order in which they are joined
 _SERVER = re.compile(r"(^|[\s/\\])(llama-server|vllm|sglang)\b")
+_MOST_NODES = 100_000
 
 
 def read(text: str) -> Iterator[Command]:
@@ -30,7 +31,7 @@ def read(text: str) -> Iterator[Command]:
         raise UsageError(f"{where}it is no YAML ({why})") from None
     macros = frozenset(name for root in roots for name in _macros(root))
     for root in roots:
-        yield from _walk(text, root, "", 0, macros)
+        yield from _walk(text, root, "", macros, set())
 
 
 def items(text: str, start: int, end: int) -> list[Word]:
@@ -54,25 +55,29 @@ def _macros(root: yaml.Node | None) -> Iterator[str]:
             yield from (
                 k.value
                 for k, v in child.value
-                if isinstance(v, yaml.ScalarNode) and _SERVER.search(v.value)
+                if isinstance(k, yaml.ScalarNode)
+                and isinstance(v, yaml.ScalarNode)
+                and _SERVER.search(v.value)
             )
 
 
 def _walk(
-    text: str, node: yaml.Node | None, where: str, depth: int, macros: frozenset[str]
+    text: str, node: yaml.Node | None, where: str, macros: frozenset[str], seen: set[int]
 ) -> Iterator[Command]:
-    if depth > 50:
+    """`seen`: nodes that were looked at: an anchor may hold itself."""
+    if id(node) in seen or len(seen) > _MOST_NODES:
         return
+    seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for child in node.value:
-            yield from _walk(text, child, where, depth + 1, macros)
+            yield from _walk(text, child, where, macros, seen)
     if not isinstance(node, yaml.MappingNode):
         return
     keys = {k.value: v for k, v in node.value if isinstance(k, yaml.ScalarNode)}
     yield from _of_mapping(text, keys, where, macros)
     for key, child in keys.items():
         if key not in (*_LINE, *_LISTS):
-            yield from _walk(text, child, key if isinstance(key, str) else where, depth + 1, macros)
+            yield from _walk(text, child, key if isinstance(key, str) else where, macros, seen)
 
 
 def _of_mapping(
@@ -200,7 +205,7 @@ def _environment(text: str, node: yaml.Node | None) -> Iterator[Variable]:
                 name, _, value = item.value.partition("=")
                 yield _variable(text, item, name, value)
             elif isinstance(item, yaml.MappingNode):
-                keys = {k.value: v for k, v in item.value}
+                keys = {k.value: v for k, v in item.value if isinstance(k, yaml.ScalarNode)}
                 name_node, value_node = keys.get("name"), keys.get("value")
                 if isinstance(name_node, yaml.ScalarNode) and value_node is not None:
                     yield _variable(text, name_node, name_node.value, str(value_node.value))
