@@ -85,6 +85,17 @@ def _types(seen: Seen) -> Iterator[Finding]:
                 f"--spec-type {','.join(runs)}" if runs else "take it out",
                 edits,
             )
+        elif given == "draft-simple":  # its name from b9180 on
+            alone = "draft" not in seen.caps.spec_types
+            left = tuple(t for t in runs if t != given) if alone else runs
+            yield Finding(
+                "unknown-spec-type",
+                ENDS,
+                shown,
+                f"{seen.caps.label} knows no --spec-type {given}: it ends at once",
+                "take it out: there -md alone drafts" if alone else "--spec-type draft",
+                retyped(seen, left),
+            )
         elif reason := unsupported(seen.caps, given):
             near = difflib.get_close_matches(given, seen.caps.spec_types, n=1)
             newer = "build ≥" in reason
