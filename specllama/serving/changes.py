@@ -58,7 +58,9 @@ def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Itera
     if plan.budget is not None and plan.budget.traded:
         why = plan.budget.asked.verdict.missing or plan.budget.asked.verdict.kind
         yield Change(
-            "more memory", f"what was asked does not fit ({why})", _command("memory", plan)
+            "more memory",
+            f"what was asked does not fit ({why})",
+            _command("memory", plan, *_same(plan, wish)),
         )
     spec = known.tried.speculation if known is not None and known.tried else None
     spec = spec or served.choice.speculation or plan.choice.speculation
@@ -68,14 +70,16 @@ def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Itera
     for r in plan.choice.rejected:
         if r.rule in ("engine", "MTP graph"):
             yield Change(
-                "another engine", f"{r.what}: {r.detail}", "specllama serve --llama-server"
+                "another engine",
+                f"{r.what}: {r.detail}",
+                _command("serve", plan, "--llama-server", "PATH", *_same(plan, wish)),
             )
     if plan.settings.parallel > 1 and spec is not None:
         yield Change(
             "fewer slots",
             f"with {plan.settings.parallel} slots a step verifies the drafts of all of them, and "
             "each gains less than one alone",
-            _command("serve", plan, "--parallel", "1"),
+            _command("serve", plan, *_same(plan, wish, one_slot=True)),
         )
     if known is not None and known.prompts == "profile":
         yield Change(
@@ -88,7 +92,7 @@ def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Itera
         yield Change(
             "many users",
             f"the gain at more requests at once is {concurrency()}",
-            _command("plan", plan, "--format", "vllm"),
+            _command("plan", plan, "--format", "vllm", *_same(plan, wish)),
         )
 
 
@@ -189,14 +193,15 @@ def _command(name: str, plan: Plan, *words: str) -> str:
     return shlex.join(["specllama", name, str(plan.target.path), *words])
 
 
-def _same(plan: Plan, wish: Wish) -> Iterator[str]:
-    """The options of probe that measure exactly this."""
+def _same(plan: Plan, wish: Wish, one_slot: bool = False) -> Iterator[str]:
+    """The options that ask for exactly this, or for the same with one slot."""
+    slots = 1 if one_slot else plan.settings.parallel
     given = {
         "-w": plan.workload.name,
         "--draft": str(wish.draft) if wish.draft is not None else None,
         "--method": wish.method,
         "-c": str(plan.budget.wanted) if _shortened(plan) and plan.budget is not None else None,
-        "--parallel": str(plan.settings.parallel) if plan.settings.parallel > 1 else None,
+        "--parallel": str(slots) if slots > 1 else None,
         "--vram": wish.vram,
     }
     for name, value in given.items():
