@@ -54,7 +54,7 @@ ANNA = Who(("/home/anna", "/data/users/anna"), "anna", ("annas-pc.lan", "annas-p
         ("/home/anna/models/x.gguf", "~/models/x.gguf"),
         ("/home/anna", "~"),
         ("it lies in /home/anna.", "it lies in ~."),
-        ("/home/annabel/x", "/home/annabel/x"),
+        ("/home/annabel/x", "/home/<user>/x"),
         ("/data/users/anna/x: no", "~/x: no"),
         ("/mnt/disk/anna/x", "/mnt/disk/<user>/x"),
         ("banana anna says", "banana anna says"),
@@ -488,3 +488,20 @@ def test_an_empty_environment_with_nowhere_to_write(tmp_path: Path) -> None:
     data = json.loads(done.stdout)
     assert data["engines"][0]["start"]["drafted"]
     assert all("is not a folder" in f["unwritable"] for f in data["folders"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/bob/models/x.gguf", "/home/<user>/models/x.gguf"),
+        ("C:\\Users\\Bob\\x", "C:\\Users\\<user>\\x"),
+        ("//fileserver/share/x", "//<host>/share/x"),
+        ("--api-key 'my key here'", "--api-key …"),
+        ("HF_TOKEN: abcdef", "HF_TOKEN: …"),
+        ('{"api_key": "abcd"}', '{"api_key": …}'),
+        ("/export/home/anna/x", "/export/home/<user>/x"),
+        ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8080/v1"),
+    ],
+)
+def test_other_peoples_homes_shares_and_keys_in_any_form(text: str, shown: str) -> None:
+    assert private(text, ANNA) == shown

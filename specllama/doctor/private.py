@@ -21,8 +21,19 @@ _PLAIN = re.compile(
 _RULES = (
     # --api-key X, --hf-token=X; API_KEY=X
     (
-        re.compile(r"(--?[\w-]*(?:key|token|secret|password)[\w-]*)([=\s]+)[^\s,;)]+", re.I),
+        re.compile(
+            r"(--?[\w-]*(?:key|token|secret|password)[\w-]*)([=\s]+)('[^']*'|\"[^\"]*\"|[^\s,;)]+)",
+            re.I,
+        ),
         r"\1\2…",
+    ),
+    # api_key: X, "HF_TOKEN": "X"
+    (
+        re.compile(
+            r"(\b\w*(?:_key|_token|_?secret|password)[\"']?\s*:\s*)('[^']*'|\"[^\"]*\"|[^\s,;}]+)",
+            re.I,
+        ),
+        r"\1…",
     ),
     (re.compile(r"(\w*(?:KEY|TOKEN|SECRET|PASSWORD)\w*=)[^\s,;)]+"), r"\1…"),
     (re.compile(r"\b(?:hf_|sk-|ghp_|Bearer )[\w.-]{6,}"), "…"),
@@ -37,6 +48,9 @@ _IPV6 = re.compile(
     r"(?<![\w:])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|(?:[0-9a-f]{1,4}:)+(?::[0-9a-f]{1,4})+)(?![\w:])",
     re.I,
 )
+
+_OTHER_HOMES = re.compile(r"(?<![\w.])((?:/home|/Users|[A-Za-z]:\\Users)[/\\])[^/\\\s:;,'\"]+")
+_SHARES = re.compile(r"(?<![:\w/\\])(//|\\\\)[\w.-]+(?=[/\\])")
 
 T = TypeVar("T")
 
@@ -96,8 +110,12 @@ def private(text: str, who: Who) -> str:
     for home in who.homes:
         if len(home.rstrip("/\\")) > 2:  # not "/" and not "C:\"
             text = re.sub(
-                rf"{re.escape(home.rstrip('/' + chr(92)))}(?=[/\\]|[^\w.-]|\.?$)", "~", text
+                rf"(?<![\w.]){re.escape(home.rstrip('/' + chr(92)))}(?=[/\\]|[^\w.-]|\.?$)",
+                "~",
+                text,
             )
+    text = _OTHER_HOMES.sub(r"\1<user>", text)
+    text = _SHARES.sub(r"\1<host>", text)
     text = _URL.sub(lambda m: m[0] if _harmless(m[2]) else f"{m[1]}<host>", text)
     text = _IPV6.sub("<address>", text)
     text = _WITH_PORT.sub(lambda m: m[0] if _harmless(m[1]) else "<host>", text)
