@@ -191,9 +191,11 @@ def _lengths(seen: Seen) -> Iterator[Finding]:
             (instead(length, *new),) if new else (remove(length),),
         )
     layers = seen.last("-ngld")
-    given = length is not None or any(
+    given = seen.text(_LENGTH) is not None or any(
         w.means == "draft-length" for u in seen.uses if (w := seen.wrong(u))
     )
+    # who places the target's layers one by one places the draft's too
+    given = given or length is not None or (seen.text("-ngl") or "").isdecimal()
     if layers is None or given or not layers.values or not seen.has_draft:
         return
     word = seen.word(layers.values[0])
