@@ -346,3 +346,15 @@ def test_a_log_that_does_not_tell() -> None:
 @given(st.text() | st.text("modelKVRS buffer size = 0123456789.MiB\n"))
 def test_any_log_is_read(text: str) -> None:
     read_log(text)
+
+
+def test_a_variable_and_its_option_are_the_same_sum(tmp_path: Path) -> None:
+    """Docker users set everything by variables; the embedded engine's help names none of them."""
+    model = build(tmp_path, "qwen3-30b-a3b")
+    ask = ("memory", model, "--vram", "8GiB", "-c", "4096", "--method", "none", "--json")
+    engine = ("--llama-server", "embedded")
+    by_variable = specllama(*ask, *engine, LLAMA_ARG_N_CPU_MOE="40")
+    by_option = specllama(*ask, *engine, "--", "--n-cpu-moe", "40")
+    plain = specllama(*ask, *engine)
+    sums = [json.loads(d.stdout)["asked"]["bytes"] for d in (by_variable, by_option, plain)]
+    assert sums[0] == sums[1] != sums[2]
