@@ -607,3 +607,14 @@ def test_odd_files_end_in_a_line(
     file.write_text(text, encoding="utf-8")
     assert run(["lint", str(file)]) in (0, 1, 2)
     assert "unexpected" not in capsys.readouterr().err
+
+
+def test_what_could_not_be_followed_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.cli.app import run
+
+    file = tmp_path / "run.sh"
+    file.write_text('ARGS="-c 1"\nARGS="$ARGS -md b"\nllama-server -m "$M" $ARGS\n')
+    assert run(["lint", str(file)]) == 0
+    assert "not looked at: $ARGS, whose value is not known" in capsys.readouterr().out

@@ -175,9 +175,13 @@ def _say(printer: Any, name: str, found: tuple[Linted, ...]) -> None:
     n = sum(len(linted.findings) for linted in found)
     for linted in found:
         c = linted.command
+        where = f"{name}:{c.line}: " if name else ""
+        if linted.unseen:
+            printer.say(
+                f"{where}not looked at: {', '.join(linted.unseen)}, whose value is not known"
+            )
         if not linted.findings:
             continue
-        where = f"{name}:{c.line}: " if name else ""
         printer.say(f"{where}{c.program}{f' ({c.where})' if c.where else ''}", "bold")
         for f in linted.findings:
             printer.say(f"  {f.rule}: {f.words}")
@@ -198,6 +202,7 @@ def _json(
                 "program": x.command.program,
                 "where": x.command.where,
                 "line": x.command.line,
+                "not_looked_at": list(x.unseen),
                 "findings": [
                     {
                         "rule": f.rule,

@@ -36,6 +36,15 @@ class Linted:
     command: Command
     findings: tuple[Finding, ...]
 
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Variables that may hold any option: set outside, or more than once."""
+        words = self.command.words
+        stands = (i == 0 or not words[i - 1].text.startswith("-") for i in range(len(words)))
+        return tuple(
+            w.text for w, alone in zip(words, stands, strict=True) if alone and not w.fixed
+        )
+
 
 @dataclass(frozen=True)
 class Here:
