@@ -92,7 +92,7 @@ def test_a_server_does_what_is_said_of_the_line(
         assert found is not None
 
 
-OFF = ("no-spec-type", "no-draft", "misfit")
+OFF = ("no-spec-type", "no-draft", "misfit", "none-in-list")
 
 
 def speculates(line: str, native: Path, log: Path) -> bool | None:

@@ -151,11 +151,10 @@ def wished_by(*words: str) -> Wish:
 
 
 def test_the_users_own_speculation_is_a_wish_like_ours() -> None:
-    found = wished_by(
-        "--spec-type", "none,draft-simple", "-md", "d.gguf", "--spec-draft-n-max", "64"
-    )
+    found = wished_by("--spec-type", "draft-simple", "-md", "d.gguf", "--spec-draft-n-max", "64")
     assert (found.method, found.draft, found.n_max) == ("draft-simple", Path("d.gguf"), 64)
     assert wished_by("--spec-type", "none").method == "none"
+    assert wished_by("--spec-type", "ngram-mod,none").method == "none"
     assert wished_by("--spec-type", "what-is-new").method is None
     assert wished_by() == Wish("chat", n_max=3)
 

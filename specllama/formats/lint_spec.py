@@ -67,6 +67,15 @@ def _types(seen: Seen) -> Iterator[Finding]:
         return
     shown = " ".join(seen.show(u) for u in uses)
     runs = tuple(t for t in seen.types if not unsupported(seen.caps, t))
+    if "none" in seen.given_types and runs:
+        yield Finding(
+            "none-in-list",
+            NOTHING,
+            shown,
+            "none, wherever it stands in the list, switches every method off",
+            f"--spec-type {','.join(runs)}",
+            retyped(seen, runs),
+        )
     for given in dict.fromkeys(seen.given_types):
         meant = flags.types().get(given.lower(), given)
         if given in seen.caps.spec_types:

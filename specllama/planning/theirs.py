@@ -35,12 +35,13 @@ def wished(wish: Wish, user: LaunchOptions) -> Wish:
 
 def _method(types: str) -> str | None:
     """The user's --spec-type as --method; None for what only llama-server can judge."""
-    words = [w for w in types.split(",") if w != "none"] or ["none"]
+    if "none" in types.split(","):  # anywhere, it switches all off (common/speculative.cpp)
+        return "none"
     try:
-        parse_methods(",".join(words))
+        parse_methods(types)
     except UsageError:
         return None
-    return ",".join(words)
+    return types
 
 
 def sizes(usual: NgramSizes, method: str, user: LaunchOptions) -> NgramSizes:
