@@ -160,7 +160,11 @@ def test_method_names(text: str, methods: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("draft-self", "n-gram types"), ("medusa", "no method called"), ("none,mtp", "no other")],
+    [
+        ("draft-self", "n-gram types"),
+        ("medusa", "no method called"),
+        ("none,mtp", "cannot be combined"),
+    ],
 )
 def test_method_names_that_are_not(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):

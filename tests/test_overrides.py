@@ -111,7 +111,7 @@ def test_experts_in_ram_may_stay_on_disk_unless_memory_is_locked(folder: Path) -
     q = Question(m, use, Machine((gpu,), ram), None)
     verdict, lines = judge(q, use, None)
     assert verdict.kind == FITS
-    assert "stay on disk" in verdict.detail
+    assert "read from disk" in verdict.detail
     assert needed(lines)["RAM"] < 2 * GIB < 100 * GIB < per_device(lines)["RAM"]
     locked, _ = judge(q, replace(use, mapped=False), None)
     assert locked.kind != FITS

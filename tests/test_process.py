@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,9 @@ def test_a_server_inherits_no_ignored_signal_and_no_open_file(tmp_path: Path) ->
     """Python ignores SIGPIPE and SIGXFSZ, but on behalf of nobody else."""
     with started(Path("/bin/sleep"), tmp_path / "log", "600") as server:
         proc = Path(f"/proc/{server.pid}")
+        until = time.monotonic() + 20  # it is our starter first, then the server
+        while "sleep" not in str((proc / "exe").resolve()) and time.monotonic() < until:
+            time.sleep(0.01)
         status = dict(
             line.split(":\t", 1) for line in proc.joinpath("status").read_text().splitlines()
         )

@@ -497,5 +497,5 @@ def test_without_llama_cpp_the_draft_is_left_out_and_it_says_how_to_get_it(
         asked(wishes=(Wish("code", DRAFT),)), read_conversations(path), tmp_path / "log", _Silent()
     )
     (dropped,) = found.dropped
-    assert "pip install 'specllama[llama-cpp-python]'" in dropped.why
+    assert "pip install llama-cpp-python" in dropped.why
     assert any(s.speculation.methods == ("ngram-simple",) for s in found.settings)

@@ -90,7 +90,7 @@ class LaunchOptions:
         try:
             lines = Path(file).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as e:
-            reason = getattr(e, "strerror", None) or "it is no text"
+            reason = getattr(e, "strerror", None) or "it is not text"
             raise UsageError(f"--api-key-file {file}: {reason}") from None
         keys = (usable(line, f"--api-key-file {file}") for line in lines if line[:1] != "#")
         return next((key for key in keys if key), None)
