@@ -100,7 +100,7 @@ complete -c specllama -n '__specllama_at plan' -s c -l context -x -d 'Context in
 complete -c specllama -n '__specllama_at plan' -l parallel -x -d 'Slots. One is right for one user.'
 complete -c specllama -n '__specllama_at plan' -l host -x -d 'Address to listen on.'
 complete -c specllama -n '__specllama_at plan' -l port -x -d 'Port.'
-complete -c specllama -n '__specllama_at plan' -l api-key -x -d 'There is a key that clients must send; it is written nowhere.'
+complete -c specllama -n '__specllama_at plan' -l api-key -x -d 'Key of the server. Better in the variable: arguments show in `ps`.'
 complete -c specllama -n '__specllama_at plan' -l vram -x -d 'SIZE[,SIZE]: take the GPUs to be that large.'
 complete -c specllama -n '__specllama_at plan' -l prefer -x -a 'speed context' -d 'When memory is short: speed (shorter context) or context (no draft).'
 complete -c specllama -n '__specllama_at plan' -l prompts -r -F -d 'The questions it was tuned by, as for serve.'

@@ -334,3 +334,17 @@ def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
             assert answered(url)["draft_n"] > 0
         for address in (one, two):
             assert f"{address}] model buffer size" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--n-max", "20000000"), "less than or equal to 512"),
+        (("--api-key", "\u043a"), "a character that no HTTP header can carry"),
+    ],
+)
+def test_its_options_have_serves_limits(
+    args: tuple[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(planned(tmp_path, *args)) == 2
+    assert says in capsys.readouterr().err

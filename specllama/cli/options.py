@@ -50,6 +50,18 @@ LlamaServer = Annotated[
         help="The binary to run, or `embedded`.",
     ),
 ]
+PMin = Annotated[
+    float | None,
+    typer.Option(
+        "--p-min",
+        min=0,
+        max=1,
+        callback=a_number,
+        help="Stop drafting below this probability.",
+    ),
+]
+Slots = Annotated[int, typer.Option("--parallel", min=1, help="Slots. One is right for one user.")]
+Host = Annotated[str, typer.Option("--host", envvar="LLAMA_ARG_HOST", help="Address to listen on.")]
 Context = Annotated[
     int,
     typer.Option(

@@ -12,11 +12,16 @@ import typer
 
 from specllama.cli import complete
 from specllama.cli.options import (
+    ApiKey,
     Context,
     DraftCache,
     DraftLayers,
+    Host,
     LlamaServer,
+    NMax,
+    PMin,
     Prefer,
+    Slots,
     Vram,
     Workload,
 )
@@ -92,31 +97,18 @@ def plan(
             help="How to draft, as for serve; none = plain decoding.",
         ),
     ] = None,
-    n_max: Annotated[
-        int | None, typer.Option("--n-max", min=1, help="Tokens per draft (K).")
-    ] = None,
-    p_min: Annotated[
-        float | None,
-        typer.Option("--p-min", min=0, max=1, help="Stop drafting below this probability."),
-    ] = None,
+    n_max: NMax = None,
+    p_min: PMin = None,
     draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
     context: Context = 0,
-    parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,
-    host: Annotated[
-        str, typer.Option(envvar="LLAMA_ARG_HOST", help="Address to listen on.")
-    ] = "127.0.0.1",
+    parallel: Slots = 1,
+    host: Host = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option(min=1, max=65535, envvar="LLAMA_ARG_PORT", help="Port."),
     ] = 8080,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar="SPECLLAMA_API_KEY",
-            help="There is a key that clients must send; it is written nowhere.",
-        ),
-    ] = None,
+    api_key: ApiKey = None,
     vram: Vram = None,
     prefer: Prefer = None,
     prompts: Annotated[

@@ -16,9 +16,12 @@ from specllama.cli.options import (
     DraftCache,
     DraftLayers,
     DryRun,
+    Host,
     LlamaServer,
     NMax,
+    PMin,
     Prefer,
+    Slots,
     Vram,
     Workload,
     a_number,
@@ -52,23 +55,12 @@ def serve(
         ),
     ] = None,
     n_max: NMax = None,
-    p_min: Annotated[
-        float | None,
-        typer.Option(
-            "--p-min",
-            min=0,
-            max=1,
-            callback=a_number,
-            help="Stop drafting below this probability.",
-        ),
-    ] = None,
+    p_min: PMin = None,
     draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
     context: Context = 0,
-    parallel: Annotated[int, typer.Option(min=1, help="Slots. One is right for one user.")] = 1,
-    host: Annotated[
-        str, typer.Option(envvar="LLAMA_ARG_HOST", help="Address to listen on.")
-    ] = "127.0.0.1",
+    parallel: Slots = 1,
+    host: Host = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option(
