@@ -170,3 +170,21 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
         assert p.stderr is not None
         p.stdout.close()
         assert p.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--nmax", "3"), "Did you mean --n-max?"),
+        (("-ngl", "9"), "No such option: -ngl"),
+        (("-ngl", "9"), "serve MODEL -- -ngl"),
+        (("-md", "x"), "It is --draft FILE here."),
+    ],
+)
+def test_an_option_that_is_not_ours(
+    words: tuple[str, str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.cli.app import run
+
+    assert run(["serve", "x.gguf", *words]) == 2
+    assert says in capsys.readouterr().err

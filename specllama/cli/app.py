@@ -151,9 +151,8 @@ def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
     # typer's own (its exception classes moved between versions, so by what they offer)
     if hasattr(e, "format_message"):
         if type(e).__name__ == "NoSuchOption":
-            return _print_error(
-                *_no_option(getattr(e, "option_name", ""), e.format_message(), words)
-            )
+            near = getattr(e, "possibilities", None) or ()
+            return _print_error(*_no_option(getattr(e, "option_name", ""), near, words))
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
         return _print_error(_in_words(e.format_message()), f"See `{command} --help`.", 2)
@@ -194,16 +193,16 @@ _OURS = {
 }
 
 
-def _no_option(name: str, message: str, words: Sequence[str]) -> tuple[str, str, int]:
+def _no_option(name: str, near: Sequence[str], words: Sequence[str]) -> tuple[str, str, int]:
     """An option that is not ours, as the user wrote it (-ngl is no -n to them), with where
     llama-server's own belong."""
     short = name.startswith("-") and not name.startswith("--")
     written = next((w for w in words if short and w.startswith(name) and w != name), name)
     if written in _OURS:
         return f"No such option: {written}", f"It is {_OURS[written]} here.", 2
-    near = message.split(". ", 1)[1] if ". " in message else ""
+    meant = f"Did you mean {sorted(near)[0]}?" if near else ""
     hint = f"llama-server's own options come after --: `specllama serve MODEL -- {written} …`."
-    return f"No such option: {written}", f"{near} {hint}".strip(), 2
+    return f"No such option: {written}", f"{meant} {hint}".strip(), 2
 
 
 def _print_error(message: str, hint: str, exit_code: int) -> int:
