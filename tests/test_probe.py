@@ -243,7 +243,7 @@ def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monke
     assert f"off      target.gguf, text: {made.REASON}" in out
     assert "2 results forgotten" in specllama("results", TARGET, "--clear").stdout
     assert "0 results forgotten" in specllama("results", TARGET, "--clear").stdout
-    assert "target.gguf was measured yet" in specllama("results", TARGET).stdout
+    assert f"nothing of {TARGET} was measured yet" in specllama("results", TARGET).stdout
     store(p.about[0], made.tuned())
     assert specllama("results", "--clear").stdout == "1 result forgotten\n"
 
