@@ -14,7 +14,7 @@ from specllama.config import read_toml
 from specllama.drafts.families import family_of
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.errors import UsageError
-from specllama.formats.base import Decision, Unsayable
+from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
 from specllama.gguf import ModelInfo
 
 # What drafts, whatever it is called in an engine.
@@ -260,6 +260,14 @@ def concurrency() -> str:
     figures = ", ".join(f"{gain:g}x at {n}" for n, gain in row["speedup"])
     limit = f"it hardly pays above {row['hardly_pays_above']}"
     return f"reported as {figures} ({limit}; {row['source']}), not measured here"
+
+
+def configuration(
+    decision: Decision, engine: str, config: Mapping[str, Any], notes: tuple[str, ...]
+) -> Written:
+    """An engine's configuration file: what it was written for, and why, as comments."""
+    version = f"written for {engine} {record(engine.lower())['version']}"
+    return Written(commented((version, *decision.reasons, *notes)) + yaml_text(config), notes)
 
 
 def key_note(decision: Decision, variable: str) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
+from specllama.formats.base import Decision, Unsayable, Written
 from specllama.formats.elsewhere import (
     DFLASH,
     DSPARK,
@@ -16,8 +16,8 @@ from specllama.formats.elsewhere import (
     Asked,
     asked,
     check_parts,
+    configuration,
     open_note,
-    record,
 )
 
 _ALGORITHMS = {
@@ -36,9 +36,7 @@ def write(decision: Decision) -> Written:
     """The file, and how it is started on each machine."""
     config, notes = configured(decision)
     notes = (*_start(decision, str(config["model-path"])), *notes)
-    version = f"written for SGLang {record('sglang')['version']}"
-    text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
-    return Written(text, notes)
+    return configuration(decision, "SGLang", config, notes)
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:

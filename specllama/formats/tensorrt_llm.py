@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
+from specllama.formats.base import Decision, Unsayable, Written
 from specllama.formats.elsewhere import (
     DFLASH,
     DSPARK,
@@ -17,7 +17,8 @@ from specllama.formats.elsewhere import (
     SUFFIX,
     Asked,
     asked,
-    record,
+    configuration,
+    open_note,
 )
 
 _TYPES = {
@@ -46,14 +47,13 @@ def write(decision: Decision) -> Written:
         config["speculative_config"], more = _speculation(a)
         notes = (*more, *notes)
     notes = (_start(decision, a), *notes)
+    notes = (*notes, *open_note(decision))
     if decision.plan.settings.api_key:
         notes = (
             *notes,
             "the API key is not written: no option for one is known; put a proxy before it",
         )
-    version = f"written for TensorRT-LLM {record('tensorrt-llm')['version']}"
-    text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
-    return Written(text, notes)
+    return configuration(decision, "TensorRT-LLM", config, notes)
 
 
 def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
+from specllama.formats.base import Decision, Unsayable, Written
 from specllama.formats.elsewhere import (
     DFLASH,
     DSPARK,
@@ -15,6 +15,7 @@ from specllama.formats.elsewhere import (
     SUFFIX,
     Asked,
     asked,
+    configuration,
     key_note,
     record,
 )
@@ -41,9 +42,7 @@ def write(decision: Decision) -> Written:
     """The file, and how it is started on each machine."""
     config, notes = configured(decision)
     notes = (*_start(decision), *notes)
-    version = f"written for vLLM {record('vllm')['version']}"
-    text = commented((version, *decision.reasons, *notes)) + yaml_text(config)
-    return Written(text, notes)
+    return configuration(decision, "vLLM", config, notes)
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
