@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "specllama"
 # Top to bottom. Modules without a room of their own lie below everything.
 FLOORS = [
-    *("cli", "doctor", "serving", "formats", "tuning", "planning"),
+    *("cli", "doctor", "serving", "watching", "formats", "tuning", "planning"),
     *("drafts", "memory", "own_profiles", "workloads", "prompts", "engine", "gguf"),
 ]
 BASEMENT = {"config", "resources", "storage", "logs", "stop", "errors", "__init__"}

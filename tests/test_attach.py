@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.errors import UsageError
-from specllama.tuning.attach import Server, on_this_machine
-from specllama.tuning.engines import parse
+from specllama.watching.address import on_this_machine
+from specllama.watching.attach import Server
+from specllama.watching.counters import parse
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
 
@@ -206,4 +207,4 @@ def test_nobody_there() -> None:
 
 @given(st.text() | st.text('vllm:spec_decode_num_drafts_total{position="0"} 1\n# TYPE'))
 def test_any_metrics_text(text: str) -> None:
-    parse(text)
+    parse(text, 0.0)

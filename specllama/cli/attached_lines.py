@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from specllama.cli.tuning_lines import interval, interval_data
 
 if TYPE_CHECKING:
-    from specllama.tuning.attach import Attached
     from specllama.tuning.confidence import Interval
+    from specllama.watching.attach import Attached
 
 
 def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str]:

@@ -326,7 +326,7 @@ def _attach(
     import time
 
     from specllama.cli.attached_lines import attached_data, attached_lines
-    from specllama.tuning import attach
+    from specllama.watching import attach
     from specllama.workloads import load
 
     profile = load(workload)

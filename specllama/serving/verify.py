@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from specllama.engine.client import Client, Metrics, Prompt, Timings
-from specllama.engine.counters import contradiction
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import why_not_speculating
 from specllama.planning.plan import Plan
+from specllama.watching.counters import contradiction
 
 PROBE_PROMPTS = 2
 PROBE_TOKENS = 48

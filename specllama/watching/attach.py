@@ -6,20 +6,21 @@ Speed is taken at the client; acceptance from the engine's own counters (engines
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
 import httpx
 
 from specllama.engine.client import Prompt
-from specllama.errors import UsageError
 from specllama.tuning.confidence import Interval, ratios
-from specllama.tuning.engines import ENGINES, Counters, acceptance, parse
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import decoding
+from specllama.watching.address import client
+from specllama.watching.counters import Snapshot, between, parse
+from specllama.watching.engines import ENGINES
 
 _TIMEOUT = 120.0
 
@@ -40,28 +41,10 @@ class Attached:
 
 
 class Server:
-    """One server over HTTP. `api_key` goes into the header only. Proxies of the environment are
-    honoured, but for a server on this machine.
-
-    Raises UsageError for what is no URL, and for a proxy that is none.
-    """
+    """One server over HTTP. Raises UsageError as address.client does."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        base = url.rstrip("/").removesuffix("/v1")
-        self.url = base
-        try:
-            at = httpx.URL(base)
-            if at.scheme not in ("http", "https") or not at.host or not (at.port or 1) < 2**16:
-                raise ValueError("not an address of HTTP")
-            proxies = not on_this_machine(at.host)
-            self._http = httpx.Client(
-                base_url=base, headers=headers, timeout=_TIMEOUT, trust_env=proxies
-            )
-        except (httpx.InvalidURL, ValueError) as e:  # ValueError: a proxy's scheme
-            raise UsageError(
-                f"--url {url}: {e}", "Give an address like http://127.0.0.1:8080."
-            ) from None
+        self.url, self._http = client(url, api_key, _TIMEOUT)
 
     def close(self) -> None:
         self._http.close()
@@ -80,13 +63,13 @@ class Server:
                 "Give the address that OpenAI clients use.",
             ) from None
 
-    def counters(self) -> tuple[str, Counters] | None:
-        """(engine, its counters); None when it has no metrics that are known."""
+    def counters(self) -> Snapshot | None:
+        """What its engine counts; None when it has no metrics that are known."""
         for path in dict.fromkeys(n.path for n in ENGINES.values()):
             response = self._get(path)
             if response.status_code != 200:
                 continue
-            found = parse(response.text)
+            found = parse(response.text, time.monotonic())
             if found is not None:
                 return found
         return None
@@ -138,17 +121,6 @@ class Server:
             ) from None
 
 
-def on_this_machine(host: str) -> bool:
-    """Whether a host name means this machine, whatever a name server would say."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
-
-
 @dataclass(frozen=True)
 class Reply:
     """Milliseconds to the first token and from it to the last; tokens in all."""
@@ -185,8 +157,8 @@ def probe(
             break  # the rest is longer still
     after = server.counters()
     missing = [] if after else ["no metrics that are known: acceptance cannot be read"]
-    engine = after[0] if after else "unknown engine"
-    seen = acceptance(engine, before[1] if before else None, after[1] if after else None)
+    engine = after.engine if after else "unknown engine"
+    seen = acceptance(before, after)
     if seen.doubt:
         missing.append(seen.doubt)
     elif after and seen.alpha is None and seen.tau is None:
@@ -205,6 +177,39 @@ def probe(
         ms_per_token=tuple(decoding(r.ms, r.tokens) for r in replies),
         missing=tuple(missing),
     )
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """α, τ and a_i, None or () where they are not counted. `doubt`: why the counters are not
+    believed; then there is nothing else."""
+
+    alpha: float | None = None
+    tau: float | None = None
+    by_position: tuple[float, ...] = ()
+    doubt: str = ""
+
+
+def acceptance(before: Snapshot | None, after: Snapshot | None) -> Acceptance:
+    """What was counted between the two; gauges as they stand."""
+    if after is None:
+        return Acceptance()
+    new = between(before, after) if before is not None else after.counts
+    gauges = after.gauges
+    doubt = new.doubt or _impossible(gauges.alpha, gauges.tau)
+    if doubt:
+        return Acceptance(doubt=doubt)
+    alpha = new.alpha if new.alpha is not None else gauges.alpha
+    return Acceptance(alpha, new.tau or gauges.tau, new.acceptance)
+
+
+def _impossible(alpha: float | None, tau: float | None) -> str:
+    """What no engine can have seen, "" when all of it can be."""
+    if alpha is not None and not 0 <= alpha <= 1:
+        return f"the counters contradict themselves: α={alpha:g}"
+    if tau is not None and not 1 <= tau < math.inf:
+        return f"the counters contradict themselves: τ={tau:g}"
+    return ""
 
 
 def speedup(baseline: Attached, other: Attached) -> Interval:

@@ -1,0 +1,1 @@
+"""What running servers count of real requests, and what follows from it."""

@@ -1,0 +1,296 @@
+"""What a server counted, and what it counted between two looks. Pure.
+
+Counters only grow, until the server is started anew: then what the later look shows is all new.
+llama.cpp prints six digits, so that a counter of millions moves in steps of tens or more:
+nothing is said of an amount that such a step could be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specllama.watching.engines import ENGINES, Names
+
+_CONTRADICTED = "the counters contradict themselves"
+_MOST_POSITIONS = 1024
+_ROUNDED = 20  # times the rounding that a count has to be before α is said of it
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What was counted, since the server started or between two looks. None: the engine does not
+    count it. `steps` that verified a draft; `by_position`: drafted tokens accepted at each depth;
+    `tokens` generated, the first of each answer included, in `seconds` of decoding, added up over
+    requests. `rounding`: by how much any of them may be off, `rounding_s` of the seconds."""
+
+    drafted: float | None = None
+    accepted: float | None = None
+    steps: float | None = None
+    by_position: tuple[float, ...] = ()
+    tokens: float | None = None
+    seconds: float | None = None
+    requests: float | None = None
+    rounding: float = 0.0
+    rounding_s: float = 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            **{n: _both(getattr(self, n), getattr(other, n)) for n in _COUNTED},
+            by_position=_by_place(self.by_position, other.by_position),
+            rounding=max(self.rounding, other.rounding),
+            rounding_s=max(self.rounding_s, other.rounding_s),
+        )
+
+    def scaled(self, share: float) -> Counts:
+        """All counts times `share`: what is left of them after some time."""
+        left: dict[str, Any] = {
+            n: None if (v := getattr(self, n)) is None else v * share for n in _COUNTED
+        }
+        return replace(self, **left, by_position=tuple(x * share for x in self.by_position))
+
+    @property
+    def drafting(self) -> bool:
+        """Whether so much was drafted that a share of it means something."""
+        return bool(self.drafted) and (self.drafted or 0) > _ROUNDED * self.rounding
+
+    @property
+    def doubt(self) -> str:
+        """What cannot be true of these counts, "" where they can be."""
+        slack = 2 * self.rounding
+        accepted = self.accepted or 0.0
+        drafted = accepted if self.drafted is None else self.drafted + slack
+        steps = None if self.steps is None else self.steps + slack
+        if (said := contradiction(drafted, accepted, steps)) or not self.steps:
+            return said
+        worst = next((a for a in self.by_position if not 0 <= a <= self.steps + slack), None)
+        if worst is None:
+            return ""
+        return f"{_CONTRADICTED}: {worst / self.steps:g} of the drafts accepted"
+
+    @property
+    def alpha(self) -> float | None:
+        """α = accepted / drafted; None where that is not known, or not believed."""
+        if not self.drafting or self.accepted is None or self.doubt:
+            return None
+        return min(1.0, self.accepted / (self.drafted or 1.0))
+
+    @property
+    def tau(self) -> float | None:
+        """τ: tokens per verify step, 1 + accepted / steps."""
+        if not self.drafting or self.accepted is None or not self.steps or self.doubt:
+            return None
+        return 1 + self.accepted / self.steps
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """a_1, a_2, …: the share of verify steps in which the first i drafted tokens were all
+        accepted; it never grows with i."""
+        if not self.drafting or not self.steps or self.doubt:
+            return ()
+        out: list[float] = []
+        for accepted in self.by_position:  # rounded steps may be a few too few
+            out.append(min(out[-1] if out else 1.0, accepted / self.steps))
+        return tuple(out)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """While decoding, of one request: the first token of each comes from its prompt."""
+        if not self.tokens or not self.seconds:
+            return None
+        if self.tokens <= _ROUNDED * self.rounding or self.seconds <= _ROUNDED * self.rounding_s:
+            return None
+        return max(0.0, self.tokens - (self.requests or 0)) / self.seconds
+
+
+_COUNTED = ("drafted", "accepted", "steps", "tokens", "seconds", "requests")
+NOTHING = Counts()
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """What holds at the moment. None: not told. `busy`: requests being answered; α, τ and tok/s
+    as an engine has them itself."""
+
+    busy: int | None = None
+    alpha: float | None = None
+    tau: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One slot of llama-server: whether it answers, `decoded` tokens so far, whether it may
+    speculate, tokens in its cache."""
+
+    id: int
+    busy: bool
+    decoded: int = 0
+    speculative: bool | None = None
+    cached: int = 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One look at a server. `when`: time.monotonic(); `started`: when it was, in seconds since
+    1970, None where it does not tell; `missing`: what is not told, in words."""
+
+    engine: str
+    when: float
+    counts: Counts
+    gauges: Gauges = Gauges()
+    slots: tuple[Slot, ...] = ()
+    started: float | None = None
+    missing: tuple[str, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is known that nothing is being answered."""
+        if self.slots:
+            return not any(s.busy for s in self.slots)
+        return self.gauges.busy == 0
+
+
+def between(before: Snapshot, after: Snapshot) -> Counts:
+    """What was counted from one look to the next; all that `after` shows when the server was
+    started anew in between."""
+    old, new = before.counts, after.counts
+    if before.engine != after.engine or before.started != after.started or _fell(old, new):
+        return new
+    # what is counted since the first look only was 0 before it
+    found = old.scaled(-1) + new
+    gone: dict[str, Any] = {n: None for n in _COUNTED if getattr(new, n) is None}
+    return replace(found, **gone)
+
+
+def _fell(old: Counts, new: Counts) -> bool:
+    """Whether a counter went back."""
+    pairs = [(getattr(old, n), getattr(new, n)) for n in _COUNTED]
+    pairs += zip(old.by_position, new.by_position, strict=False)
+    gone = len(old.by_position) > len(new.by_position)
+    return gone or any(b < a for a, b in pairs if a is not None and b is not None)
+
+
+def _both(a: float | None, b: float | None) -> float | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return a + b
+
+
+def _by_place(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
+    longest = max(len(a), len(b))
+    return tuple(
+        (a[i] if i < len(a) else 0.0) + (b[i] if i < len(b) else 0.0) for i in range(longest)
+    )
+
+
+def contradiction(drafted: float, accepted: float, steps: float | None = None) -> str:
+    """What cannot be true of these counts, "" when they can be. `steps`: verify steps, None
+    where they are not counted. A counter that fell (a restart in between) is negative here."""
+    counts = (drafted, accepted, 0 if steps is None else steps)
+    if not all(math.isfinite(n) for n in counts):
+        return "the counters are no numbers"
+    if accepted > drafted or min(drafted, accepted) < 0:
+        return f"{_CONTRADICTED}: {accepted:,.0f} of {drafted:,.0f} drafted tokens accepted"
+    if steps is not None and steps < 0:
+        return f"{_CONTRADICTED}: {steps:,.0f} verify steps"
+    return ""
+
+
+def parse(text: str, when: float, model: str = "") -> Snapshot | None:
+    """A look from Prometheus text, by exact sample names; None for anything else. Several
+    engines behind one address are added up; `model`: only samples with that model_name, where
+    any has it."""
+    samples = _samples(text)
+    if samples is None:
+        return None
+    engine = next((e for e, n in ENGINES.items() if any(_of(s[0], n) for s in samples)), None)
+    if engine is None:
+        return None
+    names = ENGINES[engine]
+    if model and any(labels.get("model_name") == model for _, labels, _ in samples):
+        samples = [s for s in samples if s[1].get("model_name", model) == model]
+    return Snapshot(engine, when, _counts(samples, names), _gauges(samples, names))
+
+
+_Sample = tuple[str, Mapping[str, str], float]
+
+
+def _samples(text: str) -> list[_Sample] | None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        return [
+            (s.name, s.labels, float(s.value))
+            for family in text_string_to_metric_families(text)
+            for s in family.samples
+        ]
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None  # not Prometheus' format
+
+
+def _of(sample: str, names: Names) -> bool:
+    return sample.startswith(names.prefix)
+
+
+def _counts(samples: Sequence[_Sample], names: Names) -> Counts:
+    by_position = _positions(samples, names.per_position)
+    accepted, seconds = _sum(samples, names.accepted), _sum(samples, names.seconds)
+    rounded = [
+        _sum(samples, n) for n in (names.drafted, names.accepted, names.drafts, names.tokens)
+    ]
+    units = [_unit(x, names.digits) for x in rounded if x is not None]
+    unit = max((u for u in units if u > 1), default=0.0)  # below that, whole numbers are exact
+    exact = sum(by_position)  # printed in full, while the total may be rounded
+    if accepted is not None and by_position and abs(exact - accepted) <= unit:
+        accepted = exact
+    return Counts(
+        drafted=_sum(samples, names.drafted),
+        accepted=accepted,
+        steps=_sum(samples, names.drafts),
+        by_position=by_position,
+        tokens=_sum(samples, names.tokens),
+        seconds=seconds,
+        requests=_sum(samples, names.requests),
+        rounding=unit,
+        rounding_s=_unit(seconds, names.digits) if seconds is not None else 0.0,
+    )
+
+
+def _positions(samples: Sequence[_Sample], name: str) -> tuple[float, ...]:
+    found: dict[int, float] = {}
+    for sample, labels, value in samples:
+        at = str(labels.get("position", ""))
+        if name and sample == name and at.isdecimal() and int(at) < _MOST_POSITIONS:
+            found[int(at)] = found.get(int(at), 0.0) + value
+    return tuple(found.get(i, 0.0) for i in range(max(found, default=-1) + 1))
+
+
+def _sum(samples: Sequence[_Sample], name: str) -> float | None:
+    found = [value for sample, _, value in samples if name and sample == name]
+    return sum(found) if found else None
+
+
+def _unit(value: float, digits: int) -> float:
+    """What one step of the last printed digit is."""
+    if not digits or not math.isfinite(value) or not value:
+        return 0.0
+    return float(10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits))
+
+
+def _gauges(samples: Sequence[_Sample], names: Names) -> Gauges:
+    def mean(name: str) -> float | None:
+        found = [v for s, _, v in samples if name and s == name and math.isfinite(v)]
+        return sum(found) / len(found) if found else None
+
+    running, length = _sum(samples, names.running), mean(names.length_gauge)
+    nothing = length == 0  # nothing was drafted yet
+    busy = int(running) if running is not None and math.isfinite(running) else None
+    return Gauges(
+        busy,
+        None if nothing else mean(names.rate_gauge),
+        None if nothing else length,
+        _sum(samples, names.speed_gauge),
+    )

@@ -1,0 +1,63 @@
+"""What one server counted while it was watched: all of it, and the last minutes.
+
+Deltas are added up, so that a server which is started anew, or is lost for a while, takes nothing
+away; and since they are differences of what is printed, roundings do not add up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from specllama.watching.counters import NOTHING, Counts, Snapshot, between
+
+KEPT_S = 900.0  # looks back: the last 15 minutes
+
+
+@dataclass
+class History:
+    """`total`: since the first look. `restarts` of the server that were seen."""
+
+    total: Counts = NOTHING
+    last: Snapshot | None = None
+    began: float | None = None
+    restarts: int = 0
+    _recent: deque[tuple[float, Counts]] = field(default_factory=deque)
+
+    def add(self, now: Snapshot) -> Counts:
+        """What is new since the look before; nothing at the first one."""
+        before, self.last = self.last, now
+        if before is None:
+            self.began = now.when
+            return NOTHING
+        new = between(before, now)
+        self.restarts += now.started != before.started
+        self.total += new
+        self._recent.append((now.when, new))
+        while self._recent and self._recent[0][0] < now.when - KEPT_S:
+            self._recent.popleft()
+        return new
+
+    def skip(self, now: Snapshot) -> None:
+        """Takes a look as the new start: what was counted since the last is not traffic."""
+        self.last = now
+        self.began = self.began if self.began is not None else now.when
+
+    def over(self, seconds: float) -> Counts:
+        """What was counted in the last `seconds`."""
+        if self.last is None:
+            return NOTHING
+        since = self.last.when - seconds
+        return sum((c for when, c in self._recent if when > since), NOTHING)
+
+    def parts(self, seconds: float, width: float) -> Iterator[Counts]:
+        """The last `seconds` in parts of `width`, the oldest first."""
+        end = self.last.when if self.last is not None else 0.0
+        count = max(1, round(seconds / width))
+        out = [NOTHING] * count
+        for when, counts in self._recent:
+            at = count - 1 - int((end - when) / width)
+            if 0 <= at < count:
+                out[at] += counts
+        return iter(out)

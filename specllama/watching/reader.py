@@ -1,0 +1,197 @@
+"""Looking at a running server: its counters and, where it has none, its slots. Nothing is sent to
+its model, and nothing is read of what it answers.
+
+`/metrics` neither wakes a server that sleeps (llama-server --sleep-idle-seconds) nor keeps it
+awake; `/slots` does both (server-queue.cpp, server-context.cpp, b11434). So slots are asked only
+where that is allowed, or where there is nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from specllama.errors import UsageError
+from specllama.watching.address import client
+from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot, parse
+from specllama.watching.engines import ENGINES, LLAMA_CPP
+from specllama.watching.errors import WatchingError
+
+_TIMEOUT_S = 5.0
+_AWAKE = ("loaded", "sleeping")  # a router's models that /metrics?model= does not wake
+
+
+class Lost(WatchingError):
+    """The server does not answer now; it may again."""
+
+
+class Idle(WatchingError):
+    """A router that has no model loaded now; nothing is loaded for the sake of a look."""
+
+
+@dataclass(frozen=True)
+class _Where:
+    """What is asked: the metrics' path ("" = slots only), and a router's model."""
+
+    path: str
+    model: str = ""
+
+
+class Reader:
+    """Reads one server. `model`: of a router, or of several engines' labels; `slots`: they may
+    be asked too, which keeps a server awake. Raises UsageError for what is no URL."""
+
+    def __init__(
+        self, url: str, api_key: str | None = None, model: str = "", slots: bool = False
+    ) -> None:
+        self.url, self._http = client(url, api_key, _TIMEOUT_S)
+        self._model, self._slots = model, slots
+        self._where: _Where | None = None
+        self._router: bool | None = None
+
+    def close(self) -> None:
+        self._http.close()
+
+    def read(self) -> Snapshot:
+        """One look. Raises Lost when the server does not answer, Idle for a router without a
+        loaded model, WatchingError for what is no server that can be watched."""
+        model = self._loaded()
+        if self._where is None or self._where.model != model:
+            self._where = self._find(model)
+        found = self._metrics(self._where) if self._where.path else None
+        if found is None and self._where.path:  # another server may be there now
+            self._where = self._find(model)
+            found = self._metrics(self._where) if self._where.path else None
+        if found is not None and not self._slots:
+            return found
+        slots = self._read_slots(model)
+        if found is not None:
+            return replace(found, slots=slots or ())
+        if slots is None:
+            raise WatchingError(
+                f"{self.url} has neither metrics that are known nor slots",
+                "llama-server has them with --metrics, SGLang with --enable-metrics.",
+            )
+        missing = ("it has no /metrics: acceptance cannot be read (start it with --metrics)",)
+        return Snapshot(LLAMA_CPP, time.monotonic(), NOTHING, _busy(slots), slots, missing=missing)
+
+    @property
+    def model(self) -> str:
+        """Of a router: the model that is looked at; else what was asked for."""
+        return self._where.model if self._where and self._where.model else self._model
+
+    def _find(self, model: str) -> _Where:
+        for path in dict.fromkeys(n.path for n in ENGINES.values()):
+            if self._metrics(_Where(path, model)) is not None:
+                return _Where(path, model)
+        return _Where("", model)
+
+    def _metrics(self, where: _Where) -> Snapshot | None:
+        response = self._get(where.path, where.model)
+        if response.status_code != 200:
+            return None
+        found = parse(response.text, time.monotonic(), self._model)
+        if found is None:
+            return None
+        started = response.headers.get("Process-Start-Time-Unix", "")
+        return replace(found, started=_number(started), missing=_missing(found))
+
+    def _read_slots(self, model: str) -> tuple[Slot, ...] | None:
+        response = self._get("/slots", model)
+        if response.status_code != 200:
+            return None
+        try:
+            data = response.json()
+        except ValueError:
+            return None
+        return _slots(data) if isinstance(data, list) else None
+
+    def _loaded(self) -> str:
+        """The model of a router that is loaded, "" where this is none. Raises Idle when none
+        is, or not the one that was asked for."""
+        if self._router is False:
+            return ""
+        models = self._models()
+        self._router = bool(models)
+        if not models:
+            return ""
+        wanted = [m for m in models if self._model in ("", m)]
+        if not wanted:
+            known = ", ".join(sorted(models))
+            raise WatchingError(f"{self.url} has no model {self._model}", f"Models: {known}")
+        for name in wanted:
+            if models[name] in _AWAKE:
+                return name
+        which = self._model or "no model"
+        said = f"{which} is {models[which]}" if self._model else "no model is loaded"
+        raise Idle(f"{self.url} is a router: {said}; it is not loaded for a look")
+
+    def _models(self) -> Mapping[str, str]:
+        """A router's models with their status; {} where this is none."""
+        response = self._get("/models")
+        try:
+            data = response.json()["data"] if response.status_code == 200 else []
+            entries = [m for m in data if isinstance(m, dict) and isinstance(m.get("status"), dict)]
+            return {str(m["id"]): str(m["status"].get("value", "")) for m in entries}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def _get(self, path: str, model: str = "") -> httpx.Response:
+        # autoload=false: were the model unloaded just now, the router would load it again
+        query = {"model": model, "autoload": "false"} if model else None
+        try:
+            response = self._http.get(path, params=query)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
+            raise Lost(
+                f"{self.url} does not answer ({e or type(e).__name__})",
+                "Is the server running, and is the address right?",
+            ) from None
+        if response.status_code in (401, 403):
+            raise UsageError(f"{self.url} wants an API key", "Put it in SPECLLAMA_API_KEY.")
+        if response.status_code == 503:  # llama-server while it loads its model
+            raise Lost(f"{self.url} is loading its model")
+        return response
+
+
+def _missing(found: Snapshot) -> tuple[str, ...]:
+    counts, gauges = found.counts, found.gauges
+    if counts.drafted is None and gauges.alpha is None and gauges.tau is None:
+        older = " before b10289" if found.engine == LLAMA_CPP else " without speculation"
+        return (f"{found.engine}{older} does not count drafted tokens: α is not known",)
+    return ()
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _slots(data: Sequence[Any]) -> tuple[Slot, ...]:
+    return tuple(_slot(i, s) for i, s in enumerate(data) if isinstance(s, dict))
+
+
+def _slot(number: int, data: Mapping[str, Any]) -> Slot:
+    """Where a build has no `n_decoded` in next_token (an object before b6000 or so, a list
+    since), it is taken as 0."""
+    said = data.get("speculative")
+    token = data.get("next_token")
+    token = token[0] if isinstance(token, list) and token else token
+    decoded = token.get("n_decoded") if isinstance(token, dict) else data.get("n_decoded")
+    cached = data.get("n_prompt_tokens")
+    return Slot(
+        id=number,
+        busy=data.get("is_processing") is True,
+        decoded=decoded if isinstance(decoded, int) else 0,
+        speculative=said if isinstance(said, bool) else None,
+        cached=cached if isinstance(cached, int) else 0,
+    )
+
+
+def _busy(slots: Sequence[Slot]) -> Gauges:
+    return Gauges(busy=sum(s.busy for s in slots))

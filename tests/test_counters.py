@@ -1,0 +1,223 @@
+"""Counters of running servers: exact names, restarts, rounding, several engines' labels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specllama.watching.counters import NOTHING, Counts, Snapshot, between, parse
+from specllama.watching.engines import ENGINES, LLAMA_CPP, VLLM
+from specllama.watching.history import History
+
+LLAMA = """\
+# HELP llamacpp:spec_decode_num_draft_tokens_total Speculative: Total draft tokens generated
+# TYPE llamacpp:spec_decode_num_draft_tokens_total counter
+llamacpp:tokens_predicted_total {tokens}
+llamacpp:tokens_predicted_seconds_total {seconds}
+llamacpp:spec_decode_num_draft_tokens_total {drafted}
+llamacpp:spec_decode_num_accepted_tokens_total {accepted}
+llamacpp:spec_decode_num_drafts_total {steps}
+llamacpp:requests_processing 2
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {first}
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="1"}} {second}
+"""
+Step = tuple[int, int]  # drafted, accepted of it
+
+
+def printed(value: float) -> str:
+    """As std::ostream prints a double: six digits."""
+    return f"{value:.6g}"
+
+
+def look(steps: list[Step], base: int = 0, when: float = 0.0, started: float = 0.0) -> Snapshot:
+    """What llama-server shows after these verify steps, and as many as `base` before."""
+    drafted = base * 2 + sum(d for d, _ in steps)
+    by = [base + sum(a > i for _, a in steps) for i in range(2)]
+    tokens = base * 3 + sum(a + 1 for _, a in steps)
+    text = LLAMA.format(
+        drafted=printed(drafted),
+        accepted=printed(sum(by)),
+        steps=printed(base + len(steps)),
+        tokens=printed(tokens),
+        seconds=printed(tokens * 0.01),
+        first=by[0],
+        second=by[1],
+    )
+    found = parse(text, when)
+    assert found is not None
+    return replace(found, started=started)
+
+
+DRAFTS = st.lists(st.tuples(st.just(2), st.integers(0, 2)), max_size=30)
+
+
+@settings(max_examples=40)
+@given(st.lists(DRAFTS, min_size=1, max_size=12), st.lists(st.booleans(), min_size=12))
+def test_what_is_counted_over_restarts_is_all_that_happened(
+    rounds: list[list[Step]], restarts: list[bool]
+) -> None:
+    history, seen, process = History(), list[Step](), 0
+    history.add(look([], when=0.0, started=0.0))
+    for i, steps in enumerate(rounds):
+        if restarts[i]:
+            process, seen = process + 1, []
+        seen = seen + steps
+        history.add(look(seen, when=float(i + 1), started=float(process)))
+    total = history.total
+    assert total.drafted == sum(d for r in rounds for d, _ in r)
+    assert total.accepted == sum(a for r in rounds for _, a in r)
+    assert total.steps == sum(len(r) for r in rounds)
+    assert history.restarts == sum(restarts[: len(rounds)])
+
+
+@settings(max_examples=40)
+@given(st.lists(DRAFTS, min_size=1, max_size=8), st.integers(0, 10**9))
+def test_rounded_counters_never_say_an_acceptance_that_was_not(
+    rounds: list[list[Step]], base: int
+) -> None:
+    history, seen = History(), list[Step]()
+    history.add(look([], base))
+    for i, steps in enumerate(rounds):
+        seen = seen + steps
+        history.add(look(seen, base, float(i + 1)))
+    found = history.total
+    assert found.doubt == ""
+    if found.alpha is not None:
+        true = sum(a for _, a in seen) / max(1, sum(d for d, _ in seen))
+        assert found.alpha == pytest.approx(true, abs=0.06)
+        assert all(0 <= a <= 1 for a in found.acceptance)
+
+
+@settings(max_examples=40)
+@given(st.lists(DRAFTS, min_size=2, max_size=8), st.integers(0, 7))
+def test_a_restart_that_no_header_tells_shows_where_a_counter_fell(
+    rounds: list[list[Step]], at: int
+) -> None:
+    """Without a start time only a fall is seen: never a negative count."""
+    history, seen = History(), list[Step]()
+    history.add(look([]))
+    for i, steps in enumerate(rounds):
+        seen = steps if i == at else seen + steps
+        new = history.add(look(seen, when=float(i + 1)))
+        assert min(new.drafted or 0, new.accepted or 0, new.tokens or 0) >= 0
+    assert history.total.alpha is None or 0 <= history.total.alpha <= 1
+
+
+counts = st.builds(
+    Counts,
+    *[st.none() | st.floats() for _ in range(3)],
+    st.lists(st.floats(), max_size=3).map(tuple),
+    *[st.none() | st.floats() for _ in range(3)],
+)
+
+
+@given(counts, counts)
+def test_any_two_looks_can_be_compared(a: Counts, b: Counts) -> None:
+    new = between(Snapshot(VLLM, 0.0, a), Snapshot(VLLM, 1.0, b))
+    assert new.alpha is None or 0 <= new.alpha <= 1
+    assert new.tau is None or new.tau >= 1
+    assert all(0 <= x <= 1 for x in new.acceptance)
+    assert isinstance(new.doubt, str)
+
+
+def test_series_are_told_apart_by_their_exact_names() -> None:
+    """The per-position series must not be added to the total: 100 % in place of 75 %."""
+    found = look([(2, 2), (2, 1)]).counts
+    assert (found.drafted, found.accepted, found.by_position) == (4, 3, (2, 1))
+    assert found.alpha == 0.75
+    assert found.tau == 2.5
+    assert found.acceptance == (1.0, 0.5)
+
+
+def test_millions_are_told_by_their_exact_positions() -> None:
+    """1,234,567 accepted tokens are printed as 1.23457e+06, their positions in full."""
+    before, after = look([], 700_000), look([(2, 1)] * 5, 700_000)
+    assert between(before, after).accepted == 5
+    assert between(before, after).alpha is None  # ten drafted tokens of steps of ten
+    assert between(before, look([(2, 1)] * 500, 700_000)).alpha == pytest.approx(0.5)
+
+
+def test_several_engines_behind_one_address_are_added_up() -> None:
+    text = ""
+    for engine, drafted, accepted in ((0, 20, 12), (1, 30, 3)):
+        labels = f'{{engine="{engine}",model_name="m"}}'
+        text += f"vllm:spec_decode_num_draft_tokens_total{labels} {drafted}.0\n"
+        text += f"vllm:spec_decode_num_accepted_tokens_total{labels} {accepted}.0\n"
+        text += f"vllm:num_requests_running{labels} 2.0\n"
+    found = parse(text, 0.0)
+    assert found is not None
+    assert (found.engine, found.counts.drafted, found.counts.accepted) == (VLLM, 50, 15)
+    assert found.gauges.busy == 4
+
+
+def test_a_model_among_several_is_told_by_its_label() -> None:
+    text = "".join(
+        f'vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="{m}"}} {n}.0\n'
+        for m, n in (("a", 20), ("b", 30))
+    )
+    found = parse(text, 0.0, "b")
+    assert found is not None
+    assert found.counts.drafted == 30
+
+
+def test_gauges_of_several_engines_are_not_added_up() -> None:
+    text = "".join(
+        f'sglang:spec_accept_rate{{dp_rank="{i}"}} {a}\n'
+        f'sglang:spec_accept_length{{dp_rank="{i}"}} 2.0\n'
+        f'sglang:gen_throughput{{dp_rank="{i}"}} 50.0\n'
+        for i, a in ((0, 0.4), (1, 0.6))
+    )
+    found = parse(text, 0.0)
+    assert found is not None
+    assert found.gauges.alpha == pytest.approx(0.5)
+    assert found.gauges.tau == 2.0
+    assert found.gauges.tokens_per_second == 100.0
+
+
+def test_what_is_not_counted_is_not_0() -> None:
+    found = parse("llamacpp:tokens_predicted_total 5\n", 0.0)
+    assert found is not None
+    assert found.counts.drafted is None
+    assert found.counts.alpha is None
+    assert not found.idle  # it does not say what runs
+    assert between(found, found).drafted is None
+
+
+def test_the_last_minute_and_the_parts_of_the_last_quarter() -> None:
+    history, seen = History(), list[Step]()
+    for i in range(100):
+        history.add(look(seen, when=10.0 * i))
+        seen = [*seen, (2, 1 if i < 90 else 2)]
+    assert history.over(60).alpha == 1.0
+    assert history.over(60).drafted == 12
+    parts = list(history.parts(900, 90))
+    assert len(parts) == 10
+    assert parts[0].drafted == parts[5].drafted == 18
+    assert history.total.drafted == 2 * 99
+
+
+def test_requests_of_our_own_are_not_traffic() -> None:
+    history = History()
+    history.add(look([(2, 1)]))
+    history.skip(look([(2, 1), (2, 2)]))
+    history.add(look([(2, 1), (2, 2), (2, 0)]))
+    assert (history.total.drafted, history.total.accepted) == (2, 0)
+
+
+def test_nothing_is_nothing() -> None:
+    assert NOTHING + NOTHING == NOTHING
+    assert NOTHING.alpha is NOTHING.tau is NOTHING.tokens_per_second is None
+    assert not math.isnan((NOTHING + Counts(drafted=1.0)).drafted or 0)
+
+
+def test_no_two_engines_share_a_prefix() -> None:
+    prefixes = [n.prefix for n in ENGINES.values()]
+    assert not any(a != b and a.startswith(b) for a in prefixes for b in prefixes)
+    for name, names in ENGINES.items():
+        told = [v for k, v in vars(names).items() if isinstance(v, str) and k not in ("path",)]
+        assert all(v.startswith(names.prefix) for v in told if v), name
+    assert ENGINES[LLAMA_CPP].digits == 6
