@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama.cli.app import run
@@ -124,11 +124,12 @@ def test_an_images_tag_names_the_build() -> None:
     assert rules(text.replace("-b8900", "")) == ["no-spec-type"]
 
 
-def test_a_variable_of_a_script_counts_for_the_next_server() -> None:
+def test_a_variable_of_a_script_counts_for_every_server_behind_it() -> None:
     text = "export LLAMA_ARG_DRAFT_MAX=3\nllama-server -m x\nllama-server -m y\n"
-    first, second = lint(text, SCRIPT, HERE)
-    assert [f.rule for f in first.findings] == ["fatal-variable"]
-    assert second.findings == ()
+    for linted in lint(text, SCRIPT, HERE):
+        assert [f.rule for f in linted.findings] == ["fatal-variable"]
+    assert fixed(text, SCRIPT, HERE) == text.replace("_DRAFT_MAX", "_SPEC_DRAFT_N_MAX")
+    assert rules(text.replace("\nllama", "\nunset LLAMA_ARG_DRAFT_MAX\nllama", 1)) == []
 
 
 def test_variables_of_the_environment_are_said_and_left() -> None:
@@ -192,9 +193,108 @@ def test_an_array_that_holds_itself_ends() -> None:
     assert rules('A=("${A[@]}" -md d)\nllama-server "${A[@]}"\n') == []
 
 
-def test_what_is_set_twice_is_unknown() -> None:
+def script(text: str) -> tuple[list[str], str]:
+    return rules(text), fixed(text, SCRIPT, HERE)
+
+
+def test_what_a_script_adds_to_a_variable_is_followed() -> None:
+    for text in (
+        'ARGS="-m t"\nARGS="$ARGS -md d"\nARGS+=" --draft-max 4"\nllama-server $ARGS\n',
+        'ARGS=(-m t)\nARGS+=(-md d)\nARGS=("${ARGS[@]}" --draft-max 4)\nllama-server "${ARGS[@]}"\n',
+        'set -- -m t\nset -- "$@" -md d --draft-max 4\nllama-server "$@"\n',
+        'CMD=(llama-server -m t)\nCMD+=(-md d --draft-max 4)\nexec "${CMD[@]}"\n',
+        'A="-md d"\nB="$A --draft-max 4"\nA=\nllama-server -m t $A $B\n',
+    ):
+        found, done = script(text)
+        assert found == ["removed-flag", "no-spec-type"], text
+        new = text.replace("--draft-max", "--spec-draft-n-max")
+        assert done == new.replace("-md d", "-md d --spec-type draft-simple"), text
+
+
+def test_the_order_of_a_script_counts() -> None:
+    text = (
+        "A=--mlock\nllama-server -m t $A\nA=--metrics\nllama-server -m t $A\nA=\nllama-server $A\n"
+    )
+    first, second, third = lint(text, SCRIPT, HERE)
+    assert [f.rule for f in first.findings] == ["removed-flag"]
+    assert second.findings == third.findings == ()
+    assert third.unseen == ()
+
+
+def test_each_branch_of_a_script_is_looked_at() -> None:
     text = 'if x; then A=(--spec-type none); else A=(-md d); fi\nllama-server -md d "${A[@]}"\n'
-    assert rules(text) == []
+    found, done = script(text)
+    assert found == ["no-spec-type"]
+    assert done == text.replace("(-md d)", "(-md d --spec-type draft-simple)")
+
+
+def test_a_flag_that_one_branch_needs_stays() -> None:
+    text = """A=(-m t)
+[ -n "$DRAFT" ] && A+=(-md "$DRAFT" --spec-type draft-simple)
+case "$1" in
+  fast) A+=(--spec-draft-n-max 8) ;;
+  *) A+=(-np 1) ;;
+esac
+llama-server "${A[@]}" --spec-draft-p-min 0.5
+"""
+    assert script(text) == ([], text)
+
+
+def test_two_types_on_two_branches_are_not_repeated() -> None:
+    text = """if gpu; then A="--spec-type draft-simple -md d"; else A="--spec-type ngram-mod"; fi
+for m in a b; do llama-server -m "$m" $A --draft-max 4; done
+"""
+    found, done = script(text)
+    assert found == ["removed-flag", "removed-flag"]
+    assert done == text  # on one way it is the draft's length, on the other the n-grams'
+    said = [f.fix for x in lint(text, SCRIPT, HERE) for f in x.findings]
+    assert all("--fix leaves it: there are ways" in fix for fix in said)
+
+
+def test_a_variable_of_two_servers_is_put_right_for_both() -> None:
+    text = "A='-md d --draft-max 4'\nllama-server -m x $A\nllama-server -m y $A -c 512\n"
+    found, done = script(text)
+    assert found == ["removed-flag", "no-spec-type"] * 2
+    new = "A='-md d --spec-type draft-simple --spec-draft-n-max 4'"
+    assert done == text.replace("A='-md d --draft-max 4'", new)
+
+
+def test_what_would_be_wrong_for_another_server_is_put_in_beside_the_variable() -> None:
+    text = "A='-md d'\nllama-server -m x $A\nllama-server -m y $A --spec-type draft-simple\n"
+    found, done = script(text)
+    assert found == ["no-spec-type"]
+    assert done == text.replace("llama-server -m x", "llama-server --spec-type draft-simple -m x")
+
+
+def test_a_shared_variable_that_cannot_be_put_right_is_named() -> None:
+    text = "A='--draft-max 4'\nllama-server -m x -md d --spec-type draft-simple $A\nllama-server -m y $A\n"
+    first, second = lint(text, SCRIPT, HERE)
+    assert "A is used in line 3 too, where that would be wrong" in first.findings[0].fix
+    assert "A is used in line 2 too, where that would be wrong" in second.findings[0].fix
+    assert fixed(text, SCRIPT, HERE) == text
+
+
+def test_words_that_stand_apart_are_left_and_that_is_said() -> None:
+    text = "A=(--draft-max)\nA+=(4)\nllama-server -m x -md d --spec-type draft-simple ${A[@]}\n"
+    (linted,) = lint(text, SCRIPT, HERE)
+    assert "stand apart" in linted.findings[0].fix
+    assert fixed(text, SCRIPT, HERE) == text
+
+
+def test_a_path_with_blanks_in_a_variable_is_one_word() -> None:
+    text = 'M="/m/my model.gguf"\nllama-server -m "$M" --metrics\n'
+    assert script(text) == ([], text)
+
+
+def test_a_variable_that_doubles_itself_ends() -> None:
+    text = 'A="-c 1"\n' + 'A="$A $A"\n' * 40 + "llama-server $A\n"
+    (linted,) = lint(text, SCRIPT, HERE)
+    assert linted.unseen == ("$A",)
+
+
+def test_many_branches_end() -> None:
+    text = "A=\n" + 'if x; then A="$A -c 1"; fi\n' * 30 + "llama-server $A --mlock\n"
+    assert "removed-flag" in rules(text)
 
 
 def test_variables_say_what_options_say() -> None:
@@ -347,6 +447,64 @@ def test_any_mix_of_flags_is_understood_and_fixing_ends(pieces: list[str], build
     except UsageError:
         return
     assert fixed(done, SCRIPT, on(build)) == done
+
+
+FLAWED = [
+    "--draft-max 3",
+    "-md d",
+    "--mlock",
+    "-fa",
+    "--spec-type ngram-mod",
+    "--spec-type none",
+    "-np 4",
+]
+MARKED = ["--port {n}", "--alias '{n} x'", "--tags {n}"]
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> str:
+    """Variables and arrays, set, added to, in branches; servers that use some of them."""
+    lines = ["A=()", "B="]
+    for n in range(draw(st.integers(1, 8))):
+        words = " ".join(draw(st.lists(st.sampled_from([*FLAWED, *MARKED]), max_size=3)))
+        words = words.format(n=n)
+        plain = words.replace("'", "").replace(" x", "")
+        line = draw(
+            st.sampled_from(
+                [
+                    f"A=({words})", f"A+=({words})", f'A=("${{A[@]}}" {words})', f'B="{plain}"',
+                    f'B+=" {plain}"', f'B="$B {plain}"', f'llama-server -m t "${{A[@]}}" {words}',
+                    f"llama-server $B {words}", 'llama-server "${A[@]}" $B',
+                ]
+            )
+        )  # fmt: skip
+        choices = [
+            line,
+            f"if x; then {line}; fi",
+            f"x && {line}",
+            f"for i in 1 2; do\n  {line}\ndone",
+        ]
+        lines.append(draw(st.sampled_from(choices)))
+    return "\n".join(lines) + "\n"
+
+
+def marks(text: str) -> list[list[list[str]]]:
+    """For each server, what its marked options are on each way to it."""
+    servers: dict[int, list[list[str]]] = {}
+    for c in read(text):
+        own = [w.text for w in c.words]
+        marked = [own[i + 1] for i, w in enumerate(own) if w in ("--port", "--alias", "--tags")]
+        ways = servers.setdefault(c.place[0], [])
+        ways += [] if marked in ways else [marked]
+    return list(servers.values())
+
+
+@settings(max_examples=25)
+@given(scripts())
+def test_no_server_loses_a_word_that_was_right(text: str) -> None:
+    done = fixed(text, SCRIPT, HERE)
+    assert marks(done) == marks(text)
+    assert fixed(done, SCRIPT, HERE) == done
 
 
 def test_many_servers_of_one_file_are_all_put_right() -> None:
@@ -615,6 +773,6 @@ def test_what_could_not_be_followed_is_said(
     from specllama.cli.app import run
 
     file = tmp_path / "run.sh"
-    file.write_text('ARGS="-c 1"\nARGS="$ARGS -md b"\nllama-server -m "$M" $ARGS\n')
+    file.write_text('ARGS="$(cat args)"\nARGS="$ARGS -md b"\nllama-server -m "$M" $ARGS\n')
     assert run(["lint", str(file)]) == 0
     assert "not looked at: $ARGS, whose value is not known" in capsys.readouterr().out

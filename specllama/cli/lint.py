@@ -15,7 +15,8 @@ from specllama.errors import UsageError
 
 if TYPE_CHECKING:
     from specllama.engine.capabilities import Capabilities
-    from specllama.formats.lint import Builds, Linted
+    from specllama.formats.lint import Builds
+    from specllama.formats.lint_ways import Linted
     from specllama.gguf import ModelInfo
 
 _LARGEST = 1 << 20  # bytes of a file that people write by hand

@@ -1,5 +1,5 @@
-"""Shell variables and arrays that a script sets once, put in where it uses them: ARGS=(-m x …),
-then "${ARGS[@]}". Words keep the places where they are written."""
+"""What shell variables and arrays hold, put in where a script uses them: ARGS=(-m x …), then
+"${ARGS[@]}". Words keep the places where they are written."""
 
 from __future__ import annotations
 
@@ -8,60 +8,129 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specllama.errors import UsageError
-from specllama.formats.words import Word, split
+from specllama.formats.words import Home, Simple, Word, split
 
-_ARRAY = re.compile(r"(?m)^[ \t]*(?:local |declare -a |readonly )?(\w+)(\+?)=\(([^)]*)\)")
-_USE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?\}|(\w+))")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_USE = re.compile(r"\$(?:\{(\w+|@)(\[[@*]\])?\}|(\w+|@))")
+_DECLARE = ("export", "local", "readonly", "declare", "typeset")
+# Words that may stand before an assignment.
+KEYWORDS = ("if", "then", "elif", "else", "while", "until", "do", "{", "!")
+_MOST_WORDS = 10_000  # a variable may double itself over and over
+POSITIONAL = "@"  # what `set --` sets
 
 
 @dataclass(frozen=True)
-class Assigned:
-    """The words of an array, or the text of a variable and (quoted) the words in it."""
+class Value:
+    """What a variable holds. `words`: the parts of an array, or of a text between its blanks;
+    None: unknown. `text`: all of it, None where it is an array or unknown. `at`: where the name
+    stands that it was set with."""
 
-    words: tuple[Word, ...]
+    words: tuple[Word, ...] | None
     text: str | None = None
+    array: bool = False
+    at: int = -1
 
 
-def assigned(source: str, commands: Sequence[Sequence[Word]]) -> Mapping[str, Assigned]:
-    """What is set exactly once, by name."""
-    found: dict[str, list[Assigned]] = {}
-    for name, value in (*_arrays(source), *_texts(source, commands)):
-        found.setdefault(name, []).append(value)
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
+UNKNOWN = Value(None)
+Known = Mapping[str, Value]
 
 
-def _arrays(source: str) -> Iterator[tuple[str, Assigned]]:
-    for m in _ARRAY.finditer(source):
-        yield m[1], Assigned(_inside(source, m.start(3), m.end(3)))
+def assigned(source: str, simple: Simple, known: Known) -> Iterator[tuple[str, Value]]:
+    """What a simple command sets."""
+    words = simple.words
+    first = next((i for i, w in enumerate(words) if w.text not in KEYWORDS), len(words))
+    name = words[first].text if first < len(words) else ""
+    if name in ("for", "select"):
+        yield from ((w.text, UNKNOWN) for w in words[first + 1 : first + 2])
+    elif name in ("read", "unset", "getopts", "mapfile", "readarray"):
+        now = Value((), "") if name == "unset" else UNKNOWN
+        yield from ((w.text, now) for w in words[first + 1 :] if w.text.isidentifier())
+    elif name == "set" and [w.text for w in words[first + 1 : first + 2]] == ["--"]:
+        given = _homed(expanded(words[first + 2 :], known), Home("@", text=False))
+        yield POSITIONAL, Value(given, array=True)
+    elif name == "shift":
+        yield POSITIONAL, UNKNOWN
+    declares = name in _DECLARE
+    own = range(first + declares, len(words))
+    if declares or all(_ASSIGNMENT.match(words[i].text) for i in own):
+        for i in own:
+            m = _ASSIGNMENT.match(words[i].text)
+            if m is not None:
+                old = known.get(m[1], Value((), "")) if m[2] else None
+                yield m[1], _value(source, words[i], m, simple.arrays.get(i), known, old)
+            elif re.match(r"\w+\[", words[i].text):  # one element
+                yield words[i].text.partition("[")[0], UNKNOWN
 
 
-def _texts(source: str, commands: Sequence[Sequence[Word]]) -> Iterator[tuple[str, Assigned]]:
-    """NAME=value on a line of its own."""
-    for words in commands:
-        for word in words:
-            m = re.match(r"(\w+)(\+?)=", word.text)
-            if m is None:
-                if word.text in ("export", "local", "readonly"):
-                    continue
-                break
-            if word.end < len(source) and source[word.end] == "(":
-                continue  # an array
-            value = word.text[m.end() :]
-            raw = source[word.start + m.end() : word.end]
-            quoted = len(raw) > 1 and raw[0] == raw[-1] and raw[0] in "\"'" and raw[1:-1] == value
-            at = word.start + m.end() + quoted
-            inner = _inside(source, at, at + len(value)) if quoted else ()
-            yield m[1], Assigned(inner, value if word.fixed and not m[2] else None)
+def _value(
+    source: str,
+    word: Word,
+    m: re.Match[str],
+    bracketed: Sequence[Word] | None,
+    known: Known,
+    old: Value | None,
+) -> Value:
+    """`old`: what += adds to."""
+    if bracketed is not None:
+        words = _homed(expanded(bracketed, known), Home(m[1], text=False))
+        if old is not None and old.words is None:
+            return UNKNOWN
+        before = old.words or () if old is not None else ()
+        return _sane(Value((*before, *words), array=True, at=word.start))
+    value = word.text[m.end() :]
+    text = _text(value, known)
+    new = Value(_parts(source, word, m, known), text, at=word.start)
+    if old is None:
+        return _sane(new)
+    if old.array:
+        return UNKNOWN  # its first element grows
+    apart = not old.text or not text or old.text[-1:].isspace() or text[:1].isspace()
+    both = old.words is not None and new.words is not None and apart
+    return _sane(
+        Value(
+            (*(old.words or ()), *(new.words or ())) if both else None,
+            old.text + text if old.text is not None and text is not None else None,
+            at=word.start,
+        )
+    )
 
 
-def _inside(source: str, start: int, end: int) -> tuple[Word, ...]:
-    try:
-        return tuple(w for line in split(source, start, end, lines=False) for w in line)
-    except UsageError:
+def _parts(source: str, word: Word, m: re.Match[str], known: Known) -> tuple[Word, ...] | None:
+    """The words that a text is parted into where it is used without quotes."""
+    value = word.text[m.end() :]
+    start = word.start + m.end()
+    raw = source[start : word.end]
+    if not value:
         return ()
+    if (
+        len(raw) > 1
+        and raw[0] == raw[-1]
+        and raw[0] in "\"'"
+        and raw[1:-1].replace("\\\n", "") == value
+    ):
+        try:
+            inner = split(source, start + 1, word.end - 1, lines=False, plain=True)
+        except UsageError:
+            return None
+        words = [w for line in inner for w in line]
+        if raw[0] == "'":
+            words = [replace(w, fixed=True) for w in words]
+        return _homed(expanded(words, known), Home(m[1], text=True))
+    if raw != value:
+        return None
+    whole = Word(value, start, word.end, word.fixed)
+    return _homed(expanded([whole], known), Home(m[1], text=True))
 
 
-def expanded(words: Sequence[Word], known: Mapping[str, Assigned]) -> list[Word]:
+def _homed(words: Sequence[Word], home: Home) -> tuple[Word, ...]:
+    return tuple(w if w.home is not None else replace(w, home=home) for w in words)
+
+
+def _sane(value: Value) -> Value:
+    return UNKNOWN if value.words is not None and len(value.words) > _MOST_WORDS else value
+
+
+def expanded(words: Sequence[Word], known: Known) -> list[Word]:
     """The words with what is known put in; what is not stays as it is."""
     out: list[Word] = []
     for word in words:
@@ -69,19 +138,21 @@ def expanded(words: Sequence[Word], known: Mapping[str, Assigned]) -> list[Word]
     return out
 
 
-def _expand(word: Word, known: Mapping[str, Assigned]) -> list[Word]:
+def _expand(word: Word, known: Known) -> list[Word]:
     whole = _USE.fullmatch(word.text)
-    value = known.get(whole[1] or whole[3] or "") if whole else None
-    if whole and value is not None and value.words and (whole[2] or _blanks(value)):
-        name = whole[1] or whole[3]
-        return expanded(value.words, {k: v for k, v in known.items() if k != name})
-    names = [m[1] or m[3] for m in _USE.finditer(word.text)]
-    values = [known[n].text if n in known else None for n in names]
-    if not names or None in values or "$(" in word.text or "`" in word.text:
-        return [word]
-    text = _USE.sub(lambda m: known[m[1] or m[3]].text or "", word.text)
-    return [word] if "$" in text else [replace(word, text=text, fixed=True)]
+    value = known.get(whole[1] or whole[3], UNKNOWN) if whole else UNKNOWN
+    if value.array and value.words is not None:
+        return list(value.words)
+    if value.words is not None and not word.quoted and len(value.words) != 1:
+        return list(value.words)
+    text = _text(word.text, known) if _USE.search(word.text) else None
+    return [word] if text is None else [replace(word, text=text, fixed=True)]
 
 
-def _blanks(value: Assigned) -> bool:
-    return value.text is None or len(value.words) > 1
+def _text(text: str, known: Known) -> str | None:
+    """With what is known put in; None where something is not."""
+    values = {m[0]: known.get(m[1] or m[3], UNKNOWN).text for m in _USE.finditer(text)}
+    if None in values.values() or "$(" in text or "`" in text:
+        return None
+    put = _USE.sub(lambda m: values[m[0]] or "", text)
+    return None if "$" in _USE.sub("", text) and re.search(r"\$[\w{@*#?]", put) else put

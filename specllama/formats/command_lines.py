@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from specllama.formats import builds
-from specllama.formats.assigned import assigned, expanded
-from specllama.formats.found import LLAMA, SGLANG, SHELL, VLLM, Command, Variable
-from specllama.formats.words import Word, split
+from specllama.formats.assigned import Known, expanded
+from specllama.formats.found import LLAMA, SGLANG, SHELL, TEXT, VLLM, Command, Variable
+from specllama.formats.shell_ways import Ways, walk
+from specllama.formats.words import Simple, Word, simples
 
 _LLAMA_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*$")
 _VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai(?::|$|@)")
@@ -27,23 +28,32 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
 
 def shell(
-    text: str, start: int = 0, end: int | None = None, *, lines: bool = True
+    text: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
 ) -> Iterator[Command]:
-    """The servers in text[start:end], which is shell text. Variables that are set on their own
-    count for the next one."""
-    loose: list[Variable] = []
-    commands = split(text, start, end, lines=lines)
-    known = assigned(text, commands) if lines else {}
-    for words in commands:
-        variables = tuple(_assignments(words))
-        found = server(expanded(words, known))
-        if found is None:
-            nested = list(_nested(text, words))
-            loose += variables if not nested else ()
-            yield from (replace(c, variables=(*loose, *variables, *c.variables)) for c in nested)
-            continue
-        yield replace(found, variables=(*loose, *variables))
-        loose = []
+    """The servers in text[start:end], which is shell text (`plain`: a command line that no shell
+    reads), in order; one whose variables depend on branches comes once for each way there."""
+    for simple, ways in walk(text, simples(text, start, end, lines=lines, plain=plain)):
+        found = list(dict.fromkeys(_started(simple, ways)))
+        if not found:
+            found = list(dict.fromkeys(_nested(text, simple.words, ways)))
+        yield from found
+
+
+def _started(simple: Simple, ways: Ways) -> Iterator[Command]:
+    for known in ways:
+        found = server(expanded(simple.words, known))
+        if found is not None:
+            variables = (*_set(known), *_assignments(simple.words))
+            yield replace(found, variables=variables, site=simple.words[0].start)
+
+
+def _set(known: Known) -> Iterator[Variable]:
+    """What was set before the server, as its environment; whether it was exported is not asked:
+    it was meant to."""
+    for name, value in known.items():
+        if value.at >= 0 and name.startswith("LLAMA_ARG_"):
+            at = value.at
+            yield Variable(name, value.text or "", at, at + len(name), value.text is not None)
 
 
 def server(words: Sequence[Word]) -> Command | None:
@@ -66,7 +76,8 @@ def server(words: Sequence[Word]) -> Command | None:
         ):
             rest = tuple(words[at:])
             begin = words[at - 1].end
-            return Command(program, rest, (SHELL,) * len(rest), begin, build=build)
+            styles = tuple(TEXT if w.home is not None and w.home.text else SHELL for w in rest)
+            return Command(program, rest, styles, begin, build=build)
     return None
 
 
@@ -131,9 +142,12 @@ def _assignments(words: Sequence[Word]) -> Iterator[Variable]:
             )
 
 
-def _nested(text: str, words: Sequence[Word]) -> Iterator[Command]:
+def _nested(text: str, words: Sequence[Word], ways: Ways) -> Iterator[Command]:
     """Servers in a quoted word: sh -c '…'."""
+    own = tuple(_assignments(words))
     for word in () if _starts_nothing(words) else words:
         inside = text[word.start + 1 : word.end - 1]
         if inside == word.text and re.search(r"(llama-server|vllm|sglang)\S*\s", inside):
-            yield from shell(text, word.start + 1, word.end - 1)
+            for c in shell(text, word.start + 1, word.end - 1):
+                for known in ways:
+                    yield replace(c, variables=(*_set(known), *own, *c.variables))

@@ -55,7 +55,7 @@ def read(text: str, kind: str = SCRIPT) -> tuple[Command, ...]:
 
 def _line(text: str, command: Command) -> int:
     scalar = command.scalar
-    at = scalar.start if scalar is not None and scalar.inner is None else command.begin
+    at = scalar.start if scalar is not None and scalar.inner is None else command.place[0]
     return text.count("\n", 0, at) + 1
 
 

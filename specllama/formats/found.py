@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from specllama.formats.words import Word
 
-# How words stand in a text: SHELL parted by blanks; FLOW and BLOCK, items of a YAML or JSON list;
-# INI, one option a line.
-SHELL, FLOW, BLOCK, INI = "shell", "flow", "block", "ini"
+# How words stand in a text: SHELL parted by blanks; TEXT the same, inside of quotes that are
+# around all of them; FLOW and BLOCK, items of a YAML or JSON list; INI, one option a line.
+SHELL, TEXT, FLOW, BLOCK, INI = "shell", "text", "flow", "block", "ini"
+# What may stand between two words of one variable.
+_BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\n]*\n)*")
 LLAMA, VLLM, SGLANG = "llama-server", "vLLM", "SGLang"
 
 
@@ -47,7 +51,8 @@ class Scalar:
 class Command:
     """One server. `words`: its arguments; `styles`: how each of them is written. `where`: what it
     is called in the file. `build`: of the image it runs in. `begin`: where an argument goes when
-    there is none yet. `partial`: more options come from elsewhere."""
+    there is none yet. `partial`: more options come from elsewhere. `site`: where the command
+    begins, -1 = unknown; a site may be come to in several ways, with other words each."""
 
     program: str
     words: tuple[Word, ...]
@@ -59,6 +64,12 @@ class Command:
     variables: tuple[Variable, ...] = ()
     scalar: Scalar | None = None
     partial: bool = False
+    site: int = -1
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """The same for all ways to one server."""
+        return (self.site if self.site >= 0 else self.begin), self.where
 
     @property
     def paired(self) -> bool:
@@ -125,10 +136,7 @@ def _applied(text: str, source: str, command: Command, change: Change | Rename) 
     if isinstance(change, Rename):
         v = change.variable
         return text[: v.start] + change.name + text[v.end :]
-    if change.at < len(command.words):
-        style = command.styles[change.at]
-    else:
-        style = command.styles[-1] if command.styles else SHELL
+    style = _style(command, change)
     new = [
         source[command.words[n].start : command.words[n].end] if isinstance(n, int) else n
         for n in change.new
@@ -151,8 +159,48 @@ def _applied(text: str, source: str, command: Command, change: Change | Rename) 
     return text[:start] + glue.join(written) + text[end:]
 
 
+def _style(command: Command, change: Change) -> str:
+    """How the words of a change are written: as those they replace or follow."""
+    at = change.at if change.count else max(change.at - 1, 0)
+    if not change.count and not change.at:
+        return SHELL if command.styles[:1] == (TEXT,) else next(iter(command.styles), SHELL)
+    return command.styles[at] if at < len(command.styles) else SHELL
+
+
+def touched(command: Command, changes: Sequence[Change | Rename]) -> tuple[Word, ...]:
+    """The words that changes replace, and those behind which they put others."""
+    found: list[Word] = []
+    for change in changes:
+        if isinstance(change, Change):
+            first = change.at if change.count else max(change.at - 1, 0)
+            last = change.at + change.count
+            found += command.words[first:last]
+    return tuple(found)
+
+
+def obstacle(text: str, command: Command, changes: Sequence[Change | Rename]) -> str:
+    """Why changes cannot be written where the words stand, "" = they can: words that come from
+    shell variables may stand apart, or in a text that takes no quotes."""
+    for change in changes:
+        if isinstance(change, Rename):
+            continue
+        words = command.words[change.at : change.at + change.count]
+        for before, after in pairwise(words):
+            between = text[before.end : after.start]
+            if (before.home or after.home) and not _BETWEEN.fullmatch(between):
+                return f"{before.text} and {after.text} stand apart"
+        if _style(command, change) == TEXT:
+            new = [
+                text[command.words[w].start : command.words[w].end] if isinstance(w, int) else w
+                for w in change.new
+            ]
+            if any(shlex.quote(w) != w and not w.startswith("$") for w in new):
+                return "no quotes can stand inside that text"
+    return ""
+
+
 def _quoted(word: str, style: str) -> str:
-    if style == SHELL:
+    if style in (SHELL, TEXT):
         return shlex.quote(word)
     return word if style == INI else json.dumps(word, ensure_ascii=False)
 
@@ -170,7 +218,7 @@ def _glue(text: str, at: int, style: str, command: Command) -> str:
 
 def _whole(text: str, start: int, end: int, style: str) -> tuple[int, int]:
     """The span of words with the blanks, the comma or the line that goes with them."""
-    if style == SHELL:
+    if style in (SHELL, TEXT):
         before = re.search(r"(?:\s|[\\`^]\r?\n)*$", text[:start])
         return (before.start() if before else start), end
     if style == BLOCK:

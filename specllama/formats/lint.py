@@ -19,31 +19,15 @@ from specllama.formats import (
     lint_variables,
 )
 from specllama.formats.finding import Finding
-from specllama.formats.found import LLAMA, Command, Variable, edited
+from specllama.formats.found import LLAMA, Command, Rename, Variable, edited, touched
 from specllama.formats.lint_models import Models
+from specllama.formats.lint_ways import Linted, settled
 from specllama.formats.seen import look
 
 _ROUNDS = 500  # of putting right; a command takes some ten
 _AT_ONCE = 10**6
 Key = tuple[int, str, str]  # number of the command, rule, words
 Builds = Callable[[int | None], Capabilities]
-
-
-@dataclass(frozen=True)
-class Linted:
-    """One command line of a text and what is wrong with it."""
-
-    command: Command
-    findings: tuple[Finding, ...]
-
-    @property
-    def unseen(self) -> tuple[str, ...]:
-        """Variables that may hold any option: set outside, or more than once."""
-        words = self.command.words
-        stands = (i == 0 or not words[i - 1].text.startswith("-") for i in range(len(words)))
-        return tuple(
-            w.text for w, alone in zip(words, stands, strict=True) if alone and not w.fixed
-        )
 
 
 @dataclass(frozen=True)
@@ -62,10 +46,8 @@ def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
     if not found and kind == commands.SCRIPT:
         found = commands.bare(text)
     inherited = tuple(Variable(k, v) for k, v in here.environ.items() if k.startswith("LLAMA_ARG_"))
-    return tuple(
-        Linted(c, tuple(_findings(replace(c, variables=(*inherited, *c.variables)), here)))
-        for c in found
-    )
+    all_of_them = [replace(c, variables=(*inherited, *c.variables)) for c in found]
+    return settled(text, [(c, tuple(_findings(c, here))) for c in all_of_them])
 
 
 def fixed(text: str, kind: str, here: Here) -> str:
@@ -92,28 +74,30 @@ def fixed(text: str, kind: str, here: Here) -> str:
 
 def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, Command, Finding]]:
     """What is put right next: a finding of each command, the last one in the text first, of
-    commands that share no part of it."""
+    those that touch no common part of it."""
+    chances = []
+    for number, linted in enumerate(found):
+        keys = [(number, f.rule, f.words) for f in linted.findings]
+        own = zip(keys, linted.owners, linted.findings, strict=True)
+        chances += [c for c in own if c[2].edits and c[0] not in hopeless][:1]
     out = []
     free = float("inf")
-    order = sorted(enumerate(found), key=lambda x: _extent(x[1].command), reverse=True)
-    for number, linted in order:
-        keys = [(number, f.rule, f.words) for f in linted.findings]
-        pairs = zip(keys, linted.findings, strict=True)
-        chance = next(((k, f) for k, f in pairs if f.edits and k not in hopeless), None)
-        end, start = _extent(linted.command)
-        if chance is not None and end <= free:
-            out.append((chance[0], linted.command, chance[1]))
+    for key, command, finding in sorted(chances, key=lambda c: _extent(*c[1:]), reverse=True):
+        end, start = _extent(command, finding)
+        if end < free:
+            out.append((key, command, finding))
             free = start
     return out
 
 
-def _extent(command: Command) -> tuple[int, int]:
+def _extent(command: Command, finding: Finding) -> tuple[int, int]:
     """(end, start) of all that a change may touch."""
     if command.scalar is not None:
         places = [(command.scalar.start, command.scalar.end)]
     else:
-        places = [(w.start, w.end) for w in command.words]
-    places += [(v.start, v.end) for v in command.variables if v.in_text]
+        places = [(w.start, w.end) for w in touched(command, finding.edits)]
+    renames = (e.variable for e in finding.edits if isinstance(e, Rename))
+    places += [(v.start, v.end) for v in renames]
     places = places or [(command.begin, command.begin)]
     return max(end for _, end in places), min(start for start, _ in places)
 
@@ -121,7 +105,7 @@ def _extent(command: Command) -> tuple[int, int]:
 def _count(text: str, kind: str) -> int:
     """How many servers a text starts; -1 when it cannot be read."""
     try:
-        return len(commands.read(text, kind) or commands.bare(text))
+        return len({c.place for c in commands.read(text, kind) or commands.bare(text)})
     except UsageError:
         return -1
 

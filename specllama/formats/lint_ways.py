@@ -1,0 +1,139 @@
+"""What is said once of a server that a script comes to in several ways, and which fixes would touch
+words that another server shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from specllama.formats.finding import ENDS, Finding
+from specllama.formats.found import Change, Command, Rename, edited, obstacle, touched
+from specllama.formats.words import Word
+
+Found = Sequence[tuple[Command, tuple[Finding, ...]]]
+Place = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Linted:
+    """One server of a text and what is wrong with it. `owners`: the way to it (a command with the
+    words it has then) that each finding is of. `unseen`: variables whose value is unknown."""
+
+    command: Command
+    findings: tuple[Finding, ...]
+    owners: tuple[Command, ...]
+    unseen: tuple[str, ...]
+
+
+def settled(text: str, found: Found) -> tuple[Linted, ...]:
+    """One answer for each server, with the edits that every way and every server bears."""
+    homes: dict[Place, set[int]] = {}
+    for number, (command, _) in enumerate(found):
+        for place in _places(command):
+            homes.setdefault(place, set()).add(number)
+    servers: dict[tuple[int, str], list[tuple[Command, list[Finding]]]] = {}
+    for number, (command, findings) in enumerate(found):
+        own = [_settled(text, found, number, f, homes) for f in findings]
+        kept = [f for f in own if f is not None]
+        servers.setdefault(command.place, []).append((command, kept))
+    return tuple(_joined(ways) for ways in servers.values())
+
+
+def _joined(ways: Sequence[tuple[Command, list[Finding]]]) -> Linted:
+    once: dict[tuple[str, ...], tuple[Finding, Command]] = {}
+    for command, findings in ways:
+        for n, f in enumerate(findings):
+            nth = sum(f == other for other in findings[:n])
+            once.setdefault((f.rule, f.words, f.happens, f.fix, str(nth)), (f, command))
+    unseen = dict.fromkeys(name for command, _ in ways for name in _unseen(command))
+    pairs = once.values()
+    return Linted(ways[0][0], tuple(f for f, _ in pairs), tuple(c for _, c in pairs), tuple(unseen))
+
+
+def _unseen(command: Command) -> Iterator[str]:
+    """Words that may be any option: variables that stand alone."""
+    for n, word in enumerate(command.words):
+        if not word.fixed and not (n and command.words[n - 1].text.startswith("-")):
+            yield word.text
+
+
+def _settled(
+    text: str, found: Found, number: int, finding: Finding, homes: dict[Place, set[int]]
+) -> Finding | None:
+    """The finding with the edits that can be made; None where it holds on some ways only."""
+    command = found[number][0]
+    if not finding.edits:
+        ways = [findings for c, findings in found if c.place == command.place]
+        always = all(any(f.rule == finding.rule for f in findings) for findings in ways)
+        return finding if always or finding.effect == ENDS else None
+    if why := obstacle(text, command, finding.edits):
+        return _left(finding, why)
+    against = _against(text, found, number, finding, homes)
+    if not against:
+        return finding
+    if any(c.place == command.place for c in against):
+        on_some = "there are ways through the script on which it is right"
+        return _left(finding, on_some) if finding.effect == ENDS else None
+    if own := _as_own(found, command, finding):
+        return own
+    changed = [w for w in touched(command, finding.edits) if w.home is not None]
+    name = changed[0].home.name if changed and changed[0].home else "it"
+    lines = sorted({text.count("\n", 0, c.place[0]) + 1 for c in against})
+    shown = ", ".join(map(str, lines))
+    return _left(
+        finding,
+        f"{name} is used in line{'s' * (len(lines) > 1)} {shown} too, where that would be wrong",
+    )
+
+
+def _left(finding: Finding, why: str) -> Finding:
+    return replace(finding, edits=(), fix=f"{finding.fix} (--fix leaves it: {why})")
+
+
+def _against(
+    text: str, found: Found, number: int, finding: Finding, homes: dict[Place, set[int]]
+) -> list[Command]:
+    """The servers, or ways to this one, that share the words and do not ask for the same."""
+    command = found[number][0]
+    words = _keys(command, touched(command, finding.edits))
+    words |= {_key(command, e.variable.start, e.variable.end) for e in _renames(finding)}
+    others = {n for place in words for n in homes.get(place, ())} - {number}
+    if not others:
+        return []
+    result = edited(text, command, finding.edits)
+
+    def asks_too(n: int) -> bool:
+        other, findings = found[n]
+        same = (f for f in findings if f.rule == finding.rule and f.edits)
+        return any(edited(text, other, f.edits) == result for f in same)
+
+    return [found[n][0] for n in sorted(others) if not asks_too(n)]
+
+
+def _as_own(found: Found, command: Command, finding: Finding) -> Finding | None:
+    """Options that are put in, in the server's own words: right behind its name."""
+    changes = [e for e in finding.edits if isinstance(e, Change)]
+    elsewhere = (c for c, _ in found if c.place != command.place)
+    alone = all(c.begin != command.begin for c in elsewhere)
+    if alone and len(changes) == len(finding.edits) == 1 and not changes[0].count:
+        return replace(finding, edits=(Change(0, 0, changes[0].new),))
+    return None
+
+
+def _renames(finding: Finding) -> Iterator[Rename]:
+    yield from (e for e in finding.edits if isinstance(e, Rename) and e.variable.in_text)
+
+
+def _places(command: Command) -> set[Place]:
+    variables = {_key(command, v.start, v.end) for v in command.variables if v.in_text}
+    return _keys(command, command.words) | variables
+
+
+def _keys(command: Command, words: Sequence[Word]) -> set[Place]:
+    return {_key(command, w.start, w.end) for w in command.words if w in words}
+
+
+def _key(command: Command, start: int, end: int) -> Place:
+    """Places in a text that is written anew count from its own beginning."""
+    scalar = command.scalar
+    return (scalar.start if scalar is not None and scalar.inner is None else -1), start, end
