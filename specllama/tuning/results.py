@@ -19,10 +19,20 @@ from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.storage import cache_dir, keep, kept
-from specllama.tuning.arms import DECIDED, FORCED, NO_TIME, OPEN, Arm, Prediction, Tuned, label
+from specllama.tuning.arms import (
+    DECIDED,
+    FORCED,
+    NO_TIME,
+    OPEN,
+    Arm,
+    Prediction,
+    Tuned,
+    label,
+)
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import fastest
 from specllama.tuning.search import Earlier
+from specllama.tuning.step_times import StepTimes, read_times, step_times, times_data
 
 _VERSION = 3
 _MOST_LOG = 20.0  # of a speed-up's logarithm: more is damage
@@ -63,7 +73,8 @@ class Tried:
 class Result:
     """`speculation` None = off. `speedup`: (value, low, high), None when nothing was measured;
     `slower`: the chance that it is slower than plain decoding. `state` as in Tuned; `texts`:
-    prompts that it was drawn from; `since`: when the first of them was asked."""
+    prompts that it was drawn from; `since`: when the first of them was asked. `times`: what
+    steps of the fastest setting that was measured took."""
 
     target: str
     workload: str
@@ -82,6 +93,7 @@ class Result:
     earlier: Earlier
     file: Path
     tried: Tried | None = None
+    times: StepTimes | None = None
 
     @property
     def label(self) -> str:
@@ -123,6 +135,7 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "slower": shown.slower if shown is not None else None,
         "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
         "tried": _tried_data(shown) if shown is not None else None,
+        "times": times_data(step_times(tuned)),
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
     keep(_folder() / f"{subject.key}.json", data)
@@ -224,6 +237,7 @@ def _read(path: Path) -> Result | None:
             earlier=_earlier(data["open"]),
             file=path,
             tried=_tried(data.get("tried")),
+            times=read_times(data.get("times")),
         )
     except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None

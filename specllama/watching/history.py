@@ -46,10 +46,12 @@ class History:
 
     def over(self, seconds: float) -> Counts:
         """What was counted in the last `seconds`."""
-        if self.last is None:
-            return NOTHING
-        since = self.last.when - seconds
-        return sum((c for when, c in self._recent if when > since), NOTHING)
+        return sum(self.recent(seconds), NOTHING)
+
+    def recent(self, seconds: float) -> Iterator[Counts]:
+        """What each look of the last `seconds` brought, the oldest first."""
+        since = self.last.when - seconds if self.last is not None else 0.0
+        return (c for when, c in self._recent if when > since)
 
     def parts(self, seconds: float, width: float) -> Iterator[Counts]:
         """The last `seconds` in parts of `width`, the oldest first."""

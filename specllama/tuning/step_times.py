@@ -1,0 +1,81 @@
+"""What steps take with and without drafts, as a tuning run measured it: what the speed-up of real
+requests follows from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from specllama.tuning.arms import Tuned, way
+from specllama.tuning.judge import fastest
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What steps took when they were measured beside each other. `plain`: ms of a step without
+    speculation (t_1); `drafted`: how many tokens are drafted → ms of such a step, drafting
+    included (t(k)); 0: a step of the same server that had no draft."""
+
+    plain: float
+    drafted: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def without_draft(self) -> float:
+        return self.drafted.get(0, self.plain)
+
+    def of(self, drafted: float) -> float | None:
+        """ms of a step that drafts so many tokens on average, between measured ones by a
+        straight line; None beyond the longest: nothing is extrapolated."""
+        known = {0: self.without_draft, **self.drafted}
+        above = min((k for k in known if k >= drafted), default=None)
+        if above is None or len(known) < 2:
+            return None
+        below = max((k for k in known if k <= drafted), default=above)
+        if above == below:
+            return known[above]
+        share = (drafted - below) / (above - below)
+        return known[below] + share * (known[above] - known[below])
+
+
+def step_times(tuned: Tuned) -> StepTimes | None:
+    """What steps of the setting that is served took, or of the fastest that was measured; of
+    plain decoding alone where none was."""
+    arm = tuned.best or fastest(tuned.arms)
+    if arm is None:
+        plain = tuned.plain.costs.plain.ms if tuned.plain is not None else 0.0
+        return StepTimes(plain) if plain > 0 else None
+    if arm.plain_ms <= 0:
+        return None
+    times: dict[int, float] = {}
+    for trial in tuned.trials:  # another launch: as much slower as its plain step was
+        if way(trial.speculation) == way(arm.speculation) and trial.plain.ms > 0:
+            scale = arm.plain_ms / trial.plain.ms
+            times |= {k: c.ms * scale for k, c in trial.steps.curve().items()}
+    if not arm.speculation.uses_draft and tuned.plain is not None:
+        costs = tuned.plain.costs
+        found = {d: costs.of(d + 1) for d in range(1, costs.longest)}
+        scale = arm.plain_ms / costs.plain.ms if costs.plain.ms > 0 else 1.0
+        times |= {d: ms * scale for d, ms in found.items() if ms is not None}
+    times |= {k: c.ms for k, c in arm.measurement.log.curve().items()}
+    return StepTimes(arm.plain_ms, times)
+
+
+def times_data(times: StepTimes | None) -> dict[str, Any] | None:
+    """As it is kept: ms to the hundredth."""
+    if times is None:
+        return None
+    drafted = {str(k): round(ms, 2) for k, ms in sorted(times.drafted.items())}
+    return {"plain": round(times.plain, 3), "drafted": drafted}
+
+
+def read_times(data: Any) -> StepTimes | None:
+    """What times_data wrote. Raises ValueError, TypeError or LookupError for anything else."""
+    if not data:
+        return None
+    times = StepTimes(float(data["plain"]), {int(k): float(v) for k, v in data["drafted"].items()})
+    if not all(0 < ms < inf for ms in (times.plain, *times.drafted.values())):
+        raise ValueError("no times")
+    return times

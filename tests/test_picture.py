@@ -1,0 +1,103 @@
+"""What real requests say: speed-up by steps, the best K, the chance that it is slower."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.tuning.step_times import StepTimes
+from specllama.watching.counters import NOTHING, Counts
+from specllama.watching.picture import Samples, by_length, picture, speedup
+
+TIMES = StepTimes(10.0, {0: 11.0, 1: 14.0, 2: 17.0, 4: 23.0})
+
+
+def traffic(steps: int, by: tuple[int, ...], alone: int = 0, k: int | None = None) -> Counts:
+    """`steps` drafts of k tokens, of which by[i] were accepted to depth i + 1; and tokens that
+    came without a draft."""
+    return Counts(
+        drafted=steps * (k or len(by)),
+        accepted=sum(by),
+        steps=steps,
+        by_position=tuple(float(x) for x in by),
+        tokens=steps + sum(by) + alone,
+        seconds=1.0,
+    )
+
+
+def test_the_speed_up_is_steps_against_plain_steps() -> None:
+    seen = traffic(100, (80, 60), alone=20)  # 260 tokens
+    assert speedup(seen, TIMES) == pytest.approx(260 * 10 / (100 * 17 + 20 * 11))
+
+
+def test_what_has_no_cost_is_told_from_tokens_per_second() -> None:
+    seen = traffic(100, (80, 60, 50, 40, 30))  # drafts of 5: longer than any that was timed
+    assert speedup(seen, TIMES) == pytest.approx(360 / 1.0 * 0.010)
+    assert speedup(seen, StepTimes(10.0)) == pytest.approx(3.6)
+    assert speedup(seen, None) is None
+
+
+def test_the_best_length_for_these_requests() -> None:
+    """Half of the first guesses are right and hardly any after them: K=1 is best."""
+    seen = traffic(1000, (500, 50, 5, 0))
+    found = by_length(seen, TIMES, 4)
+    assert set(found) == {1, 2, 3, 4}
+    assert found[1] == pytest.approx(1.5 * 10 / 14)
+    assert found[2] == pytest.approx(1.55 * 10 / 17)
+    assert picture(seen, Samples(TIMES).ratios, TIMES, 4).better == 1
+    assert picture(seen, Samples(TIMES).ratios, TIMES).by_length == {}
+
+
+def test_no_length_beyond_the_one_that_runs() -> None:
+    assert max(by_length(traffic(100, (90, 80)), TIMES, 2)) == 2
+
+
+def test_few_drafts_say_nothing_of_another_length() -> None:
+    assert picture(traffic(10, (5, 0)), Samples(TIMES).ratios, TIMES, 2).better is None
+
+
+def test_the_chance_that_it_is_slower() -> None:
+    bad, good = Samples(TIMES), Samples(TIMES)
+    for i in range(12):
+        bad.add(traffic(60, (10 + i % 3, 2)))
+        good.add(traffic(60, (50 + i % 3, 40)))
+    slow = picture(traffic(720, (132, 24)), bad.ratios, TIMES, 2)
+    assert slow.speedup is not None
+    assert slow.speedup < 1
+    assert slow.surely_slower
+    fast = picture(traffic(720, (612, 480)), good.ratios, TIMES, 2)
+    assert fast.slower is not None
+    assert fast.slower < 0.01
+    assert not fast.surely_slower
+
+
+def test_a_few_samples_have_no_chance() -> None:
+    few = Samples(TIMES)
+    few.add(traffic(60, (10, 2)))
+    assert picture(traffic(60, (10, 2)), few.ratios, TIMES).slower is None
+
+
+def test_nothing_seen_is_an_empty_picture() -> None:
+    found = picture(NOTHING, Samples(None).ratios, None, 3)
+    assert (found.speedup, found.slower, found.better, found.best) == (None, None, None, None)
+    assert not found.enough
+
+
+@given(
+    st.integers(0, 1000),
+    st.lists(st.floats(0, 1), max_size=6),
+    st.integers(0, 1000),
+    st.dictionaries(st.integers(0, 8), st.floats(0.1, 1000), max_size=5),
+)
+def test_no_traffic_gives_an_impossible_figure(
+    steps: int, shares: list[float], alone: int, drafted: dict[int, float]
+) -> None:
+    by, left = [], float(steps)
+    for share in shares:
+        left *= share
+        by.append(int(left))
+    seen, times = traffic(steps, tuple(by), alone), StepTimes(10.0, drafted)
+    found = speedup(seen, times)
+    assert found is None or 0 < found < 1e6
+    assert all(0 < x < 1e6 for x in by_length(seen, times, 6).values())
