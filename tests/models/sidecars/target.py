@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,6 @@ from tests.models.train import EOS, Block, Model, Shape, corpus
 HERE = Path(__file__).parents[1]
 TARGET = HERE / "target.gguf"
 PROMPT, WRITTEN = 96, 160  # tokens of a prompt and of what the target writes after it
-PORT = 18473
 
 
 # ---- the model ------------------------------------------------------------
@@ -80,12 +79,20 @@ def layer_inputs(model: Model, ids: Tensor) -> list[Tensor]:
     return states
 
 
-@dataclass
 class _Cache:
-    """Keys and values of one layer so far."""
+    """Keys and values of one layer, room for `length` positions."""
 
-    keys: Tensor
-    values: Tensor
+    def __init__(self, shape: Shape, rows: int, length: int) -> None:
+        self.keys = torch.empty(rows, shape.kv_heads, length, shape.d // shape.heads)
+        self.values = torch.empty_like(self.keys)
+        self.used = 0
+
+    def add(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        end = self.used + keys.shape[2]
+        self.keys[:, :, self.used : end] = keys
+        self.values[:, :, self.used : end] = values
+        self.used = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
 
 
 def _rope_at(x: Tensor, first: int) -> Tensor:
@@ -98,35 +105,31 @@ def _rope_at(x: Tensor, first: int) -> Tensor:
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
 
 
-def _cached_block(block: Block, x: Tensor, cache: _Cache | None) -> tuple[Tensor, _Cache]:
+def _cached_block(block: Block, x: Tensor, cache: _Cache) -> Tensor:
     rows, steps, _ = x.shape
-    first = 0 if cache is None else cache.keys.shape[2]
     h = block.attn_norm(x)
     q, k, v = (
         part(h).view(rows, steps, -1, block.hd).transpose(1, 2)
         for part in (block.q, block.k, block.v)
     )
-    q, k = _rope_at(q, first), _rope_at(k, first)
-    if cache is not None:
-        k, v = torch.cat((cache.keys, k), 2), torch.cat((cache.values, v), 2)
-    groups = block.s.heads // block.s.kv_heads
-    a = F.scaled_dot_product_attention(
-        q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), is_causal=steps > 1
-    )
+    q, k = _rope_at(q, cache.used), _rope_at(k, cache.used)
+    k, v = cache.add(k, v)
+    a = F.scaled_dot_product_attention(q, k, v, is_causal=steps > 1, enable_gqa=True)
     x = x + block.o(a.transpose(1, 2).reshape(rows, steps, -1))
     h = block.ffn_norm(x)
-    return x + block.down(F.silu(block.gate(h)) * block.up(h)), _Cache(k, v)
+    return x + block.down(F.silu(block.gate(h)) * block.up(h))
 
 
 @torch.no_grad()
 def continue_greedily(model: Model, prompts: Tensor, count: int) -> Tensor:
     """`prompts` (rows, length) with `count` greedy tokens behind each."""
-    caches: list[_Cache | None] = [None] * len(model.blocks)
+    rows, length = prompts.shape
+    caches = [_Cache(model.s, rows, length + count) for _ in model.blocks]
     ids, fresh = prompts, prompts
     for _ in range(count):
         x = model.embd(fresh)
-        for i, block in enumerate(model.blocks):
-            x, caches[i] = _cached_block(block, x, caches[i])
+        for block, cache in zip(model.blocks, caches, strict=True):
+            x = _cached_block(block, x, cache)
         fresh = model.logits(x[:, -1:]).argmax(-1)
         ids = torch.cat((ids, fresh), 1)
     return ids
@@ -167,7 +170,7 @@ def windows(ids: Tensor, rng: np.random.Generator, rows: int, length: int) -> Te
     return torch.stack([ids[i : i + length] for i in at])
 
 
-def written(model: Model, work: Path, rows: int = 2048) -> Tensor:
+def written(model: Model, work: Path, rows: int = 1024) -> Tensor:
     """Training text in the target's own hand: a real prompt (4 of 5 code) and its greedy
     continuation, (rows, PROMPT + WRITTEN). Cached in WORK, resumed where it was broken off."""
     cache = work / "written.pt"
@@ -175,8 +178,8 @@ def written(model: Model, work: Path, rows: int = 2048) -> Tensor:
     texts = encoded(work)
     while len(done) < rows:
         rng = np.random.default_rng(len(done))
-        code = windows(texts["code"], rng, 204, PROMPT)
-        prompts = torch.cat((code, windows(texts["prose"], rng, 52, PROMPT)))
+        code = windows(texts["code"], rng, 51, PROMPT)
+        prompts = torch.cat((code, windows(texts["prose"], rng, 13, PROMPT)))
         more = continue_greedily(model, prompts, WRITTEN)
         done = more if not len(done) else torch.cat((done, more))
         torch.save(done, cache)
@@ -188,11 +191,14 @@ def written(model: Model, work: Path, rows: int = 2048) -> Tensor:
 
 
 @contextmanager
-def running(binary: str, *arguments: str) -> Iterator[str]:
+def running(binary: str, *arguments: str, model: Path = TARGET) -> Iterator[str]:
     """A llama-server with these arguments; its address."""
-    argv = [binary, "-m", str(TARGET), "--port", str(PORT), "-t", "1", "-np", "1", *arguments]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    argv = [binary, "-m", str(model), "--port", str(port), "-t", "1", "-np", "1", *arguments]
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{PORT}"
+    address = f"http://127.0.0.1:{port}"
     try:
         while server.poll() is None:
             try:
@@ -250,7 +256,7 @@ def main() -> None:
     ap.add_argument("what", choices=["check", "write"])
     ap.add_argument("server", nargs="?")
     ap.add_argument("--work", type=Path, default=Path("build/sidecars"))
-    ap.add_argument("--rows", type=int, default=2048)
+    ap.add_argument("--rows", type=int, default=1024)
     args = ap.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
