@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,7 @@ def findings(command: Command) -> Iterator[Finding]:
             yield from _unknown(command.program, flag, vllm)
     if vllm:
         yield from _bad_config(given, table)
+        yield from _gguf_draft(given, table)
     else:
         yield from _sglang(given, table, len(command.words))
 
@@ -236,6 +238,23 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 "tensor_parallel_size is the target's: vLLM ends at it here",
                 "draft_tensor_parallel_size",
                 (Change(flag.at, flag.count, (flag.name, json.dumps(new))),),
+            )
+
+
+def _gguf_draft(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Finding]:
+    """vLLM's plugin for GGUF loads a target only (vllm_gguf_plugin 0.0.5, plugin.py)."""
+    for flag in given:
+        means = table.removed.get(flag.name) or table.foreign.get(flag.name)
+        model = flag.value if means == "model" else ""
+        if flag.name in _CONFIG:
+            model = str((_parsed(flag.value) or {}).get("model") or "")
+        if re.search(r"\.gguf$|-gguf(:|$)", model.lower()):
+            yield Finding(
+                "gguf-draft",
+                ENDS,
+                model,
+                "vLLM takes no draft from a GGUF file, not even with its GGUF plugin, and ends",
+                "name the Hugging Face repository of the draft's own weights",
             )
 
 

@@ -20,7 +20,7 @@ from specllama.formats.finding import (
     spellings,
 )
 from specllama.formats.found import Change
-from specllama.formats.seen import Seen, Use, find, is_option
+from specllama.formats.seen import Seen, Use, find, is_option, meant_type
 
 _RULES = {
     flags.REMOVED: "removed-flag",
@@ -60,6 +60,11 @@ def _unknown(seen: Seen, use: Use) -> Finding:
         idle = wrong.means in _ROLES and not (seen.speculates or seen.open)
         edits = (remove(use),) if idle else _translated(seen, use, wrong.means)
         fix = "take it out: nothing drafts here" if idle else _as_words(seen, edits)
+        if weights := seen.weights(use):
+            edits, fix = (
+                (),
+                f"-md FILE.gguf: {weights} as a GGUF, the only files llama-server loads",
+            )
         return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.why}", fix, edits)
     name, equals, value = use.name.partition("=")
     if equals and is_option(name, seen.caps):
@@ -130,8 +135,7 @@ def _types(seen: Seen, use: Use, means: str) -> Edits:
     if seen.all("--spec-type"):
         return (remove(use),)
     if means == "types":
-        text = seen.word(use.values[0]).text.lower() if use.values else ""
-        meant = flags.types().get(text, text)
+        meant = meant_type(seen.word(use.values[0]).text, seen.caps) if use.values else ""
     else:
         meant = means.partition(":")[2]
     words = spec_type([meant], seen.caps)
@@ -164,12 +168,13 @@ def _vllm_config(seen: Seen, use: Use) -> Edits:
     if not isinstance(given, dict):
         given = {}
     words: list[str] = []
-    method = str(given.get("method", "draft_model" if given.get("model") else ""))
-    meant = flags.types().get(method.lower(), "")
+    model = str(given.get("model") or "")
+    by_model = "ngram" if model == "[ngram]" else "draft_model" if model else ""
+    meant = meant_type(str(given.get("method", by_model)), seen.caps)
     if not seen.all("--spec-type"):
         words += spec_type([meant], seen.caps)
-    if given.get("model") and not seen.has_draft:
-        words += ["-md", str(given["model"])]
+    if model and not seen.has_draft and not meant.startswith("ngram-"):
+        words += ["-md", model]
     ngram = meant.startswith("ngram-")
     for key, name in (
         ("num_speculative_tokens", f"--spec-{meant}-size-m" if ngram else "--spec-draft-n-max"),

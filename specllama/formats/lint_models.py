@@ -3,6 +3,7 @@ they do not."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from specllama.formats.finding import (
     spec_type,
 )
 from specllama.formats.found import Change
-from specllama.formats.lint_spec import retyped
+from specllama.formats.lint_types import retyped
 from specllama.formats.seen import Seen, Use
 from specllama.gguf import GgufError, ModelInfo
 
@@ -50,11 +51,14 @@ def findings(seen: Seen, models: Models) -> Iterator[Finding]:
     yield from _no_draft(seen, target)
     if target is not None:
         yield from _target(seen, target)
-    if target is None or draft is None or not _draft_counts(seen):
+    if not _draft_counts(seen):
         return
-    if seen.text("-m") == seen.text("-md"):
-        yield _same(seen)
-    elif not (found := verdict(target, draft, seen.caps)).ok:
+    if _one_file(seen, target, draft):
+        yield _same(seen, target)
+        return
+    if target is None or draft is None:
+        return
+    if not (found := verdict(target, draft, seen.caps)).ok:
         yield _misfit(seen, f"{found.detail} ({found.rule})", draft)
     elif draft.kind == "model" and draft.file_bytes > target.file_bytes:
         yield _swapped(seen, target, draft)
@@ -201,9 +205,21 @@ def _target(seen: Seen, target: ModelInfo) -> Iterator[Finding]:
         )
 
 
-def _same(seen: Seen) -> Finding:
+def _one_file(seen: Seen, target: ModelInfo | None, draft: ModelInfo | None) -> bool:
+    """Whether target and draft are one file, by whatever names."""
+    if target is not None and draft is not None:
+        return os.path.samefile(target.path, draft.path)
+    names = seen.text("-m"), seen.text("-md")
+    return all(names) and len({os.path.normpath(str(n)) for n in names}) == 1
+
+
+def _same(seen: Seen, target: ModelInfo | None) -> Finding:
     found = _misfit(seen, "", None)
     happens = "the draft is the target: drafting costs more than it saves"
+    if "draft-mtp" in seen.types and target is not None and own_head_verdict(target, seen.caps).ok:
+        happens = "the head is in the target, which is loaded twice: draft-mtp needs no -md then"
+        edits = tuple(remove(u) for u in seen.all("-md"))
+        found = replace(found, fix="take -md out", edits=edits)
     return replace(found, rule="draft-is-target", effect=WORSE, happens=happens)
 
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
 from specllama.engine.capabilities import MAINLINE
-from specllama.engine.command import unsupported
-from specllama.formats import builds, flags
+from specllama.formats import flags, lint_types
 from specllama.formats.finding import (
-    ENDS,
     NOTHING,
     WORSE,
-    Edits,
     Finding,
     instead,
     ngram_names,
     remove,
-    spec_type,
     spellings,
 )
 from specllama.formats.found import Change
-from specllama.formats.seen import SPEC_TYPE_VARIABLE, Seen, Use
+from specllama.formats.seen import Seen, Use
 
 _LENGTH = "--spec-draft-n-max"
 # Options that only a draft model or a sidecar reads.
@@ -38,150 +33,13 @@ _MOST_AS_LENGTH = 16  # -ngld of such a number, without a draft length, is meant
 def findings(seen: Seen) -> Iterator[Finding]:
     if seen.caps.flavour != MAINLINE:
         return  # ik_llama.cpp has a --spec-type of its own grammar
-    yield from _types(seen)
-    yield from _repeated(seen)
-    yield from _drafts_at_once(seen)
+    yield from lint_types.findings(seen)
     yield from _lengths(seen)
     yield from _idle(seen)
     yield from _slots(seen)
     yield from _draft_cache(seen)
     yield from _synthetic(seen)
     yield from _bad_builds(seen)
-
-
-def retyped(seen: Seen, types: tuple[str, ...]) -> Edits:
-    """The first --spec-type names these methods, or goes where there are none."""
-    first, *others = seen.all("--spec-type")
-    words = spec_type(types, seen.caps)
-    if not words:
-        kept: Change = remove(first)
-    else:
-        kept = Change(first.at, first.count, (first.at, words[1]))
-    return (kept, *(remove(u) for u in others))
-
-
-def _types(seen: Seen) -> Iterator[Finding]:
-    """Values of --spec-type that this build does not take or cannot run."""
-    uses = seen.all("--spec-type")
-    if not uses or not uses[0].usable:
-        return
-    shown = " ".join(seen.show(u) for u in uses)
-    runs = tuple(t for t in seen.types if not unsupported(seen.caps, t))
-    if "none" in seen.given_types and runs:
-        yield Finding(
-            "none-in-list",
-            NOTHING,
-            shown,
-            "none, wherever it stands in the list, switches every method off",
-            f"--spec-type {','.join(runs)}",
-            retyped(seen, runs),
-        )
-    for given in dict.fromkeys(seen.given_types):
-        meant = flags.types().get(given.lower(), given)
-        if given in seen.caps.spec_types:
-            if reason := unsupported(seen.caps, given) if given != "none" else "":
-                bad = "mtp_cannot_start" if given == "draft-mtp" else "unsupported-type"
-                rule = "known-bad-build" if bad == "mtp_cannot_start" else bad
-                yield Finding(rule, ENDS, given, reason, "use a newer build of llama.cpp")
-            continue
-        edits = retyped(seen, runs)
-        if meant != given or meant in seen.caps.spec_types:
-            yield Finding(
-                "unknown-spec-type",
-                ENDS,
-                shown,
-                _unknown_type(given, meant),
-                f"--spec-type {','.join(runs)}" if runs else "take it out",
-                edits,
-            )
-        elif given == "draft-simple":  # its name from b9180 on
-            alone = "draft" not in seen.caps.spec_types
-            left = tuple(t for t in runs if t != given) if alone else runs
-            yield Finding(
-                "unknown-spec-type",
-                ENDS,
-                shown,
-                f"{seen.caps.label} knows no --spec-type {given}: it ends at once",
-                "take it out: there -md alone drafts" if alone else "--spec-type draft",
-                retyped(seen, left),
-            )
-        elif reason := unsupported(seen.caps, given):
-            near = difflib.get_close_matches(given, seen.caps.spec_types, n=1)
-            newer = "build ≥" in reason
-            yield Finding(
-                "unsupported-type" if newer else "unknown-spec-type",
-                ENDS,
-                shown,
-                f"{reason}: it ends at once",
-                f"did you mean {near[0]}?" if near and not newer else "use a newer build",
-            )
-
-
-def _unknown_type(given: str, meant: str) -> str:
-    if meant.startswith("ngram-") and "self" in given:
-        return (
-            f"--spec-type {given} does not exist: llama.cpp has no self-speculation; what guides call "
-            "so are the n-gram types (PR 18471)"
-        )
-    return f"--spec-type {given} does not exist in this build: llama-server ends at once"
-
-
-def _repeated(seen: Seen) -> Iterator[Finding]:
-    uses = seen.all("--spec-type")
-    if len(uses) < 2:
-        if uses and (v := seen.variable(SPEC_TYPE_VARIABLE)) is not None:
-            yield Finding(
-                "repeated-spec-type",
-                WORSE,
-                f"{v.name}={v.value}",
-                "the variable and the option add up; nothing on the command line takes it back",
-                "unset the variable",
-            )
-        return
-    build = seen.caps.build or builds.NEWEST
-    happens = (
-        "of two lines the preset keeps the last one"
-        if seen.command.paired
-        else "they add up, whatever is meant"
-        if build >= 9246
-        else "only the last one counts"
-    )
-    fix = ",".join(seen.types) or "none"
-    yield Finding(
-        "repeated-spec-type",
-        WORSE,
-        " ".join(seen.show(u) for u in uses),
-        happens,
-        f"one --spec-type {fix}",
-        retyped(seen, seen.types),
-    )
-
-
-def _drafts_at_once(seen: Seen) -> Iterator[Finding]:
-    """Two draft methods, several n-gram types in one value where only one is taken."""
-    uses = seen.all("--spec-type")
-    if len(seen.draft_types) > 1 and uses:
-        kept = tuple(t for t in seen.types if t not in seen.draft_types[1:])
-        yield Finding(
-            "two-drafts",
-            ENDS,
-            " ".join(seen.show(u) for u in uses),
-            f"{' and '.join(seen.draft_types)} share one draft context: llama-server ends, or they disturb "
-            "each other",
-            f"--spec-type {','.join(kept)}",
-            retyped(seen, kept),
-        )
-    build = seen.caps.build or builds.NEWEST
-    if len(seen.given_types) > 1 and build < builds.SPEC_TYPES_ARE_A_LIST and len(uses) == 1:
-        kept = tuple(t for t in seen.types if t in seen.caps.spec_types)[:1]
-        yield Finding(
-            "list-of-types",
-            ENDS,
-            seen.show(uses[0]),
-            f"{seen.caps.label} takes one type; a list came with b{builds.SPEC_TYPES_ARE_A_LIST}",
-            f"--spec-type {','.join(kept) or 'none'}",
-            retyped(seen, kept),
-        )
 
 
 def _lengths(seen: Seen) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from specllama.engine.capabilities import Capabilities
@@ -16,6 +16,7 @@ from specllama.formats.words import Word
 SPEC_TYPE_VARIABLE = "LLAMA_ARG_SPEC_TYPE"
 _DRAFT_FILE = ("-md", "--model-draft", "--spec-draft-model")
 _DRAFT_REPO = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.-]+)?")
 _DRAFT_PRESETS = ("--fim-qwen-7b-spec", "--fim-qwen-14b-spec")  # arg.cpp: with no spec-type
 
 
@@ -109,21 +110,42 @@ class Seen:
 
     def wrong(self, use: Use) -> flags.Wrong | None:
         """What is known of an option that this build does not take."""
-        return None if use.usable else flags.wrong().get(use.name)
+        found = None if use.usable else flags.wrong().get(use.name)
+        if found is None or found.means != "draft-file" or not use.values:
+            return found
+        text = self.word(use.values[0]).text
+        if text.lower() in ("[ngram]", "ngram"):  # vLLM's, where a model's name stands
+            return replace(found, means="types:ngram-simple")
+        from_hub = _REPO.fullmatch(text) is not None and "gguf" in text.lower()
+        return replace(found, means="draft-repo") if from_hub else found
+
+    def weights(self, use: Use) -> str:
+        """The Hugging Face repository that a draft is named by where llama-server needs a GGUF
+        file; "" = it is not."""
+        known = self.wrong(use)
+        if known is None or known.means != "draft-file" or not use.values:
+            return ""
+        text = self.word(use.values[0]).text
+        return text if _REPO.fullmatch(text) and not text.lower().endswith(".gguf") else ""
 
     @cached_property
-    def given_types(self) -> tuple[str, ...]:
+    def type_lists(self) -> tuple[str, ...]:
         """The values of every --spec-type, as written."""
         texts = [self.word(u.values[0]) for u in self.all("--spec-type") if u.values]
         words = [w.text for w in texts if w.fixed]
         if variable := self.variable(SPEC_TYPE_VARIABLE):
             words.append(variable.value)
-        return tuple(t.strip() for w in words for t in re.split("[,|]", w) if t.strip())
+        return tuple(words)
+
+    @property
+    def given_types(self) -> tuple[str, ...]:
+        """The names in them, also where llama-server would not part them."""
+        return tuple(t.strip() for w in self.type_lists for t in re.split("[,|;]", w) if t.strip())
 
     @cached_property
     def types(self) -> tuple[str, ...]:
         """The methods that are meant: known names, each once, `none` left out."""
-        meant = [flags.types().get(t.lower(), t) for t in self.given_types]
+        meant = [meant_type(t, self.caps) for t in self.given_types]
         meant = ["draft-simple" if t == "draft" else t for t in meant]
         for use in self.uses:
             if (w := self.wrong(use)) is None:
@@ -131,8 +153,7 @@ class Seen:
             if w.means.startswith("types:"):
                 meant.append(w.means.partition(":")[2])
             elif w.means == "types" and use.values:
-                text = self.word(use.values[0]).text.lower()
-                meant.append(flags.types().get(text, text))
+                meant.append(meant_type(self.word(use.values[0]).text, self.caps))
         if self.all("--spec-default"):
             meant.append("ngram-mod")
         return tuple(dict.fromkeys(t for t in meant if t != "none"))
@@ -170,6 +191,16 @@ class Seen:
     def speculates(self) -> bool:
         config = any(w.means == "config" for u in self.uses if (w := self.wrong(u)))
         return bool(self.types) or self.has_draft or config
+
+
+def meant_type(given: str, caps: Capabilities) -> str:
+    """The method that a name means: in lower case and with dashes, or another program's name."""
+    plain = given.lower()
+    for name in (given, plain, plain.replace("_", "-")):
+        meant = flags.types().get(name, name)
+        if meant in caps.spec_types or meant in flags.types().values():
+            return meant
+    return given
 
 
 def look(command: Command, caps: Capabilities) -> Seen:
