@@ -135,6 +135,7 @@ complete -c specllama -n '__specllama_at probe' -l report -r -F -d 'Write a repo
 complete -c specllama -n '__specllama_at probe' -l csv -r -F -d 'Write a row per arm.'
 complete -c specllama -n '__specllama_at probe' -l url -x -d 'Attach to a running server (llama.cpp, vLLM, SGLang, …).'
 complete -c specllama -n '__specllama_at probe' -l baseline-url -x -d 'With --url: the same model there without speculation.'
+complete -c specllama -n '__specllama_at probe' -l model -x -d 'With --url: the model to ask, where several are served.'
 complete -c specllama -n '__specllama_at probe' -l api-key -x -d 'Key of the server. Better in the variable: arguments show in `ps`.'
 complete -c specllama -n '__specllama_at probe' -l llama-server -r -F -a 'embedded' -d 'The binary to run, or `embedded`.'
 complete -c specllama -n '__specllama_at probe' -l dry-run -d 'Print the decision and the command; start nothing.'

@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -48,9 +49,13 @@ def serving(
     answer: Callable[[int], list[Any]] | None = None,
     status: int = 200,
     models: Any = None,
+    others: Mapping[str, Any] | None = None,
+    asked: list[str] | None = None,
 ) -> Iterator[str]:
     """Its URL. Each answer makes 10 drafts of 2 tokens, of which 8 and 4 are accepted.
-    `answer(number)` are the stream's events; `models` what /v1/models says."""
+    `answer(number)` are the stream's events, a number among them a pause in seconds; `models`
+    what /v1/models says, `others` what other paths do. `asked`: gets the model of each answer
+    and the query, and the whole path of each request for metrics."""
     state = {"answers": 0}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -73,11 +78,15 @@ def serving(
             if not self._allowed():
                 return
             n = state["answers"]
-            asked = urlsplit(self.path).path  # a proxy is asked for the whole URL
-            if asked == "/v1/models":
+            at = urlsplit(self.path).path  # a proxy is asked for the whole URL
+            if at == path and asked is not None:
+                asked.append(self.path)
+            if at == "/v1/models":
                 data = {"data": [{"id": "m"}]} if models is None else models
                 self._send(data if isinstance(data, bytes) else json.dumps(data).encode())
-            elif asked == path and metrics:
+            elif at in (others or {}):
+                self._send(json.dumps((others or {})[at]).encode())
+            elif at == path and metrics:
                 counts = {"drafts": 10 * n, "drafted": 20 * n, "accepted": 12 * n}
                 self._send(metrics.format(**counts, first=8 * n, second=4 * n).encode())
             else:
@@ -86,15 +95,23 @@ def serving(
         def do_POST(self) -> None:
             if not self._allowed():
                 return
-            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if asked is not None:
+                asked.append(f"{body['model']} {urlsplit(self.path).query}".strip())
             state["answers"] += 1
             if status != 200:
                 self._send(b'{"error": "too long"}', status)
                 return
             events = answer(state["answers"]) if answer else default_answer()
-            lines = [e if isinstance(e, str) else json.dumps(e) for e in events]
-            body = "".join(f"data: {line}\n\n" for line in lines) + "data: [DONE]\n\n"
-            self._send(body.encode())
+            self.send_response(200)
+            self.end_headers()
+            for event in events:
+                if isinstance(event, float):
+                    time.sleep(event)
+                    continue
+                line = event if isinstance(event, str) else json.dumps(event)
+                self.wfile.write(f"data: {line}\n\n".encode())
+            self.wfile.write(b"data: [DONE]\n\n")
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

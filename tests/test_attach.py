@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.errors import UsageError
+from specllama.tuning.errors import TuningError
+from specllama.watching import served_models, streamed
 from specllama.watching.address import on_this_machine
-from specllama.watching.attach import Server
+from specllama.watching.chat_server import Server
 from specllama.watching.counters import parse
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
@@ -58,7 +61,7 @@ def test_a_proxy_is_for_other_machines_only(monkeypatch: pytest.MonkeyPatch) -> 
         for address, model in ((url, "m"), ("http://llm.example.org:8000", "proxied")):
             server = Server(address)
             try:
-                assert server.model() == model
+                assert server.model().name == model
             finally:
                 server.close()
 
@@ -138,6 +141,202 @@ def test_a_baseline_gives_a_speed_up() -> None:
     assert len(data["speedup"]) == 3
 
 
+def test_two_servers_are_asked_in_turn_and_each_is_first_at_times() -> None:
+    order: list[str] = []
+    a, b = ({"data": [{"id": name}]} for name in "ab")
+    with serving(models=a, asked=order) as one, serving(models=b, asked=order) as two:
+        specllama("probe", "--url", one, "--baseline-url", two, "--budget", "0.001")
+    assert [name for name in order if name in ("a", "b")] == ["a", "b", "a", "b", "b", "a"]
+
+
+def piece(**delta: object) -> dict[str, object]:
+    return {"choices": [{"delta": delta}]}
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"reasoning": "so "},
+        {"reasoning_content": "so "},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
+    ],
+)
+def test_thoughts_and_tool_calls_are_tokens(thought: dict[str, object]) -> None:
+    """Only what follows them was timed, and all of it was counted: 1097 tok/s for 100."""
+    usage = {"choices": [], "usage": {"completion_tokens": 20}}
+    thinking = [e for _ in range(19) for e in (piece(role="assistant", **thought), 0.01)]
+    with serving(answer=lambda n: [*thinking, piece(content="yes"), usage]) as url:
+        data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
+    assert data["tokens_per_second"] < 105
+    with serving(answer=lambda n: [*thinking, usage]) as url:  # and nothing else
+        data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
+    assert 0 < data["tokens_per_second"] < 105
+
+
+def test_thoughts_that_are_counted_but_not_streamed_count_for_no_speed() -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": 900}}
+    words = [e for _ in range(11) for e in (piece(content="word "), 0.01)]
+    usage = {"choices": [], "usage": {"completion_tokens": 911, **details}}
+    with serving(answer=lambda n: [*words, usage]) as url:
+        data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
+    assert data["tokens_per_second"] < 105
+
+
+VLLM_ANSWER = {
+    "mean_acceptance_length": 1.2325581395348837,
+    "draft_acceptance_rate": 0.07751937984496124,
+    "acceptance_histogram": [39, 1, 0, 3],
+    "num_spec_steps": 43,
+    "num_accepted_draft_tokens": 10,
+    "num_draft_tokens": 129,
+    "num_spec_tokens": 3,
+}
+TRTLLM_ANSWER = {
+    "acceptance_rate": 0.5,
+    "total_accepted_draft_tokens": 30,
+    "total_draft_tokens": 60,
+    "num_spec_steps": 20,
+    "acceptance_histogram": [8, 0, 6, 6],
+    "num_spec_tokens": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("last", "alpha", "tau", "places"),
+    [
+        (
+            {"choices": [], "metrics": {"speculative_decoding": VLLM_ANSWER}},
+            10 / 129,
+            1 + 10 / 43,
+            [4 / 43, 3 / 43, 3 / 43],
+        ),
+        (
+            {"choices": [{"delta": {}, "speculative_decoding": TRTLLM_ANSWER}]},
+            0.5,
+            2.5,
+            [12 / 20, 12 / 20, 6 / 20],
+        ),
+        ({"choices": [], "timings": {"draft_n": 40, "draft_n_accepted": 10}}, 0.25, None, []),
+    ],
+)
+def test_what_an_answer_says_of_its_own_drafts_is_believed_before_the_counters(
+    last: dict[str, object], alpha: float, tau: float | None, places: list[float]
+) -> None:
+    """The counters have everybody's requests in them (here others')."""
+    with serving(VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last]) as url:
+        data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
+    assert data["of_these_answers_alone"] is True
+    assert data["alpha"] == pytest.approx(alpha)
+    assert data["tau"] == (None if tau is None else pytest.approx(tau))
+    assert data["acceptance_by_position"] == pytest.approx(places)
+
+
+def test_tau_comes_from_counters_that_counted_the_same() -> None:
+    """10 drafts of 2 tokens an answer, 12 of 20 accepted: as its counters say."""
+    last = {"choices": [], "timings": {"draft_n": 20, "draft_n_accepted": 12}}
+    with serving(VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last]) as url:
+        data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
+    assert (data["alpha"], data["tau"]) == (pytest.approx(0.6), pytest.approx(2.2))
+    assert data["missing"] == []
+
+
+def routed(name: str, value: str, *args: str) -> dict[str, object]:
+    """As llama.cpp's router lists a model (server-models.cpp, b11434)."""
+    status = {"value": value, "args": ["llama-server", *args]}
+    return {"id": name, "owned_by": "llamacpp", "status": status, "aliases": [f"{name}:latest"]}
+
+
+ROUTER = {
+    "data": [
+        routed("nomic-embed", "unloaded", "--embeddings"),
+        routed("bge", "loaded", "--embeddings"),
+        routed("asleep", "sleeping"),
+        routed("chat", "loaded"),
+        routed("big", "unloaded"),
+    ]
+}
+
+
+def test_a_router_is_asked_for_what_is_loaded_and_writes_text() -> None:
+    asked: list[str] = []
+    with serving(VLLM, models=ROUTER, asked=asked) as url:
+        data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
+        named = specllama("probe", "--url", url, "--model", "chat:latest", "--budget", "1")
+    assert data["model"] == "chat"
+    assert ", chat" in named.stdout
+    assert set(asked) == {"chat autoload=false", "/metrics?model=chat&autoload=false"}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("big", "big is not loaded at"),
+        ("asleep", "asleep is not loaded at"),
+        ("nobody", "lists no model nobody"),
+    ],
+)
+def test_nothing_is_woken_by_name(name: str, says: str) -> None:
+    asked: list[str] = []
+    with (
+        serving(VLLM, models=ROUTER, asked=asked) as url,
+        closing(Server(url)) as server,
+        pytest.raises(TuningError, match=says),
+    ):
+        server.model(name)
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("others", "models", "chosen"),
+    [
+        (
+            {"/running": {"running": [{"model": "b", "state": "ready"}]}},
+            {"data": [{"id": "a", "owned_by": "llama-swap"}, {"id": "b"}]},
+            "b",
+        ),
+        (
+            {"/running": {"running": [{"model": "a", "state": "starting"}]}},
+            {"data": [{"id": "a", "owned_by": "llama-swap"}]},
+            "has no model loaded (it lists a)",
+        ),
+        (
+            {"/api/ps": {"models": [{"name": "qwen:7b", "model": "qwen:7b"}]}},
+            {"data": [{"id": "gemma:2b", "owned_by": "library"}, {"id": "qwen:7b"}]},
+            "qwen:7b",
+        ),
+        (
+            {
+                "/api/v0/models": {
+                    "data": [
+                        {"id": "e", "type": "embeddings", "state": "loaded"},
+                        {"id": "x", "type": "llm", "state": "not-loaded"},
+                        {"id": "v", "type": "vlm", "state": "loaded"},
+                    ]
+                }
+            },
+            {"data": [{"id": "e"}, {"id": "x"}, {"id": "v"}]},
+            "v",
+        ),
+        ({}, {"data": [{"id": "a"}, {"id": "b"}]}, "lists 2 models and does not say which"),
+        ({}, {"data": [{"id": "base", "owned_by": "vllm"}, {"id": "lora"}]}, "lora"),
+        ({}, {"data": [routed("chat", "unloaded")]}, "has no model loaded (it lists chat)"),
+        ({}, {"data": [routed("bge", "loaded", "--rerank")]}, "writes no text"),
+    ],
+)
+def test_proxies_and_desktop_programs(
+    others: dict[str, object], models: dict[str, list[dict[str, object]]], chosen: str
+) -> None:
+    if chosen == "lora":  # an engine lists what it has loaded, all of it
+        models = {"data": [{**m, "owned_by": "vllm"} for m in models["data"]]}
+        chosen = "base"
+    with serving(models=models, others=others) as url, closing(Server(url)) as server:
+        if " " not in chosen:
+            assert server.model().name == chosen
+            return
+        with pytest.raises(TuningError, match=re.escape(chosen)):
+            server.model()
+
+
 def test_a_running_llama_server(tmp_path: Path, engine: str) -> None:
     target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
     with Serve(tmp_path, target, "--draft", draft, "--llama-server", engine) as s:
@@ -174,6 +373,7 @@ def test_what_is_no_llm_server(models: object, says: str) -> None:
     [
         (lambda n: ["{not json"], 200, "broke off an answer"),
         (lambda n: [{"choices": []}], 200, "answered with no text"),
+        (lambda n: [{"choices": [{"delta": {"role": "assistant"}}]}], 200, "with no text"),
         (None, 400, "answers a completion with 400"),
     ],
 )
@@ -203,6 +403,38 @@ def test_nobody_there() -> None:
     done = specllama("probe", "--url", "http://[bad")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) <= 2
+
+
+_FIELDS = (
+    "data id status value args aliases owned_by running models model state type choices delta "
+    "content reasoning tool_calls usage completion_tokens completion_tokens_details "
+    "reasoning_tokens timings draft_n draft_n_accepted metrics speculative_decoding "
+    "num_draft_tokens num_accepted_draft_tokens num_spec_steps acceptance_histogram"
+).split()
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(_FIELDS), x, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # on a busy machine
+@given(_JSON)
+def test_any_event_and_any_list_of_models(data: object) -> None:
+    event = data if isinstance(data, dict) else {"choices": data}
+    streamed.says_something(event)
+    streamed.thinks(event)
+    assert streamed.tokens(event, False) >= 0
+    found = streamed.drafts(event)
+    if found is not None:
+        assert 0 <= found.accepted <= found.drafted
+        assert all(0 <= a <= 1 for a in found.by_position)
+    for path in served_models.LOADED_LISTS:
+        served_models.loaded_elsewhere(path, data)
+    models = served_models.listed(data)
+    if models:
+        with suppress(TuningError):
+            served_models.choose("here", models, None)
 
 
 @given(st.text() | st.text('vllm:spec_decode_num_drafts_total{position="0"} 1\n# TYPE'))

@@ -19,7 +19,8 @@ def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str
     if a.alpha is not None or a.tau is not None:
         alpha = f"α={a.alpha:.2f}" if a.alpha is not None else "α unknown"
         tau = f", τ={a.tau:.2f} tokens per step" if a.tau is not None else ""
-        yield f"accepts  {alpha}{tau}"
+        of = " (of these answers alone)" if a.by_answer else ""
+        yield f"accepts  {alpha}{tau}{of}"
     if a.acceptance:
         yield f"by place {', '.join(f'{x:.2f}' for x in a.acceptance)}"
     for text in a.missing:
@@ -38,6 +39,7 @@ def attached_data(url: str, a: Attached, gain: Interval | None) -> dict[str, Any
         "acceptance_by_position": list(a.acceptance),
         "tokens_per_second": a.tokens_per_second,
         "first_token_ms": a.first_ms,
+        "of_these_answers_alone": a.by_answer,
         "answers": len(a.ms_per_token),
         "missing": list(a.missing),
         "speedup": interval_data(gain),

@@ -23,7 +23,6 @@ from specllama.cli.options import (
 
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
-    from specllama.engine.client import Prompt
     from specllama.planning.plan import Plan
     from specllama.serving.probe import Probed
 
@@ -95,6 +94,10 @@ def probe(
     baseline_url: Annotated[
         str | None, typer.Option(help="With --url: the same model there without speculation.")
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--model", help="With --url: the model to ask, where several are served."),
+    ] = None,
     api_key: ApiKey = None,
     llama_server: LlamaServer = None,
     dry_run: DryRun = False,
@@ -113,7 +116,7 @@ def probe(
     if replayed is not None:
         others = {
             "--url": url, "--prompts": prompts, "--n-max": n_max, "--report": report, "--csv": csv,
-            "--baseline-url": baseline_url,
+            "--baseline-url": baseline_url, "--model": name,
         }  # fmt: skip
         if clash := [name for name, value in others.items() if value is not None]:
             raise UsageError(f"--replay cannot be combined with {clash[0]}")
@@ -123,11 +126,14 @@ def probe(
     if url is not None:
         if dry_run:
             raise UsageError("--dry-run needs a MODEL: with --url nothing is launched")
-        _attach(printer, url, baseline_url, api_key, own, names[0], budget)
+        from specllama.cli.attached import show_attached
+
+        show_attached(printer, url, baseline_url, name, api_key, own, names[0], budget)
         return
     assert model is not None
-    if baseline_url is not None:
-        raise UsageError("--baseline-url needs --url")
+    for option, value in (("--baseline-url", baseline_url), ("--model", name)):
+        if value is not None:
+            raise UsageError(f"{option} needs --url")
     for path in (report, csv):
         if path is not None:
             _check_writable(path)
@@ -310,41 +316,4 @@ def _replay(printer: Printer, asked: Any, file: Path, dry_run: bool) -> None:
     printer.say(lines.title(found), "bold")
     printer.table(lines.table(found))
     for line in lines.below_table(found):
-        printer.say(line)
-
-
-def _attach(
-    printer: Printer,
-    url: str,
-    baseline_url: str | None,
-    api_key: str | None,
-    own: tuple[Prompt, ...],
-    workload: str,
-    budget: float,
-) -> None:
-    """Measures servers that are already there."""
-    import time
-
-    from specllama.cli.attached_lines import attached_data, attached_lines
-    from specllama.watching import attach
-    from specllama.workloads import load
-
-    profile = load(workload)
-    prompts = own or profile.prompts
-    found = []
-    for address in (url, baseline_url):
-        if address is None:
-            continue
-        server = attach.Server(address, api_key)
-        until = time.monotonic() + budget / (2 if baseline_url else 1)
-        try:
-            with printer.busy(f"asking {address} …"):
-                found.append(attach.probe(server, prompts, profile.sampling, 96, until))
-        finally:
-            server.close()
-    gain = attach.speedup(found[1], found[0]) if len(found) > 1 else None
-    if printer.as_json:
-        printer.json(attached_data(url, found[0], gain))
-        return
-    for line in attached_lines(url, found[0], gain):
         printer.say(line)

@@ -1,33 +1,30 @@
-"""Measuring a server that somebody else started, of any engine with OpenAI's API.
+"""Measuring servers that somebody else started, of any engine with OpenAI's API.
 
-Speed is taken at the client; acceptance from the engine's own counters (engines.py).
+Speed is taken at the client; acceptance from what the answers say of themselves, else from the
+engine's own counters (engines.py), which count everybody's requests.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import httpx
+from dataclasses import dataclass, field
 
 from specllama.engine.client import Prompt
 from specllama.tuning.confidence import Interval, ratios
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import decoding
-from specllama.watching.address import client
-from specllama.watching.counters import Snapshot, between, parse
-from specllama.watching.engines import ENGINES
-
-_TIMEOUT = 120.0
+from specllama.watching.chat_server import Reply, Server
+from specllama.watching.counters import Snapshot, between
+from specllama.watching.served_models import Listed
+from specllama.watching.streamed import Drafts, together
 
 
 @dataclass(frozen=True)
 class Attached:
-    """What one server showed. None where its engine does not count it. Times in ms."""
+    """What one server showed. None where its engine does not count it. Times in ms.
+    `by_answer`: α is of these answers alone, as they say it themselves."""
 
     engine: str
     model: str
@@ -38,156 +35,122 @@ class Attached:
     first_ms: float
     ms_per_token: tuple[float, ...]
     missing: tuple[str, ...]
+    by_answer: bool = False
 
 
-class Server:
-    """One server over HTTP. Raises UsageError as address.client does."""
+@dataclass
+class _Side:
+    """One of the servers that are asked in turn."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
-        self.url, self._http = client(url, api_key, _TIMEOUT)
-
-    def close(self) -> None:
-        self._http.close()
-
-    def model(self) -> str:
-        """The served model's name. Raises TuningError when this is no OpenAI-compatible server."""
-        response = self._get("/v1/models")
-        if response.status_code in (401, 403):
-            raise TuningError(f"{self.url} wants an API key", "Put it in SPECLLAMA_API_KEY.")
-        try:
-            return str(response.json()["data"][0]["id"])
-        except (ValueError, KeyError, IndexError, TypeError):
-            raise TuningError(
-                f"{self.url} is no LLM server: /v1/models answers {response.status_code} "
-                "without a list of models",
-                "Give the address that OpenAI clients use.",
-            ) from None
-
-    def counters(self) -> Snapshot | None:
-        """What its engine counts; None when it has no metrics that are known."""
-        for path in dict.fromkeys(n.path for n in ENGINES.values()):
-            response = self._get(path)
-            if response.status_code != 200:
-                continue
-            found = parse(response.text, time.monotonic())
-            if found is not None:
-                return found
-        return None
-
-    def ask(self, model: str, prompt: Prompt, tokens: int, sampling: Mapping[str, float]) -> Reply:
-        """One streamed chat completion, timed here."""
-        messages = (
-            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        )
-        body = {
-            "model": model,
-            "messages": messages,
-            "max_tokens": tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **sampling,
-        }
-        started, first, last, chunks, usage = time.monotonic(), 0.0, 0.0, 0, 0
-        try:
-            # one connection per answer: llama-server may close one right after a stream
-            close = {"Connection": "close"}
-            path = "/v1/chat/completions"
-            with self._http.stream("POST", path, json=body, headers=close) as response:
-                if response.status_code != 200:
-                    response.read()
-                    raise TuningError(
-                        f"{self.url} answers a completion with {response.status_code}: "
-                        f"{response.text[:160]}"
-                    )
-                for data in _events(response):
-                    if _has_text(data):
-                        last = time.monotonic()
-                        first = first or last
-                        chunks += 1
-                    usage = _usage(data) or usage
-        except (httpx.HTTPError, ValueError) as e:
-            raise TuningError(f"{self.url} broke off an answer ({e or type(e).__name__})") from None
-        if not chunks:
-            raise TuningError(f"{self.url} answered with no text")
-        return Reply((first - started) * 1000, (last - first) * 1000, usage or chunks)
-
-    def _get(self, path: str) -> httpx.Response:
-        try:
-            return self._http.get(path)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
-            raise TuningError(
-                f"{self.url} does not answer {path} ({e or type(e).__name__})",
-                "Is the server running, and is the address right?",
-            ) from None
-
-
-@dataclass(frozen=True)
-class Reply:
-    """Milliseconds to the first token and from it to the last; tokens in all."""
-
-    first_ms: float
-    ms: float
-    tokens: int
+    server: Server
+    model: Listed
+    before: Snapshot | None
+    replies: list[Reply] = field(default_factory=list)
 
 
 def probe(
-    server: Server,
+    servers: Sequence[Server],
     prompts: Sequence[Prompt],
     sampling: Mapping[str, float],
     tokens: int,
     until: float,
-) -> Attached:
+    model: str | None = None,
+) -> tuple[Attached, ...]:
     """All prompts once, the shortest first, until the time is over (but two at least). Those
-    that are too long for the server are left out.
+    that are too long for a server are left out. Several servers get each prompt in turn, so that
+    what else the machine does meets all of them; who is first changes. `model`: the first
+    server's, and the others' where they list it.
 
-    Raises TuningError with one clear line for everything that keeps it from being measured.
+    Raises TuningError with one clear line for everything that keeps one from being measured.
     """
-    model = server.model()
-    server.ask(model, "Say hello.", 8, sampling)
-    before = server.counters()
-    replies: list[Reply] = []
-    for prompt in sorted(prompts, key=lambda p: len(str(p))):
-        if len(replies) >= 2 and time.monotonic() > until:
+    sides = [_ready(s, sampling, model, strict=i == 0) for i, s in enumerate(servers)]
+    for number, prompt in enumerate(sorted(prompts, key=lambda p: len(str(p)))):
+        if number >= 2 and time.monotonic() > until:
             break
+        turns = sides if number % 2 == 0 else sides[::-1]
         try:
-            replies.append(server.ask(model, prompt, tokens, sampling))
+            replies = [side.server.ask(side.model, prompt, tokens, sampling) for side in turns]
         except TuningError:
-            if len(replies) < 2:
+            if number < 2:
                 raise
             break  # the rest is longer still
-    after = server.counters()
-    missing = [] if after else ["no metrics that are known: acceptance cannot be read"]
+        for side, reply in zip(turns, replies, strict=True):
+            side.replies.append(reply)
+    return tuple(_shown(side) for side in sides)
+
+
+def _ready(server: Server, sampling: Mapping[str, float], name: str | None, strict: bool) -> _Side:
+    """A warm server and where its counters stand. `strict`: it must have the model `name`."""
+    try:
+        model = server.model(name)
+    except TuningError:
+        if strict or name is None:
+            raise
+        model = server.model()
+    server.ask(model, "Say hello.", 8, sampling)
+    return _Side(server, model, server.counters(model))
+
+
+def _shown(side: _Side) -> Attached:
+    after = side.server.counters(side.model)
     engine = after.engine if after else "unknown engine"
-    seen = acceptance(before, after)
-    if seen.doubt:
-        missing.append(seen.doubt)
-    elif after and seen.alpha is None and seen.tau is None:
-        missing.append("it counted no drafted tokens: speculation is off there")
-    ms = sum(r.ms for r in replies)
+    counted = acceptance(side.before, after)
+    told = together([r.drafts for r in side.replies if r.drafts is not None])
+    seen, missing = _agreed(told, counted, after is not None)
+    ms = sum(r.ms for r in side.replies)
     if not ms:
         missing.append("answers come in one piece: their speed is not seen")
     return Attached(
         engine=engine,
-        model=model,
+        model=side.model.name,
         alpha=seen.alpha,
         tau=seen.tau,
         acceptance=seen.by_position,
-        tokens_per_second=sum(r.tokens - 1 for r in replies) / ms * 1000 if ms > 0 else 0.0,
-        first_ms=sum(r.first_ms for r in replies) / len(replies),
-        ms_per_token=tuple(decoding(r.ms, r.tokens) for r in replies),
+        tokens_per_second=sum(r.tokens - 1 for r in side.replies) / ms * 1000 if ms > 0 else 0.0,
+        first_ms=sum(r.first_ms for r in side.replies) / len(side.replies),
+        ms_per_token=tuple(decoding(r.ms, r.tokens) for r in side.replies),
         missing=tuple(missing),
+        by_answer=told is not None,
     )
+
+
+def _agreed(
+    told: Drafts | None, counted: Acceptance, has_metrics: bool
+) -> tuple[Acceptance, list[str]]:
+    """What the answers say of themselves, with τ and a_i of the counters where those counted the
+    same; and what is missing."""
+    if told is None:
+        return counted, list(_missing(counted, has_metrics))
+    if told.steps is not None:
+        return Acceptance(told.alpha, told.tau, told.by_position), []
+    if counted.drafted == told.drafted and not counted.doubt:
+        return Acceptance(told.alpha, counted.tau, counted.by_position), []
+    if not has_metrics or counted.doubt:
+        return Acceptance(told.alpha), list(_missing(counted, has_metrics, "τ"))
+    return Acceptance(told.alpha), [
+        "others asked it meanwhile: its counters do not show τ of these answers"
+    ]
+
+
+def _missing(counted: Acceptance, has_metrics: bool, what: str = "acceptance") -> Iterator[str]:
+    if not has_metrics:
+        yield f"no metrics that are known: {what} cannot be read"
+    elif counted.doubt:
+        yield counted.doubt
+    elif counted.alpha is None and counted.tau is None:
+        yield "it counted no drafted tokens: speculation is off there"
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """α, τ and a_i, None or () where they are not counted. `doubt`: why the counters are not
-    believed; then there is nothing else."""
+    """α, τ and a_i, None or () where they are not counted; `drafted` tokens in all. `doubt`: why
+    the counters are not believed; then there is nothing else."""
 
     alpha: float | None = None
     tau: float | None = None
     by_position: tuple[float, ...] = ()
     doubt: str = ""
+    drafted: float | None = None
 
 
 def acceptance(before: Snapshot | None, after: Snapshot | None) -> Acceptance:
@@ -200,7 +163,7 @@ def acceptance(before: Snapshot | None, after: Snapshot | None) -> Acceptance:
     if doubt:
         return Acceptance(doubt=doubt)
     alpha = new.alpha if new.alpha is not None else gauges.alpha
-    return Acceptance(alpha, new.tau or gauges.tau, new.acceptance)
+    return Acceptance(alpha, new.tau or gauges.tau, new.acceptance, drafted=new.drafted)
 
 
 def _impossible(alpha: float | None, tau: float | None) -> str:
@@ -215,31 +178,9 @@ def _impossible(alpha: float | None, tau: float | None) -> str:
 def speedup(baseline: Attached, other: Attached) -> Interval:
     """How many times faster `other` decodes the same prompts. Raises TuningError when an
     answer came in one piece, which shows no speed."""
-    pairs = zip(baseline.ms_per_token, other.ms_per_token, strict=False)
+    pairs = zip(baseline.ms_per_token, other.ms_per_token, strict=True)
     found = ratios([(plain, own, 1.0) for plain, own in pairs])
     if not len(found):
         said = "the answers came in one piece or after a word: there is no speed to compare"
         raise TuningError(said)
     return found.interval()
-
-
-def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in response.iter_lines():
-        if line.startswith("data:") and line[5:].strip() != "[DONE]":
-            data = json.loads(line[5:])
-            if isinstance(data, dict):
-                yield data
-
-
-def _has_text(data: Mapping[str, Any]) -> bool:
-    choices = data.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return False
-    delta = choices[0].get("delta")
-    return isinstance(delta, dict) and bool(delta.get("content") or delta.get("reasoning_content"))
-
-
-def _usage(data: Mapping[str, Any]) -> int:
-    usage = data.get("usage")
-    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return count if isinstance(count, int) else 0

@@ -1,0 +1,43 @@
+"""`specllama probe --url URL`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specllama.cli.render import Printer
+    from specllama.engine.client import Prompt
+
+
+def show_attached(
+    printer: Printer,
+    url: str,
+    baseline_url: str | None,
+    model: str | None,
+    api_key: str | None,
+    own: tuple[Prompt, ...],
+    workload: str,
+    budget: float,
+) -> None:
+    """Measures servers that are already there."""
+    import time
+    from contextlib import ExitStack, closing
+
+    from specllama.cli.attached_lines import attached_data, attached_lines
+    from specllama.watching import attach
+    from specllama.watching.chat_server import Server
+    from specllama.workloads import load
+
+    profile = load(workload)
+    prompts = own or profile.prompts
+    addresses = [url] if baseline_url is None else [url, baseline_url]
+    until = time.monotonic() + budget
+    with ExitStack() as open_ones, printer.busy(f"asking {' and '.join(addresses)} …"):
+        servers = [open_ones.enter_context(closing(Server(a, api_key))) for a in addresses]
+        found = attach.probe(servers, prompts, profile.sampling, 96, until, model)
+    gain = attach.speedup(found[1], found[0]) if len(found) > 1 else None
+    if printer.as_json:
+        printer.json(attached_data(url, found[0], gain))
+        return
+    for line in attached_lines(url, found[0], gain):
+        printer.say(line)

@@ -1,0 +1,137 @@
+"""Which of a server's models is asked: a loaded one that writes text. Pure.
+
+A router, a swapping proxy or a desktop program lists what it could load, and loads what it is
+asked for. That is never ours to cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specllama.tuning.errors import TuningError
+
+# These list themselves: what they list is in memory.
+# Where others say what is loaded: llama-swap, Ollama, LM Studio.
+LOADED_LISTS = ("/running", "/api/ps", "/api/v0/models")
+_ENGINES = {"llamacpp", "vllm", "sglang", "tensorrt_llm"}
+# A guess, which only ranks.
+_NO_TEXT = re.compile(r"embed|rerank|\bbge\b|whisper|\btts\b", re.IGNORECASE)
+_NO_TEXT_OPTIONS = {"--embedding", "--embeddings", "--rerank", "--reranking"}
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One model of /v1/models. `loaded`, `writes` (text, rather than vectors): None = not told.
+    `routed`: llama.cpp's router lists it, which wants the model's name with every request."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    loaded: bool | None = None
+    writes: bool | None = None
+    routed: bool = False
+
+
+def listed(answer: Any) -> tuple[Listed, ...]:
+    """The models of a /v1/models answer; () when it is none."""
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, list):
+        return ()
+    return tuple(_model(m) for m in data if isinstance(m, dict) and isinstance(m.get("id"), str))
+
+
+def loaded_elsewhere(path: str, answer: Any) -> Mapping[str, bool | None] | None:
+    """Model → whether it writes text, for those that are loaded (None = not told): what `path` of llama-swap
+    (/running), Ollama (/api/ps) or LM Studio (/api/v0/models) answers. None for anything else."""
+    if not isinstance(answer, dict):
+        return None
+    field = {"/running": "running", "/api/ps": "models", "/api/v0/models": "data"}[path]
+    entries = answer.get(field)
+    if not isinstance(entries, list):
+        return None
+    return dict(_loaded(path, [e for e in entries if isinstance(e, dict)]))
+
+
+def _loaded(path: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, bool | None]]:
+    for entry in entries:
+        name = entry.get("id") if path == "/api/v0/models" else entry.get("model")
+        ready = entry.get("state", "loaded") in ("loaded", "ready")
+        if isinstance(name, str) and ready:
+            kind = entry.get("type")
+            yield name, kind != "embeddings" if isinstance(kind, str) else None
+
+
+def with_loaded(models: Sequence[Listed], loaded: Mapping[str, bool | None]) -> tuple[Listed, ...]:
+    """The models, told which are loaded."""
+    return tuple(
+        replace(m, loaded=m.name in loaded, writes=loaded.get(m.name, m.writes)) for m in models
+    )
+
+
+def choose(url: str, models: Sequence[Listed], name: str | None) -> Listed:
+    """The model to ask: `name`, else the first loaded one that writes text.
+
+    Raises TuningError when none is loaded, or nobody says which is.
+    """
+    if name is not None:
+        return _named(url, models, name)
+    ready = [m for m in models if m.loaded and m.writes is not False]
+    if ready:
+        return min(ready, key=lambda m: bool(_NO_TEXT.search(m.name)))
+    unknown = [m for m in models if m.loaded is None]
+    if len(unknown) == 1 and len(models) == 1:
+        return unknown[0]
+    if unknown:
+        raise TuningError(
+            f"{url} lists {len(models)} models and does not say which are loaded",
+            f"Name one with --model: {_names(models)}.",
+        )
+    if any(m.loaded for m in models):
+        raise TuningError(f"{url}: what is loaded there writes no text ({_names(models)})")
+    raise TuningError(
+        f"{url} has no model loaded (it lists {_names(models)})",
+        "Load one there first: a probe wakes none.",
+    )
+
+
+def _named(url: str, models: Sequence[Listed], name: str) -> Listed:
+    found = next((m for m in models if name in (m.name, *m.aliases)), None)
+    if found is None:
+        raise TuningError(f"{url} lists no model {name}", f"It lists {_names(models)}.")
+    if found.loaded is False:
+        raise TuningError(
+            f"{name} is not loaded at {url}", "Load it there first: a probe wakes no model."
+        )
+    return found
+
+
+def _model(data: Mapping[str, Any]) -> Listed:
+    name = str(data["id"])
+    aliases = data.get("aliases")
+    state = data.get("status")
+    value = state.get("value") if isinstance(state, dict) else None
+    engine = data.get("owned_by") in _ENGINES
+    loaded = value == "loaded" if isinstance(value, str) else True if engine else None
+    return Listed(
+        name=name,
+        aliases=tuple(str(a) for a in aliases) if isinstance(aliases, list) else (),
+        loaded=loaded,
+        writes=False if _embeds(state) else None,
+        routed=isinstance(value, str),
+    )
+
+
+def _embeds(state: Any) -> bool:
+    """Whether the router starts the model as an embedder."""
+    args = state.get("args") if isinstance(state, dict) else None
+    words: Collection[Any] = args if isinstance(args, list) else ()
+    return any(w in _NO_TEXT_OPTIONS for w in words if isinstance(w, str))
+
+
+def _names(models: Sequence[Listed]) -> str:
+    more = len(models) - _MOST_NAMED
+    names = ", ".join(m.name for m in models[:_MOST_NAMED])
+    return f"{names} and {more} more" if more > 0 else names

@@ -1,0 +1,142 @@
+"""What the events of a streamed chat answer say: pieces of text, tokens, acceptance. Pure.
+
+Thoughts are tokens like any other: vLLM streams them as `delta.reasoning` (older versions, SGLang
+and llama.cpp: `reasoning_content`), tool calls as `delta.tool_calls`. Acceptance of one answer
+comes as llama.cpp's `timings` (server-common.cpp), vLLM's `metrics.speculative_decoding`
+(--per-request-spec-decode-metrics, PR 48915) or TensorRT-LLM's `choices[].speculative_decoding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specllama.watching.counters import contradiction
+
+_THOUGHTS = ("reasoning", "reasoning_content", "reasoning_text")
+_TEXTS = (*_THOUGHTS, "content", "tool_calls", "function_call", "refusal")
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What answers showed of their drafts, in tokens. `steps`: verify steps; `accepted_by_steps`:
+    how many of them accepted 0, 1, 2, … tokens. None and () where that is not told."""
+
+    drafted: int
+    accepted: int
+    steps: int | None = None
+    accepted_by_steps: tuple[int, ...] = ()
+
+    @property
+    def alpha(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def tau(self) -> float | None:
+        return 1 + self.accepted / self.steps if self.steps else None
+
+    @property
+    def by_position(self) -> tuple[float, ...]:
+        """a_i: the share of verify steps that accepted the first i drafted tokens."""
+        counts = self.accepted_by_steps
+        total = sum(counts)
+        return tuple(sum(counts[i:]) / total for i in range(1, len(counts))) if total else ()
+
+
+def together(all_drafts: Sequence[Drafts]) -> Drafts | None:
+    """Several answers as one; None when there are none."""
+    if not all_drafts:
+        return None
+    steps = [d.steps for d in all_drafts]
+    longest = max(len(d.accepted_by_steps) for d in all_drafts)
+    told = all(d.accepted_by_steps for d in all_drafts)
+    counts = [
+        sum(d.accepted_by_steps[i] for d in all_drafts if i < len(d.accepted_by_steps))
+        for i in range(longest)
+    ]
+    return Drafts(
+        sum(d.drafted for d in all_drafts),
+        sum(d.accepted for d in all_drafts),
+        None if None in steps else sum(s for s in steps if s is not None),
+        tuple(counts) if told else (),
+    )
+
+
+def says_something(event: Mapping[str, Any]) -> bool:
+    """Whether an event carries generated tokens, of whatever kind."""
+    delta = _delta(event)
+    return any(delta.get(name) for name in _TEXTS)
+
+
+def thinks(event: Mapping[str, Any]) -> bool:
+    """Whether an event carries a piece of thought."""
+    delta = _delta(event)
+    return any(delta.get(name) for name in _THOUGHTS)
+
+
+def tokens(event: Mapping[str, Any], thoughts_seen: bool) -> int:
+    """Tokens of the whole answer, 0 where the event does not say. Thoughts that were counted
+    but never streamed are left out: they passed before the first piece."""
+    usage = event.get("usage")
+    if not isinstance(usage, dict):
+        return 0
+    count = _count(usage.get("completion_tokens")) or 0
+    details = usage.get("completion_tokens_details")
+    hidden = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else 0
+    return count - (hidden or 0) if not thoughts_seen and count > (hidden or 0) else count
+
+
+def drafts(event: Mapping[str, Any]) -> Drafts | None:
+    """What an event says of the answer's drafts; None where it says nothing, or what cannot be."""
+    found = _of_llama_cpp(event.get("timings"))
+    metrics = event.get("metrics")
+    found = found or _by_histogram(
+        metrics.get("speculative_decoding") if isinstance(metrics, dict) else None,
+        "num_draft_tokens",
+        "num_accepted_draft_tokens",
+    )
+    return found or _by_histogram(
+        _choice(event).get("speculative_decoding"),
+        "total_draft_tokens",
+        "total_accepted_draft_tokens",
+    )
+
+
+def _of_llama_cpp(timings: Any) -> Drafts | None:
+    """`draft_n` is left out when nothing was drafted."""
+    if not isinstance(timings, dict):
+        return None
+    drafted, accepted = _count(timings.get("draft_n")), _count(timings.get("draft_n_accepted"))
+    if drafted is None or accepted is None or contradiction(drafted, accepted):
+        return None
+    return Drafts(drafted, accepted)
+
+
+def _by_histogram(data: Any, drafted_name: str, accepted_name: str) -> Drafts | None:
+    if not isinstance(data, dict):
+        return None
+    drafted, accepted = _count(data.get(drafted_name)), _count(data.get(accepted_name))
+    if drafted is None or accepted is None or contradiction(drafted, accepted):
+        return None
+    steps = _count(data.get("num_spec_steps"))
+    given = data.get("acceptance_histogram")
+    counts = [n for n in given if _count(n) is not None] if isinstance(given, list) else []
+    fits = sum(counts) == steps and sum(i * n for i, n in enumerate(counts)) == accepted
+    return Drafts(drafted, accepted, steps, tuple(counts) if fits else ())
+
+
+def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = event.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}
+
+
+def _delta(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    delta = _choice(event).get("delta")
+    return delta if isinstance(delta, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value if whole else None
