@@ -392,8 +392,9 @@ def answered(text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float
         ([answered("no " * 30)] * 3, False, "degenerate output: one word over and over"),
         ([answered("no " * 30), answered(), answered()], False, ""),
         ([answered("", 5, 7)], False, "counters that contradict themselves: 7 of 5 drafted"),
-        ([answered("", 150, 1)], False, "a dead head or draft: 0.7% of 150 drafted tokens"),
-        ([answered("", 50, 0)], False, ""),
+        ([answered("", 50, 0)] * 3, False, "it only costs time: 0 of 150 drafted tokens accepted"),
+        ([answered("", 50, 1)] * 3, False, ""),  # one token in eight steps: τ = 1.12
+        ([answered("", 50, 0)], False, ""),  # nine steps
         ([answered("", 150, 150)], True, "all 150 drafted tokens accepted on a hybrid target"),
         ([answered("", 150, 150)], False, ""),
     ],

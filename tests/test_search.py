@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,7 +261,9 @@ def test_copies_that_are_faster_than_any_draft_could_be_save_its_launch() -> Non
 def test_a_dead_head_is_named() -> None:
     t, lab = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), task(MTP))
     assert t.best is None
-    assert "a dead head or draft: 0.0% of " in t.reason
+    assert re.search(
+        "it only costs time: 0 of [0-9]+ drafted tokens accepted; its MTP head is", t.reason
+    )
     assert len(lab.launches) == 2
 
 

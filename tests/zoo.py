@@ -23,13 +23,13 @@ Value = bool | int | float | str | Sequence[int] | Sequence[str]
 def write(
     path: Path,
     arch: str,
-    fields: Mapping[str, Value],
+    fields: Mapping[str, Value | bytes],
     tensors: Mapping[str, Sequence[int]],
     types: Mapping[str, str] | None = None,
 ) -> Path:
     """A GGUF 3 file with tensors of zeros, F32 unless `types` names another type. One called like
     a part says that it is one."""
-    every = {"general.architecture": arch, **fields}
+    every: dict[str, Value | bytes] = {"general.architecture": arch, **fields}
     if len(parts := shard_names(path.name)) > 1:
         every["split.count"] = len(parts)
     body = b"".join(key_value(k, v) for k, v in every.items())

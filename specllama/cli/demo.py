@@ -72,7 +72,7 @@ def demo(
             "the server is stopped"
         )
     printer.say("note     this pair shows that drafting works; a target this small is faster alone")
-    if not engagement.engaged:
+    if not engagement.engaged or engagement.only_costs:
         raise StrictError("the demo did not speculate", f"Log: {running.server.log}")
 
 

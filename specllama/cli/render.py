@@ -220,8 +220,10 @@ def environment_lines(plan: Plan) -> Iterator[str]:
 
 def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
     """(line, style): on or off, and where the server is."""
-    on = ready.engagement.engaged
-    yield engagement_line(ready.engagement), "green" if on else "yellow"
+    e = ready.engagement
+    yield engagement_line(e), "green" if e.engaged and not e.only_costs else "yellow"
+    if e.only_costs:
+        yield f"do       {e.remedy}", "yellow"
     settings = ready.launch.plan.settings
     yield f"serving  {settings.url}   OpenAI base URL: {settings.url}/v1", None
     yield f"log      {ready.launch.server.log}", None
@@ -235,6 +237,12 @@ def engagement_line(e: Engagement) -> str:
         return f"speculation OFF because {e.reason}{doubt} ({speed})"
     if e.alpha is None:
         return f"speculation ON, but {e.doubt} ({speed})"
+    if e.only_costs:
+        return f"speculation ON, but {e.only_costs} (α={e.alpha:.2f}, {speed}){doubt}"
+    if not e.accepted:
+        return (
+            f"speculation ON, but none of {e.drafted} drafted tokens was accepted ({speed}){doubt}"
+        )
     tau = f", τ={e.tokens_per_step:.2f} tokens per step" if e.tokens_per_step else ""
     return (
         f"speculation ON: α={e.alpha:.2f} ({e.accepted} of {e.drafted} drafted tokens "
@@ -252,10 +260,12 @@ def ready_data(ready: Ready) -> dict[str, Any]:
         "openai_base_url": f"{settings.url}/v1",
         "log": str(launch.server.log),
         "server_pid": launch.server.pid,
-        "speculation": "on" if e.engaged else "off",
+        "speculation": "off" if not e.engaged else "useless" if e.only_costs else "on",
         "reason": e.reason,
         "slots_speculative": e.slots,
         "doubt": e.doubt or None,
+        "only_costs": e.only_costs or None,
+        "remedy": e.remedy or None,
         "alpha": e.alpha,
         "drafted": e.drafted,
         "accepted": e.accepted,

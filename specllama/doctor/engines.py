@@ -109,6 +109,8 @@ def _served(named: str, log: Path) -> Start:
     if not seen.engaged:
         why = "; ".join(dict.fromkeys([*said, seen.reason]))
         return Start(True, False, f"it serves, but drafts nothing: {why}")
+    if seen.only_costs:  # of a pair that is known to agree: the build drafts wrongly
+        return Start(True, False, f"it drafts, but {seen.only_costs}")
     return Start(True, True, f"{seen.drafted} tokens drafted, {seen.accepted} accepted")
 
 

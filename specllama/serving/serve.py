@@ -70,8 +70,8 @@ def _serve(
             try:
                 with report.busy("checking that it drafts …"):
                     engagement = check(running, known)
-                if strict and not engagement.engaged:
-                    raise StrictError(f"speculation OFF because {engagement.reason}")
+                if strict:
+                    _must_gain(engagement)
                 if running.server.exit_code() is None:
                     served = True
                     report.ready(Ready(running, engagement))
@@ -92,6 +92,14 @@ def check(running: Launch, brief: bool = False) -> Engagement:
         return verify(running.client, running.plan, running.server.log_text(), brief)
     except EngineError as e:
         return Engagement(False, f"it could not be verified: {e.message}")
+
+
+def _must_gain(e: Engagement) -> None:
+    """Raises StrictError when nothing is drafted, or nothing of it accepted."""
+    if not e.engaged:
+        raise StrictError(f"speculation OFF because {e.reason}")
+    if e.only_costs:
+        raise StrictError(f"speculation is on, but {e.only_costs}", e.remedy)
 
 
 def _wait_for_exit(running: Launch) -> Exit:

@@ -12,6 +12,7 @@ from specllama.engine.client import Client, Metrics, Prompt, Timings
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import why_not_speculating
 from specllama.planning.plan import Plan
+from specllama.tuning.dead_draft import accepts_nothing, only_costs, what_to_do
 from specllama.watching.counters import contradiction
 
 PROBE_PROMPTS = 2
@@ -24,7 +25,8 @@ class Engagement:
     """What the probe saw. `engaged`: the server drafted tokens. Counts over all probe
     requests; `ms` is decoding time; `verify_steps` is None where the build has no counter.
     `slots`: what /slots calls `speculative`, None where it does not say. `memory`: what the
-    target keeps (gguf/architectures.py). α and τ are None where the counts cannot be right."""
+    target keeps (gguf/architectures.py). α and τ are None where the counts cannot be right.
+    `remedy`: what to do where it only costs time."""
 
     engaged: bool
     reason: str
@@ -35,6 +37,15 @@ class Engagement:
     verify_steps: int | None = None
     slots: bool | None = None
     memory: str = "attention"
+    remedy: str = ""
+
+    @property
+    def only_costs(self) -> str:
+        """Why speculation is on and only costs time, "" when it may gain or little is known."""
+        steps = self.verify_steps or self.tokens - self.accepted
+        if self._miscounted or not accepts_nothing(self.drafted, self.accepted, steps):
+            return ""
+        return only_costs(self.drafted, self.accepted)
 
     @property
     def doubt(self) -> str:
@@ -95,7 +106,9 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     if not plan.speculates:
         return replace(seen, engaged=False, reason=plan.choice.because)
     if seen.drafted > 0:
-        return replace(seen, engaged=True, reason=plan.choice.because)
+        spec = plan.settings.speculation
+        remedy = what_to_do(spec) if spec is not None and seen.only_costs else ""
+        return replace(seen, engaged=True, reason=plan.choice.because, remedy=remedy)
     if seen.drafted < 0 or seen.accepted:
         return replace(seen, engaged=False, reason="nobody knows what was drafted")
     if plan.user.value("--spec-type") == "none":

@@ -16,7 +16,7 @@ from specllama.tuning.arms import NO_TIME, NgramMap, Plain, Prediction, Trial, l
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import EVER_SEEN, best_length, drafted_gain, why_no_draft
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.judge import LEAST_GAIN, what_is_wrong
 from specllama.tuning.plain import learn
 from specllama.tuning.predict import (
     beyond,
@@ -191,7 +191,7 @@ def _trial(run: Run, c: Candidate, top: int) -> Trial | None:
         if not trial.measurement.drafted:
             run.drop(label(spec), "nothing was drafted")
         elif trial.measurement.findings:
-            run.drop(label(spec), "; ".join(trial.measurement.findings))
+            run.drop(label(spec), what_is_wrong(spec, trial.measurement))
         else:
             return trial
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specllama.engine.settings import Speculation
 from specllama.tuning.arms import (
     CRASHED,
     DECIDED,
@@ -20,6 +21,8 @@ from specllama.tuning.arms import (
     way,
 )
 from specllama.tuning.confidence import Ratios
+from specllama.tuning.dead_draft import what_to_do
+from specllama.tuning.measure import Measurement
 
 LEAST_GAIN = 1.03  # under it speculation is off
 _LEAST_TEXTS = 5  # fewer say nothing about others
@@ -128,6 +131,11 @@ def _crashed(arms: Sequence[Arm], dropped: Sequence[Dropped]) -> bool:
     return any(c for what, c in ended.items() if what not in {way(a.speculation) for a in arms})
 
 
+def what_is_wrong(spec: Speculation, m: Measurement) -> str:
+    """The findings about a setting, and what helps where its drafts are never right."""
+    return "; ".join([*m.findings, *([what_to_do(spec)] if m.accepts_nothing else [])])
+
+
 def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
     why = [f"{d.what}: {d.why}" for d in dropped]
     if len(why) > 1 and all("x predicted" in d.why for d in dropped):  # the best comes first
@@ -135,7 +143,8 @@ def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], c
     if best is None:
         nothing = "nothing was drafted" if arms else "nothing was there to be measured"
         said = why[:3] or ([] if cut else [nothing])
-        broken = [f"{a.label}: {f}" for a in arms for f in a.measurement.findings]
+        wrong = [(a.label, what_is_wrong(a.speculation, a.measurement)) for a in arms]
+        broken = [f"{label}: {why}" for label, why in wrong if why]
         return "; ".join(dict.fromkeys([*([cut] if cut else []), *broken[:2], *said]))
     s = best.speedup
     # near the threshold two digits would say that it is reached

@@ -17,14 +17,14 @@ from typing import Any
 
 from specllama.engine.client import Client, Ids, Prompt, Timings
 from specllama.engine.errors import EngineError
+from specllama.tuning.dead_draft import accepts_nothing, only_costs
 from specllama.tuning.speedup import Cost, Step, StepLog
 
 _GREEDY_TOKENS = 32
 _LEAST_TOKENS = 4  # of an answer that shows a speed
 _DEGENERATE = 0.8  # share of one word in an answer
 _MOST_DEGENERATE = 0.5  # share of such answers: with sampling, one now and then is chance
-_MANY_DRAFTS = 100  # drafted tokens after which α ≈ 0 is no accident
-_DEAD = 0.02
+_MANY_DRAFTS = 100  # drafted tokens after which α = 1 is no accident
 WARM_UP = "Say hello."
 
 Sampling = Mapping[str, Any]
@@ -114,6 +114,14 @@ class Measurement:
     def alpha(self) -> float | None:
         """α over all answers; None when nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def accepts_nothing(self) -> bool:
+        """Whether its drafts are never right, or hardly ever. Where no steps are seen, each
+        token that was not drafted is one."""
+        seen = len(self.log.drafting)
+        steps = seen or sum(a.tokens - 1 - a.accepted for a in self.answers)
+        return accepts_nothing(self.drafted, self.accepted, steps)
 
     @property
     def cost(self) -> Cost | None:
@@ -275,8 +283,8 @@ def _findings(m: Measurement, hybrid: bool) -> Iterator[str]:
         yield "degenerate output: one word over and over"
     if any(not 0 <= a.accepted <= a.drafted for a in m.answers):
         yield f"counters that contradict themselves: {m.accepted} of {m.drafted} drafted accepted"
-    if m.alpha is not None and m.drafted >= _MANY_DRAFTS and m.alpha < _DEAD:
-        yield f"a dead head or draft: {m.alpha:.1%} of {m.drafted} drafted tokens accepted"
+    if m.accepts_nothing:
+        yield only_costs(m.drafted, m.accepted)
     if hybrid and m.alpha == 1.0 and m.drafted >= _MANY_DRAFTS:
         yield f"all {m.drafted} drafted tokens accepted on a hybrid target: its state is in doubt"
 

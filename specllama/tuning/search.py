@@ -26,7 +26,14 @@ from specllama.tuning.arms import (
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.confirm import confirm
 from specllama.tuning.explore import explore
-from specllama.tuning.judge import LEAST_GAIN, answer, fit, wins, worth_a_launch
+from specllama.tuning.judge import (
+    LEAST_GAIN,
+    answer,
+    fit,
+    what_is_wrong,
+    wins,
+    worth_a_launch,
+)
 from specllama.tuning.plain import introduced
 from specllama.tuning.predict import cautious
 from specllama.tuning.run import Candidate, Run, Task, only_the_log_tells
@@ -156,7 +163,7 @@ def _confirmed(run: Run, p: Prediction, earlier: Earlier) -> Arm | None:
     if not arm.measurement.drafted:
         run.drop(label(spec), _idle(spec))
     elif not fit(arm):
-        run.drop(label(spec), "; ".join(arm.measurement.findings))
+        run.drop(label(spec), what_is_wrong(spec, arm.measurement))
     return arm
 
 

@@ -1,0 +1,93 @@
+"""A draft that drafts and is never right: speculation that is on and only costs time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specllama.cli.render import engagement_line
+from specllama.engine.settings import Speculation
+from specllama.serving.verify import Engagement
+from specllama.tuning.dead_draft import accepts_nothing, what_to_do
+from tests import untrained
+from tests.support import MODELS, Serve, specllama
+
+TARGET = MODELS / "target.gguf"
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "steps", "useless"),
+    [
+        (270, 0, 90, True),
+        (270, 4, 90, True),  # near zero: 1.04 tokens a step
+        (270, 5, 90, False),
+        (1440, 9, 90, False),  # α=0.006 with blocks of 16, but τ=1.10
+        (57, 0, 19, False),  # too few steps to know
+        (0, 0, 90, False),
+    ],
+)
+def test_it_is_counted_by_step(drafted: int, accepted: int, steps: int, useless: bool) -> None:
+    assert accepts_nothing(drafted, accepted, steps) is useless
+
+
+def test_builds_without_a_counter_of_steps() -> None:
+    """Each token that was not drafted is a step."""
+    assert Engagement(True, "", 270, 2, tokens=96, ms=960.0).only_costs
+    assert not Engagement(True, "", 270, 40, tokens=96, ms=960.0).only_costs
+
+
+def test_counters_that_cannot_be_right_say_nothing_of_a_draft() -> None:
+    assert not Engagement(True, "", 10, -3, tokens=96, ms=960.0).only_costs
+
+
+@pytest.mark.parametrize(
+    ("accepted", "tokens", "says"),
+    [
+        (
+            0,
+            90,
+            "ON, but it only costs time: 0 of 270 drafted tokens accepted (α=0.00, 100.0 tok/s)",
+        ),
+        (0, 12, "ON, but none of 270 drafted tokens was accepted (100.0 tok/s)"),
+        (90, 180, "ON: α=0.33 (90 of 270 drafted tokens accepted), 100.0 tok/s"),
+    ],
+)
+def test_it_is_not_plainly_on(accepted: int, tokens: int, says: str) -> None:
+    seen = Engagement(True, "", 270, accepted, tokens=tokens, ms=tokens * 10.0)
+    assert engagement_line(seen) == f"speculation {says}"
+
+
+def test_what_helps_depends_on_what_drafts() -> None:
+    draft = Path("d.gguf")
+    said = [
+        what_to_do(Speculation(("ngram-simple",))),
+        what_to_do(Speculation(("draft-simple",), draft)),
+        what_to_do(Speculation(("draft-mtp",))),
+        what_to_do(Speculation(("ngram-mod", "draft-eagle3"), draft)),
+    ]
+    words = ["does not repeat", "answers unlike", "its MTP head", "d.gguf was trained for another"]
+    assert all(w in s and "--method none" in s for w, s in zip(words, said, strict=True))
+
+
+@pytest.mark.parametrize("kind", untrained.ALL)
+def test_an_untrained_drafter_on_a_real_server(kind: str, engine: str, tmp_path: Path) -> None:
+    draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
+    args = (TARGET, "--workload", "code", "--draft", draft, "--llama-server", engine)
+    with Serve(tmp_path, *args) as s:
+        assert s.info["methods"] == [f"draft-{kind}"]
+        assert s.info["drafted"] > 200
+        assert s.info["speculation"] == "useless"
+        assert "it only costs time: " in s.info["only_costs"]
+        assert f"{kind}.gguf was trained for another model" in s.info["remedy"]
+        assert "speculation ON, but it only costs time" in s.err
+        assert f"do       {s.info['remedy']}" in s.err
+
+
+def test_strict_does_not_serve_with_one(tmp_path: Path) -> None:
+    draft = untrained.eagle3(tmp_path / "eagle3.gguf")
+    args = ("--draft", draft, "--workload", "code", "--tune", "off", "--strict", "--port", "0")
+    done = specllama("serve", TARGET, *args, "-c", "1024", "--", "-t", "1")
+    assert done.returncode == 3
+    assert "speculation is on, but it only costs time: " in done.stderr
+    assert "--method none serves without it" in done.stderr
