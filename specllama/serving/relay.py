@@ -1,0 +1,384 @@
+"""A relay in front of a server that may be exchanged: what comes meanwhile waits, and is served.
+
+It knows HTTP (by h11, which httpx rests on too), and not only bytes: a client's connection stays
+open from one request to the next while the servers behind it change, and whether a request is
+being answered is known exactly. Each request gets a connection of its own to the server, which is
+on this machine. Bodies and streams are passed on as they come and never looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+
+from specllama.engine.errors import EngineError
+
+_IDLE_S = 120.0  # a connection without a request; longer than clients keep theirs
+_AGAIN_S = 0.1  # between two tries to reach a server that should be there
+_BACKLOG = 512
+_CHUNK = 2**16
+_MOST_HEADERS = 2**16
+# RFC 9110, 7.6.1: of one connection only. `expect` is answered here.
+_OF_CONNECTION = {
+    *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
+    *(b"transfer-encoding", b"expect"),
+}
+
+
+class _Gone(Exception):
+    """The client is no longer there."""
+
+
+class _Broken(Exception):
+    """The server broke off its answer."""
+
+
+@dataclass
+class Gate:
+    """Where requests go now, and how many are on their way. Used by the relay's thread and by
+    the one that exchanges servers. `target` None: they wait. The quiet time is that without a
+    request which makes a server compute: what only looks (GET, as monitors do) does not end it."""
+
+    clock: Callable[[], float] = time.monotonic
+    target: tuple[str, int] | None = None
+    in_flight: int = 0
+    served: int = 0
+    _computing: int = 0
+    _quiet_since: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def enter(self, computes: bool) -> tuple[str, int] | None:
+        """The server for one more request; None while there is none."""
+        with self._lock:
+            if self.target is not None:
+                self.in_flight += 1
+                self._computing += computes
+            return self.target
+
+    def leave(self, computes: bool) -> None:
+        """That request is answered, or over."""
+        with self._lock:
+            self.in_flight -= 1
+            self._computing -= computes
+            self.served += computes
+            if computes:
+                self._quiet_since = self.clock()
+
+    def open(self, target: tuple[str, int]) -> None:
+        with self._lock:
+            self.target = target
+            self._quiet_since = self._quiet_since or self.clock()
+
+    def shut(self) -> None:
+        """From now on requests wait."""
+        with self._lock:
+            self.target = None
+
+    def shut_if_quiet(self, seconds: float) -> bool:
+        """The same, if nothing was computed for so long and nothing is on its way."""
+        with self._lock:
+            if self.in_flight or self._quiet() < seconds:
+                return False
+            self.target = None
+            return True
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds for which nothing was computed."""
+        with self._lock:
+            return self._quiet()
+
+    def _quiet(self) -> float:
+        if self._computing or self._quiet_since is None:
+            return 0.0
+        return self.clock() - self._quiet_since
+
+
+class Relay:
+    """Listens at `host`:`port` in a thread of its own. Raises EngineError when it cannot."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.gate = Gate()
+        self._loop = asyncio.new_event_loop()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        try:
+            self._server = self._loop.run_until_complete(
+                self._loop.create_server(self._protocol, host or None, port, backlog=_BACKLOG)
+            )
+        except (OSError, OverflowError) as e:
+            self._loop.close()
+            reason = getattr(e, "strerror", None) or e
+            raise EngineError(
+                f"port {port} on {host} cannot be used ({reason})",
+                "Give another --port, or --port 0 for a free one.",
+            ) from None
+        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+        self._thread.start()
+
+    def open(self, host: str, port: int) -> None:
+        """Requests go there, those that waited first of all."""
+        self.gate.open((host, port))
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def close(self) -> None:
+        """Ends all connections. What is being answered is broken off."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._server.close()
+            tasks = [*self._tasks]
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(_Reader(self._loop), self._connected, loop=self._loop)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader)
+        # a client that vanished without a word is noticed some day
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        task = self._loop.create_task(_Client(self, reader, writer).serve())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def changed(self) -> None:
+        """Returns when there may be a server again."""
+        self._changed.clear()
+        if self.gate.target is None:
+            await self._changed.wait()
+        else:
+            await asyncio.sleep(_AGAIN_S)
+
+
+class _Reader(asyncio.StreamReader):
+    """Tells at once when the other side has ended, also while there is more to read."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=_CHUNK, loop=loop)
+        self.ended = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.ended.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.ended.set()
+
+
+class _Side:
+    """One connection, and HTTP on it."""
+
+    def __init__(
+        self, role: type, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.http = h11.Connection(role, max_incomplete_event_size=_MOST_HEADERS)
+        self.reader, self.writer = reader, writer
+
+    async def next(self) -> Any:
+        """The next event. Raises h11.RemoteProtocolError for what is no HTTP, OSError when the
+        connection breaks."""
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            if self.http.they_are_waiting_for_100_continue:
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+            self.http.receive_data(await self.reader.read(_CHUNK))
+        return event
+
+    async def send(self, event: Any) -> None:
+        """Sends an event at once; waits while the other side does not take more."""
+        data = self.http.send(event)
+        if data:
+            self.writer.write(data)
+            await self.writer.drain()
+
+
+class _Client:
+    """One client's connection, request after request."""
+
+    def __init__(self, relay: Relay, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        self._relay, self._reader = relay, reader
+        self._side = _Side(h11.SERVER, reader, writer)
+
+    async def serve(self) -> None:
+        http = self._side.http
+        try:
+            while True:
+                event = await asyncio.wait_for(self._side.next(), _IDLE_S)
+                if not isinstance(event, h11.Request):
+                    return
+                await self._answer(event)
+                if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+                    return
+                http.start_next_cycle()
+        except h11.RemoteProtocolError as e:
+            await self._refuse(e.error_status_hint, str(e))
+        except (_Gone, OSError, asyncio.TimeoutError, TimeoutError):
+            pass
+        except _Broken as e:
+            await self._refuse(502, str(e))
+        finally:
+            await self._end()
+
+    async def _answer(self, request: h11.Request) -> None:
+        computes = request.method not in (b"GET", b"HEAD", b"OPTIONS")
+        server = await self._enter(computes)
+        try:
+            await self._exchange(request, server)
+        finally:
+            server.writer.close()
+            self._relay.gate.leave(computes)
+
+    async def _enter(self, computes: bool) -> _Side:
+        """A connection to the server, as soon as there is one. Raises _Gone when the client
+        does not wait for it."""
+        gate = self._relay.gate
+        while True:
+            target = gate.enter(computes)
+            if target is not None:
+                try:
+                    reader, writer = await asyncio.open_connection(*target)
+                    return _Side(h11.CLIENT, reader, writer)
+                except OSError:  # it ended; serve starts it again
+                    gate.leave(computes)
+                except BaseException:
+                    gate.leave(computes)
+                    raise
+            await self._or_gone(self._relay.changed())
+
+    async def _or_gone(self, waiting: Coroutine[Any, Any, None]) -> None:
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._reader.ended.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for t in tasks:
+                t.cancel()
+        if self._reader.ended.is_set():
+            raise _Gone
+
+    async def _exchange(self, request: h11.Request, server: _Side) -> None:
+        """One request and its answer. That the client has ended its side is passed on:
+        llama-server then stops generating."""
+        await _from_server(server.send(_forwarded(request)))
+        body = asyncio.ensure_future(self._pass_body(server))
+        answer = asyncio.ensure_future(self._pass_answer(server))
+        ended = asyncio.ensure_future(self._reader.ended.wait())
+        open_ones: set[asyncio.Future[Any]] = {body, answer, ended}
+        try:
+            while not answer.done():
+                done, open_ones = await asyncio.wait(open_ones, return_when=asyncio.FIRST_COMPLETED)
+                if body in done:
+                    body.result()
+                if ended in done and server.writer.can_write_eof():
+                    with suppress(OSError):
+                        server.writer.write_eof()
+            answer.result()
+        finally:
+            for task in (body, answer, ended):
+                task.cancel()
+            await asyncio.gather(body, answer, ended, return_exceptions=True)
+
+    async def _pass_body(self, server: _Side) -> None:
+        """Raises h11.RemoteProtocolError when the client breaks off."""
+        while True:
+            event = await self._side.next()
+            if isinstance(event, h11.ConnectionClosed):
+                raise _Gone
+            try:
+                if isinstance(event, h11.EndOfMessage):
+                    await server.send(h11.EndOfMessage())
+                    return
+                await server.send(h11.Data(data=bytes(event.data)))
+            except (OSError, h11.LocalProtocolError):
+                return  # it does not want the rest; its answer says why
+
+    async def _pass_answer(self, server: _Side) -> None:
+        while True:
+            event = await _from_server(server.next())
+            if isinstance(event, h11.Response):
+                await self._side.send(
+                    h11.Response(
+                        status_code=event.status_code,
+                        headers=_kept(event.headers),
+                        reason=event.reason,
+                    )
+                )
+            elif isinstance(event, h11.Data):
+                await self._side.send(h11.Data(data=bytes(event.data)))
+            elif isinstance(event, h11.EndOfMessage):
+                await self._side.send(h11.EndOfMessage())
+                return
+            elif not isinstance(event, h11.InformationalResponse):
+                raise _Broken("llama-server broke off its answer")
+
+    async def _refuse(self, status: int, why: str) -> None:
+        """An error in llama-server's form, where an answer has not begun; else it is broken off."""
+        if self._side.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._side.writer.transport.abort()
+            return
+        body = json.dumps({"error": {"code": status, "message": why, "type": "server_error"}})
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body.encode()))),
+            ("Connection", "close"),
+        ]
+        with suppress(OSError, h11.LocalProtocolError):
+            await self._side.send(h11.Response(status_code=status, headers=headers))
+            await self._side.send(h11.Data(data=body.encode()))
+            await self._side.send(h11.EndOfMessage())
+
+    async def _end(self) -> None:
+        self._side.writer.close()
+        with suppress(OSError, asyncio.TimeoutError, TimeoutError):
+            await asyncio.wait_for(self._side.writer.wait_closed(), 1.0)
+
+
+async def _from_server(waiting: Coroutine[Any, Any, Any]) -> Any:
+    """Raises _Broken for everything that is the server's fault."""
+    try:
+        return await waiting
+    except (OSError, h11.RemoteProtocolError) as e:
+        raise _Broken("llama-server broke off its answer") from e
+
+
+def _forwarded(request: h11.Request) -> h11.Request:
+    """The request on a connection of its own."""
+    headers = _kept(request.headers)
+    if not any(name.lower() == b"host" for name, _ in headers):  # HTTP/1.0
+        headers.append((b"Host", b"127.0.0.1"))
+    sized = any(name.lower() == b"content-length" for name, _ in headers)
+    coded = any(name == b"transfer-encoding" for name, _ in request.headers)
+    if coded and not sized:
+        headers.append((b"Transfer-Encoding", b"chunked"))
+    headers.append((b"Connection", b"close"))
+    return h11.Request(method=request.method, target=request.target, headers=headers)
+
+
+def _kept(headers: Any) -> list[tuple[bytes, bytes]]:
+    """Without those of the connection."""
+    named = {
+        word.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for word in value.split(b",")
+    }
+    dropped = _OF_CONNECTION | named
+    return [(n, v) for n, v in headers.raw_items() if n.lower() not in dropped]

@@ -1,0 +1,187 @@
+"""When --adaptive switches, and when it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.watching.counters import Counts
+from specllama.watching.picture import Picture
+from specllama.watching.policy import Option, Pace, Policy
+
+DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=3)
+COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
+TUNED = Option(DRAFT, 1.2, "when it was tuned")
+
+
+def picture(
+    speedup: float | None, slower: float | None, drafted: int = 900, **by_length: float
+) -> Picture:
+    """α = 0.33. `by_length` as K1=1.02."""
+    counts = Counts(drafted, drafted / 3, drafted / 3, tokens=drafted, seconds=10.0)
+    lengths = {int(k[1:]): v for k, v in by_length.items()}
+    return Picture(counts, speedup, slower, lengths)
+
+
+SLOWER = picture(0.9, 0.95)
+FASTER = picture(1.2, 0.01)
+PLAIN = Picture(Counts(tokens=500, seconds=10.0))
+
+
+def policy(*options: Option, any_length: bool = True) -> Policy:
+    return Policy(DRAFT, options or (TUNED,), since=0.0, any_length=any_length)
+
+
+def test_what_is_surely_slower_is_switched_off_with_the_figures() -> None:
+    switch = policy().decide(SLOWER, 600)
+    assert switch is not None
+    assert switch.to is None
+    assert switch.reason == (
+        "α=0.33 over 900 drafted tokens, about 0.90x, 95% chance that it is slower than plain "
+        "decoding"
+    )
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        FASTER,
+        picture(0.9, 0.89),  # not sure
+        picture(0.9, 0.99, drafted=200),  # too few
+        picture(0.9, None),  # too few answers to say how sure
+        picture(None, None),
+        Picture(),
+        picture(1.1, 0.05, K1=1.0, K2=1.14, K3=1.1),  # hardly better
+    ],
+)
+def test_what_is_not_known_to_lose_stays(p: Picture) -> None:
+    assert policy().decide(p, 6000) is None
+
+
+def test_ten_minutes_lie_between_two_switches() -> None:
+    own = policy()
+    assert own.decide(SLOWER, 599) is None
+    assert own.decide(SLOWER, 600) is not None
+
+
+def test_a_shorter_draft_that_is_expected_to_be_faster_is_taken() -> None:
+    better = picture(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02)
+    switch = policy().decide(better, 600)
+    assert switch is not None
+    assert switch.to == Speculation(("draft-simple",), Path("d.gguf"), n_max=1)
+    assert switch.reason.endswith("; K=1 is expected to be about 1.12x")
+    assert policy(any_length=False).decide(better, 600) is None  # --n-max is the user's
+
+
+def test_what_is_slower_goes_to_a_shorter_draft_only_where_that_pays() -> None:
+    pays = policy().decide(picture(0.9, 0.99, K1=1.06, K2=1.0, K3=0.9), 600)
+    does_not = policy().decide(picture(0.9, 0.99, K1=1.02, K2=1.0, K3=0.9), 600)
+    assert pays is not None
+    assert pays.to is not None
+    assert pays.to.n_max == 1
+    assert does_not is not None
+    assert does_not.to is None
+
+
+def test_another_stored_setting_has_to_be_clearly_faster() -> None:
+    other = Option(COPIES, 1.25, "on workload edit")
+    assert policy(TUNED, other).decide(FASTER, 600) is None  # 1.25 is under 1.05 times 1.2
+    switch = policy(TUNED, other).decide(picture(1.1, 0.05), 600)
+    assert switch is not None
+    assert switch.to == COPIES
+    assert "ngram-simple n=4 m=8 was 1.25x on workload edit" in switch.reason
+    lost = policy(TUNED, other).decide(SLOWER, 600)
+    assert lost is not None
+    assert lost.to == COPIES  # rather than none
+
+
+def test_what_lost_is_tried_anew_after_pauses_that_grow() -> None:
+    own, now, waited = policy(), 600.0, []
+    for _ in range(4):
+        assert own.decide(SLOWER, now) is not None
+        own.switched(None, now)
+        back = now
+        while (switch := own.decide(PLAIN, back)) is None:
+            back += 100
+        waited.append(back - now)
+        assert switch.to == DRAFT
+        assert switch.reason.startswith("tried anew after")
+        own.switched(DRAFT, back)
+        now = back + 600
+    assert waited == [600, 1200, 2400, 4800]
+
+
+def test_what_pays_again_is_forgiven() -> None:
+    own = policy()
+    own.switched(None, 600)
+    own.switched(DRAFT, 1200)
+    assert own.decide(FASTER, 1800) is None
+    own.switched(None, 1800)
+    assert own.decide(PLAIN, 2400) is not None  # not after twice the pause
+
+
+def test_nothing_is_tried_anew_while_nobody_asks() -> None:
+    own = policy()
+    own.switched(None, 600)
+    assert own.decide(Picture(Counts(tokens=20)), 6000) is None
+
+
+def test_what_never_paid_enough_is_not_tried_anew_but_what_is_unknown_is() -> None:
+    for expected, tried in ((1.04, False), (1.06, True), (None, True)):
+        own = policy(Option(DRAFT, expected))
+        own.switched(None, 600)
+        assert (own.decide(PLAIN, 6000) is not None) is tried
+
+
+def test_a_very_low_acceptance_decides_where_no_speed_is_known() -> None:
+    unknown = picture(None, None)
+    assert policy().decide(unknown, 600) is None
+    switch = policy().decide(unknown, 600, hardly_accepted=True)
+    assert switch is not None
+    assert switch.to is None
+    assert policy().decide(FASTER, 600, hardly_accepted=True) is None  # speed is known
+
+
+def test_a_shorter_draft_goes_back_to_the_longer_one_when_its_pause_is_over() -> None:
+    own = policy()
+    first = own.decide(picture(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02), 600)
+    assert first is not None
+    own.switched(first.to, 600)
+    short = picture(1.1, 0.05, K1=1.1)
+    assert own.decide(short, 1199) is None
+    back = own.decide(short, 1200)
+    assert back is not None
+    assert back.to == DRAFT
+
+
+def test_prompts_that_take_long_to_be_read_again_are_kept_longer() -> None:
+    pace = Pace()
+    assert pace.quiet_for(0) == 10
+    assert pace.quiet_for(4) == 50
+    assert pace.quiet_for(1e9) == 900
+    assert pace.times(0.01).quiet_for(0) == pytest.approx(0.1)
+
+
+_FIGURE = st.none() | st.floats(0.01, 10)
+
+
+@given(
+    st.lists(st.tuples(_FIGURE, st.none() | st.floats(0, 1), st.integers(0, 2000)), max_size=30),
+    st.floats(0, 2000),
+)
+def test_any_pictures(pictures: list[tuple[float | None, float | None, int]], step: float) -> None:
+    """Never to what runs, never sooner than the pace allows."""
+    own, now = policy(TUNED, Option(COPIES, 1.1)), 0.0
+    for speedup, slower, drafted in pictures:
+        now += step
+        before, since = own.running, own.since
+        switch = own.decide(picture(speedup, slower, drafted, K1=1.0, K3=speedup or 1.0), now)
+        if switch is not None:
+            assert switch.to != before
+            assert now - since >= own.pace.between
+            assert switch.reason
+            own.switched(switch.to, now)

@@ -1,0 +1,359 @@
+"""The relay before a server that is exchanged: nothing is lost, nothing is altered."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from specllama.engine.errors import EngineError
+from specllama.planning.plan import free_port
+from specllama.serving.relay import Gate, Relay
+
+
+class Backend(http.server.ThreadingHTTPServer):
+    """A server that echoes, streams (/stream, a piece whenever `pieces` is released) and says
+    who it is."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, name: str, port: int = 0) -> None:
+        self.name, self.pieces = name, threading.Semaphore(0)
+        self.seen: list[tuple[str, dict[str, str], bytes]] = []
+        self.left = threading.Event()  # a client of /stream
+        super().__init__(("127.0.0.1", port), _Handler)
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Backend
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def _answer(self) -> None:
+        body = self._body()
+        if len(body) < int(self.headers.get("Content-Length") or 0):
+            self.close_connection = True  # half a request
+            return
+        self.server.seen.append((self.path, dict(self.headers.items()), body))
+        if self.path == "/stream":
+            self._stream()
+        elif self.path == "/broken":
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"some")
+            self.close_connection = True
+        elif self.path == "/mute":
+            self.close_connection = True
+        else:
+            self.send_response(200)
+            said = body or self.server.name.encode()
+            self.send_header("Content-Length", str(len(said)))
+            self.send_header("X-Server", self.server.name)
+            self.send_header("Keep-Alive", "timeout=5, max=100")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(said)
+
+    do_GET = do_POST = do_HEAD = do_PUT = _answer
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            whole = b""
+            while size := int(self.rfile.readline(), 16):
+                whole += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return whole
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number in range(3):
+            while not self.server.pieces.acquire(timeout=0.02):
+                if self._client_ended():
+                    self.server.left.set()
+                    return
+            piece = f"data: {number}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _client_ended(self) -> bool:
+        """As llama-server looks whether somebody still listens (cpp-httplib, is_socket_alive)."""
+        self.connection.setblocking(False)
+        try:
+            return bool(self.connection.recv(1, socket.MSG_PEEK) == b"")
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self.connection.setblocking(True)
+
+
+@contextmanager
+def relayed(*names: str) -> Iterator[tuple[Relay, str, list[Backend]]]:
+    """A relay open to the first of the servers, its URL, and them."""
+    servers = [Backend(n) for n in names or ("a",)]
+    port = free_port("127.0.0.1", 0)
+    relay = Relay("127.0.0.1", port)
+    relay.open(*_at(servers[0]))
+    try:
+        yield relay, f"http://127.0.0.1:{port}", servers
+    finally:
+        relay.close()
+        for s in servers:
+            s.close()
+
+
+def _at(server: Backend) -> tuple[str, int]:
+    return "127.0.0.1", server.server_port
+
+
+@contextmanager
+def raw_connection(url: str) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as raw:
+        yield raw
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_requests_and_answers_pass_unaltered() -> None:
+    with relayed() as (_, url, (server,)), httpx.Client(base_url=url) as client:
+        body = bytes(range(256)) * 4096  # a megabyte
+        answer = client.post("/v1/x?y=%20z", content=body, headers={"Authorization": "Bearer k"})
+        assert answer.content == body
+        assert answer.headers["X-Server"] == "a"
+        assert "keep-alive" not in answer.headers  # of the connection behind it
+        assert client.post("/c", content=iter([b"ab", b"", b"cd"])).content == b"abcd"  # chunked
+        assert client.head("/h").headers["Content-Length"] == "1"
+        assert client.get("/g").text == "a"
+        (path, headers, _), *_ = server.seen
+        assert path == "/v1/x?y=%20z"
+        assert headers["Authorization"] == "Bearer k"
+        assert headers["Host"] == url.removeprefix("http://")
+
+
+def test_one_connection_outlives_the_servers_behind_it() -> None:
+    """As clients keep theirs open: a closed one would be a failed request at times."""
+    with (
+        relayed("a", "b") as (relay, url, (a, b)),
+        closing(http.client.HTTPConnection(url.removeprefix("http://"))) as one,
+    ):
+        one.request("POST", "/")
+        assert one.getresponse().read() == b"a"
+        own = one.sock
+        until(lambda: relay.gate.shut_if_quiet(0))
+        a.close()
+        relay.open(*_at(b))
+        one.request("POST", "/")
+        assert one.getresponse().read() == b"b"
+        assert one.sock is own
+
+
+def test_what_comes_while_there_is_no_server_waits_for_it() -> None:
+    with relayed("a", "b") as (relay, url, (a, b)):
+        assert relay.gate.shut_if_quiet(0)
+        answers: list[str] = []
+        clients = [
+            threading.Thread(target=lambda: answers.append(httpx.post(url).text)) for _ in range(4)
+        ]
+        for c in clients:
+            c.start()
+        time.sleep(0.1)
+        assert answers == []
+        assert a.seen == b.seen == []
+        relay.open(*_at(b))
+        for c in clients:
+            c.join(10)
+        assert answers == ["b"] * 4
+
+
+def test_a_server_that_crashed_is_waited_for() -> None:
+    """serve notices a moment later than clients do."""
+    with relayed() as (relay, url, (server,)):
+        port = server.server_port
+        server.close()
+        answers: list[str] = []
+        client = threading.Thread(target=lambda: answers.append(httpx.post(url).text))
+        client.start()
+        time.sleep(0.15)
+        assert answers == []
+        again = Backend("again", port)
+        client.join(10)
+        again.close()
+        assert answers == ["again"]
+        assert relay.gate.in_flight == 0
+
+
+def test_an_answer_on_its_way_keeps_the_server() -> None:
+    with relayed() as (relay, url, (server,)):
+        with httpx.stream("POST", f"{url}/stream", content=b"{}") as answer:
+            lines = answer.iter_lines()
+            server.pieces.release()
+            assert next(lines) == "data: 0"  # piece by piece, as it comes
+            assert relay.gate.in_flight == 1
+            assert not relay.gate.shut_if_quiet(0)
+            assert relay.gate.quiet_s == 0
+            server.pieces.release(2)
+            assert [x for x in lines if x] == ["data: 1", "data: 2"]
+        until(lambda: relay.gate.in_flight == 0)
+        assert relay.gate.shut_if_quiet(0)
+
+
+def test_who_only_looks_does_not_keep_the_server_from_being_quiet() -> None:
+    gate = Gate(clock := Clock())
+    gate.open(("h", 1))
+    gate.enter(True)
+    gate.leave(True)
+    clock.now = 5
+    gate.enter(False)
+    assert gate.quiet_s == 5
+    assert not gate.shut_if_quiet(5)  # but is answered first
+    gate.leave(False)
+    assert not gate.shut_if_quiet(6)
+    assert gate.shut_if_quiet(5)
+    assert gate.enter(True) is None
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_client_that_leaves_ends_its_answer() -> None:
+    with relayed() as (relay, url, (server,)):
+        with httpx.stream("POST", f"{url}/stream") as answer:
+            server.pieces.release()
+            next(answer.iter_lines())
+        assert server.left.wait(10)
+        until(lambda: relay.gate.in_flight == 0)
+
+
+def test_a_client_that_closes_only_its_half_is_passed_on_as_such() -> None:
+    with relayed() as (relay, url, (server,)):
+        with raw_connection(url) as raw:
+            raw.sendall(b"POST /stream HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            until(lambda: len(server.seen) == 1)
+            raw.shutdown(socket.SHUT_WR)
+            assert server.left.wait(10)  # the server decides, as without a relay
+        until(lambda: relay.gate.in_flight == 0)
+
+
+def test_a_client_that_leaves_while_it_waits_asks_nobody() -> None:
+    with relayed() as (relay, url, (server,)):
+        relay.gate.shut()
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url, timeout=0.1)
+        time.sleep(0.05)
+        relay.open(*_at(server))
+        assert httpx.get(url).text == "a"
+        assert [path for path, _, _ in server.seen] == ["/"]
+
+
+def test_half_a_request_is_none() -> None:
+    with relayed() as (relay, url, (server,)):
+        with raw_connection(url) as raw:
+            raw.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
+            until(lambda: relay.gate.in_flight == 1)
+        until(lambda: relay.gate.in_flight == 0)
+        assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.1 400 "),  # no Host
+        (b"GET / HTTP/1.0\r\n\r\n", b"HTTP/1.1 200 "),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000, b"HTTP/1.1 431 "),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: a\r\n\r\n", b"HTTP/1.1 400 "),
+    ],
+)
+def test_what_is_no_request_is_refused(sent: bytes, status: bytes) -> None:
+    with relayed() as (_, url, _servers), raw_connection(url) as raw:
+        raw.sendall(sent)
+        assert raw.recv(1000).startswith(status)
+
+
+def test_who_waits_to_be_told_to_send_is_told() -> None:
+    """curl does so with long prompts (Expect: 100-continue)."""
+    with relayed() as (_, url, (server,)):
+        with raw_connection(url) as raw:
+            head = (
+                b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+            )
+            raw.sendall(head)
+            assert raw.recv(1000).startswith(b"HTTP/1.1 100 ")
+            raw.sendall(b"ok")
+            assert b"200 OK" in raw.recv(1000)
+        assert [body for _, _, body in server.seen] == [b"ok"]
+
+
+def test_two_requests_at_once_on_one_connection() -> None:
+    with relayed() as (_, url, _servers), raw_connection(url) as raw:
+        raw.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        said = b""
+        while said.count(b"200 OK") < 2:
+            said += raw.recv(1000)
+
+
+def test_a_server_that_breaks_off_is_said_before_an_answer_and_shown_in_one() -> None:
+    with relayed() as (relay, url, _servers):
+        answer = httpx.post(f"{url}/mute")
+        assert answer.status_code == 502
+        assert "llama-server broke off" in json.loads(answer.text)["error"]["message"]
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.post(f"{url}/broken")
+        until(lambda: relay.gate.in_flight == 0)
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with relayed() as (_, url, _servers), pytest.raises(EngineError, match="cannot be used"):
+        Relay("127.0.0.1", int(url.rpartition(":")[2]))
+
+
+def test_its_end_ends_what_waits() -> None:
+    with relayed() as (relay, url, _servers):
+        relay.gate.shut()
+        errors: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                httpx.post(url, timeout=30)
+            except httpx.HTTPError as e:
+                errors.append(e)
+
+        client = threading.Thread(target=ask)
+        client.start()
+        time.sleep(0.1)
+        relay.close()
+        client.join(10)
+        assert len(errors) == 1
