@@ -17,7 +17,8 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.planning.plan import free_port
-from specllama.serving.relay import Gate, Relay
+from specllama.serving.gate import Gate
+from specllama.serving.relay import Relay
 
 
 class Backend(http.server.ThreadingHTTPServer):

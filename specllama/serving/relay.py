@@ -12,26 +12,21 @@ import asyncio
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import h11
 
 from specllama.engine.errors import EngineError
+from specllama.serving.forwarding import forwarded, kept_headers
+from specllama.serving.gate import Gate
 
 _IDLE_S = 120.0  # a connection without a request; longer than clients keep theirs
 _AGAIN_S = 0.1  # between two tries to reach a server that should be there
 _BACKLOG = 512
 _CHUNK = 2**16
 _MOST_HEADERS = 2**16
-# RFC 9110, 7.6.1: of one connection only. `expect` is answered here.
-_OF_CONNECTION = {
-    *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
-    *(b"transfer-encoding", b"expect"),
-}
 
 
 class _Gone(Exception):
@@ -40,67 +35,6 @@ class _Gone(Exception):
 
 class _Broken(Exception):
     """The server broke off its answer."""
-
-
-@dataclass
-class Gate:
-    """Where requests go now, and how many are on their way. Used by the relay's thread and by
-    the one that exchanges servers. `target` None: they wait. The quiet time is that without a
-    request which makes a server compute: what only looks (GET, as monitors do) does not end it."""
-
-    clock: Callable[[], float] = time.monotonic
-    target: tuple[str, int] | None = None
-    in_flight: int = 0
-    served: int = 0
-    _computing: int = 0
-    _quiet_since: float | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def enter(self, computes: bool) -> tuple[str, int] | None:
-        """The server for one more request; None while there is none."""
-        with self._lock:
-            if self.target is not None:
-                self.in_flight += 1
-                self._computing += computes
-            return self.target
-
-    def leave(self, computes: bool) -> None:
-        """That request is answered, or over."""
-        with self._lock:
-            self.in_flight -= 1
-            self._computing -= computes
-            self.served += computes
-            if computes:
-                self._quiet_since = self.clock()
-
-    def open(self, target: tuple[str, int]) -> None:
-        with self._lock:
-            self.target = target
-            self._quiet_since = self._quiet_since or self.clock()
-
-    def shut(self) -> None:
-        """From now on requests wait."""
-        with self._lock:
-            self.target = None
-
-    def shut_if_quiet(self, seconds: float) -> bool:
-        """The same, if nothing was computed for so long and nothing is on its way."""
-        with self._lock:
-            if self.in_flight or self._quiet() < seconds:
-                return False
-            self.target = None
-            return True
-
-    @property
-    def quiet_s(self) -> float:
-        """Seconds for which nothing was computed."""
-        with self._lock:
-            return self._quiet()
-
-    def _quiet(self) -> float:
-        if self._computing or self._quiet_since is None:
-            return 0.0
-        return self.clock() - self._quiet_since
 
 
 class Relay:
@@ -277,7 +211,7 @@ class _Client:
     async def _exchange(self, request: h11.Request, server: _Side) -> None:
         """One request and its answer. That the client has ended its side is passed on:
         llama-server then stops generating."""
-        await _from_server(server.send(_forwarded(request)))
+        await _from_server(server.send(forwarded(request)))
         body = asyncio.ensure_future(self._pass_body(server))
         answer = asyncio.ensure_future(self._pass_answer(server))
         ended = asyncio.ensure_future(self._reader.ended.wait())
@@ -317,7 +251,7 @@ class _Client:
                 await self._side.send(
                     h11.Response(
                         status_code=event.status_code,
-                        headers=_kept(event.headers),
+                        headers=kept_headers(event.headers),
                         reason=event.reason,
                     )
                 )
@@ -357,28 +291,3 @@ async def _from_server(waiting: Coroutine[Any, Any, Any]) -> Any:
         return await waiting
     except (OSError, h11.RemoteProtocolError) as e:
         raise _Broken("llama-server broke off its answer") from e
-
-
-def _forwarded(request: h11.Request) -> h11.Request:
-    """The request on a connection of its own."""
-    headers = _kept(request.headers)
-    if not any(name.lower() == b"host" for name, _ in headers):  # HTTP/1.0
-        headers.append((b"Host", b"127.0.0.1"))
-    sized = any(name.lower() == b"content-length" for name, _ in headers)
-    coded = any(name == b"transfer-encoding" for name, _ in request.headers)
-    if coded and not sized:
-        headers.append((b"Transfer-Encoding", b"chunked"))
-    headers.append((b"Connection", b"close"))
-    return h11.Request(method=request.method, target=request.target, headers=headers)
-
-
-def _kept(headers: Any) -> list[tuple[bytes, bytes]]:
-    """Without those of the connection."""
-    named = {
-        word.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for word in value.split(b",")
-    }
-    dropped = _OF_CONNECTION | named
-    return [(n, v) for n, v in headers.raw_items() if n.lower() not in dropped]

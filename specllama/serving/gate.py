@@ -1,0 +1,69 @@
+"""The gate between clients and a server that may be exchanged."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Gate:
+    """Where requests go now, and how many are on their way. Used by the relay's thread and by
+    the one that exchanges servers. `target` None: they wait. The quiet time is that without a
+    request which makes a server compute: what only looks (GET, as monitors do) does not end it."""
+
+    clock: Callable[[], float] = time.monotonic
+    target: tuple[str, int] | None = None
+    in_flight: int = 0
+    served: int = 0
+    _computing: int = 0
+    _quiet_since: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def enter(self, computes: bool) -> tuple[str, int] | None:
+        """The server for one more request; None while there is none."""
+        with self._lock:
+            if self.target is not None:
+                self.in_flight += 1
+                self._computing += computes
+            return self.target
+
+    def leave(self, computes: bool) -> None:
+        """That request is answered, or over."""
+        with self._lock:
+            self.in_flight -= 1
+            self._computing -= computes
+            self.served += computes
+            if computes:
+                self._quiet_since = self.clock()
+
+    def open(self, target: tuple[str, int]) -> None:
+        with self._lock:
+            self.target = target
+            self._quiet_since = self._quiet_since or self.clock()
+
+    def shut(self) -> None:
+        """From now on requests wait."""
+        with self._lock:
+            self.target = None
+
+    def shut_if_quiet(self, seconds: float) -> bool:
+        """The same, if nothing was computed for so long and nothing is on its way."""
+        with self._lock:
+            if self.in_flight or self._quiet() < seconds:
+                return False
+            self.target = None
+            return True
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds for which nothing was computed."""
+        with self._lock:
+            return self._quiet()
+
+    def _quiet(self) -> float:
+        if self._computing or self._quiet_since is None:
+            return 0.0
+        return self.clock() - self._quiet_since
