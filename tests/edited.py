@@ -22,10 +22,12 @@ def edited(
     drop: Sequence[str] = (),
     add: Mapping[str, tuple[Sequence[int], str | int]] | None = None,
     again: str = "",
+    data: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Writes `source` to `to`. `fields`: keys to set (bytes: type and value as they lie in the
     file); `drop`: keys and tensors to leave out; `add`: tensors of zeros to add, or to have
-    another shape and type (a name or an id); `again`: a key or tensor that comes twice."""
+    another shape and type (a name or an id); `again`: a key or tensor that comes twice; `data`:
+    what added tensors hold instead of zeros."""
     raw = source.read_bytes()
     changed, added = dict(fields or {}), dict(add or {})
     head = parse_header(BytesSource(raw))
@@ -45,7 +47,8 @@ def edited(
         elements = 1
         for n in shape:
             elements *= n
-        tensors.append((name, shape, number, bytes(nbytes(number, elements) or 64)))
+        content = (data or {}).get(name, bytes(nbytes(number, elements) or 64))
+        tensors.append((name, shape, number, content))
     to.write_bytes(_written(kept, tensors))
     return to
 

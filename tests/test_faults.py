@@ -30,6 +30,7 @@ from specllama.workloads import load
 from tests import giants, help_render
 from tests.edited import edited
 from tests.support import MODELS, specllama
+from tests.zoo import Value
 
 TARGET, TRUNK, HEAD = (MODELS / f"{n}.gguf" for n in ("target", "mtp-trunk", "mtp-head"))
 OLD = help_render.capabilities("b11434")
@@ -469,7 +470,9 @@ def test_norms_do_not_hide_the_bits_of_a_head(tmp_path: Path) -> None:
 def test_rows_of_an_eagle3_head_are_those_of_its_d2t(
     tmp_path: Path, fields: dict[str, int], tensors: dict[str, tuple[int, ...]], rule: str
 ) -> None:
-    keys = {f"eagle3.{k}": 1 for k in ("context_length", "embedding_length", "block_count")}
+    needed = ("context_length", "embedding_length", "block_count", "target_hidden_size")
+    keys: dict[str, Value] = {f"eagle3.{k}": 1 for k in needed}
+    keys |= {"eagle3.target_layers": [0, 1, 2], "eagle3.attention.layer_norm_rms_epsilon": 1e-5}
     add = {n: (shape, "I64" if n == "d2t" else "F32") for n, shape in tensors.items()}
     source = edited(TARGET, tmp_path / "a.gguf", drop=_tensors())
     path = edited(source, tmp_path / "b.gguf", {"general.architecture": "eagle3", **keys}, add=add)

@@ -145,23 +145,25 @@ SMALL = zoo.Vocab("gpt2", "qwen2", "q", 256, {}, {"mask_token_id": 255})
 def qwen3(tmp_path: Path) -> Path:
     """A Qwen3 target of hidden size 256 with drafters of every kind beside it."""
     target = zoo.llama(tmp_path / "Qwen3-8B.gguf", "Qwen3 8B", SMALL, 256, "qwen3")
-    good: dict[str, zoo.Value] = {"target_layers": [0, 1, 1], "target_hidden_size": 256}
+    good: dict[str, zoo.Value] = {"target_layers": [0, 0, 0], "target_hidden_size": 256}
     sidecars: list[tuple[str, str, int, dict[str, zoo.Value], list[str]]] = [
         ("eagle3", "eagle3", 64, good, ["fc.weight"]),
         ("eagle3-two", "eagle3", 64, {**good, "target_layers": [0, 1]}, ["fc.weight"]),
         ("eagle3-wide", "eagle3", 64, {**good, "target_hidden_size": 512}, ["fc.weight"]),
         ("eagle3-deep", "eagle3", 64, {**good, "target_layers": [0, 1, 9]}, ["fc.weight"]),
+        ("eagle3-last", "eagle3", 64, {**good, "target_layers": [0, 0, 1]}, ["fc.weight"]),
         ("eagle3-empty", "eagle3", 64, good, []),
-        ("dflash", "dflash", 256, {"target_layers": [0, 1], "block_size": 16}, ["fc.weight"]),
-        ("dflash-wide", "dflash", 64, {"target_layers": [0, 1], "block_size": 16}, ["fc.weight"]),
-        ("dspark", "dflash", 256, {"target_layers": [0, 1], "block_size": 7}, ["markov_w1.weight"]),
-        ("dspark-blockless", "dflash", 256, {"target_layers": [0, 1]}, ["markov_w1.weight"]),
+        ("dflash", "dflash", 256, {"target_layers": [0], "block_size": 16}, ["fc.weight"]),
+        ("dflash-last", "dflash", 256, {"target_layers": [1], "block_size": 16}, ["fc.weight"]),
+        ("dflash-wide", "dflash", 64, {"target_layers": [0], "block_size": 16}, ["fc.weight"]),
+        ("dspark", "dflash", 256, {"target_layers": [0], "block_size": 7}, ["markov_w1.weight"]),
+        ("dspark-blockless", "dflash", 256, {"target_layers": [0]}, ["markov_w1.weight"]),
         ("mmproj", "clip", 64, {}, ["v.weight"]),
     ]
     for name, arch, d, fields, tensors in sidecars:
         zoo.sidecar(tmp_path / f"{name}.gguf", arch, d, fields, tensors, SMALL)
     maskless = replace(SMALL, ids={})
-    block: dict[str, zoo.Value] = {"target_layers": [0, 1], "block_size": 16}
+    block: dict[str, zoo.Value] = {"target_layers": [0], "block_size": 16}
     path = tmp_path / "dflash-maskless.gguf"
     zoo.sidecar(path, "dflash", 256, block, ["fc.weight"], maskless)
     wordless: dict[str, zoo.Value] = {f"dflash.{k}": v for k, v in block.items()}
@@ -177,8 +179,10 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
         "eagle3-two": "target layers",
         "eagle3-wide": "width",
         "eagle3-deep": "target layers",
+        "eagle3-last": "target layers",
         "eagle3-empty": "tensors",
         "dflash": None,
+        "dflash-last": "target layers",
         "dflash-wide": "width",
         "dspark": None,
         "dflash-maskless": "mask token",

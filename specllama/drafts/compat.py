@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from specllama.engine.capabilities import (
     HOOKED_ARCHITECTURES,
+    LAST_OUTPUT_FOR_DFLASH,
+    LAST_OUTPUT_FOR_EAGLE3,
     MTP_ARCHITECTURES,
     Answer,
     Capabilities,
@@ -170,15 +172,22 @@ def _dflash(target: ModelInfo, draft: ModelInfo) -> Verdict:
 
 def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Verdict:
     """What every drafter needs that reads inputs of the target's layers."""
-    outside = [i for i in draft.sidecar.target_layers if not 0 <= i <= target.layers]
+    arch, layers = target.architecture, draft.sidecar.target_layers
+    outside = [i for i in layers if not 0 <= i <= target.layers]
     if outside:
         return _no(
             "target layers",
-            f"it reads layer {outside[0]} of the target, which has {target.layers}",
+            f"it reads layer {outside[0]} of the target, which has {target.layers}: "
+            "it was trained for a deeper model",
         )
-    if target.architecture not in HOOKED_ARCHITECTURES:
+    if arch not in HOOKED_ARCHITECTURES:
+        return _no("architecture", f"llama.cpp does not expose {arch}'s layers to drafters")
+    exposed = LAST_OUTPUT_FOR_EAGLE3 if draft.kind == "eagle3" else LAST_OUTPUT_FOR_DFLASH
+    if target.layers in layers and arch not in exposed:
         return _no(
-            "architecture", f"llama.cpp does not expose {target.architecture}'s layers to drafters"
+            "target layers",
+            f"it reads what leaves the target's last layer (id {target.layers}), which llama.cpp "
+            f"does not expose for {arch}: it needs a drafter trained for earlier layers",
         )
     return _same_vocabulary(target, draft)
 

@@ -95,6 +95,15 @@ HOOKED_ARCHITECTURES = frozenset(
     "nanbeige".split()
 )
 
+# Of those, the ones that also expose what leaves their last layer, which a drafter asks for with
+# the id after the last layer's: to EAGLE-3 (t_h_nextn; elsewhere it reads another batch's
+# numbers) and to DFlash and DSpark (t_layer_inp[n_layer]; elsewhere an assertion).
+LAST_OUTPUT_FOR_EAGLE3 = frozenset(
+    "gemma4 gpt-oss qwen35 qwen35moe qwen3next mimo2 nemotron_h nemotron_h_moe deepseek4 "
+    "bailingmoe3".split()
+)
+LAST_OUTPUT_FOR_DFLASH = frozenset("mimo2 nemotron_h nemotron_h_moe deepseek4".split())
+
 # First build whose --spec-type takes the value; for "needs build ≥ bN".
 SPEC_TYPE_SINCE: Mapping[str, int] = {
     "draft-simple": 9180,

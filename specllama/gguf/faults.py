@@ -30,6 +30,7 @@ _PER_BLOCK = (
     "expert_used_count",
 )
 _NEEDED = ("block_count", "context_length", "embedding_length")
+_NEEDED_BY_EAGLE3 = ("target_layers", "target_hidden_size", "attention.layer_norm_rms_epsilon")
 # Tensors with one row per token of the file's own vocabulary.
 _PER_TOKEN = ("token_embd.weight", "output.weight")
 _PER_TOKEN_OF_A_HEAD = (".nextn.embed_tokens.weight", ".nextn.shared_head_head.weight")
@@ -113,8 +114,11 @@ def _tokenizer(h: Header) -> Iterator[Fault]:
 
 
 def _sidecar(h: Header, arch: str) -> Iterator[Fault]:
-    """Assertions of the graphs of drafters (src/models/eagle3.cpp, dflash.cpp), which a newer
-    build may do without."""
+    """Keys of an EAGLE-3 head (load_arch_hparams of src/models/eagle3.cpp), and assertions of
+    the graphs of drafters (that file and dflash.cpp), which a newer build may do without."""
+    for name in _NEEDED_BY_EAGLE3 if arch == "eagle3" else ():
+        if f"{arch}.{name}" not in h.fields:
+            yield Fault("key", f"the key {arch}.{name} is missing", ALWAYS)
     if arch == "eagle3" and h.number("eagle3.block_count") not in (0, 1):
         said = f"eagle3.block_count is {h.number('eagle3.block_count')}, an EAGLE-3 head has 1"
         yield Fault("layers", said, KNOWN_BUILDS)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from specllama.gguf.d2t import d2t_fault
 from specllama.gguf.errors import GgufError
 from specllama.gguf.header import Header, Tensor, read_header
 from specllama.gguf.model import ModelInfo, model_info
+from specllama.gguf.source import FileSource
 
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -19,8 +22,12 @@ def inspect(path: Path) -> ModelInfo:
 
     Raises GgufError when it is not a readable GGUF, is truncated, or parts are missing.
     """
-    headers = read_headers(path)
-    return model_info(headers, shards(path))
+    headers, parts = read_headers(path), shards(path)
+    info = model_info(headers, parts)
+    if info.vocabulary is None:
+        return info
+    fault = d2t_fault(headers, [FileSource(p) for p in parts], info.vocabulary.n_tokens)
+    return info if fault is None else replace(info, faults=(fault, *info.faults))
 
 
 def read_headers(path: Path) -> list[Header]:
