@@ -499,7 +499,7 @@ def marks(text: str) -> list[list[list[str]]]:
     return list(servers.values())
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(scripts())
 def test_no_server_loses_a_word_that_was_right(text: str) -> None:
     done = fixed(text, SCRIPT, HERE)

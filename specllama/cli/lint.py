@@ -92,7 +92,7 @@ def _input(what: str, theirs: tuple[str, ...]) -> tuple[str, str, str]:
     """(the file's name, "" for a command; its text; of which kind it is)."""
     import shlex
 
-    from specllama.formats.commands import SCRIPT, kind_of
+    from specllama.formats.commands import SCRIPT
 
     if theirs and not what:
         return "", shlex.join(theirs), SCRIPT
@@ -100,13 +100,13 @@ def _input(what: str, theirs: tuple[str, ...]) -> tuple[str, str, str]:
         raise UsageError("lint takes one command or one file", "Put the command in quotes.")
     if what == "-":
         text = _decoded("stdin", sys.stdin.buffer.read(_LARGEST + 1))
-        return "stdin", text, kind_of("stdin", text)
+        return "stdin", *_kind("stdin", text)
     path = Path(what)
     try:
         if path.is_file():
             with path.open("rb") as f:
                 text = _decoded(what, f.read(_LARGEST + 1))
-            return what, text, kind_of(what, text)
+            return what, *_kind(what, text)
         if path.is_dir():
             raise UsageError(f"{what} is a folder", "Give the file.")
     except OSError as e:
@@ -115,6 +115,14 @@ def _input(what: str, theirs: tuple[str, ...]) -> tuple[str, str, str]:
     if not re.search(r"\s", what.strip()) and not re.search(r"llama-server|^-", what):
         raise UsageError(f"{what}: there is no such file", "A command needs quotes around it.")
     return "", what, SCRIPT
+
+
+def _kind(name: str, text: str) -> tuple[str, str]:
+    """(text, kind). A byte-order mark is nothing to most readers; a preset's router ends at it."""
+    from specllama.formats.commands import PRESET, kind_of
+
+    kind = kind_of(name, text.removeprefix("\ufeff"))
+    return (text if kind == PRESET else text.removeprefix("\ufeff")), kind
 
 
 def _decoded(name: str, raw: bytes) -> str:
@@ -126,7 +134,7 @@ def _decoded(name: str, raw: bytes) -> str:
         raise UsageError(f"{name} is no UTF-8 text") from None
     if "\0" in text:
         raise UsageError(f"{name} is no text: it holds a NUL")
-    return text.removeprefix("\ufeff")
+    return text
 
 
 def _builds(build: str | None, llama_server: str | None) -> Builds:

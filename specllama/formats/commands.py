@@ -8,17 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from specllama.errors import UsageError
-from specllama.formats import builds, yaml_commands
+from specllama.formats import preset_file, yaml_commands
 from specllama.formats.command_lines import ASSIGNMENT, image, server, shell
-from specllama.formats.found import FLOW, INI, LLAMA, SHELL, Command, Variable
+from specllama.formats.found import FLOW, LLAMA, SHELL, Command, Variable
 from specllama.formats.words import Word, split
 
 SCRIPT, WINDOWS, YAML, PRESET = "script", "windows", "yaml", "preset"
 UNIT, DOCKERFILE = "unit", "dockerfile"
-_ROUTERS = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")  # no options
-_INI_SECTION = re.compile(r"^\[([^\]]*)\]")
-_INI_PAIR = re.compile(r"^([A-Za-z_][\w.-]*)[ \t]*=[ \t]*([^#;\n]*)", re.M)
 
 
 def kind_of(name: str, text: str) -> str:
@@ -34,8 +30,12 @@ def kind_of(name: str, text: str) -> str:
         return DOCKERFILE
     if path.suffix in (".ini", ".conf", ".cfg"):
         return UNIT if re.search(r"^ExecStart\s*=", text, re.M) else PRESET
-    if not text.startswith("#!") and re.search(r"^(services|models):\s*$", text, re.M):
+    if text.startswith("#!"):
+        return SCRIPT
+    if re.search(r"^(services|models):\s*$", text, re.M):
         return YAML
+    if re.search(r"^\[[^\]\s]+\][ \t]*$", text, re.M) and re.search(r"^[\w.-]+[ \t]*=", text, re.M):
+        return UNIT if re.search(r"^ExecStart\s*=", text, re.M) else PRESET
     return SCRIPT
 
 
@@ -45,7 +45,7 @@ def read(text: str, kind: str = SCRIPT) -> tuple[Command, ...]:
         SCRIPT: _script,
         WINDOWS: _windows,
         YAML: _yaml,
-        PRESET: _preset,
+        PRESET: preset_file.read,
         UNIT: _unit,
         DOCKERFILE: _dockerfile,
     }
@@ -80,70 +80,6 @@ def bare(text: str) -> tuple[Command, ...]:
 
 def _yaml(text: str) -> Iterator[Command]:
     yield from yaml_commands.read(text)
-
-
-def _preset(text: str) -> Iterator[Command]:
-    """Sections of a llama-server preset. What [*] sets holds in the others as well."""
-    everywhere: dict[str, str] = {}
-    for command in _sections(text):
-        pairs = [(k.text, v.text) for k, v in zip(*[iter(command.words)] * 2, strict=True)]
-        if command.where == "[*]":
-            everywhere = {_variable(k): v for k, v in pairs}
-            yield replace(command, partial=True)
-        else:
-            own = {_variable(k) for k, _ in pairs}
-            inherited = (Variable(k, v) for k, v in everywhere.items() if k and k not in own)
-            yield replace(command, variables=tuple(inherited))
-
-
-def _variable(name: str) -> str:
-    """The variable that stands for an option; "" = none."""
-    if name.startswith("LLAMA_ARG_"):
-        return name
-    option = builds.capabilities().find(name.replace("_", "-"))
-    return option.env if option is not None else ""
-
-
-def _sections(text: str) -> Iterator[Command]:
-    """Every key has a value there."""
-    name, begin, words = "", 0, list[Word]()
-
-    def done() -> Iterator[Command]:
-        if words:
-            where = f"[{name}]" if name else ""
-            yield Command(LLAMA, tuple(words), (INI,) * len(words), begin, where)
-
-    at = 0
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
-        if section := _INI_SECTION.match(line):
-            yield from done()
-            name, begin, words = section[1], at, []
-        elif (pair := _INI_PAIR.match(line)) and pair[1] in _ROUTERS:
-            pass
-        elif pair:
-            key, value = pair[1], pair[2].rstrip()
-            start = at + pair.start(2)
-            words.append(Word(_dashed(key), at, at + len(key)))
-            words.append(Word(value, start, start + len(value)))
-        elif line.strip() and line.strip()[0] not in "#;":
-            raise UsageError(
-                f"line {number}: {line.strip()[:60]!r} is neither `key = value` nor [section]",
-                "A preset's keys begin in the first column, without dashes.",
-            )
-        at += len(line)
-    yield from done()
-
-
-def _dashed(key: str) -> str:
-    """The option that a key of a preset names: short ones have one dash."""
-    if key.startswith("LLAMA_ARG_"):
-        return key
-    return f"-{key}" if f"-{key}" in _short_names() else f"--{key}"
-
-
-def _short_names() -> set[str]:
-    caps = builds.capabilities()
-    return {n for o in caps.options for n in o.names if not n.startswith("--")} | {"-cd", "-dio"}
 
 
 def _unit(text: str) -> Iterator[Command]:

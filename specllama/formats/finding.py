@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specllama.engine.capabilities import Capabilities
-from specllama.formats.found import Change, Rename
+from specllama.formats.found import Change, Rewrite
 from specllama.formats.seen import Seen, Use
 
 # What comes of it: the server does not start, or ends later; nothing drafts, or the option does nothing; it
 # serves, but slower, with more memory, or wrongly.
 ENDS, NOTHING, WORSE = "ends", "does nothing", "worse"
-Edits = tuple[Change | Rename, ...]
+Edits = tuple[Change | Rewrite, ...]
 
 _SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
 # What an option is for → its spellings, the newest first. Per n-gram type: {} is the type.

@@ -88,14 +88,15 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Rename:
-    """A variable gets another name."""
+class Rewrite:
+    """text[start:end] becomes `new`."""
 
-    variable: Variable
-    name: str
+    start: int
+    end: int
+    new: str
 
 
-def edited(text: str, command: Command, changes: tuple[Change | Rename, ...]) -> str:
+def edited(text: str, command: Command, changes: tuple[Change | Rewrite, ...]) -> str:
     """The file's text with all changes made, the last one in it first, so that the places of
     the others stay."""
     scalar = command.scalar
@@ -104,9 +105,9 @@ def edited(text: str, command: Command, changes: tuple[Change | Rename, ...]) ->
         quoted = json.dumps(value, ensure_ascii=False)
         return text[: scalar.start] + quoted + text[scalar.end :]
 
-    def place(change: Change | Rename) -> int:
-        if isinstance(change, Rename):
-            return change.variable.start
+    def place(change: Change | Rewrite) -> int:
+        if isinstance(change, Rewrite):
+            return change.start
         words = command.words
         return words[change.at].start if change.at < len(words) else len(text)
 
@@ -116,7 +117,7 @@ def edited(text: str, command: Command, changes: tuple[Change | Rename, ...]) ->
     return text
 
 
-def _anew(scalar: Scalar, changes: tuple[Change | Rename, ...]) -> bool:
+def _anew(scalar: Scalar, changes: tuple[Change | Rewrite, ...]) -> bool:
     """Whether the whole YAML text is written anew: it must be, or a new word holds what would
     end it."""
     new = [w for c in changes if isinstance(c, Change) for w in c.new if isinstance(w, str)]
@@ -131,11 +132,10 @@ def _within(command: Command, start: int) -> Command:
     return replace(command, words=words, begin=command.begin - start, scalar=None)
 
 
-def _applied(text: str, source: str, command: Command, change: Change | Rename) -> str:
+def _applied(text: str, source: str, command: Command, change: Change | Rewrite) -> str:
     """One change. `source`: the text before any of them."""
-    if isinstance(change, Rename):
-        v = change.variable
-        return text[: v.start] + change.name + text[v.end :]
+    if isinstance(change, Rewrite):
+        return text[: change.start] + change.new + text[change.end :]
     style = _style(command, change)
     new = [
         source[command.words[n].start : command.words[n].end] if isinstance(n, int) else n
@@ -167,7 +167,7 @@ def _style(command: Command, change: Change) -> str:
     return command.styles[at] if at < len(command.styles) else SHELL
 
 
-def touched(command: Command, changes: Sequence[Change | Rename]) -> tuple[Word, ...]:
+def touched(command: Command, changes: Sequence[Change | Rewrite]) -> tuple[Word, ...]:
     """The words that changes replace, and those behind which they put others."""
     found: list[Word] = []
     for change in changes:
@@ -178,11 +178,11 @@ def touched(command: Command, changes: Sequence[Change | Rename]) -> tuple[Word,
     return tuple(found)
 
 
-def obstacle(text: str, command: Command, changes: Sequence[Change | Rename]) -> str:
+def obstacle(text: str, command: Command, changes: Sequence[Change | Rewrite]) -> str:
     """Why changes cannot be written where the words stand, "" = they can: words that come from
     shell variables may stand apart, or in a text that takes no quotes."""
     for change in changes:
-        if isinstance(change, Rename):
+        if isinstance(change, Rewrite):
             continue
         words = command.words[change.at : change.at + change.count]
         for before, after in pairwise(words):

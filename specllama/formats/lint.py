@@ -15,11 +15,12 @@ from specllama.formats import (
     lint_flags,
     lint_limits,
     lint_models,
+    lint_presets,
     lint_spec,
     lint_variables,
 )
 from specllama.formats.finding import Finding
-from specllama.formats.found import LLAMA, Command, Rename, Variable, edited, touched
+from specllama.formats.found import LLAMA, Command, Rewrite, Variable, edited, touched
 from specllama.formats.lint_models import Models
 from specllama.formats.lint_ways import Linted, settled
 from specllama.formats.seen import look
@@ -47,7 +48,7 @@ def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
         found = commands.bare(text)
     inherited = tuple(Variable(k, v) for k, v in here.environ.items() if k.startswith("LLAMA_ARG_"))
     all_of_them = [replace(c, variables=(*inherited, *c.variables)) for c in found]
-    return settled(text, [(c, tuple(_findings(c, here))) for c in all_of_them])
+    return settled(text, [(c, tuple(_findings(text, c, here))) for c in all_of_them])
 
 
 def fixed(text: str, kind: str, here: Here) -> str:
@@ -65,6 +66,7 @@ def fixed(text: str, kind: str, here: Here) -> str:
             changed = edited(changed, command, finding.edits)
         if _count(changed, kind) == len(found):
             text = changed
+            hopeless.clear()  # what could not be done may be possible now
         elif len(chosen) > 1:
             most = 1
         else:
@@ -96,8 +98,7 @@ def _extent(command: Command, finding: Finding) -> tuple[int, int]:
         places = [(command.scalar.start, command.scalar.end)]
     else:
         places = [(w.start, w.end) for w in touched(command, finding.edits)]
-    renames = (e.variable for e in finding.edits if isinstance(e, Rename))
-    places += [(v.start, v.end) for v in renames]
+    places += [(e.start, e.end) for e in finding.edits if isinstance(e, Rewrite)]
     places = places or [(command.begin, command.begin)]
     return max(end for _, end in places), min(start for start, _ in places)
 
@@ -110,12 +111,13 @@ def _count(text: str, kind: str) -> int:
         return -1
 
 
-def _findings(command: Command, here: Here) -> Iterator[Finding]:
+def _findings(text: str, command: Command, here: Here) -> Iterator[Finding]:
     if command.program != LLAMA:
         yield from lint_engines.findings(command)
         return
     seen = look(command, here.builds(command.build))
     yield from lint_flags.findings(seen)
+    yield from lint_presets.findings(text, seen)
     yield from lint_variables.findings(seen)
     yield from lint_dialect.findings(seen)
     yield from lint_spec.findings(seen)

@@ -11,7 +11,6 @@ from specllama.engine.capabilities import IK_LLAMA, MAINLINE
 from specllama.formats import builds, flags, lint_dialect
 from specllama.formats.finding import (
     ENDS,
-    WORSE,
     Edits,
     Finding,
     instead,
@@ -39,8 +38,6 @@ _SIZE_MEANS = {"size-n": "lookup", "size-m": "ngram-length", "min-hits": "min-hi
 
 def findings(seen: Seen) -> Iterator[Finding]:
     for use in seen.uses:
-        if seen.command.paired:
-            yield from _preset_key(seen, use)
         if not use.usable:
             if seen.caps.flavour != IK_LLAMA or not lint_dialect.foreign(use):
                 yield _unknown(seen, use)
@@ -186,29 +183,6 @@ def _vllm_config(seen: Seen, use: Use) -> Edits:
     return (instead(use, *words),) if words else (remove(use),)
 
 
-def _preset_key(seen: Seen, use: Use) -> Iterator[Finding]:
-    """What a preset takes otherwise than the command line (llama.cpp, common/preset.cpp)."""
-    key, value = use.written.lstrip("-"), seen.word(use.at + 1).text
-    if "_" in key and not key.startswith("LLAMA_ARG_") and use.option is not None:
-        yield Finding(
-            "underscore-key",
-            ENDS,
-            key,
-            "a preset knows no spelling with _: the router ends at it",
-            use.name.lstrip("-"),
-            (instead(use, use.name, use.at + 1),),
-        )
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-        yield Finding(
-            "quoted-value",
-            WORSE,
-            f"{key} = {value}",
-            "a preset has no quotes: they become part of the value",
-            value[1:-1],
-            (instead(use, use.at, value[1:-1]),),
-        )
-
-
 def _values(seen: Seen, use: Use) -> Iterator[Finding]:
     option = use.option
     assert option is not None
@@ -217,7 +191,7 @@ def _values(seen: Seen, use: Use) -> Iterator[Finding]:
         if not words or (words[0].fixed and words[0].text.lower() not in _FLASH):
             yield _bare_flash(seen, use)
         return
-    if seen.command.paired and not option.hint:
+    if seen.command.paired and option.arity != 1:
         return
     if len(words) < option.arity:
         behind = use.at + use.count

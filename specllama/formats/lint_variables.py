@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from specllama.engine.capabilities import MAINLINE
 from specllama.formats import builds, flags
 from specllama.formats.finding import ENDS, NOTHING, Finding
-from specllama.formats.found import Rename
+from specllama.formats.found import Rewrite
 from specllama.formats.seen import Seen
 
 
@@ -32,5 +32,5 @@ def findings(seen: Seen) -> Iterator[Finding]:
             if fatal
             else f"it was renamed in b{builds.DRAFT_FLAGS_REMOVED}: llama-server ignores it",
             f"{name}={v.value}" if v.in_text else f"unset {v.name}",
-            (Rename(v, name),) if v.in_text else (),
+            (Rewrite(v.start, v.end, name),) if v.in_text else (),
         )

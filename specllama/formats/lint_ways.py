@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specllama.formats.finding import ENDS, Finding
-from specllama.formats.found import Change, Command, Rename, edited, obstacle, touched
+from specllama.formats.found import Change, Command, Rewrite, edited, obstacle, touched
 from specllama.formats.words import Word
 
 Found = Sequence[tuple[Command, tuple[Finding, ...]]]
@@ -96,7 +96,8 @@ def _against(
     """The servers, or ways to this one, that share the words and do not ask for the same."""
     command = found[number][0]
     words = _keys(command, touched(command, finding.edits))
-    words |= {_key(command, e.variable.start, e.variable.end) for e in _renames(finding)}
+    changes = (e for e in finding.edits if isinstance(e, Rewrite))
+    words |= {_key(command, e.start, e.end) for e in changes}
     others = {n for place in words for n in homes.get(place, ())} - {number}
     if not others:
         return []
@@ -118,10 +119,6 @@ def _as_own(found: Found, command: Command, finding: Finding) -> Finding | None:
     if alone and len(changes) == len(finding.edits) == 1 and not changes[0].count:
         return replace(finding, edits=(Change(0, 0, changes[0].new),))
     return None
-
-
-def _renames(finding: Finding) -> Iterator[Rename]:
-    yield from (e for e in finding.edits if isinstance(e, Rename) and e.variable.in_text)
 
 
 def _places(command: Command) -> set[Place]:

@@ -1,0 +1,176 @@
+"""Presets of llama-server's router: the lines of an INI file as llama.cpp reads them
+(common/preset.cpp, b11434), and what they would be where it refuses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from specllama.errors import UsageError
+from specllama.formats import builds
+from specllama.formats.found import INI, LLAMA, Command, Variable
+from specllama.formats.words import Word
+
+BOM = "\ufeff"
+EVERYWHERE = "*"
+_ROUTERS = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")  # no options
+_SECTION = re.compile(r"\[([^\]]*)\][ \t]*(?:[#;].*)?$")
+_PAIR = re.compile(r"([ \t]*)(-*)([A-Za-z_][\w.-]*)([ \t]*(=)?[ \t]*)([^#;]*?)[ \t]*([#;].*)?$")
+
+
+@dataclass(frozen=True)
+class Line:
+    """`key = value`; text[start:end] is the line without its end. `cut`: what stands behind the
+    value, from # or ; on. `refused`: why the router ends at it, "" = it does not; `right`: the
+    line as it must be then."""
+
+    start: int
+    end: int
+    key: str
+    key_at: int
+    value: str
+    value_at: int
+    cut: str = ""
+    refused: str = ""
+    right: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """text[start:end]; `name` "" = the lines before any header. `earlier`: sections of the same
+    name, of which nothing is left."""
+
+    name: str
+    start: int
+    end: int
+    lines: tuple[Line, ...]
+    earlier: tuple[Section, ...] = ()
+
+    @property
+    def options(self) -> tuple[Line, ...]:
+        """The lines that the model gets, not the router."""
+        return tuple(line for line in self.lines if line.key not in _ROUTERS)
+
+
+def read(text: str) -> Iterator[Command]:
+    """The models of a preset. What [*] sets holds in the others as well. Raises UsageError for a
+    line that is neither `key = value` nor a header."""
+    found = sections(text)
+    shared = {
+        _variable(line): line.value
+        for section in found
+        for line in section.lines
+        if section.name == EVERYWHERE
+    }
+    for section in found:
+        if not section.options:
+            continue
+        words = tuple(w for line in section.options for w in _words(line))
+        own = {_variable(line) for line in section.options}
+        inherited = tuple(Variable(k, v) for k, v in shared.items() if k and k not in own)
+        everywhere = section.name == EVERYWHERE
+        yield Command(
+            LLAMA,
+            words,
+            (INI,) * len(words),
+            section.start,
+            f"[{section.name}]" if section.name else "",
+            variables=() if everywhere else inherited,
+            partial=everywhere,
+        )
+
+
+def sections(text: str) -> tuple[Section, ...]:
+    """Those that count, in order."""
+    parted: dict[str, Section] = {}
+    for section in _all(text):
+        before = parted.pop(section.name, None)
+        if before is not None:
+            section = replace(section, earlier=(*before.earlier, replace(before, earlier=())))
+        parted[section.name] = section
+    return tuple(parted.values())
+
+
+def _all(text: str) -> Iterator[Section]:
+    name, start, lines = "", 0, list[Line]()
+    at = 0
+    for number, whole in enumerate(text.splitlines(keepends=True), 1):
+        line = whole.rstrip("\r\n")
+        skip = len(BOM) if not at and line.startswith(BOM) else 0
+        body, place = line[skip:], at + skip
+        if header := _SECTION.match(body):
+            if not header[1].strip(" \t"):
+                raise UsageError(f"line {number}: [] names no model: the router ends at it")
+            yield Section(name, start, at, tuple(lines))
+            name, start, lines = header[1].lstrip(" \t"), place, []
+        elif body.strip() and body.strip()[0] not in "#;":
+            found = _line(body, place)
+            if found is None:
+                raise UsageError(
+                    f"line {number}: {body.strip()[:60]!r} is neither `key = value` nor [section]",
+                    "A preset's keys begin in the first column, without dashes.",
+                )
+            lines.append(found)
+        at += len(whole)
+    yield Section(name, start, at, tuple(lines))
+
+
+def _line(body: str, place: int) -> Line | None:
+    m = _PAIR.match(body)
+    if m is None:
+        return None
+    indent, dashes, key, _, equals, value, rest = m.groups()
+    value_at = place + m.start(6)
+    refused = []
+    if indent:
+        refused.append("a key begins in the first column")
+    if dashes:
+        refused.append("a key has no dashes")
+    if not equals:
+        refused.append("a key has = and a value")
+        if not value and not _is_switch(key):
+            return None
+        value = value or "true"
+    right = f"{key} = {value}{' ' + rest if rest else ''}" if refused else ""
+    key_at = place + m.start(3)
+    why = " and ".join(refused)
+    return Line(place, place + len(body), key, key_at, value, value_at, rest or "", why, right)
+
+
+def _is_switch(key: str) -> bool:
+    option = builds.capabilities().find(_dashed(key))
+    return option is not None and not option.hint
+
+
+def _words(line: Line) -> tuple[Word, Word]:
+    key = Word(_dashed(line.key), line.key_at, line.key_at + len(line.key))
+    end = min(line.value_at + len(line.value), line.end)
+    return key, Word(line.value, min(line.value_at, end), end)
+
+
+def _variable(line: Line) -> str:
+    """The variable that stands for an option; "" = none."""
+    if line.key.startswith("LLAMA_ARG_"):
+        return line.key
+    option = builds.capabilities().find(_dashed(line.key).replace("_", "-"))
+    return option.env if option is not None else ""
+
+
+def _dashed(key: str) -> str:
+    """The option that a key names: short ones have one dash."""
+    if key.startswith("LLAMA_ARG_"):
+        return key
+    return f"-{key}" if f"-{key}" in _short_names() else f"--{key}"
+
+
+def _short_names() -> set[str]:
+    caps = builds.capabilities()
+    return {n for o in caps.options for n in o.names if not n.startswith("--")} | {"-cd", "-dio"}
+
+
+def same_id(name: str) -> str:
+    """The id that the router makes of a section's name: the last part of a tag, upper-case."""
+    head, colon, tag = name.rpartition(":")
+    last = re.search(r"[-.]([A-Za-z0-9_]+)$", tag)
+    return f"{head}:{(last[1] if last else tag).upper()}" if colon else name
