@@ -10,27 +10,33 @@ __specllama_profiles() {
 
 # Fixed values; with "," the last word of a list.
 __specllama_values() {
-    local before=
+    local before= word
     [[ $1 == , && $cur == *,* ]] && before=${cur%,*},
-    mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -P "$before" -W "$2" -- "${cur##*,}")
+    while IFS= read -r word; do
+        COMPREPLY+=("$word")
+    done < <(compgen -P "$before" -W "$2" -- "${cur##*,}")
 }
 
 # gguf: models and folders; folders; any.
 __specllama_files() {
-    local IFS=$'\n' found
-    compopt -o filenames 2>/dev/null
-    found=$(compgen -d -- "$cur")
-    [[ $1 == gguf ]] && found+=$'\n'$(compgen -f -X '!*.[gG][gG][uU][fF]' -- "$cur")
-    [[ $1 == any ]] && found+=$'\n'$(compgen -f -- "$cur")
-    COMPREPLY+=($(printf '%s' "$found" | sort -u))
+    local file
+    type compopt >/dev/null 2>&1 && compopt -o filenames 2>/dev/null
+    while IFS= read -r file; do
+        COMPREPLY+=("$file")
+    done < <({
+        compgen -d -- "$cur"
+        [[ $1 == gguf ]] && compgen -f -X '!*.[gG][gG][uU][fF]' -- "$cur"
+        [[ $1 == any ]] && compgen -f -- "$cur"
+    } | sort -u)
 }
 
 _specllama() {
     local cur=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]} command= i word
     COMPREPLY=()
-    # --option=value comes as three words
+    # --option=value comes as three words, in bash 3 as one
     [[ $cur == = ]] && cur=
     [[ $option == = ]] && option=${COMP_WORDS[COMP_CWORD - 2]}
+    [[ $cur == --*=* ]] && { option=${cur%%=*}; cur=${cur#*=}; }
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
         if [[ $word == -- ]]; then
@@ -158,4 +164,9 @@ _specllama() {
     esac
 }
 
-complete -F _specllama specllama
+# bash 3 has no compopt: there every word is completed as a file's name.
+if type compopt >/dev/null 2>&1; then
+    complete -F _specllama specllama
+else
+    complete -o filenames -F _specllama specllama
+fi

@@ -104,20 +104,62 @@ def output(argv: Sequence[str], folder: Path) -> str:
     return done.stdout
 
 
-def test_bash_completes(folder: Path) -> None:
+# What bash 3.2 lacks (macOS has no newer one): builtins, then syntax.
+BASH_4_BUILTINS = ("mapfile", "readarray", "compopt")
+BASH_4_SYNTAX = {
+    "associative arrays, references, globals": r"\b(declare|local|typeset)\s+-\w*[Anglu]",
+    "coprocesses": r"\bcoproc\b",
+    "upper and lower case": r"\$\{\w+(\[[^]]*\])?(,|\^)",
+    "transformations": r"\$\{\w+(\[[^]]*\])?@[A-Za-z]\}",
+    "negative subscripts": r"\[-\d+\]",
+    "both streams by one sign": r"\|&|&>>",
+    "cases that fall through": r";;?&",
+    "whether a variable is set": r"\[\[ -v",
+    "code points": r"\$'[^']*\\[uU]",
+    "time and array elements in printf": r"printf\s+('%\(|\"%\(|-v\s+\w+\[)",
+    "options of the shell": r"globstar|lastpipe|autocd|dirspell",
+    "a case inside $( ) or <( )": r"[$<]\([^)\n]*\bcase\b",
+}
+
+
+@pytest.mark.parametrize("builtins", [(), BASH_4_BUILTINS], ids=["bash", "without bash 4's"])
+def test_bash_completes(folder: Path, builtins: tuple[str, ...]) -> None:
     ask = (
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _specllama; printf \'%s\\n\' "${COMPREPLY[@]}"'
     )
+    parted = r" " if builtins else r" |(=)"  # bash 3 leaves --option=value one word
 
     def offered(line: str) -> list[str]:
-        words = re.split(r" |(=)", f"specllama {line}")
+        words = re.split(parted, f"specllama {line}")
         given = [w for w in words if w] + ([""] if line.endswith(" ") else [])
-        script = f'source "{SCRIPTS}/specllama.bash"; ask() {{ {ask}; }}; ask "$@"'
+        lacks = f"enable -n {' '.join(builtins)}; " if builtins else ""
+        script = f'{lacks}source "{SCRIPTS}/specllama.bash"; ask() {{ {ask}; }}; ask "$@"'
         return output([shell("bash"), "-c", script, "bash", *given], folder).splitlines()
 
     assert {line: offered(line) for line in CASES} == CASES
     for line, some in OPEN.items():
         assert set(some) <= set(offered(line))
+
+
+def test_bash_3_escapes_names_of_files_too() -> None:
+    """It has no compopt, by which bash 4 is told that a word is a file's name."""
+    script = f'enable -n compopt; source "{SCRIPTS}/specllama.bash"; complete -p specllama'
+    assert "-o filenames" in output([shell("bash"), "-c", script], SCRIPTS)
+
+
+def test_the_bash_script_keeps_to_bash_3() -> None:
+    text = "\n".join(
+        line
+        for line in (SCRIPTS / "specllama.bash").read_text().splitlines()
+        if not line.lstrip().startswith("#")
+    )
+    assert "mapfile" not in text
+    assert "readarray" not in text
+    assert not {name for name, sign in BASH_4_SYNTAX.items() if re.search(sign, text)}
+    unguarded = re.sub(
+        r"type compopt >/dev/null 2>&1( && compopt -o filenames 2>/dev/null)?", "", text
+    )
+    assert "compopt" not in unguarded
 
 
 def test_fish_completes(folder: Path) -> None:
