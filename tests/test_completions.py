@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import tree_sitter
 
+from docs.made.commands import program
 from specllama.cli import complete
 from specllama.planning.choose import parse_methods
 from specllama.workloads import names
@@ -215,7 +217,7 @@ def test_zsh_completes(folder: Path) -> None:
 
 
 def test_powershell_completes(folder: Path) -> None:
-    lines = [line for line in CASES if "=" not in line and "," not in line]
+    lines = [line for line in CASES if "," not in line]
     asked = "; ".join(
         f"'>'; (TabExpansion2 'specllama {line}' {len(line) + 10}).CompletionMatches"
         " | ForEach-Object { $_.CompletionText }"
@@ -223,7 +225,48 @@ def test_powershell_completes(folder: Path) -> None:
     )
     script = f". '{SCRIPTS}/specllama.ps1'; {asked}"
     text = output([shell("pwsh"), "-NoProfile", "-Command", script], folder)
-    parts = [part.split() for part in re.split(r">\r?\n", text)[1:]]
-    assert {x: p for x, p in zip(lines, parts, strict=True) if " " not in CASES[x][0]} == {
-        x: CASES[x] for x in lines if " " not in CASES[x][0]
+    parts = [part.splitlines() for part in re.split(r">\r?\n", text)[1:]]
+    found = {
+        line: [w.removeprefix("--workload=").strip("'") for w in part]
+        for line, part in zip(lines, parts, strict=True)
     }
+    assert found == {line: CASES[line] for line in lines}
+
+
+def powershell_nodes(text: bytes) -> Iterator[tree_sitter.Node]:
+    """Every node of a script, as PowerShell's grammar reads it."""
+    import tree_sitter_powershell
+
+    language = tree_sitter.Language(tree_sitter_powershell.language())
+    nodes = [tree_sitter.Parser(language).parse(text).root_node]
+    while nodes:
+        node = nodes.pop()
+        yield node
+        nodes.extend(node.children)
+
+
+def test_the_powershell_script_is_powershell() -> None:
+    """By its grammar, where there is no PowerShell to run it: no error in it, and no key twice in
+    a hash, where upper and lower case are the same key and twice is an error."""
+    text = (SCRIPTS / "specllama.ps1").read_bytes()
+    assert any(node.is_error for node in powershell_nodes(b"$x = @{ a = @('b', }"))
+    hashes = 0
+    for node in powershell_nodes(text):
+        assert not node.is_error, node.text
+        assert not node.is_missing, node.parent
+        if node.type == "hash_literal_body":
+            entries = [c for c in node.children if c.type == "hash_entry"]
+            keys = [(c.children[0].text or b"").lower().strip() for c in entries]
+            assert len(keys) == len(set(keys)), keys
+            hashes += len(keys) > 0
+    assert hashes > 100
+
+
+def test_the_powershell_script_holds_what_the_command_line_takes() -> None:
+    text = (SCRIPTS / "specllama.ps1").read_text()
+    for command in program().all():
+        _, _, after = text.partition(f"'{' '.join(command.path)}' = @{{\n")
+        here = after.partition("\n        }\n")[0]
+        assert here, command.path
+        for name in (n for p in command.options for n in p.names):
+            assert f"'{name}'" in here, (command.path, name)

@@ -20,17 +20,18 @@ Register-ArgumentCompleter -Native -CommandName specllama -ScriptBlock {
         } | ForEach-Object {
             $parent = $word -replace '[^\\/]*$', ''
             $path = $parent + $_.Name
-            if ($path -match '\s') { "'$path'" } else { $path }
+            if ($path -match '[^\w./\\:~+-]') { "'" + $path.Replace("'", "''") + "'" } else { $path }
         }
     }
 
     function Get-Values($takes, $word) {
         $values = @($takes.values)
         if ($takes.profiles) {
-            $folder = if ($env:LOCALAPPDATA) { $env:LOCALAPPDATA }
-                elseif ($env:XDG_CONFIG_HOME) { $env:XDG_CONFIG_HOME } else { "$HOME/.config" }
-            $values += @(Get-ChildItem "$folder/specllama/profiles/*.toml" -ErrorAction SilentlyContinue |
-                ForEach-Object { $_.BaseName })
+            $folders = @($env:LOCALAPPDATA, $env:XDG_CONFIG_HOME, "$HOME/.config",
+                "$HOME/Library/Application Support") | Where-Object { $_ }
+            $values += @($folders | ForEach-Object {
+                Get-ChildItem -Path "$_/specllama/profiles/*.toml" -ErrorAction SilentlyContinue
+            } | ForEach-Object { $_.BaseName })
         }
         $before = ''
         if ($takes.list -and $word -match '^(.*,)([^,]*)$') { $before, $word = $Matches[1], $Matches[2] }
@@ -48,17 +49,22 @@ Register-ArgumentCompleter -Native -CommandName specllama -ScriptBlock {
     }
     $here = $commands[$command]
     $last = if ($words.Count) { $words[-1] } else { '' }
-    $found = if ($words -contains '--') { Get-Files $wordToComplete 'any' }
-        elseif ($here.options.ContainsKey($last)) { Get-Values $here.options[$last] $wordToComplete }
+    # A quote that is still open, and the option of --option=value, belong to the word.
+    $word, $before = $wordToComplete.Trim("'", '"'), ''
+    if ($word -match '^(--[^=]+)=(.*)$') {
+        $last, $word, $before = $Matches[1], $Matches[2].Trim("'", '"'), "$($Matches[1])="
+    }
+    $found = if ($words -contains '--') { Get-Files $word 'any' }
+        elseif ($here.options.ContainsKey($last)) { Get-Values $here.options[$last] $word }
         else {
             @($here.commands) + @($here.flags) + @($here.options.Keys) |
-                Where-Object { $_ -like "$wordToComplete*" } | Sort-Object
-            if ($wordToComplete -notlike '-*') {
-                foreach ($takes in $here.arguments) { Get-Values $takes $wordToComplete }
+                Where-Object { $_ -like "$word*" } | Sort-Object
+            if ($word -notlike '-*') {
+                foreach ($takes in $here.arguments) { Get-Values $takes $word }
             }
         }
     $found | Where-Object { $_ } | ForEach-Object {
-        [System.Management.Automation.CompletionResult]::new($_, $_, 'ParameterValue', $_)
+        [System.Management.Automation.CompletionResult]::new("$before$_", $_, 'ParameterValue', $_)
     }
 }
 """
