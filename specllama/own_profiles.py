@@ -16,6 +16,8 @@ from specllama.storage import strict_json, write_atomically
 from specllama.workloads import Workload, load, names, own_dir
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+# Devices of Windows, with any ending: a folder that is copied there would lose such a file.
+_DEVICES = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]")
 _TEXTS, _LINES = (".txt", ".md"), ".jsonl"
 _LARGEST = 4 * 2**20  # bytes of a file that is one prompt
 _PER_TOKEN = 4  # characters, about
@@ -51,7 +53,13 @@ def make(name: str, source: Path | None, like: str) -> Made:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a profile", "Use small letters, digits, - and _."
+            f"{name!r} is no name for a profile",
+            "Use small letters, digits, - and _: at most 40, the first a letter or digit.",
+        )
+    if _DEVICES.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be a profile's name: Windows has a device of that name",
+            "Take another name.",
         )
     if name in names():
         raise UsageError(f"there is a profile called {name} already", "Take another name.")

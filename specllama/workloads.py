@@ -16,8 +16,9 @@ from typing import Any
 from specllama import config
 from specllama.config import read_toml
 from specllama.engine.client import Prompt
-from specllama.engine.settings import NgramSizes
+from specllama.engine.settings import MOST_DRAFTED, NgramSizes
 from specllama.errors import UsageError
+from specllama.fields import Fields
 from specllama.prompts import read_prompts
 from specllama.resources import profiles_dir
 
@@ -25,8 +26,10 @@ METHODS = (
     "draft-mtp draft-simple draft-eagle3 draft-dflash draft-dspark "
     "ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache"
 ).split()
-_KEYS = {"title", "methods", "sampling", "ngram", "draft", "thinking", "answer"}
+_KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "answer")
 ANSWER = 192  # tokens: from there on, an answer's steps repeat what was seen
+MOST_ANSWER = 100_000  # tokens; beyond that is a slip
+MOST_NGRAM = 1024  # tokens: llama.cpp's own limit for its sizes
 
 
 @dataclass(frozen=True)
@@ -100,44 +103,40 @@ def mix(each: Sequence[Workload]) -> Workload:
 
 def _load(name: str) -> Workload:
     file = file_of(name)
-    data = read_toml(file)
-    if unknown := sorted(set(data) - _KEYS):
-        raise UsageError(f"{file}: unknown setting {unknown[0]!r}")
-    try:
-        return _workload(name, data, _prompts(file.parent / "prompts", name))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
-        raise UsageError(f"{file}: {e!r} is missing or not usable") from None
-
-
-def _workload(name: str, data: Mapping[str, Any], prompts: tuple[Prompt, ...]) -> Workload:
-    methods = tuple(str(m) for m in data["methods"])
-    if bad := [m for m in methods if m not in METHODS]:
-        raise ValueError(f"methods: {bad[0]}")
+    fields = Fields(file, read_toml(file))
+    fields.only(_KEYS)
+    prompts = _prompts(file.parent / "prompts", name)
     if not prompts:
-        raise ValueError("prompts")
-    sampling: dict[str, Any] = {str(k): float(v) for k, v in data["sampling"].items()}
-    if not 0 <= sampling.get("temperature", 0) <= 2:
-        raise ValueError("temperature")
-    if (thinking := data.get("thinking")) is not None:
-        if not isinstance(thinking, bool):
-            raise TypeError("thinking")
-        sampling["chat_template_kwargs"] = {"enable_thinking": thinking}
-    answer = int(data.get("answer", ANSWER))
-    if answer < 1:
-        raise ValueError("answer")
+        raise UsageError(f"{file}: there is no prompt in {file.parent / 'prompts' / name}.txt")
+    ngram, draft = fields.inner("ngram"), fields.inner("draft")
+    ngram.only(("n", "m", "min_hits"))
+    draft.only(("n_max", "p_min"))
     return Workload(
         name=name,
-        title=str(data["title"]),
-        methods=methods,
-        sampling=sampling,
+        title=fields.text("title"),
+        methods=fields.some_of("methods", METHODS),
+        sampling=_sampling(fields),
         ngram=NgramSizes(
-            int(data["ngram"]["n"]), int(data["ngram"]["m"]), int(data["ngram"].get("min_hits", 1))
+            ngram.whole("n", 1, MOST_NGRAM),
+            ngram.whole("m", 1, MOST_NGRAM),
+            ngram.whole("min_hits", 1, MOST_NGRAM, default=1),
         ),
-        n_max=int(data["draft"]["n_max"]),
-        p_min=float(data["draft"]["p_min"]),
+        n_max=draft.whole("n_max", 1, MOST_DRAFTED),
+        p_min=draft.number("p_min", 0, 1),
         prompts=prompts,
-        answer=answer,
+        answer=fields.whole("answer", 1, MOST_ANSWER, default=ANSWER),
     )
+
+
+def _sampling(fields: Fields) -> dict[str, Any]:
+    """What a request says besides its prompt."""
+    given = fields.inner("sampling")
+    said: dict[str, Any] = {name: given.number(name) for name in given.data}
+    if "temperature" in said:
+        given.number("temperature", 0, 2)
+    if (thinking := fields.switch("thinking")) is not None:
+        said["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return said
 
 
 def _prompts(folder: Path, name: str) -> tuple[Prompt, ...]:

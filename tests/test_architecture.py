@@ -11,7 +11,7 @@ FLOORS = [
     *("cli", "doctor", "serving", "watching", "formats", "tuning", "planning"),
     *("drafts", "memory", "own_profiles", "workloads", "prompts", "engine", "gguf"),
 ]
-BASEMENT = {"config", "resources", "storage", "logs", "stop", "errors", "__init__"}
+BASEMENT = {"config", "fields", "resources", "storage", "logs", "stop", "errors", "__init__"}
 
 
 def room(parts: tuple[str, ...]) -> str:

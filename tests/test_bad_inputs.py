@@ -120,45 +120,45 @@ serve {half.gguf} V                      | 2 | truncated
 serve {part-00001-of-00002.gguf} V       | 2 | parts of this model are missing
 serve T V --draft T                      | 2 | target itself
 # ---- numbers
-serve T V --n-max nan                    | 2 | Invalid value for '--n-max'
-serve T V --n-max 0                      | 2 | Invalid value for '--n-max'
-serve T V --n-max 20000000               | 2 | Invalid value for '--n-max'
-serve T V --n-max 100000000000           | 2 | Invalid value for '--n-max'
-serve T V --p-min nan                    | 2 | Invalid value for '--p-min'
-serve T V --p-min inf                    | 2 | Invalid value for '--p-min'
-serve T V --p-min -0.1                   | 2 | Invalid value for '--p-min'
-serve T V --budget nan                   | 2 | Invalid value for '--budget'
-serve T V --budget inf                   | 2 | Invalid value for '--budget'
-serve T V --budget 100000000000          | 2 | Invalid value for '--budget'
-serve T V --context nan                  | 2 | Invalid value for '--context'
-serve T V --context -1                   | 2 | Invalid value for '--context'
-serve T V --context 100000000000         | 2 | Invalid value for '--context'
-serve T V --parallel 0                   | 2 | Invalid value for '--parallel'
+serve T V --n-max nan                    | 2 | --n-max nan
+serve T V --n-max 0                      | 2 | --n-max 0: must be a whole number from 1 to 512
+serve T V --n-max 20000000               | 2 | --n-max 20000000
+serve T V --n-max 100000000000           | 2 | --n-max 100000000000
+serve T V --p-min nan                    | 2 | --p-min nan: must be a number from 0 to 1
+serve T V --p-min inf                    | 2 | --p-min inf
+serve T V --p-min -0.1                   | 2 | --p-min -0.1
+serve T V --budget nan                   | 2 | --budget nan
+serve T V --budget inf                   | 2 | --budget inf
+serve T V --budget 100000000000          | 2 | --budget 100000000000
+serve T V --context nan                  | 2 | --context nan
+serve T V --context -1                   | 2 | --context -1
+serve T V --context 100000000000         | 2 | --context 100000000000
+serve T V --parallel 0                   | 2 | --parallel 0: must be a whole number, 1 or more
 serve T V --parallel 100000000000        | 2 | at most 256 slots
-serve T V --port -1                      | 2 | Invalid value for '--port'
-serve T V --port 70000                   | 2 | Invalid value for '--port'
-serve T V --port http                    | 2 | Invalid value for '--port'
-serve T V --port {digits}                | 2 | Invalid value for '--port'
+serve T V --port -1                      | 2 | --port -1
+serve T V --port 70000                   | 2 | --port 70000
+serve T V --port http                    | 2 | --port http
+serve T V --port {digits}                | 2 | --port 9999
 serve T V --draft-layers nan             | 2 | a number of layers, auto or all
 serve T V --draft-layers 100000000000    | 2 | a number of layers, auto or all
 serve T V --draft-layers ²               | 2 | a number of layers, auto or all
 memory T V --draft-layers x              | 2 | a number of layers, auto or all
-memory T V --n-max 100000000000          | 2 | Invalid value for '--n-max'
-memory T V --context -1                  | 2 | Invalid value for '--context'
-memory T V --context 100000000000        | 2 | Invalid value for '--context'
+memory T V --n-max 100000000000          | 2 | --n-max 100000000000
+memory T V --context -1                  | 2 | --context -1
+memory T V --context 100000000000        | 2 | --context 100000000000
 memory T V --parallel 100000000000       | 2 | at most 256 slots
-pick-draft T V --threads 100000000000    | 2 | Invalid value for '--threads'
-pick-draft T V --threads 0               | 2 | Invalid value for '--threads'
-pick-draft T V --context inf             | 2 | Invalid value for '--context'
+pick-draft T V --threads 100000000000    | 2 | --threads 100000000000
+pick-draft T V --threads 0               | 2 | --threads 0
+pick-draft T V --context inf             | 2 | --context inf
 probe T V --n-max 100000000000           | 2 | draft lengths from 1 to 64
 probe T V --n-max ²                      | 2 | draft lengths from 1 to 64
 probe T V --n-max 1,nan                  | 2 | draft lengths from 1 to 64
 probe T V --n-max {digits}               | 2 | draft lengths from 1 to 64
-probe T V --budget nan                   | 2 | Invalid value for '--budget'
-probe T V --budget inf                   | 2 | Invalid value for '--budget'
+probe T V --budget nan                   | 2 | --budget nan
+probe T V --budget inf                   | 2 | --budget inf
 probe T V --budget 0                     | 2 | no time to measure anything
 probe T V --parallel 100000000000        | 2 | at most 256 slots
-probe T V --context -5                   | 2 | Invalid value for '--context'
+probe T V --context -5                   | 2 | --context -5
 serve T V --vram nan                     | 2 | 'nan' is not a size
 serve T V --vram inf                     | 2 | 'inf' is not a size
 serve T V --vram 100000000000            | 2 | not a sensible size
@@ -199,7 +199,7 @@ memory T V -ctv 1                        | 2 | no cache type called '1'
 memory T V --prefer size                 | 2 | must be speed or context
 serve T V --prefer size                  | 2 | must be speed or context
 serve T V --workload code,               | 2 | the name after the comma is empty
-plan T V --format yaml                  | 2 | 'yaml' must be one of 'shell'
+plan T V --format yaml                  | 2 | --format yaml: must be one of shell
 serve T V --tune AUTO                    | 2 | must be auto, full or off
 # ---- engines
 serve T --llama-server {nope}            | 2 | does not exist

@@ -183,7 +183,7 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--format", "toml"), "'toml' must be one of"),
+        (("--format", "toml"), "--format toml: must be one of"),
         (("-o", "x"), "in which format?"),
         (("--format", "shell", "-o", "{tmp}"), "cannot be written (it is a folder)"),
         (("--format", "shell", "-o", "{tmp}/absent/x"), "No such file or directory"),
@@ -339,7 +339,7 @@ def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--n-max", "20000000"), "less than or equal to 512"),
+        (("--n-max", "20000000"), "must be a whole number from 1 to 512"),
         (("--api-key", "\u043a"), "a character that no HTTP header can carry"),
     ],
 )

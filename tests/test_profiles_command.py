@@ -195,3 +195,26 @@ def test_the_page_about_profiles_has_all_with_their_temperature() -> None:
     assert set(said) == set(workloads.names())
     for name, temperature in said.items():
         assert float(temperature) == workloads.load(name).sampling["temperature"]
+
+
+@pytest.mark.parametrize("name", ["nul", "con", "aux", "prn", "com1", "lpt9", "com0"])
+def test_a_name_that_windows_keeps_for_a_device_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run(["profiles", "new", name]) == 2
+    assert "Windows has a device of that name" in capsys.readouterr().err
+    assert not workloads.own_dir().exists()
+
+
+@pytest.mark.parametrize("name", ["mine.", "mine ", " mine", "mi/ne", "nul.toml", "CON", "x" * 41])
+def test_a_name_that_some_system_cannot_keep_is_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run(["profiles", "new", name]) == 2
+    assert "is no name for a profile" in capsys.readouterr().err
+    assert not workloads.own_dir().exists()
+
+
+def test_a_name_that_only_begins_like_a_device_is_one(home: Path) -> None:
+    assert run(["profiles", "new", "console"]) == 0
+    assert workloads.load("console").prompts

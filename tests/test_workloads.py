@@ -83,3 +83,57 @@ def test_a_broken_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / "x.toml").write_text(broken)
         with pytest.raises(UsageError, match=r"x\.toml"):
             workloads.load("x")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "says"),
+    [
+        ("n_max=1", "n_max=0", "draft.n_max is 0: must be a whole number from 1 to 512"),
+        ("n_max=1", "n_max=1.5", "draft.n_max is 1.5: must be a whole number"),
+        ("n_max=1", "n_max=true", "draft.n_max is true: must be a whole number"),
+        ("n_max=1", "nmax=1", "unknown setting draft.nmax"),
+        ("n_max=1", "", "draft.n_max is missing: a whole number from 1 to 512"),
+        ("p_min=0", "p_min=7", "draft.p_min is 7: must be a number from 0 to 1"),
+        ("p_min=0", 'p_min="0"', 'draft.p_min is "0": must be a number from 0 to 1'),
+        ("n=1", "n=nan", "ngram.n is nan: must be a whole number from 1 to 1024"),
+        ("m=2", "m=99999", "ngram.m is 99999: must be a whole number from 1 to 1024"),
+        ("m=2", "m=2\nmin_hits=-1", "ngram.min_hits is -1: must be"),
+        ('title="x"', "title=7", "title is 7: must be a text"),
+        ('title="x"', "", "title is missing: a text"),
+        ('title="x"', 'title="x"\nanswer="many"', 'answer is "many": must be a whole number'),
+        ('title="x"', 'title="x"\nthinking=1', "thinking is 1: must be true or false"),
+        ('["ngram-simple"]', '["draft-self"]', "methods is \"draft-self\": must be a list of these"),
+        ('["ngram-simple"]', '"ngram-simple"', "must be a list of these"),
+        ('["ngram-simple"]', "[]", "methods is []: must be a list of these"),
+        ('["ngram-simple"]', "[[1]]", "methods is [1]: must be a list of these"),
+        ("[sampling]", "[sampling]\ntemperature=3", "sampling.temperature is 3: must be a number"),
+        ("[sampling]", "[sampling]\ntop_p=inf", "sampling.top_p is inf: must be a number"),
+        ("[sampling]", "[sampling]\nstop='x'", 'sampling.stop is "x": must be a number'),
+        ("[sampling]", "[[sampling]]", "sampling is [{}]: must be a table"),
+        ("[ngram]", "[other]", "unknown setting other"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_with_what_may_stand_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, instead: str, says: str
+) -> None:
+    monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "x.txt").write_text("one")
+    good = 'title="x"\nmethods=["ngram-simple"]\n[sampling]\n[ngram]\nn=1\nm=2\n[draft]\nn_max=1\np_min=0\n'
+    assert good.count(line) >= 1
+    (tmp_path / "x.toml").write_text(good.replace(line, instead, 1))
+    with pytest.raises(UsageError) as e:
+        workloads.load("x")
+    assert e.value.message.startswith(f"{tmp_path / 'x.toml'}: ")
+    assert says in e.value.message
+
+
+def test_a_profile_without_a_prompt_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "x.txt").write_text("\n")
+    (tmp_path / "x.toml").write_text('title="x"\n')
+    with pytest.raises(UsageError, match="there is no prompt in"):
+        workloads.load("x")

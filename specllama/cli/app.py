@@ -16,6 +16,7 @@ import typer
 from specllama import __version__
 from specllama.cli.shown import cut
 from specllama.cli.streams import steady
+from specllama.cli.wrong_values import wrong_value
 from specllama.errors import SpecllamaError, UsageError
 from specllama.stop import Stopped
 
@@ -155,7 +156,8 @@ def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
             return _print_error(*_no_option(getattr(e, "option_name", ""), near, words))
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
-        return _print_error(_in_words(e.format_message()), f"See `{command} --help`.", 2)
+        said = wrong_value(e) or _in_words(e.format_message())
+        return _print_error(said, f"See `{command} --help`.", 2)
     if isinstance(e, OSError) and e.strerror:  # of a file or folder nobody thought of
         what = f"{e.filename}: " if e.filename else ""
         return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows where.", 1)
@@ -168,11 +170,7 @@ def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
 
 def _in_words(message: str) -> str:
     """Typer's message as ours are worded."""
-    for theirs, ours in (
-        ("Got unexpected extra argument(s)", "too many arguments:"),
-        ("Value error, ", ""),
-        (" is not one of ", " must be one of "),
-    ):
+    for theirs, ours in (("Got unexpected extra argument(s)", "too many arguments:"),):
         message = message.replace(theirs, ours)
     return message
 

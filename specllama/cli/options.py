@@ -19,7 +19,7 @@ MOST_SECONDS = 86_400.0
 def a_number(value: float | None) -> float | None:
     """nan is within every range."""
     if value is not None and math.isnan(value):
-        raise typer.BadParameter("nan is not a number that can be used here.")
+        raise typer.BadParameter("nan")  # typer adds whose value it is
     return value
 
 
