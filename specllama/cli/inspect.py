@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from specllama.cli.render import Printer
+    from specllama.drafts.checkpoints import Checkpoint
     from specllama.gguf import ModelInfo
 
 
@@ -27,12 +30,16 @@ def inspect(
     """Say what a GGUF file is, whether it can be served, and what can draft for it."""
     from specllama.cli.app import no_passthrough
     from specllama.cli.render import Printer
+    from specllama.drafts.checkpoints import checkpoint
     from specllama.drafts.hub import open_model
     from specllama.gguf.cache import as_json as model_json
     from specllama.gguf.oddities import oddities
 
     no_passthrough(ctx.obj or (), "inspect")
     printer = Printer()
+    if (found := checkpoint(Path(file))) is not None:
+        _show_checkpoint(printer, found, as_json)
+        return
     with printer.busy(f"reading {file} …"):
         info, headers = open_model(file)
     rows = [t for h in headers for t in h.tensors] if tensors else []
@@ -56,6 +63,19 @@ def inspect(
     for t in rows:
         shape = " × ".join(map(str, t.shape))
         printer.say(f"{t.name:48} {t.kind:8} {shape:>20} {t.nbytes or 0:>14,}")
+
+
+def _show_checkpoint(printer: Printer, c: Checkpoint, as_json: bool) -> None:
+    """A folder that was not converted yet, or cannot be."""
+    if as_json:
+        keys = ("kind", "layers", "hidden_size", "what", "advice")
+        printer.json({"path": str(c.folder), **{k: getattr(c, k) for k in keys}})
+        return
+    printer.say(f"file     {c.folder}")
+    printer.say(f"kind     {c.kind}: {c.what}")
+    if c.layers:
+        printer.say(f"shape    {c.layers} layers, hidden size {c.hidden_size}")
+    printer.say(f"serve    no: {c.advice}")
 
 
 def lines(m: ModelInfo) -> Iterator[str]:
@@ -133,11 +153,15 @@ def serve_line(m: ModelInfo) -> str:
 
 def drafts(m: ModelInfo) -> Iterator[str]:
     """What could draft for it, or for what it drafts."""
+    from specllama.drafts.checkpoints import NO_P_EAGLE, P_EAGLE, P_EAGLE_IN_VLLM
     from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict
     from specllama.drafts.families import family_of
     from specllama.engine.capabilities import HOOKED_ARCHITECTURES
     from specllama.gguf.faults import ALWAYS
 
+    if m.kind == P_EAGLE:
+        yield NO_P_EAGLE
+        yield P_EAGLE_IN_VLLM
     if m.kind != "model":
         if m.kind in METHOD_OF_KIND and not m.faults:
             yield f"it drafts for a model itself, with {METHOD_OF_KIND[m.kind]}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specllama.drafts.checkpoints import NO_P_EAGLE, P_EAGLE, P_EAGLE_IN_VLLM
 from specllama.engine.capabilities import (
     HOOKED_ARCHITECTURES,
     LAST_OUTPUT_FOR_DFLASH,
@@ -58,6 +59,8 @@ def _no(rule: str, detail: str) -> Verdict:
 def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = None) -> Verdict:
     """Whether `draft`, used as its kind is, can draft for `target`; with `caps`, on that build."""
     method = METHOD_OF_KIND.get(draft.kind)
+    if draft.kind == P_EAGLE:
+        return _no("P-EAGLE", f"{NO_P_EAGLE}. {P_EAGLE_IN_VLLM}")
     if method is None:
         return _no("kind", f"a file of the kind {draft.kind} cannot draft")
     if caps is not None and (reason := unsupported(caps, method)):

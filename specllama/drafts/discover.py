@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama import config
-from specllama.drafts import ollama
+from specllama.drafts import checkpoints, ollama
 from specllama.gguf import GgufError, ModelInfo, is_later_shard
 from specllama.gguf.cache import InspectCache
 from specllama.storage import expanded
@@ -90,13 +90,21 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
         except OSError as e:
             rejected.append(Rejected(what, "unreadable", f"{path}: {e.strerror or e}"))
     cache.save()
+    around = [] if _on_hub(target) else [target.path.absolute().parent]
+    for c in checkpoints.among(dict.fromkeys([*around, *folders])):
+        rejected.append(Rejected(c.folder.name, "not a GGUF file", f"{c.what}. {c.advice}"))
     models.sort(key=lambda m: m.file_bytes)  # of equals, the nearest comes first
     return Found(tuple(models), tuple(rejected), frozenset(outside), frozenset(near))
 
 
+def _on_hub(target: ModelInfo) -> bool:
+    """Whether only its headers are here."""
+    return not os.path.exists(target.path)
+
+
 def _places(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Iterator[_Place]:
     """Nearest first; a target on the Hub has no neighbours. A file may come up more than once."""
-    here, on_hub = target.path.absolute().parent, not os.path.exists(target.path)
+    here, on_hub = target.path.absolute().parent, _on_hub(target)
     for folder in (here, here / "MTP", here / "mtp") if not on_hub else ():
         yield from (_Place(p, _whole(here), near=True) for p in _in_folder(folder))
     for folder in folders:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama.drafts import compat
+from specllama.drafts.checkpoints import P_EAGLE
 from specllama.drafts.compat import METHOD_OF_KIND
 from specllama.drafts.costs import Costs
 from specllama.drafts.discover import Found, Rejected, discover
@@ -89,8 +90,8 @@ def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, foun
     elif own.rule != "no head":
         rejected.append(Rejected(target.title, own.rule, own.detail))
     for model in sorted(found.models, key=lambda m: m.path not in found.near):
-        method = METHOD_OF_KIND.get(model.kind)
-        if method is None:
+        method = METHOD_OF_KIND.get(model.kind, "")
+        if not method and model.kind != P_EAGLE:
             rejected.append(Rejected(model.title, "kind", f"{model.kind}: never drafts"))
             continue
         if own.ok and method == "draft-mtp":

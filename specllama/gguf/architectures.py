@@ -52,6 +52,8 @@ TENSORS = frozenset(
 )
 # Drafters that are an architecture of their own
 SIDECARS = frozenset("eagle3 dflash gemma4-assistant".split())
+# Names that a converted P-EAGLE head could have: no llama.cpp build knows one
+P_EAGLE = frozenset("p-eagle peagle p_eagle".split())
 
 
 def memory(architecture: str) -> str:

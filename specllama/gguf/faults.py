@@ -54,7 +54,7 @@ class Fault:
 def faults(headers: Sequence[Header], kind: str, tokens: int | None) -> tuple[Fault, ...]:
     """All reasons, the surest first. `headers`: of all parts, in order; `kind`: ModelInfo's;
     `tokens`: of the vocabulary, None without one."""
-    if kind in ("mmproj", "adapter", "unknown", "vocab-only"):
+    if kind in ("mmproj", "adapter", "unknown", "vocab-only", "p-eagle"):
         return ()  # no model by themselves: their kind says it
     h = headers[0]
     arch = h.text("general.architecture")
@@ -119,9 +119,6 @@ def _sidecar(h: Header, arch: str) -> Iterator[Fault]:
     for name in _NEEDED_BY_EAGLE3 if arch == "eagle3" else ():
         if f"{arch}.{name}" not in h.fields:
             yield Fault("key", f"the key {arch}.{name} is missing", ALWAYS)
-    if arch == "eagle3" and h.number("eagle3.block_count") not in (0, 1):
-        said = f"eagle3.block_count is {h.number('eagle3.block_count')}, an EAGLE-3 head has 1"
-        yield Fault("layers", said, KNOWN_BUILDS)
     if arch == "dflash" and h.number("dflash.hyper_connection.count"):
         return  # DeepSeek V4's blocks: a graph of its own, one width for both
     if arch in ("eagle3", "dflash"):

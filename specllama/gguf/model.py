@@ -49,7 +49,7 @@ class ModelInfo:
     """One model, all its parts together. Sizes in bytes, counts of tensors' elements.
 
     `quantization`: the tensor type with the most bytes; `file_type`: the file's own word.
-    `kind` is one of model, mtp-head, eagle3, dflash, dspark, gemma4-assistant, mmproj,
+    `kind` is one of model, mtp-head, eagle3, dflash, dspark, gemma4-assistant, p-eagle, mmproj,
     adapter, embedding, vocab-only, unknown. `heads`/`kv_heads` have one entry per block.
     `active_bytes` is what one token reads: experts by the share used, no MTP head
     (`mtp_bytes`), the output matrix (`output_bytes`) included. `mtp_bits`: per weight of the
@@ -185,6 +185,8 @@ def _kind(h: Header, arch: str, names: set[str], nextn: int, head_tensors: bool)
         return "mmproj"
     if not arch:
         return "unknown"
+    if arch in architectures.P_EAGLE or _drafts_in_parallel(h, arch, names):
+        return "p-eagle"
     if arch in architectures.SIDECARS:
         return "dspark" if arch == "dflash" and "markov_w1.weight" in names else arch
     if not names:
@@ -195,6 +197,15 @@ def _kind(h: Header, arch: str, names: set[str], nextn: int, head_tensors: bool)
     if arch in architectures.EMBEDDING or h.number(f"{arch}.pooling_type"):
         return "embedding"
     return "model"
+
+
+def _drafts_in_parallel(h: Header, arch: str, names: set[str]) -> bool:
+    """Whether it is EAGLE-3 that was trained to guess all its tokens in one pass: with a hidden
+    state in place of those that are not known yet, or several layers (an EAGLE-3 head has one)."""
+    if any(n.startswith("mask_hidden") for n in names):
+        return True
+    said = h.fields.get(f"{arch}.parallel_drafting") is True or f"{arch}.ptd_token_id" in h.fields
+    return arch == "eagle3" and (said or h.number("eagle3.block_count") > 1)
 
 
 def _names(h: Header) -> Names:

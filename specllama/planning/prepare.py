@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama import workloads
+from specllama.drafts import checkpoints
 from specllama.drafts.discover import Found
 from specllama.engine.capabilities import Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
@@ -55,6 +56,8 @@ def prepare(
     check(settings, user)
     wish = wished(wish, user)
     methods = parse_methods(wish.method) if wish.method else ()
+    if wish.draft:
+        checkpoints.refuse(wish.draft)
     draft = inspect(wish.draft) if wish.draft else None
     request = Request(
         target,
@@ -205,6 +208,7 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
 
 def target_info(path: Path) -> ModelInfo:
     """The model to serve. Raises GgufError or UsageError when it cannot be one."""
+    checkpoints.refuse(path)
     target = inspect(path)
     if target.kind != "model":
         raise UsageError(
