@@ -1,16 +1,16 @@
-"""Measures settings on held-out prompts, one server at a time, in rounds.
+"""Measures settings on held-out prompts: all servers of a case are up at once, and a prompt is
+answered by one after the other, with the same seed, so that all give the same text.
 
-In a round every setting answers the same prompts with the same seed, so that all give the same
-text. How fast the machine was just then is seen on each server itself: requests of two tokens
-before and after the answer, on the prompt in its cache, make steps without a draft. They take
-the same on all servers with a draft model, and on all without (whose answers have such steps
-too). Times are divided by that step's ratio to what it takes in a calm moment of the case.
+A shared machine is a tenth faster or slower from minute to minute. Answers to one prompt lie
+seconds apart, so their ratios see little of it; who answers first changes with every prompt. The
+weights are mapped and so in memory once, and a server with one thread that is not asked takes
+nothing.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,9 +24,7 @@ from specllama.serving.lab import Lab
 from specllama.tuning.confidence import Ratios, ratios
 from specllama.tuning.measure import Answer, Job, Question, ask, warm_up
 
-_SHORT = 2  # requests of two tokens before an answer, and after it
 _LEAST_TOKENS = 12  # of an answer that counts
-_CALM = 0.1  # of the steps are faster than one in a calm moment
 
 
 @dataclass(frozen=True)
@@ -38,27 +36,15 @@ class Setting:
     speculation: Speculation | None = None
     default: bool = False
 
-    @property
-    def drafting(self) -> bool:
-        return self.speculation is not None and self.speculation.uses_draft
-
 
 @dataclass(frozen=True)
 class Shot:
-    """One answer. `key`: round and prompt, the same for all settings; `steps`: ms of steps
-    without a draft beside it."""
+    """One answer. `key`: round and prompt, the same for all settings."""
 
     setting: str
-    drafting: bool
     key: tuple[int, int]
-    ms: float
+    ms_per_token: float
     tokens: int
-    steps: tuple[float, ...] = ()
-
-    @property
-    def step_ms(self) -> float:
-        """Such a step, 0 = not seen."""
-        return statistics.fmean(self.steps) if self.steps else 0.0
 
 
 @dataclass
@@ -69,14 +55,13 @@ class Shots:
 
     def ratio(self, name: str, base: str, rounds: Sequence[int] | None = None) -> Ratios:
         """How much faster `name` is than `base`, by prompt, over the rounds that both were in."""
-        usual = {kind: self._calm_step(kind) for kind in (True, False)}
         own, other = (
             {s.key: s for s in self._of(n, rounds) if s.tokens >= _LEAST_TOKENS}
             for n in (name, base)
         )
         pairs = [(other[k], own[k]) for k in own if k in other]
         return ratios(
-            [(_calm(b, usual), _calm(a, usual), float(min(a.tokens, b.tokens))) for b, a in pairs]
+            [(b.ms_per_token, a.ms_per_token, float(min(a.tokens, b.tokens))) for b, a in pairs]
         )
 
     def _of(self, name: str, rounds: Sequence[int] | None) -> list[Shot]:
@@ -84,74 +69,78 @@ class Shots:
             s for s in self.shots if s.setting == name and (rounds is None or s.key[0] in rounds)
         ]
 
-    def _calm_step(self, drafting: bool) -> float:
-        seen = sorted(x for s in self.shots if s.drafting == drafting for x in s.steps)
-        return seen[int(_CALM * len(seen))] if seen else 0.0
-
-    @property
-    def swing(self) -> float:
-        """The slowest machine seen ÷ the fastest, both of the middle nine tenths."""
-        usual = {kind: self._calm_step(kind) for kind in (True, False)}
-        seen = sorted(s.step_ms / usual[s.drafting] for s in self.shots if s.step_ms)
-        cut = len(seen) // 20
-        return seen[-1 - cut] / seen[cut] if seen else 1.0
-
-
-def _calm(shot: Shot, usual: dict[bool, float]) -> float:
-    """ms per token, had the machine been calm."""
-    drift = shot.step_ms / usual[shot.drafting] if shot.step_ms else 1.0
-    return shot.ms / max(1, shot.tokens - 1) / drift
+    def swing(self, name: str) -> float:
+        """The slowest answer ÷ the fastest of a setting whose steps should all take the same."""
+        seen = [s.ms_per_token for s in self.shots if s.setting == name and s.ms_per_token]
+        return max(seen) / min(seen) if seen else 1.0
 
 
 @dataclass
 class Bench:
-    """Asks held-out `prompts` of one setting after the other. `kept`: a folder for the prompts'
-    state, so that each is evaluated once: only where no draft model needs it too."""
+    """Asks held-out `prompts`. `kept`: a folder for the prompts' state, so that each is
+    evaluated once: only where no draft model needs it too."""
 
     prompts: Sequence[str]
     tokens: int
-    log: Path
+    folder: Path
     kept: Path | None
     say: Callable[[str], None]
     found: Shots = field(default_factory=Shots)
     rounds: int = 0
+    _labs: dict[str, Lab] = field(default_factory=dict)
     _ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _saved: set[int] = field(default_factory=set)
 
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends all servers."""
+        with ExitStack() as all_of_them:
+            for lab in self._labs.values():
+                all_of_them.callback(lab.stop)
+        self._labs.clear()
+
     def round(self, settings: Sequence[Setting], asked: Sequence[int]) -> int:
-        """Each setting once, one server after the other, on the prompts numbered `asked`.
-        Returns the round's number."""
+        """Each setting answers the prompts numbered `asked`. Returns the round's number."""
         number, self.rounds = self.rounds, self.rounds + 1
-        for setting in settings:
-            try:
-                self._visit(setting, number, asked)
-            except EngineError as e:
-                self.say(f"{setting.name}: {e.message}")
+        up = [s for s in settings if self._started(s)]
+        for turn, i in enumerate(asked):
+            first = turn * len(up) // max(1, len(asked))
+            order = up[first:] + up[:first]
+            for setting in order if (turn + number) % 2 == 0 else order[::-1]:
+                self._answer(setting, number, i)
         return number
 
-    def _visit(self, setting: Setting, number: int, asked: Sequence[int]) -> None:
-        lab = Lab(setting.plan, self.log)
+    def _started(self, setting: Setting) -> bool:
+        if setting.name in self._labs:
+            return self._labs[setting.name].running is not None
+        lab = Lab(setting.plan, self.folder / f"server-{len(self._labs)}.log")
+        self._labs[setting.name] = lab
         try:
             client = lab.start(setting.speculation, lambda: None).client
-            plan = setting.plan
-            job = Job({**plan.workload.sampling, "seed": 7 + number}, self.tokens, False)
-            warm_up(client, job)
-            for i in asked:
-                question = self._question(client, i, plan.target.has_chat_template)
-                ready = self._restored(client, i, question, job, lab)
-                steps = _plain_steps(client, question, job, ready)
-                answer = ask(client, question, job, cache=True)
-                steps += _plain_steps(client, question, job, True)
-                if not setting.drafting:
-                    steps += [s.ms for s in answer.steps if not s.drafted]
-                key = (number, i)
-                shot = Shot(
-                    setting.name, setting.drafting, key, answer.ms, answer.tokens, tuple(steps)
-                )
-                self.found.shots.append(shot)
-                self.say(_line(setting.name, i, answer, shot.step_ms))
-        finally:
+            warm_up(client, Job(setting.plan.workload.sampling, self.tokens, False))
+        except EngineError as e:
+            self.say(f"{setting.name}: {e.message}")
             lab.stop()
+        return lab.running is not None
+
+    def _answer(self, setting: Setting, number: int, i: int) -> None:
+        running = self._labs[setting.name].running
+        if running is None:
+            return
+        client, plan = running.client, setting.plan
+        job = Job({**plan.workload.sampling, "seed": 7 + number}, self.tokens, False)
+        try:
+            question = self._question(client, i, plan.target.has_chat_template)
+            self._restore(running.plan.settings.url, client, i, question, job)
+            answer = ask(client, question, job, cache=True)
+        except EngineError as e:
+            self.say(f"{setting.name}: {e.message}")
+            self._labs[setting.name].stop()
+            return
+        self.found.shots.append(Shot(setting.name, (number, i), answer.ms_per_token, answer.tokens))
+        self.say(_line(setting.name, i, answer))
 
     def _question(self, client: Client, i: int, chat: bool) -> Question:
         if i not in self._ids:
@@ -159,33 +148,28 @@ class Bench:
             self._ids[i] = client.tokenize(client.render(prompt) if chat else prompt)
         return Question(self.prompts[i], self._ids[i])
 
-    def _restored(self, client: Client, i: int, question: Question, job: Job, lab: Lab) -> bool:
-        """Whether the server has the prompt in its cache, from an earlier server's file."""
-        if self.kept is None or lab.running is None:
-            return False
-        url = f"{lab.running.plan.settings.url}/slots/0"
+    def _restore(self, url: str, client: Client, i: int, question: Question, job: Job) -> None:
+        """Brings the prompt into the server's cache from another server's file, and writes that
+        where there is none."""
+        if self.kept is None:
+            return
         if i not in self._saved:
             ask(client, question, job, tokens=1)
             self._saved.add(i)
-            return _slot(url, "save", i)
-        return _slot(url, "restore", i)
+            _slot(url, "save", i)
+        else:
+            _slot(url, "restore", i)
 
 
-def _slot(url: str, action: str, i: int) -> bool:
+def _slot(url: str, action: str, i: int) -> None:
     body = {"filename": f"prompt-{i}"}
     with httpx.Client(trust_env=False, timeout=60) as http:
-        return http.post(url, params={"action": action}, json=body).status_code == 200
+        http.post(f"{url}/slots/0", params={"action": action}, json=body)
 
 
-def _plain_steps(client: Client, question: Question, job: Job, cached: bool) -> list[float]:
-    """ms of steps without a draft. `cached`: the server has the prompt in its cache already."""
-    answers = [ask(client, question, job, tokens=2, cache=cached or i > 0) for i in range(_SHORT)]
-    return [a.ms for a in answers if a.tokens == 2]
-
-
-def _line(name: str, i: int, answer: Answer, step: float) -> str:
+def _line(name: str, i: int, answer: Answer) -> str:
     accepted = f", {answer.accepted} of {answer.drafted} accepted" if answer.drafted else ""
     return (
         f"{name}, prompt {i} ({answer.prompt_tokens} evaluated): {answer.tokens} tokens at "
-        f"{answer.ms_per_token:.1f} ms, plain step {step:.1f}{accepted}"
+        f"{answer.ms_per_token:.1f} ms{accepted}"
     )

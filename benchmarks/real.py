@@ -2,7 +2,7 @@
 
 In each case the tuner runs as `serve` runs it, at its default budget and with nothing remembered.
 Then its choice, plain decoding and every setting of a grid answer held-out prompts
-(benchmarks/prompts) in turn, and once more its choice, plain and the best of the grid on other
+(benchmarks/prompts), each prompt one after the other, and once more its choice, plain and the best of the grid on other
 ones: the best of a noisy grid flatters itself, so "kept" counts these answers only. Prints one
 row for each case and repetition, what the goals say of them, then the grids.
 """
@@ -110,7 +110,7 @@ class Ground:
         self.bench = Bench(
             prompts=self._prompts(),
             tokens=self.size.tokens[self.case.draft == "none"],
-            log=self.folder / "grid.log",
+            folder=self.folder,
             kept=self.folder if self.case.draft == "none" else None,
             say=self.say,
         )
@@ -197,7 +197,8 @@ def rows(case: Case, size: Size, engine: str, models: ground.Models, repeat: int
             with ground.fresh_home(folder):
                 outcome, seconds = here.tune()
             say(f"tuner: {outcome.plan.choice.because or outcome.source} ({seconds:.0f} s)")
-            yield _row(here, number, outcome, seconds, grids, started + size.limit)
+            with here.bench:
+                yield _row(here, number, outcome, seconds, grids, started + size.limit)
 
 
 def _row(
@@ -209,7 +210,7 @@ def _row(
     tuned = _among(settings, spec)
     arms = settings if tuned in settings else [*settings, tuned]
     asked = here.turns(number)
-    grids.append(here.bench.round(arms if number % 2 == 0 else arms[::-1], asked[0]))
+    grids.append(here.bench.round(arms, asked[0]))
     ratio = here.bench.found.ratio
     gains = {s.name: ratio(s.name, _PLAIN, grids) for s in settings[1:]}
     best = max(settings[1:], key=lambda s: gains[s.name].value)
@@ -218,7 +219,7 @@ def _row(
     last = [s for s in arms if s in (settings[0], tuned, best)]
     finals = [here.bench.round(last, asked[1])] if len(last) > 1 else []
     if finals and time.monotonic() < until:
-        finals.append(here.bench.round(last[::-1], asked[2]))
+        finals.append(here.bench.round(last, asked[2]))
     defaults = [s for s in settings if s.default]
     default = max(defaults, key=lambda s: gains[s.name].value, default=settings[0])
     return Row(
@@ -234,7 +235,7 @@ def _row(
         loads=found.loads if found is not None else 0,
         load_s=found.plain.load_s if found is not None and found.plain is not None else 0.0,
         seconds=seconds,
-        swing=here.bench.found.swing,
+        swing=here.bench.found.swing(_PLAIN),
         grid={s.name: (gains[s.name], predicted(found, s.speculation)) for s in settings[1:]},
         reason=outcome.plan.choice.because or outcome.source,
         own=predicted(found, spec),

@@ -39,26 +39,27 @@ RIGHT = Row(
 
 
 def test_a_slow_minute_changes_no_ratio() -> None:
-    """Plain answers while the machine is twice as slow as when the draft's does."""
+    """The machine is twice as slow while the second prompt is answered."""
     shots = Shots(
         [
-            Shot("plain", False, (0, 0), ms=4000, tokens=41, steps=(100.0,)),
-            Shot("plain", False, (1, 0), ms=8000, tokens=41, steps=(200.0,)),
-            Shot("plain", False, (2, 0), ms=4000, tokens=41, steps=(100.0,)),
-            Shot("K=2", True, (0, 0), ms=2000, tokens=41, steps=(110.0,)),
-            Shot("K=2", True, (1, 0), ms=2000, tokens=41, steps=(110.0,)),
-            Shot("K=2", True, (3, 0), ms=9999, tokens=41, steps=(110.0,)),
+            Shot("plain", (0, 0), ms_per_token=100.0, tokens=41),
+            Shot("plain", (1, 0), ms_per_token=200.0, tokens=41),
+            Shot("plain", (2, 0), ms_per_token=100.0, tokens=41),
+            Shot("K=2", (0, 0), ms_per_token=50.0, tokens=41),
+            Shot("K=2", (1, 0), ms_per_token=100.0, tokens=41),
+            Shot("K=2", (3, 0), ms_per_token=999.0, tokens=41),
         ]
     )
     found = shots.ratio("K=2", "plain")
-    assert len(found) == 2  # only the rounds that both were in
-    assert found.value == pytest.approx(2.0)
+    assert found.logs == pytest.approx([math.log(2.0)] * 2)  # only the rounds that both were in
     assert shots.ratio("K=2", "plain", rounds=[1]).value == pytest.approx(2.0)
+    assert shots.swing("plain") == 2.0
 
 
 def test_answers_that_end_at_once_do_not_count() -> None:
-    long, short = (Shot("a", False, (0, i), 1000, n, (100.0,)) for i, n in ((0, 40), (1, 3)))
-    shots = Shots([long, short, *(replace(s, setting="b", ms=500) for s in (long, short))])
+    long, short = (Shot("a", (0, i), 25.0, n) for i, n in ((0, 40), (1, 3)))
+    faster = [replace(s, setting="b", ms_per_token=12.5) for s in (long, short)]
+    shots = Shots([long, short, *faster])
     assert len(shots.ratio("b", "a")) == 1
     assert shots.ratio("b", "a").value == pytest.approx(2.0)
 

@@ -54,12 +54,14 @@ class Progress(Protocol):
 @dataclass(frozen=True)
 class Plain:
     """What one server without speculation tells. `lost`: what this build does not tell, and what
-    follows."""
+    follows. `short`: the step of a request of two tokens ÷ one within an answer: the first after
+    a pause is often slower (caches, clocks, the graph that is built anew)."""
 
     measurement: Measurement
     costs: Costs
     lost: tuple[str, ...] = ()
     load_s: float = 0.0
+    short: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -105,13 +107,15 @@ class Prediction:
     """A setting that may win. `known`: its speed-up for each text it was predicted from, where
     the text itself had no say in choosing it; `steps`: what was taken for a step, by how many
     tokens it drafts, as a multiple of a plain one ({} = not kept). `own`: the draft's pass over
-    the token of a step without a draft, as a share of that step (None = not seen)."""
+    the token of a step without a draft, as a share of that step (None = not seen). `short`: as
+    Plain has it."""
 
     speculation: Speculation
     known: Ratios
     source: str
     steps: Mapping[int, float] = field(default_factory=dict)
     own: float | None = None
+    short: float = 1.0
 
     @property
     def speedup(self) -> Interval:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _LEAST_ERROR = 0.01  # of one prompt: timers and schedulers are never better
@@ -28,20 +28,25 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Speed-ups of some prompts: their logarithms, and how much each counts (tokens)."""
+    """Speed-ups of some prompts: their logarithms, and how much each counts (tokens). `shared`:
+    the standard error of what all of them have in common, as a logarithm: a prediction's costs,
+    which are wrong for all texts alike when they were measured in a bad moment."""
 
     logs: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
+    shared: float = 0.0
 
     def __add__(self, other: Ratios) -> Ratios:
-        return Ratios(self.logs + other.logs, self.weights + other.weights)
+        own, theirs = sum(self.weights), sum(other.weights)
+        shared = math.hypot(own * self.shared, theirs * other.shared) / ((own + theirs) or 1)
+        return Ratios(self.logs + other.logs, self.weights + other.weights, shared)
 
     def __len__(self) -> int:
         return len(self.logs)
 
     def shifted(self, by: float) -> Ratios:
         """All of them times exp(by)."""
-        return Ratios(tuple(x + by for x in self.logs), self.weights)
+        return replace(self, logs=tuple(x + by for x in self.logs))
 
     @property
     def mean(self) -> float:
@@ -69,7 +74,7 @@ class Ratios:
         m = self.mean
         spread = sum(w * w * (x - m) ** 2 for w, x in zip(self.weights, self.logs, strict=True))
         found = math.sqrt(spread / total**2 * n / (n - 1))
-        return max(found, _LEAST_ERROR / math.sqrt(n))
+        return math.hypot(max(found, _LEAST_ERROR / math.sqrt(n)), self.shared)
 
     def interval(self, comparisons: int = 1) -> Interval:
         """The 95 % interval, wider when it is one of several comparisons (Bonferroni)."""
@@ -84,6 +89,14 @@ class Ratios:
         if math.isinf(self.error):
             return 0.5
         return student_cdf((math.log(ratio) - self.mean) / self.error, self.freedom)
+
+
+def shrunk(r: Ratios) -> float:
+    """The ratio, moved towards 1 as far as chance may have made it (the positive part of James
+    and Stein's estimate, 1961); 1 for fewer than three."""
+    if len(r) < 3 or not r.mean:
+        return 1.0
+    return math.exp(r.mean * max(0.0, 1 - (r.error / r.mean) ** 2))
 
 
 def ratios(pairs: Sequence[tuple[float, float, float]]) -> Ratios:

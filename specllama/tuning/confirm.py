@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specllama.engine.client import Client
-from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Arm, Deep, Prediction, Served
 from specllama.tuning.concurrent import together
 from specllama.tuning.confidence import Ratios, ratios
@@ -28,6 +27,7 @@ from specllama.tuning.measure import (
     decoding,
     greedy_texts,
     measured,
+    short_steps,
     warm_up,
 )
 from specllama.tuning.run import Candidate, Run, own_pass
@@ -102,7 +102,7 @@ def confirm(
     base = _base(run)
     while True:
         job = run.job(run.left)
-        _one(run, client, spec, seen, job)
+        _one(run, client, prediction, seen, job)
         split = time_split(served.log())
         seen.own_ms = own_pass(candidate, split, seen.calm_ms, prediction.own)
         own = seen.ratios(base) + earlier
@@ -127,18 +127,19 @@ def confirm(
         split,
         cut=job.over and promising(pooled, own),
     )
-    return _more(run, client, arm, seen.own_ms, candidate.trained if candidate else 0)
+    trained = candidate.trained if candidate else 0
+    return _more(run, client, arm, prediction.short, seen.own_ms, trained)
 
 
 def _recalled(prediction: Prediction, own: Ratios, dearer: float | None, slots: int) -> Ratios:
     """What was predicted for the texts that chose the setting, moved to what this server shows:
     a cost that the prediction had wrong is wrong for all of them alike. `dearer`: by how much
-    it had."""
+    it had; that is seen here now, so what the costs of a prediction share counts no more."""
     # with several requests at once a step is another: the prediction was for one
     if len(own) < 2 or not len(prediction.known) or slots > 1:
         return Ratios()
     if dearer is not None:
-        return prediction.known.shifted(-dearer)
+        return replace(prediction.known.shifted(-dearer), shared=0.0)
     # only half of the difference: the other half may be these prompts' own
     off = own.mean - prediction.known.mean
     return prediction.known.shifted(min(0.0, off / 2))
@@ -156,32 +157,30 @@ def _base(run: Run) -> Callable[[int, float], float]:
     return lambda i, plain: rounds[i % len(rounds)] * plain / alone
 
 
-def _one(run: Run, client: Client, spec: Speculation, seen: _Seen, job: Job) -> None:
+def _one(run: Run, client: Client, prediction: Prediction, seen: _Seen, job: Job) -> None:
     """One answer, or a round of them, and the steps without a draft that go with it."""
+    short = prediction.short
     if run.task.slots > 1:
         questions = [run.next_question() for _ in range(run.task.slots)]
         seen.answers.append(together(client, questions, job))
-        seen.calm.append(_calm(client, questions[0], job))
+        seen.calm.append(_calm(client, questions[0], job, short))
         return
     question = run.next_question()
     answer = ask(client, question, job)
     seen.answers.append(answer)
     calm = [s for s in answer.steps if not s.drafted]
-    if spec.uses_draft or len(calm) < _CALM:
-        calm = _calm(client, question, job)
+    if prediction.speculation.uses_draft or len(calm) < _CALM:
+        calm = _calm(client, question, job, short)
     seen.calm.append(calm)
 
 
-def _calm(client: Client, question: Question, job: Job) -> list[Step]:
-    """Steps without a draft: requests of two tokens leave no room for one."""
-    steps: list[Step] = []
-    for _ in range(_SHORT):
-        got = ask(client, question, job, tokens=2, cache=bool(question.ids))
-        steps += got.steps or ([Step(0, 0, got.ms)] if got.tokens == 2 else [])
-    return [s for s in steps if not s.drafted]
+def _calm(client: Client, question: Question, job: Job, short: float) -> list[Step]:
+    """Steps without a draft as they would be within an answer (`short`, as Plain has it)."""
+    seen = short_steps(client, question, job, _SHORT)
+    return [replace(s, ms=s.ms / short) for s in seen]
 
 
-def _more(run: Run, client: Client, arm: Arm, own_ms: float, trained: int) -> Arm:
+def _more(run: Run, client: Client, arm: Arm, short: float, own_ms: float, trained: int) -> Arm:
     """What only `full` and probe look at, and each slot's acceptance where there are several."""
     task = run.task
     if task.slots > 1 and arm.measurement.drafted and run.left > 0:
@@ -193,7 +192,7 @@ def _more(run: Run, client: Client, arm: Arm, own_ms: float, trained: int) -> Ar
         ours = greedy_texts(client, run.greedy, run.job())
         same = sum(a == b for a, b in zip(ours, theirs, strict=False)) / len(theirs)
         arm = replace(arm, same_text=same)
-    return replace(arm, deep=_deep(run, client, own_ms, trained))
+    return replace(arm, deep=_deep(run, client, short, own_ms, trained))
 
 
 def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
@@ -208,7 +207,7 @@ def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
     return replace(arm, slots=found, measurement=m)
 
 
-def _deep(run: Run, client: Client, own_ms: float, trained: int) -> Deep | None:
+def _deep(run: Run, client: Client, short: float, own_ms: float, trained: int) -> Deep | None:
     """Acceptance and cost change with the depth of the context: the prompts one after the
     other, up to a quarter of the context or half of the time that is left, and one answer.
     Where the draft was trained on a shorter context (`trained`), behind its end when there is
@@ -226,7 +225,7 @@ def _deep(run: Run, client: Client, own_ms: float, trained: int) -> Deep | None:
     question = Question("", tuple(ids[-wanted:]))
     run.say(f"answering after {wanted:,} tokens")
     answer = ask(client, question, run.job())
-    calm = _calm(client, question, run.job())
+    calm = _calm(client, question, run.job(), short)
     if not calm or not answer.ms_per_token:
         return None
     plain = _mean(calm) - own_ms

@@ -54,6 +54,7 @@ def explore(run: Run) -> None:
             _predict_ngram(run, spec, run.plain)
     for candidate in run.task.candidates:
         _try_draft(run, candidate, run.plain)
+    run.predictions[:] = [replace(p, short=run.plain.short) for p in run.predictions]
 
 
 def _too_slow(run: Run, what: str) -> bool:

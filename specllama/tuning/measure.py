@@ -171,19 +171,34 @@ def measured(answers: Sequence[Answer], hybrid: bool = False) -> Measurement:
 
 
 def sample_lengths(
-    client: Client, question: Question, job: Job, lengths: Sequence[int], rounds: int
+    client: Client,
+    question: Question,
+    job: Job,
+    lengths: Sequence[int],
+    rounds: int,
+    least: int = 2,
 ) -> StepLog:
     """The steps of short requests, `rounds` times for each draft length, while there is time
-    (two rounds of all in any case: a length seen once has no cost). With ids the prompt is kept
+    (`least` rounds in any case: a length seen once has no cost). With ids the prompt is kept
     between them, so that each costs little more than its steps."""
     steps: list[Step] = []
     for turn, (i, k) in product(range(rounds), enumerate(lengths)):
-        if job.over and turn >= 2:
+        if job.over and turn >= least:
             break
         asked = question if question.ids else _varied(question, turn * len(lengths) + i)
         steps += ask(client, asked, job, tokens=k + 2, cache=bool(question.ids)).steps
         job.tick()
     return StepLog(tuple(steps))
+
+
+def short_steps(client: Client, question: Question, job: Job, times: int) -> list[Step]:
+    """Steps without a draft, whatever the server drafts: a request of two tokens leaves no room
+    for one. The prompt is in its cache, so that each costs little more than its step."""
+    steps: list[Step] = []
+    for _ in range(times):
+        got = ask(client, question, job, tokens=2, cache=bool(question.ids))
+        steps += got.steps or ([Step(0, 0, got.ms)] if got.tokens == 2 else [])
+    return [s for s in steps if not s.drafted]
 
 
 def greedy_texts(client: Client, questions: Sequence[Question], job: Job) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from specllama.engine.client import Client, Ids, Prompt
 from specllama.engine.errors import EngineError
 from specllama.tuning import concurrent
 from specllama.tuning.arms import Plain, Served
+from specllama.tuning.confidence import Ratios, ratios, shrunk
 from specllama.tuning.costs import verifying
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import (
@@ -21,6 +22,7 @@ from specllama.tuning.measure import (
     ask,
     greedy_texts,
     measured,
+    short_steps,
     warm_up,
 )
 from specllama.tuning.run import Run, Task
@@ -38,6 +40,7 @@ _FEW_ANSWERS, _FEW_TOKENS = 2, 16  # where only the plain step's time is of use
 _WITH_DRAFT = 17  # the largest batch where copies only come beside a draft
 _GREEDY = 2
 _FIRST_TOKENS, _FIRST_TRIES = 12, 4
+_SHORT = 4  # requests of two tokens after each answer
 
 
 def learn(run: Run, served: Served) -> Plain:
@@ -53,14 +56,16 @@ def learn(run: Run, served: Served) -> Plain:
             lost += ("cache_prompt: what verifying costs is learnt from launches with a draft",)
     run.ready(questions, first, _prompt_ms(samples, first))
     run.say("answering without speculation")
-    found = measured(_answers(run, client))
+    answers, short = _answers(run, client)
+    found = measured(answers)
     cost = found.cost if task.slots == 1 else measured(_alone(run, client, first)).cost
     if cost is None:
         raise TuningError("the answers are too short to show a speed", "Give other --prompts.")
     run.greedy = run.asked[:_GREEDY] if task.thorough else []
     greedy = greedy_texts(client, run.greedy, run.job())
     costs = verifying(samples, cost, task.output_share, task.slots)
-    return Plain(replace(found, greedy=greedy, missing=()), costs, lost, run.load_s)
+    found = replace(found, greedy=greedy, missing=())
+    return Plain(found, costs, lost, run.load_s, shrunk(short))
 
 
 def introduced(run: Run, client: Client) -> tuple[tuple[Question, ...], tuple[str, ...], Answer]:
@@ -150,9 +155,11 @@ def _prompt_ms(samples: dict[int, list[float]], first: Answer) -> float:
     return first.prompt_ms / max(1, first.prompt_tokens)
 
 
-def _answers(run: Run, client: Client) -> list[Answer]:
+def _answers(run: Run, client: Client) -> tuple[list[Answer], Ratios]:
     """Plain answers while there is time. Few where a draft follows, whose own launch tells
-    more, and nothing is to be replayed."""
+    more, and nothing is to be replayed. Beside each, where drafts follow, how much longer the
+    steps of short requests take than its own: those are how a server that drafts is asked for
+    plain steps."""
     task = run.task
     share = _ANSWERS_SHARE[not task.candidates]
     job = run.job(share * task.budget - run.spent)
@@ -162,16 +169,22 @@ def _answers(run: Run, client: Client) -> list[Answer]:
         job = replace(job, tokens=min(job.tokens, _FEW_TOKENS))
     if task.slots > 1:
         some = len(task.prompts) // (2 * task.slots)  # the rest is for what follows
-        return concurrent.rounds(run, client, job, max(_LEAST_ANSWERS, min(most, some)))
+        found = concurrent.rounds(run, client, job, max(_LEAST_ANSWERS, min(most, some)))
+        return found, Ratios()
     out: list[Answer] = []
+    beside: list[tuple[float, float, float]] = []
     shown = 0  # answers that show a speed: some end after a word
     while (len(out) < most and not (job.over and len(out) >= least)) or (
         shown < _FEW_ANSWERS and len(out) < _MOST_ANSWERS
     ):
-        out.append(plain_answer(client, run.next_question(), job))
+        question = run.next_question()
+        out.append(plain_answer(client, question, job))
         shown += out[-1].ms_per_token > 0
+        if task.candidates and question.ids:
+            steps = short_steps(client, question, job, _SHORT)
+            beside += [(s.ms, out[-1].ms_per_token, 1.0) for s in steps]
         run.say()
-    return out
+    return out, ratios(beside)
 
 
 def _alone(run: Run, client: Client, first: Answer) -> list[Answer]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from specllama.engine.settings import NgramSizes
@@ -67,6 +67,7 @@ def draft_rows(trial: Trial) -> dict[int, Ratios]:
         out[k] = Ratios(
             tuple(math.log(tau * trial.plain.ms / cost.ms) for tau in taus),
             tuple(float(log.tokens) for log in logs),
+            math.hypot(cost.error / cost.ms, trial.plain.error / trial.plain.ms),
         )
     return out
 
@@ -147,7 +148,7 @@ def choose(rows: Mapping[S, Ratios], near: Callable[[S], Sequence[S]]) -> tuple[
     if len(texts) < 2:
         return best, rows[best]
     logs = tuple(rows[_best(rows, beside, i)].logs[i] for i in texts)
-    return best, Ratios(logs, rows[best].weights)
+    return best, replace(rows[best], logs=logs)
 
 
 def _best(rows: Mapping[S, Ratios], beside: Mapping[S, Sequence[S]], without: int | None) -> S:
@@ -163,7 +164,7 @@ def _best(rows: Mapping[S, Ratios], beside: Mapping[S, Sequence[S]], without: in
 def _worth(r: Ratios, without: int | None) -> float:
     if without is not None:
         left = [i for i in range(len(r)) if i != without]
-        r = Ratios(tuple(r.logs[i] for i in left), tuple(r.weights[i] for i in left))
+        r = Ratios(tuple(r.logs[i] for i in left), tuple(r.weights[i] for i in left), r.shared)
     return cautious(r)
 
 

@@ -158,6 +158,7 @@ def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
                 "known": asdict(p.known),
                 "source": p.source,
                 "own": p.own,
+                "short": p.short,
             }
             for p in best
         ],
@@ -257,6 +258,7 @@ def _earlier(data: Mapping[str, Any] | None) -> Earlier:
                 _ratios(p["known"]),
                 str(p["source"]),
                 own=_share(p.get("own")),
+                short=_short(p.get("short", 1.0)),
             )
             for p in data["predictions"]
         ),
@@ -283,13 +285,23 @@ def _share(value: Any) -> float | None:
     return share
 
 
+def _short(value: Any) -> float:
+    short = float(value)
+    if not 0.1 < short < 10:
+        raise ValueError("no ratio of steps")
+    return short
+
+
 def _ratios(data: Mapping[str, Any]) -> Ratios:
     logs, weights = (tuple(float(x) for x in data[k]) for k in ("logs", "weights"))
     if len(logs) != len(weights):
         raise ValueError("logs and weights")
     if not all(abs(x) < _MOST_LOG for x in logs) or not all(0 < w < inf for w in weights):
         raise ValueError("no speed-ups")
-    return Ratios(logs, weights)
+    shared = float(data.get("shared", 0.0))
+    if not 0 <= shared < _MOST_LOG:
+        raise ValueError("no error")
+    return Ratios(logs, weights, shared)
 
 
 def _spec(data: Mapping[str, Any]) -> Speculation:

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Served, Trial
-from specllama.tuning.measure import Answer, ask, measured, sample_lengths, warm_up
+from specllama.tuning.measure import Answer, Measurement, ask, measured, sample_lengths, warm_up
 from specllama.tuning.predict import draft_rows
 from specllama.tuning.run import Candidate, Run, own_pass
-from specllama.tuning.speedup import Cost, StepLog
+from specllama.tuning.speedup import StepLog
 from specllama.tuning.statistics import time_split
 
-_ROUNDS = 4  # short requests for each length
+# Short requests for each length, and then for the few that come out best: what one step costs
+# varies by a tenth on a shared machine.
+_ROUNDS, _MORE_ROUNDS, _BEST = 2, 6, 3
 # Of what is left of the budget; the rest is for the confirmation, which decides.
 _ANSWERS_SHARE, _LENGTHS_SHARE = 0.3, 0.12
 _LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between are often seen by the way
@@ -34,22 +36,32 @@ def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> T
         run.say()
     found = measured(answers, task.hybrid)
     wanted = [k for k in task.lengths or _LENGTHS if k < spec.n_max]
-    lengths = dict.fromkeys([0, *wanted, spec.n_max])
+    lengths = list(dict.fromkeys([0, *wanted, spec.n_max]))
     share = run.job(_LENGTHS_SHARE * left)
-    steps = sample_lengths(client, run.asked[-1], share, list(lengths), _ROUNDS)
-    split = time_split(served.log())
-    zero = StepLog(found.log.steps + steps.steps).cost(0) or _plain(run)
+    steps = sample_lengths(client, run.asked[-1], share, lengths, _ROUNDS)
+    trial = _trial(run, served, candidate, spec, found, steps)
+    best = sorted(trial.curve, key=lambda k: -trial.curve[k].value)[:_BEST]
+    more = sample_lengths(client, run.asked[-1], share, [0, *sorted(best)], _MORE_ROUNDS, least=0)
+    return _trial(run, served, candidate, spec, found, StepLog(steps.steps + more.steps))
+
+
+def _trial(
+    run: Run,
+    served: Served,
+    candidate: Candidate,
+    spec: Speculation,
+    found: Measurement,
+    lengths: StepLog,
+) -> Trial:
+    """What answers and short requests say together."""
+    assert run.plain is not None
+    split, plain, asked = time_split(served.log()), run.plain, run.task.lengths
+    zero = StepLog(found.log.steps + lengths.steps).cost(0) or plain.costs.plain
+    zero = replace(zero, ms=zero.ms / plain.short)
     own = own_pass(candidate, split, zero.ms)
     # a step without a draft also takes the draft over the new token (process() in
     # common/speculative.cpp), which plain decoding does not
-    trial = Trial(spec, found, steps, own, replace(zero, ms=zero.ms - own), split=split)
+    trial = Trial(spec, found, lengths, own, replace(zero, ms=zero.ms - own), split=split)
     rows = draft_rows(trial)
-    asked = [k for k in rows if len(rows[k]) and (not task.lengths or k in task.lengths)]
-    curve = {k: rows[k].interval() for k in asked}
+    curve = {k: r.interval() for k, r in rows.items() if len(r) and (not asked or k in asked)}
     return replace(trial, curve=curve)
-
-
-def _plain(run: Run) -> Cost:
-    """A plain step by the plain server, where this one shows none."""
-    assert run.plain is not None
-    return run.plain.costs.plain
