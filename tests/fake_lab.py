@@ -57,7 +57,8 @@ class Script:
     which an answer ends by itself.
 
     Time: `noise` of each step; `spread`: how much the cost of drafting steps differs between
-    prompts (standard deviation of its logarithm); `drift`, `weather`: how much slower
+    prompts (standard deviation of its logarithm); `first`: how much slower the first step of an
+    answer is than the others; `drift`, `weather`: how much slower
     everything is, by launches and by seconds so far; `load_s`.
 
     `dies`: the server does not start; `dies_at`: it ends at a request. What the build tells:
@@ -79,6 +80,7 @@ class Script:
     text: Callable[[Request], str] = field(default=lambda request: "word")
     noise: float = 0.0
     spread: float = 0.0
+    first: float = 1.0
     drift: Callable[[int], float] = field(default=lambda launch: 1.0)
     weather: Callable[[float], float] = field(default=lambda seconds: 1.0)
     load_s: Callable[[Speculation | None], float] = field(default=lambda spec: 0.0)
@@ -285,7 +287,8 @@ class FakeClient:
             if copy and self._rule is not None:
                 self._rule.accept(kept)
             cost, own = self._cost(d, bool(copy), together)
-            ms += cost * slow * (factor if d else 1.0) * max(0.2, rng.gauss(1, s.noise))
+            again = s.first if n == 1 else 1.0
+            ms += cost * slow * again * (factor if d else 1.0) * max(0.2, rng.gauss(1, s.noise))
             self._count(self._method if copy else self._draft, own * slow, d, kept)
             n, drafted, accepted = n + kept + 1, drafted + d, accepted + kept
             yield min(n, len(answer)), ms, drafted, accepted

@@ -19,6 +19,7 @@ from specllama.tuning.confidence import (
     Interval,
     Ratios,
     ratios,
+    shrunk,
     student_cdf,
     student_quantile,
 )
@@ -219,6 +220,21 @@ def test_a_draft_that_is_worth_an_eighth_is_found() -> None:
     assert 5 <= sum(confirmed) / len(confirmed) <= 8
     served = [REAL[t.best.speculation.n_max] for t in found if t.best]
     assert sum(served) / len(served) > 1.09, "and at one of its best lengths"
+
+
+def test_an_error_that_all_share_does_not_shrink_with_their_number() -> None:
+    many = Ratios((0.05, 0.06) * 50, (1.0,) * 100)
+    unsure = replace(many, shared=0.05)
+    assert many.chance_below(1.0) < 1e-6
+    assert unsure.chance_below(1.0) == pytest.approx(0.136, abs=0.01)  # 0.055 at 0.05
+    assert (unsure + many).error == pytest.approx(0.025, rel=0.01), "half of it counts"
+    assert unsure.shifted(1.0).shared == 0.05
+
+
+@pytest.mark.parametrize(("logs", "wanted"), [((0.1, -0.09, 0.05), 1.0), ((0.1, 0.11, 0.09), 1.1)])
+def test_what_may_be_chance_is_shrunk_away(logs: tuple[float, ...], wanted: float) -> None:
+    assert shrunk(Ratios(logs, (1.0,) * 3)) == pytest.approx(wanted, abs=0.01)
+    assert shrunk(Ratios(logs[:2], (1.0,) * 2)) == 1.0
 
 
 def test_copies_that_bring_nothing_seldom_come_out_as_a_gain() -> None:

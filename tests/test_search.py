@@ -471,6 +471,19 @@ def test_a_machine_that_is_slow_for_a_while_hides_no_gain(seed: int) -> None:
     assert best_k(t) in (1, 2, 3)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_slow_first_step_flatters_no_draft(seed: int) -> None:
+    """Seen: the step of a request of two tokens takes a tenth longer than those of an answer, and
+    it stands for the plain step beside a server that drafts."""
+    waking = Script(lambda b: 10 + 7.5 * (b - 1), accept=lambda r: 0.65, first=1.15, noise=0.02)
+    t, _ = tuned(waking, task(Candidate(DRAFT, longest=1), force=True), seed)
+    assert t.plain is not None
+    assert t.plain.short == pytest.approx(1.15, rel=0.03)
+    (arm,) = t.arms
+    assert arm.plain_ms == pytest.approx(10, rel=0.04)
+    assert arm.own.value == pytest.approx(1.65 / 1.75, rel=0.05), "not 1.08x"
+
+
 def test_repeated_prompts_do_not_flatter() -> None:
     """A prompt seen before is drafted ten times too well (issues 10455, 26100)."""
     script = Script(smooth, accept=lambda r: 0.99 if r.seen else 0.3)
