@@ -29,9 +29,9 @@ class Fields:
                 f"Known{f' in [{self.table}]' if self.table else ''}: {', '.join(sorted(known))}",
             )
 
-    def inner(self, name: str) -> Fields:
-        """One of its tables."""
-        value = self._get(name, "a table", None)
+    def inner(self, name: str, needed: bool = True) -> Fields:
+        """One of its tables; empty where it is left out and not `needed`."""
+        value = self._get(name, "a table", None if needed else {})
         if not isinstance(value, dict):
             raise self._wrong(name, value, "a table")
         return Fields(self.file, value, name)
@@ -49,8 +49,14 @@ class Fields:
             raise self._wrong(name, value, "true or false")
         return value
 
-    def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float:
-        value = self._get(name, allowed := f"a number{_range(least, most)}", None)
+    def number(
+        self,
+        name: str,
+        least: float = -math.inf,
+        most: float = math.inf,
+        default: float | None = None,
+    ) -> float:
+        value = self._get(name, allowed := f"a number{_range(least, most)}", default)
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not good or not math.isfinite(value) or not least <= value <= most:
             raise self._wrong(name, value, allowed)

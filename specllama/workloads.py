@@ -26,7 +26,8 @@ METHODS = (
     "draft-mtp draft-simple draft-eagle3 draft-dflash draft-dspark "
     "ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache"
 ).split()
-_KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "answer")
+_KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "answer", "acceptance")
+WARN_UNDER, OFF_UNDER = 0.5, 0.4
 ANSWER = 192  # tokens: from there on, an answer's steps repeat what was seen
 MOST_ANSWER = 100_000  # tokens; beyond that is a slip
 MOST_NGRAM = 1024  # tokens: llama.cpp's own limit for its sizes
@@ -36,7 +37,8 @@ MOST_NGRAM = 1024  # tokens: llama.cpp's own limit for its sizes
 class Workload:
     """One profile, or a mix of several. `methods` in the order they are tried; `sampling`: what
     a request says besides its prompt; `n_max` tokens per draft; `answer`: the most tokens of an
-    answer that is measured. `mixed`: of a mix, what is the first one's, in words."""
+    answer that is measured; `warn_under`, `off_under`: α of real requests that is doubtful, and
+    under which a draft is better switched off. `mixed`: of a mix, what is the first one's, in words."""
 
     name: str
     title: str
@@ -48,6 +50,8 @@ class Workload:
     prompts: tuple[Prompt, ...]
     answer: int = ANSWER
     mixed: str = ""
+    warn_under: float = WARN_UNDER
+    off_under: float = OFF_UNDER
 
 
 def own_dir() -> Path:
@@ -96,6 +100,8 @@ def mix(each: Sequence[Workload]) -> Workload:
         p_min=first.p_min,
         prompts=prompts,
         answer=max(w.answer for w in each),
+        warn_under=first.warn_under,
+        off_under=first.off_under,
         mixed=f"their prompts in turn; {said}, K={first.n_max} and n-grams of {first.ngram.n} and "
         f"{first.ngram.m} tokens, to begin with, are those of {first.name}",
     )
@@ -111,6 +117,9 @@ def _load(name: str) -> Workload:
     ngram, draft = fields.inner("ngram"), fields.inner("draft")
     ngram.only(("n", "m", "min_hits"))
     draft.only(("n_max", "p_min"))
+    acceptance = fields.inner("acceptance", needed=False)
+    acceptance.only(("warn", "off"))
+    warn = acceptance.number("warn", 0, 1, default=WARN_UNDER)
     return Workload(
         name=name,
         title=fields.text("title"),
@@ -125,6 +134,8 @@ def _load(name: str) -> Workload:
         p_min=draft.number("p_min", 0, 1),
         prompts=prompts,
         answer=fields.whole("answer", 1, MOST_ANSWER, default=ANSWER),
+        warn_under=warn,
+        off_under=acceptance.number("off", 0, warn, default=min(warn, OFF_UNDER)),
     )
 
 

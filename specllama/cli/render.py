@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from specllama.cli.shown import shown
@@ -138,15 +139,25 @@ class Bar:
 
 
 class ServeReport:
-    """Tells a user of `serve` what happens. `extra` goes into its JSON object."""
+    """Tells a user of `serve` what happens. `extra` goes into its JSON object; `events`: what
+    happens later is a line of JSON too."""
 
-    def __init__(self, printer: Printer, extra: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, printer: Printer, extra: dict[str, Any] | None = None, events: bool = False
+    ) -> None:
         self._out = printer
         self._extra = extra or {}
+        self._events = events
         self._restarts = 0
 
     def say(self, text: str) -> None:
         self._out.say(text, style="yellow")
+        self._happened("note", {"text": text})
+
+    def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
+        """Something that happened while it served."""
+        self._out.say(f"{kind}: {text}")
+        self._happened(kind, {"text": text, **data})
 
     def busy(self, text: str) -> AbstractContextManager[None]:
         return self._out.busy(text)
@@ -156,11 +167,17 @@ class ServeReport:
             self._out.say(line, style)
         if self._restarts:
             self._out.say("serving again")
+            self._happened("serving again", ready_data(ready))
         elif self._out.as_json:
-            self._out.json(
-                {**ready_data(ready), **self._extra}
-            )  # last: who reads it has everything
+            first = {"event": "ready"} if self._events else {}
+            # last: who reads it has everything
+            self._out.json({**first, **ready_data(ready), **self._extra})
         self._restarts += 1
+
+    def _happened(self, kind: str, data: Mapping[str, Any]) -> None:
+        if self._events:
+            when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            self._out.json({"event": kind, "when": when, **data})
 
 
 def _draft_name(plan: Plan, path: Path) -> str:

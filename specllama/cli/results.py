@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from specllama.tuning.results import Result
+    from specllama.tuning.step_times import StepTimes
+    from specllama.watching.traffic import Traffic
 
 
 def register(app: typer.Typer) -> None:
@@ -31,11 +33,12 @@ def results(
     from specllama.cli.render import Printer
     from specllama.tuning.results import all_results
     from specllama.tuning.results import clear as forget
+    from specllama.watching import traffic
 
     no_passthrough(ctx.obj or (), "results")
     printer = Printer()
     if clear:
-        count = forget(model)
+        count = forget(model) + traffic.clear(model)
         if as_json:
             printer.json({"cleared": count})
         else:
@@ -43,17 +46,64 @@ def results(
         return
     wanted = str(model.absolute()) if model is not None else None
     found = [r for r in all_results() if wanted in (None, r.target)]
+    seen = [t for t in traffic.all_traffic() if wanted in (None, t.about.target)]
     if as_json:
-        printer.json({"results": [data(r) for r in found]})
+        real = [traffic_data(t, found) for t in seen]
+        printer.json({"results": [data(r) for r in found], "real_requests": real})
         return
-    if not found:
+    if not found and not seen:
         what = f"of {model} " if model is not None else ""
         printer.say(f"nothing {what}was measured yet: `specllama probe MODEL`, or `serve`, does it")
         return
-    printer.table(_table(found))
+    if found:
+        printer.table(_table(found))
     for r in found:
         if r.speculation is None:
             printer.say(f"off      {Path(r.target).name}, {r.workload}: {r.reason}")
+    for line in traffic_lines(seen, found):
+        printer.say(line)
+
+
+def traffic_lines(seen: Sequence[Traffic], known: Sequence[Result]) -> Iterator[str]:
+    """What real requests showed, a line for each setting that served them."""
+    from specllama.watching.verdict import Verdict, sentence
+
+    for t in seen:
+        for s in t.settings:
+            if s.counts.alpha is not None:
+                name = f"{Path(t.about.target).name}, {t.about.workload}, {s.label}"
+                said = sentence(s.picture(_times(t, known)), Verdict(), adaptive=True)
+                yield f"real     {name}: real requests: {said}"
+
+
+def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
+    from specllama.watching.figures import picture_data
+
+    times = _times(t, known)
+    return {
+        "target": t.about.target,
+        "workload": t.about.workload,
+        "since": t.since,
+        "days": t.days,
+        "settings": [
+            {"speculation": s.label, "when": s.when, **picture_data(s.picture(times))}
+            for s in t.settings
+        ],
+    }
+
+
+def _times(t: Traffic, known: Sequence[Result]) -> StepTimes | None:
+    """What its steps take: measured in idle moments, else by tuning."""
+    from specllama.tuning.arms import way
+
+    if t.times is not None:
+        return t.times
+    for r in known:
+        spec = r.speculation or (r.tried.speculation if r.tried else None)
+        about = (r.target, r.workload) == (t.about.target, t.about.workload)
+        if about and spec is not None and way(spec) == t.about.way:
+            return r.times
+    return None
 
 
 def data(r: Result) -> dict[str, Any]:

@@ -107,8 +107,21 @@ def serve(
         bool, typer.Option("--strict", help="End with exit code 3 when speculation is off.")
     ] = False,
     dry_run: DryRun = False,
+    idle_probes: Annotated[
+        bool,
+        typer.Option(
+            "--idle-probes/--no-idle-probes",
+            help="Where nothing was measured: time short requests of our own while nobody asks.",
+        ),
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when ready.")
+    ] = False,
+    json_events: Annotated[
+        bool,
+        typer.Option(
+            "--json-events", help="As --json, and one line of JSON for whatever happens later."
+        ),
     ] = False,
 ) -> None:
     """Serve MODEL with a draft that fits it, and check that it really drafts."""
@@ -124,7 +137,7 @@ def serve(
     from specllama.prompts import read_prompts
     from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run
-    from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, tuned_plan
+    from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, measured_of, tuned_plan
     from specllama.stop import Stopped
 
     if log is not None and os.path.isdir(log):
@@ -136,6 +149,7 @@ def serve(
         model=Path(model), host=host, port=port, context=context, parallel=parallel, api_key=api_key
     )
     wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
+    as_json = as_json or json_events
     printer = Printer(as_json)
     theirs = ctx.obj or ()
     settings, plan = resolved(printer, model, settings, wish, theirs, llama_server, not dry_run)
@@ -164,9 +178,10 @@ def serve(
             outcome = tuned_plan(plan, wanted, path, progress)
         for line in tuning_lines(outcome):
             printer.say(line)
-        report = ServeReport(printer, tuning_data(outcome))
+        report = ServeReport(printer, tuning_data(outcome), json_events)
         known = outcome.source in ("cached", "measured")
-        run(outcome.plan, path, report, strict, known, outcome.running)
+        measured = measured_of(outcome)
+        run(outcome.plan, path, report, strict, known, outcome.running, measured, idle_probes)
     except Stopped as e:  # before it served
         if e.by_hand:
             raise

@@ -23,9 +23,11 @@ from specllama.planning.theirs import sizes
 from specllama.planning.ways import Way, ways
 from specllama.planning.wish import Wish
 from specllama.tuning import results
+from specllama.tuning.arms import way
 from specllama.tuning.ngrams import MOST_COPIED
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Candidate, Task
+from specllama.watching.traffic import About
 
 # Arguments and variables that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
@@ -195,17 +197,32 @@ def subject(
     """What a result of measuring these ways is about: what was asked, not what fits of it at
     the moment."""
     files = [*plan.target.shards]
-    for way in kept:
-        files += way.draft.shards if way.draft is not None else ()
-    build = results.stamp([plan.engine.identity])
+    for w in kept:
+        files += w.draft.shards if w.draft is not None else ()
     return Subject(
         target=str(plan.target.path.absolute()),
         workload=plan.workload.name,
         files=results.stamp(files),
         asked=tuple(_asked(plan, scope, prompts)),
-        engine=f"{plan.engine.label} {plan.capabilities.label} {build[0][1:] if build else ()}",
-        devices=tuple(_devices(plan)),
+        engine=engine_of(plan),
+        devices=tuple(devices(plan)),
         prompts="yours" if prompts else "profile",
+    )
+
+
+def about_of(plan: Plan) -> About | None:
+    """What traffic of this plan is kept as; None when it does not speculate."""
+    spec = plan.settings.speculation
+    if spec is None:
+        return None
+    files = results.stamp([*plan.target.shards, *([spec.draft] if spec.draft else [])])
+    return About(
+        target=str(plan.target.path.absolute()),
+        workload=plan.workload.name,
+        way=way(spec),
+        files=files,
+        engine=engine_of(plan),
+        devices=tuple(devices(plan)),
     )
 
 
@@ -235,7 +252,14 @@ def _asked(plan: Plan, scope: Scope, prompts: Sequence[Prompt]) -> Iterator[str]
     yield hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _devices(plan: Plan) -> Iterator[str]:
+def engine_of(plan: Plan) -> str:
+    """The engine with its build and file: times of another do not hold."""
+    build = results.stamp([plan.engine.identity])
+    return f"{plan.engine.label} {plan.capabilities.label} {build[0][1:] if build else ()}"
+
+
+def devices(plan: Plan) -> Iterator[str]:
+    """What it runs on, by name."""
     gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
     yield from (f"{g.name} {g.label}" for g in gpus)
     if any(g.name.startswith("CUDA") for g in gpus) and (version := driver()):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +14,7 @@ from specllama.engine.exits import Exit, explain
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
 from specllama.serving.launch import Launch, Progress, ended_hint, launch
+from specllama.serving.real_requests import Following, Listener, Measured
 from specllama.serving.verify import Engagement, verify
 from specllama.stop import Stopped, stop_on_signals
 
@@ -28,7 +31,7 @@ class Ready:
     engagement: Engagement
 
 
-class Report(Progress, Protocol):
+class Report(Progress, Listener, Protocol):
     """Where events go."""
 
     def ready(self, ready: Ready) -> None:
@@ -42,11 +45,14 @@ def serve(
     strict: bool = False,
     known: bool = False,
     running: Launch | None = None,
+    measured: Measured | None = None,
+    idle_probes: bool = True,
 ) -> None:
     """Runs until the user stops it (returns), or raises the error that ended it; Stopped
     when that was before it served.
     `known`: these settings were measured before, so that a brief check is enough. `running`:
-    the plan's server, when it is up already.
+    the plan's server, when it is up already. `measured`: what was measured of the plan's settings;
+    `idle_probes`: they may be measured in idle moments where nothing was.
 
     Raises StrictError when speculation is off and `strict`; EngineError when the
     server does not start or keeps crashing.
@@ -56,17 +62,30 @@ def serve(
             running.stop()
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     with stop_on_signals():
-        _serve(plan, log, report, strict, known, running)
+        follow = partial(_follow, plan, measured or Measured(), idle_probes)
+        _serve(plan, log, report, strict, known, running, follow)
+
+
+def _follow(plan: Plan, measured: Measured, idle_probes: bool, up: Launch) -> Following:
+    """`measured` is about the settings of `plan`; after a crash others may run."""
+    same = up.plan.settings.speculation == plan.settings.speculation
+    return Following(up, measured if same else Measured(), idle_probes)
 
 
 def _serve(
-    plan: Plan, log: Path, report: Report, strict: bool, known: bool, up: Launch | None
+    plan: Plan,
+    log: Path,
+    report: Report,
+    strict: bool,
+    known: bool,
+    up: Launch | None,
+    follow: Callable[[Launch], Following],
 ) -> None:
     quick, served = 0, False
     try:
         while True:
             running, up = up or launch(plan, log, report), None
-            answered = time.monotonic()
+            answered, following = time.monotonic(), None
             try:
                 with report.busy("checking that it drafts …"):
                     engagement = check(running, known)
@@ -74,9 +93,12 @@ def _serve(
                     _must_gain(engagement)
                 if running.server.exit_code() is None:
                     served = True
+                    following = follow(running)
                     report.ready(Ready(running, engagement))
-                why = _wait_for_exit(running)
+                why = _wait_for_exit(running, following, report)
             finally:
+                if following is not None:
+                    following.close()
                 running.stop()
             lived = time.monotonic() - answered
             quick = quick + 1 if lived < QUICK_S else 1
@@ -102,9 +124,11 @@ def _must_gain(e: Engagement) -> None:
         raise StrictError(f"speculation is on, but {e.only_costs}", e.remedy)
 
 
-def _wait_for_exit(running: Launch) -> Exit:
+def _wait_for_exit(running: Launch, following: Following | None, report: Report) -> Exit:
     while (code := running.server.exit_code()) is None:
         running.server.output.trim()
+        if following is not None:
+            following.tick(report)
         time.sleep(_POLL_S)
     return explain(code, running.server.log_text(), running.plan.engine.embedded)
 

@@ -11,14 +11,17 @@ from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan
 from specllama.serving.lab import Lab
 from specllama.serving.launch import Launch, LaunchFailed, observe
+from specllama.serving.prior import prediction, served_as_shown
+from specllama.serving.real_requests import Measured
 from specllama.serving.scope import Scope, held, own_types, subject, task, worth
 from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, OPEN, Progress, Tuned
+from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, Tuned
 from specllama.tuning.errors import TuningError
 from specllama.tuning.results import Result, Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Earlier, Interrupted, tune
+from specllama.tuning.step_times import step_times
 
 _FEW_PROMPTS = 5
 
@@ -67,7 +70,9 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
     told, doubts, about = quick_task(plan, wanted)
     known, stale = results.find(about)
     if known is not None and not stale and _answers(known, wanted):
-        return Outcome(_applied(plan, known), "cached", (_cached_line(known),), result=known)
+        scope, measured = held(plan, wanted.scope), _applied(plan, known)
+        served, more = served_as_shown(plan, measured, scope, known.times)
+        return Outcome(served, "cached", (_cached_line(known), *more), result=known)
     if not told.candidates and not told.ngrams:
         because = "; ".join(doubts)
         return Outcome(plan.without_speculation(because), "none", doubts)
@@ -77,9 +82,13 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
     if known is not None and not stale and going_on:  # open, or its server crashed
         notes += tuple(_open_lines(known))
         earlier = known.earlier
+    prior = None
+    if going_on:
+        prior, more = prediction(plan, held(plan, wanted.scope))
+        notes += more
     lab = Lab(plan, log, final=True)
     try:
-        out = _searched(plan, told, lab, progress, earlier, notes)
+        out = _searched(plan, told, lab, progress, earlier, prior, notes)
         if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
             results.store(about, out.tuned)
         if wanted.force and out.tuned is not None and out.tuned.best is None:
@@ -99,11 +108,12 @@ def _searched(
     lab: Lab,
     progress: Progress,
     earlier: Earlier | None,
+    prior: Prediction | None,
     notes: Sequence[str],
 ) -> Outcome:
     try:
         with stop_on_signals(INTERRUPT):
-            found = tune(lab, told, progress, earlier)
+            found = tune(lab, told, progress, earlier, prior)
     except Interrupted as e:
         if e.partial.arms:  # what was refuted is not served
             return Outcome(_by(plan, e.partial), "skipped", (*notes, "skipped"), e.partial)
@@ -199,3 +209,21 @@ def _open_lines(known: Result) -> Sequence[str]:
         return [f"on {results.moment(known.when)} {known.reason}: tried again"]
     going = "goes on from" if known.earlier.predictions else "starts again after"
     return [f"{going} what was left open on {results.moment(known.when)} ({known.texts} prompts)"]
+
+
+def measured_of(outcome: Outcome) -> Measured:
+    """What a tuning run, or an earlier one, measured of what is served."""
+    spec = outcome.plan.settings.speculation
+    if outcome.tuned is not None:
+        best = outcome.tuned.best
+        same = best is not None and best.speculation == spec
+        return Measured(
+            step_times(outcome.tuned),
+            best.measurement.alpha if same and best is not None else None,
+            best.speedup.value if same and best is not None else None,
+        )
+    if (known := outcome.result) is None:
+        return Measured()
+    tried = known.tried if known.tried and known.tried.speculation == spec else None
+    value = known.speedup[0] if known.speedup and tried is not None else None
+    return Measured(known.times, tried.alpha if tried is not None else None, value)

@@ -129,7 +129,7 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "state": tuned.state,
         "prompts": subject.prompts,
         "texts": len(shown.pooled) if shown is not None else 0,
-        "speculation": _spec_data(best.speculation) if best is not None else None,
+        "speculation": spec_data(best.speculation) if best is not None else None,
         "reason": tuned.reason,
         "speedup": [s.value, s.low, s.high] if s is not None else None,
         "slower": shown.slower if shown is not None else None,
@@ -154,7 +154,7 @@ def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
     return {
         "predictions": [
             {
-                "speculation": _spec_data(p.speculation),
+                "speculation": spec_data(p.speculation),
                 "known": asdict(p.known),
                 "source": p.source,
                 "own": p.own,
@@ -173,7 +173,7 @@ def _tried_data(arm: Arm) -> dict[str, Any] | None:
     if m.alpha is None or tokens <= m.accepted:
         return None
     per_step = tokens / (tokens - m.accepted)
-    spec = _spec_data(arm.speculation)
+    spec = spec_data(arm.speculation)
     return {"speculation": spec, "alpha": m.alpha, "tokens_per_step": per_step}
 
 
@@ -209,7 +209,8 @@ def _folder() -> Path:
     return cache_dir() / "tuning"
 
 
-def _spec_data(s: Speculation) -> dict[str, Any]:
+def spec_data(s: Speculation) -> dict[str, Any]:
+    """Settings as they are kept; read_spec reads them, or raises what a damaged file makes it."""
     return {**asdict(s), "draft": str(s.draft) if s.draft else None}
 
 
@@ -223,7 +224,7 @@ def _read(path: Path) -> Result | None:
         return Result(
             target=str(data["target"]),
             workload=str(data["workload"]),
-            speculation=_spec(data["speculation"]) if data["speculation"] else None,
+            speculation=read_spec(data["speculation"]) if data["speculation"] else None,
             reason=str(data["reason"]),
             speedup=(ends[0], ends[1], ends[2]) if speedup else None,
             slower=_maybe(data["slower"]),
@@ -254,7 +255,7 @@ def _earlier(data: Mapping[str, Any] | None) -> Earlier:
     return Earlier(
         tuple(
             Prediction(
-                _spec(p["speculation"]),
+                read_spec(p["speculation"]),
                 _ratios(p["known"]),
                 str(p["source"]),
                 own=_share(p.get("own")),
@@ -273,7 +274,7 @@ def _tried(data: Mapping[str, Any] | None) -> Tried | None:
     alpha, per_step = float(data["alpha"]), float(data["tokens_per_step"])
     if not (0 <= alpha <= 1 <= per_step < inf):
         raise ValueError("no acceptance")
-    return Tried(_spec(data["speculation"]), alpha, per_step)
+    return Tried(read_spec(data["speculation"]), alpha, per_step)
 
 
 def _share(value: Any) -> float | None:
@@ -304,7 +305,7 @@ def _ratios(data: Mapping[str, Any]) -> Ratios:
     return Ratios(logs, weights, shared)
 
 
-def _spec(data: Mapping[str, Any]) -> Speculation:
+def read_spec(data: Mapping[str, Any]) -> Speculation:
     ngram = data["ngram"]
     return Speculation(
         methods=tuple(str(m) for m in data["methods"]),

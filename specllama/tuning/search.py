@@ -61,9 +61,16 @@ class Earlier:
     used: int = 0
 
 
-def tune(lab: Lab, task: Task, progress: Progress, earlier: Earlier | None = None) -> Tuned:
+def tune(
+    lab: Lab,
+    task: Task,
+    progress: Progress,
+    earlier: Earlier | None = None,
+    prior: Prediction | None = None,
+) -> Tuned:
     """The fastest way, or off. The last server started is left running: the caller stops it,
-    or goes on with it when it is the one that the answer wants.
+    or goes on with it when it is the one that the answer wants. `prior`: what real requests
+    predict; it is confirmed before anything else is looked at.
 
     Raises TuningError when not even the plain server can be measured; Interrupted on Ctrl-C,
     with what was learnt (KeyboardInterrupt itself when that is nothing).
@@ -71,6 +78,12 @@ def tune(lab: Lab, task: Task, progress: Progress, earlier: Earlier | None = Non
     run = Run(lab, task, progress)
     known = earlier or Earlier()
     try:
+        if prior is not None and task.slots == 1:
+            run.predictions.append(prior)
+            _confirm_best(run, known)
+            if run.cut or any(wins(a) for a in run.arms):
+                return _answered(run)
+            run.predictions.clear()  # it has been: what else there is
         # with several slots the plain server's speed is not seen on another
         if known.predictions and task.slots == 1:
             run.predictions += known.predictions

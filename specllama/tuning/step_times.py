@@ -4,9 +4,10 @@ requests follows from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from statistics import median
 from typing import Any
 
 from specllama.tuning.arms import Tuned, way
@@ -38,6 +39,18 @@ class StepTimes:
             return known[above]
         share = (drafted - below) / (above - below)
         return known[below] + share * (known[above] - known[below])
+
+
+def never_less(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """The middle of the times by how many tokens are drafted, where a longer draft never takes
+    less: those that seem to are taken together (pool adjacent violators)."""
+    pools: list[tuple[list[int], list[float]]] = []
+    for k in sorted(samples):
+        pools.append(([k], list(samples[k])))
+        while len(pools) > 1 and median(pools[-2][1]) > median(pools[-1][1]):
+            ks, times = pools.pop()
+            pools[-1] = (pools[-1][0] + ks, pools[-1][1] + times)
+    return {k: median(times) for ks, times in pools for k in ks}
 
 
 def step_times(tuned: Tuned) -> StepTimes | None:

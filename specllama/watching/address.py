@@ -9,9 +9,12 @@ import httpx
 from specllama.errors import UsageError
 
 
-def client(url: str, api_key: str | None, timeout: float) -> tuple[str, httpx.Client]:
-    """(the address without /v1, a client for it). `api_key` goes into the header only. Proxies
-    of the environment are honoured, but for a server on this machine.
+def client(
+    url: str, api_key: str | None, timeout: float, own: bool = False
+) -> tuple[str, httpx.Client]:
+    """(the address without /v1, a client for it). `api_key` goes into the header only; `timeout`
+    in seconds. Proxies of the environment are honoured, but for a server on this machine. `own`:
+    a server of ours, whose certificate may name another host than 127.0.0.1.
 
     Raises UsageError for what is no URL, and for a proxy that is none.
     """
@@ -21,9 +24,9 @@ def client(url: str, api_key: str | None, timeout: float) -> tuple[str, httpx.Cl
         at = httpx.URL(base)
         if at.scheme not in ("http", "https") or not at.host or not (at.port or 1) < 2**16:
             raise ValueError("not an address of HTTP")
-        proxies = not on_this_machine(at.host)
+        proxies = not own and not on_this_machine(at.host)
         return base, httpx.Client(
-            base_url=base, headers=headers, timeout=timeout, trust_env=proxies
+            base_url=base, headers=headers, timeout=timeout, trust_env=proxies, verify=not own
         )
     except (httpx.InvalidURL, ValueError) as e:  # ValueError: a proxy's scheme
         raise UsageError(

@@ -1,5 +1,5 @@
 """Following one server while it serves: looks every few seconds, keeps what real requests showed,
-and says when the picture changes.
+and tells when the picture changes.
 """
 
 from __future__ import annotations
@@ -9,32 +9,43 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specllama.engine.settings import Speculation
+from specllama.errors import SpecllamaError
 from specllama.tuning.step_times import StepTimes
-from specllama.watching.counters import Counts, Snapshot
-from specllama.watching.errors import WatchingError
+from specllama.watching import traffic
+from specllama.watching.counters import NOTHING, Counts, Snapshot
 from specllama.watching.history import History
 from specllama.watching.picture import Picture, Samples, picture
 from specllama.watching.reader import Reader
+from specllama.watching.traffic import About, longest
+from specllama.watching.verdict import Thresholds, Turns, Verdict
 
 LOOK_S = 3.0
-RECENT_S = 300.0
+RECENT_S = 300.0  # what is judged: a change of traffic shows within minutes
+_KEEP_S = 60.0  # between two times that it is written
 
 
 @dataclass
 class Follower:
     """One server that serves `speculation`. `times`: what its steps take, None where nothing
-    was measured; `tick` is called often, and looks when it is time."""
+    was measured; `about`: what the traffic is kept as (None = it is not kept). `tick` is called
+    often, and looks when it is time."""
 
     reader: Reader
     speculation: Speculation | None
-    times: StepTimes | None
+    times: StepTimes | None = None
+    about: About | None = None
+    limits: Thresholds = field(default_factory=Thresholds)
     clock: Callable[[], float] = time.monotonic
     history: History = field(default_factory=History)
-    samples: Samples = field(init=False)
     _next: float = 0.0
+    _kept: float = 0.0
+    _unkept: Counts = NOTHING
 
     def __post_init__(self) -> None:
-        self.samples = Samples(self.times)
+        self._samples, self._fresh = Samples(self.times), Samples(self.times)
+        self._turns = Turns(self.limits)
+        self._kept = self.clock()
+        self._measured: StepTimes | None = None
 
     def tick(self) -> Counts | None:
         """What is new since the last look; None between looks, and where the server did not
@@ -48,10 +59,29 @@ class Follower:
         """Looks now."""
         try:
             new = self.history.add(self.reader.read())
-        except WatchingError:
+        except SpecllamaError:
             return None
-        self.samples.add(new)
+        self._samples.add(new)
+        self._fresh.add(new)
+        self._unkept += new
+        if self.clock() - self._kept >= _KEEP_S:
+            self.keep()
         return new
+
+    def ours(self) -> None:
+        """What was counted since the last look was asked by us: it is no traffic."""
+        try:
+            self.history.skip(self.reader.read())
+        except SpecllamaError:
+            pass
+
+    def timed(self, times: StepTimes) -> None:
+        """Steps have been timed now; what was counted before is judged by it too."""
+        self.times = self._measured = times
+        self._samples, self._fresh = Samples(times), Samples(times)
+        for new in self.history.recent(RECENT_S):
+            self._samples.add(new)
+            self._fresh.add(new)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -61,7 +91,7 @@ class Follower:
     @property
     def picture(self) -> Picture:
         """Of all requests since the server was followed."""
-        return picture(self.history.total, self.samples.ratios, self.times, self.longest)
+        return picture(self.history.total, self._samples.ratios, self.times, self.longest)
 
     @property
     def recent(self) -> Picture:
@@ -77,10 +107,31 @@ class Follower:
 
     @property
     def longest(self) -> int | None:
-        """The K that runs, where drafts are as long as K says: a draft alone, without p_min."""
-        s = self.speculation
-        alone = s is not None and s.uses_draft and not s.uses_ngram and not s.p_min
-        return s.n_max if s is not None and alone else None
+        """The K that runs, where drafts are as long as it says."""
+        return longest(self.speculation)
+
+    def turned(self) -> Verdict | None:
+        """What the last minutes come to, when that is another than what was told before. To be
+        asked once after each look that brought something."""
+        return self._turns.now if self._turns.see(self.recent) else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What holds, as it was told last."""
+        return self._turns.now
+
+    def keep(self) -> None:
+        """Writes what is new since the last time."""
+        self._kept = self.clock()
+        if self.about is None or self.speculation is None:
+            return
+        if not self._unkept.drafted and self._measured is None:
+            return
+        fresh, self._fresh = self._fresh, Samples(self.times)
+        traffic.add(self.about, self.speculation, self._unkept, fresh.ratios, self._measured)
+        self._unkept, self._measured = NOTHING, None
 
     def close(self) -> None:
+        """Keeps the rest, and lets the server go."""
+        self.keep()
         self.reader.close()

@@ -54,11 +54,13 @@ class Picture:
 
     @property
     def better(self) -> int | None:
-        """A shorter K that is expected to be so much faster that it is worth a change."""
+        """A shorter K that is expected to be so much faster that it is worth a change, and
+        faster than plain decoding."""
         best, running = self.best, max(self.by_length, default=None)
         if best is None or running is None or not self.enough:
             return None
-        return best if self.by_length[best] >= BETTER * self.by_length[running] else None
+        least = max(1.0, BETTER * self.by_length[running])
+        return best if self.by_length[best] >= least else None
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from specllama.errors import UsageError
+from specllama.errors import SpecllamaError, UsageError
 from specllama.watching.address import client
 from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot, parse
 from specllama.watching.engines import ENGINES, LLAMA_CPP
@@ -43,12 +43,18 @@ class _Where:
 
 class Reader:
     """Reads one server. `model`: of a router, or of several engines' labels; `slots`: they may
-    be asked too, which keeps a server awake. Raises UsageError for what is no URL."""
+    be asked too, which keeps a server awake; `own`: it is one that we started. Raises UsageError
+    for what is no URL."""
 
     def __init__(
-        self, url: str, api_key: str | None = None, model: str = "", slots: bool = False
+        self,
+        url: str,
+        api_key: str | None = None,
+        model: str = "",
+        slots: bool = False,
+        own: bool = False,
     ) -> None:
-        self.url, self._http = client(url, api_key, _TIMEOUT_S)
+        self.url, self._http = client(url, api_key, _TIMEOUT_S, own)
         self._model, self._slots = model, slots
         self._where: _Where | None = None
         self._router: bool | None = None
@@ -78,6 +84,13 @@ class Reader:
             )
         missing = ("it has no /metrics: acceptance cannot be read (start it with --metrics)",)
         return Snapshot(LLAMA_CPP, time.monotonic(), NOTHING, _busy(slots), slots, missing=missing)
+
+    def idle(self) -> bool:
+        """Whether it is known that nothing is being answered just now. Never raises."""
+        try:
+            return self.read().idle
+        except SpecllamaError:
+            return False
 
     @property
     def model(self) -> str:

@@ -1,0 +1,83 @@
+"""What steps take, measured in idle moments of a server that already serves: requests of a few
+tokens, none of which is longer than a draft.
+
+A request of k + 2 tokens leaves room for one step of k drafted tokens (server-context.cpp), one of
+2 tokens for a plain step. What a user sends meanwhile waits for one such request at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specllama.engine.client import Client
+from specllama.engine.errors import EngineError
+from specllama.planning.plan import Plan
+from specllama.planning.ways import ways
+from specllama.tuning.measure import Job, Question, ask
+from specllama.tuning.speedup import Step
+from specllama.tuning.step_times import StepTimes, never_less
+from specllama.watching.traffic import longest
+
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+_ROUNDS = 5
+_PROMPT_TOKENS = 48
+_MOMENT_S = 10.0  # of one idle moment; the rest is for the next
+
+
+@dataclass
+class IdleProbes:
+    """The short requests that are still to be made of one server."""
+
+    client: Client
+    plan: Plan
+    _steps: list[Step] = field(default_factory=list)
+    _waiting: list[int] = field(init=False)
+    _question: Question | None = None
+
+    def __post_init__(self) -> None:
+        k = longest(self.plan.settings.speculation) or 0
+        lengths = [0, *(x for x in _LENGTHS if x < k), *([k] if k else [])]
+        # the plain step first, then the length that runs: they matter most
+        self._waiting = sorted(lengths * _ROUNDS, key=lambda x: (x not in (0, k), x))
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting
+
+    def go_on(self, idle: Callable[[], bool]) -> StepTimes | None:
+        """Goes on while nobody asks; what steps take, once all is known. One that the server
+        does not answer is not asked again."""
+        until = time.monotonic() + _MOMENT_S
+        while self._waiting and time.monotonic() < until and idle():
+            k = self._waiting.pop(0)
+            try:
+                answer = ask(self.client, self._asked(), self._job(), tokens=k + 2, cache=True)
+            except EngineError:
+                self._waiting.clear()
+                return None
+            self._steps += answer.steps
+        return self._times() if self.done else None
+
+    def _asked(self) -> Question:
+        if self._question is None:
+            prompt = next((p for p in self.plan.workload.prompts if isinstance(p, str)), "Hello.")
+            ids = self.client.tokenize(prompt)[:_PROMPT_TOKENS]
+            self._question = Question(prompt, ids)
+        return self._question
+
+    def _job(self) -> Job:
+        return Job(self.plan.workload.sampling, 2, chat=False)
+
+    def _times(self) -> StepTimes | None:
+        seen: dict[int, list[float]] = {}
+        for step in self._steps:
+            seen.setdefault(step.drafted, []).append(step.ms)
+        found = never_less({k: times for k, times in seen.items() if len(times) > 1})
+        if 0 not in found:
+            return None
+        # a step without a draft also takes the draft over the token: by its bytes
+        spec = self.plan.settings.speculation
+        own = next((w.cost for w in ways(self.plan) if w.speculation == spec), 0.0)
+        return StepTimes(found[0] / (1 + own), found)

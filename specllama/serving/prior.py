@@ -1,0 +1,125 @@
+"""What real requests showed at earlier starts, for the next one: it comes before what the
+profile's prompts say, once there is enough of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log
+
+from specllama.engine.command import check_methods
+from specllama.engine.settings import Speculation
+from specllama.planning.plan import Plan
+from specllama.planning.ways import Way, ways
+from specllama.serving.scope import Scope, about_of, devices, engine_of
+from specllama.tuning import results
+from specllama.tuning.arms import Prediction
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.judge import sure_enough
+from specllama.tuning.step_times import StepTimes
+from specllama.watching import traffic
+from specllama.watching.picture import Picture
+from specllama.watching.traffic import Seen, Traffic
+from specllama.watching.verdict import Verdict, sentence
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What real requests showed of the setting last served, and the setting that follows: K as
+    they want it, None = speculation off."""
+
+    seen: Seen
+    picture: Picture
+    wanted: Speculation | None
+
+    @property
+    def line(self) -> str:
+        said = f"real requests come first: {sentence(self.picture, Verdict(), adaptive=True)}"
+        if self.wanted is None:
+            sure = ">99%" if (p := self.picture.slower or 0.0) > 0.99 else f"{p:.0%}"
+            return f"{said}; off: {sure} chance that it is slower than plain decoding"
+        k = self.wanted.n_max
+        if k != self.seen.speculation.n_max:
+            return f"{said}; K={k} would be about {self.picture.by_length[k]:.2f}x, so it is taken"
+        return said
+
+
+def served_as_shown(
+    plan: Plan, measured: Plan, scope: Scope, times: StepTimes | None
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan as real requests want it, and what a user is told of them. `measured`: the plan
+    as prompts were measured, `times` what steps of its way took then. K that the user fixed
+    stays."""
+    if measured.settings.speculation is None:
+        return _after_all(plan, measured, scope)
+    plan = measured
+    about = about_of(plan)
+    kept = traffic.find(about) if about is not None else None
+    shown = _shown(kept, scope, times) if kept is not None else None
+    if shown is None:
+        return plan, ()
+    because = shown.line
+    if shown.wanted is None:
+        return plan.without_speculation(because), (because,)
+    own = plan.settings.speculation
+    if own is None or scope.lengths or shown.wanted.n_max == own.n_max or not own.uses_draft:
+        return plan, (because,)
+    return plan.speculating(replace(own, n_max=shown.wanted.n_max), because), (because,)
+
+
+def _after_all(plan: Plan, off: Plan, scope: Scope) -> tuple[Plan, tuple[str, ...]]:
+    """Off by the prompts that were measured; on where real requests were surely faster with it."""
+    found, lines = prediction(plan, scope)
+    if found is None or not sure_enough(found.known, found.known):
+        return off, ()
+    return plan.speculating(found.speculation, lines[0]), lines
+
+
+def prediction(plan: Plan, scope: Scope) -> tuple[Prediction | None, tuple[str, ...]]:
+    """What real requests predict for a search: the first setting that it confirms. None where
+    there is too little, where it was slower, or where its way is none of the plan's now."""
+    target, files = str(plan.target.path.absolute()), results.stamp(plan.target.shards)
+    possible = ways(plan)
+    for kept in traffic.of(target, plan.workload.name, files):
+        way = _way(plan, kept.last.speculation, possible, scope)
+        here = (kept.about.engine, kept.about.devices) == (engine_of(plan), tuple(devices(plan)))
+        shown = _shown(kept, scope, kept.times if here else None)
+        if way is None or shown is None or shown.wanted is None:
+            continue
+        known = _moved(shown) if here else Ratios()
+        own = way.cost / (1 + way.cost)
+        source = f"real requests, {shown.picture.counts.drafted or 0:,.0f} drafted tokens"
+        return Prediction(shown.wanted, known, source, own=own), (shown.line,)
+    return None, ()
+
+
+def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> Shown | None:
+    """None where too little was seen."""
+    seen = kept.last
+    found = seen.picture(times or kept.times)
+    if not found.enough or found.counts.alpha is None:
+        return None
+    better = found.better if not scope.lengths else None
+    if found.surely_slower and not better:
+        return Shown(seen, found, None)
+    spec = replace(seen.speculation, n_max=better) if better else seen.speculation
+    return Shown(seen, found, spec)
+
+
+def _moved(shown: Shown) -> Ratios:
+    """The speed-ups that were seen, as they would be at the K that is wanted."""
+    k, ran = shown.wanted.n_max if shown.wanted else 0, shown.seen.speculation.n_max
+    at = shown.picture.by_length
+    return shown.seen.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
+
+
+def _way(plan: Plan, s: Speculation, possible: tuple[Way, ...], scope: Scope) -> Way | None:
+    """The plan's way that such a setting is; None where it cannot be one."""
+    if scope.named or scope.lengths or check_methods(plan.capabilities, s.methods):
+        return None
+    if not s.uses_draft:
+        return Way(s, None, s.n_max, 0.0)
+    drafting = [m for m in s.methods if m.startswith("draft-")]
+    same = (w for w in possible if w.speculation.draft == s.draft)
+    fit = (w for w in same if set(drafting) <= set(w.speculation.methods))
+    return next((w for w in fit if s.n_max <= w.longest), None)

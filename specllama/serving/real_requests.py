@@ -1,0 +1,127 @@
+"""Real requests while `serve` serves: followed by the server's own counters, kept for the next
+start, and told when what they come to changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from specllama.engine.keys import first
+from specllama.serving.idle import IdleProbes
+from specllama.serving.launch import Launch
+from specllama.serving.scope import about_of, own_types
+from specllama.tuning.step_times import StepTimes
+from specllama.watching import running, traffic
+from specllama.watching.counters import Counts
+from specllama.watching.figures import picture_data, verdict_data
+from specllama.watching.follow import Follower
+from specllama.watching.reader import Reader
+from specllama.watching.running import Running
+from specllama.watching.verdict import Thresholds, sentence
+
+_IDLE_LOOKS = 2  # in a row, before a request of ours is sent
+_SMALL_CACHE = 512  # tokens of a conversation that may be evaluated again
+
+
+class Listener(Protocol):
+    """Told what happens while it serves."""
+
+    def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
+        """One line for a user, and the same as data."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of the settings that are served, None where it was not. `times` of
+    steps; the rest is what real requests are compared with."""
+
+    times: StepTimes | None = None
+    alpha: float | None = None
+    speedup: float | None = None
+
+
+class Following:
+    """One server that serves, followed from when a user was told of it until it is stopped.
+    `probes`: it may be measured in idle moments when nothing is known of its speed."""
+
+    def __init__(self, up: Launch, measured: Measured, probes: bool = True) -> None:
+        plan = up.plan
+        spec = None if own_types(plan) else plan.settings.speculation
+        about = about_of(plan) if spec is not None else None
+        before = traffic.find(about) if about is not None else None
+        times = measured.times or (before.times if before is not None else None)
+        settings = plan.settings
+        # slots keep a server awake that may sleep
+        awake = plan.user.value("--sleep-idle-seconds") is None
+        reader = Reader(
+            settings.url, first(settings.api_key) if settings.api_key else None, own=True
+        )
+        limits = Thresholds(plan.workload.warn_under, plan.workload.off_under)
+        self.follower = Follower(reader, spec, times, about, limits)
+        self._up, self._idle_looks, self._awake = up, 0, awake
+        self._aged = spec is not None
+        self._probes = IdleProbes(up.client, plan) if probes and times is None and spec else None
+        self._file = running.announce(
+            Running(
+                url=settings.url,
+                model=str(plan.target.path),
+                workload=plan.workload.name,
+                speculation=spec,
+                times=times,
+                alpha=measured.alpha,
+                speedup=measured.speedup,
+                limits=limits,
+                slots=awake,
+            )
+        )
+        self.follower.look()
+
+    def tick(self, listener: Listener) -> None:
+        """To be called often: looks when it is time. Never raises."""
+        new = self.follower.tick()
+        if new is None:
+            return
+        if new.tokens and (v := self.follower.turned()) is not None:
+            p = self.follower.recent
+            listener.event("real requests", sentence(p, v), {**picture_data(p), **verdict_data(v)})
+        if new.tokens and not self._aged:  # without speculation nothing is added to what was seen
+            self._aged = True
+            traffic.another_day(
+                str(self._up.plan.target.path.absolute()), self._up.plan.workload.name
+            )
+        self._probe(new)
+
+    def close(self) -> None:
+        """A last look, while the server still answers."""
+        self._file.unlink(missing_ok=True)
+        self.follower.look()
+        self.follower.close()
+
+    def _probe(self, new: Counts) -> None:
+        """Measures what steps take, when nobody asks and nothing of worth is lost by it."""
+        last = self.follower.snapshot
+        quiet = last is not None and last.idle and not new.tokens
+        self._idle_looks = self._idle_looks + 1 if quiet else 0
+        if self._probes is None or self._idle_looks < _IDLE_LOOKS or not self._cheap():
+            return
+        times = self._probes.go_on(self._idle)
+        if times is not None:
+            self.follower.timed(times)
+        self.follower.ours()
+        if self._probes.done:
+            self._probes = None
+
+    def _idle(self) -> bool:
+        return self.follower.reader.idle()
+
+    def _cheap(self) -> bool:
+        """Whether no long conversation would have to be evaluated again: its cache goes into
+        the prompt cache in RAM (--cache-ram), or there is none."""
+        plan = self._up.plan
+        if plan.capabilities.find("--cache-ram") and plan.user.value("--cache-ram") != "0":
+            return True
+        slots = self._up.client.slots() if self._awake else None
+        known = [s.get("n_prompt_tokens") for s in slots or ()]
+        return all(n is None or (isinstance(n, int) and n <= _SMALL_CACHE) for n in known)

@@ -1,0 +1,30 @@
+"""A picture of real requests as data, the same wherever it is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specllama.watching.picture import Picture
+from specllama.watching.verdict import Verdict
+
+
+def picture_data(p: Picture) -> dict[str, Any]:
+    """The figures of a picture, as JSON has them."""
+    c = p.counts
+    return {
+        "alpha": c.alpha,
+        "tau": c.tau,
+        "acceptance_by_position": list(c.acceptance),
+        "drafted": c.drafted,
+        "accepted": c.accepted,
+        "tokens": c.tokens,
+        "tokens_per_second": c.tokens_per_second,
+        "speedup": p.speedup,
+        "chance_slower": p.slower,
+        "speedup_by_length": {str(k): x for k, x in p.by_length.items()},
+    }
+
+
+def verdict_data(v: Verdict) -> dict[str, Any]:
+    """What it comes to."""
+    return {"verdict": v.kind, "better_n_max": v.better}

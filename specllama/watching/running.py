@@ -1,0 +1,129 @@
+"""The `specllama serve`s of this user that run now: one small file each, which a crash may leave
+behind and anybody may delete. No keys are in it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from specllama.engine.settings import Speculation
+from specllama.storage import cache_dir, keep, kept
+from specllama.tuning.results import read_spec, spec_data
+from specllama.tuning.step_times import StepTimes, read_times, times_data
+from specllama.watching.verdict import Thresholds
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Running:
+    """What one `serve` serves, and what was measured of it when it was tuned: `times` of its
+    steps, `alpha` and `speedup` (None = not measured). `slots`: they may be asked for, since
+    the server never sleeps."""
+
+    url: str
+    model: str
+    workload: str
+    speculation: Speculation | None = None
+    times: StepTimes | None = None
+    alpha: float | None = None
+    speedup: float | None = None
+    limits: Thresholds = field(default_factory=Thresholds)
+    slots: bool = False
+    pid: int = 0
+    since: float = 0.0
+
+
+def announce(running: Running) -> Path:
+    """Writes down that this process serves; the file is to be removed at its end."""
+    path = _folder() / f"{os.getpid()}.json"
+    keep(path, _data(running))
+    return path
+
+
+def all_running() -> tuple[Running, ...]:
+    """Those whose process is alive, the last started first. Files of others are removed."""
+    found = []
+    for path in _folder().glob("*.json"):
+        data = kept(path)
+        running = _read(data)
+        if running is not None and _alive(data):
+            found.append(running)
+        elif _dead(data):
+            path.unlink(missing_ok=True)
+    return tuple(sorted(found, key=lambda r: -r.since))
+
+
+def at(url: str) -> Running | None:
+    """The `serve` of this user behind an address, if it is one."""
+    base = url.rstrip("/").removesuffix("/v1").replace("//localhost:", "//127.0.0.1:")
+    return next((r for r in all_running() if r.url == base), None)
+
+
+def _folder() -> Path:
+    return cache_dir() / "running"
+
+
+def _data(r: Running) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "pid": os.getpid(),
+        "process": psutil.Process().create_time(),  # another may get its number
+        "since": time.time(),
+        "url": r.url,
+        "model": r.model,
+        "workload": r.workload,
+        "speculation": spec_data(r.speculation) if r.speculation is not None else None,
+        "times": times_data(r.times),
+        "alpha": r.alpha,
+        "speedup": r.speedup,
+        "warn": r.limits.warn,
+        "off": r.limits.off,
+        "slots": r.slots,
+    }
+
+
+def _read(data: Any) -> Running | None:
+    try:
+        if data is None or data["version"] != _VERSION:
+            return None
+        return Running(
+            url=str(data["url"]),
+            model=str(data["model"]),
+            workload=str(data["workload"]),
+            speculation=read_spec(data["speculation"]) if data["speculation"] else None,
+            times=read_times(data["times"]),
+            alpha=_maybe(data["alpha"]),
+            speedup=_maybe(data["speedup"]),
+            limits=Thresholds(float(data["warn"]), float(data["off"])),
+            slots=data["slots"] is True,
+            pid=int(data["pid"]),
+            since=float(data["since"]),
+        )
+    except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _maybe(x: Any) -> float | None:
+    return None if x is None else float(x)
+
+
+def _alive(data: Mapping[str, Any]) -> bool:
+    try:
+        process = psutil.Process(int(data["pid"]))
+        same = abs(process.create_time() - float(data["process"])) < 2
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, LookupError, ValueError, TypeError, OverflowError):
+        return False
+
+
+def _dead(data: Any) -> bool:
+    """Whether a file is ours and its process is gone: one of a later version is left alone."""
+    return isinstance(data, dict) and data.get("version") == _VERSION and not _alive(data)

@@ -1,0 +1,277 @@
+"""What real requests showed, on disk: one small file per model, way of drafting and workload.
+
+Only counts and times are kept, nothing of what was asked or answered. They lose half of their
+weight in a week of use: seven days on which there were requests, however far apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from specllama.engine.settings import Speculation
+from specllama.storage import cache_dir, keep, kept
+from specllama.tuning.arms import label, way
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.results import read_spec, spec_data
+from specllama.tuning.step_times import StepTimes, read_times, times_data
+from specllama.watching.counters import NOTHING, Counts
+from specllama.watching.picture import Picture, picture
+
+_VERSION = 1
+_HALF_LIFE_DAYS = 7  # of use
+_MOST_SETTINGS = 4  # draft lengths or n-gram sizes that are kept
+_MOST_SAMPLES = 40  # speed-ups of parts of the traffic, each
+_LEAST_WEIGHT = 1.0  # tokens: what has aged below it is gone
+_MOST_LOG = 20.0
+
+
+@dataclass(frozen=True)
+class About:
+    """What was served: a model and how it drafts, for a workload. `files`: path, size and time
+    of each; `engine` and `devices` make times stale, not counts."""
+
+    target: str
+    workload: str
+    way: str
+    files: tuple[tuple[str, int, int], ...]
+    engine: str = ""
+    devices: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        data = [self.workload, self.way, self.files]
+        return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One setting's counts, and the speed-ups of parts of its traffic. `when`: the last time."""
+
+    speculation: Speculation
+    counts: Counts = NOTHING
+    ratios: Ratios = field(default_factory=Ratios)
+    when: float = 0.0
+
+    @property
+    def label(self) -> str:
+        return label(self.speculation)
+
+    def picture(self, times: StepTimes | None) -> Picture:
+        return picture(self.counts, self.ratios, times, longest(self.speculation))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is kept of one model, way and workload: settings, the one last served first; `since`:
+    the first request; `days` of use; `times`: measured in idle moments, None = not."""
+
+    about: About
+    settings: tuple[Seen, ...]
+    since: float
+    days: int
+    day: str
+    times: StepTimes | None = None
+    file: Path = Path()
+
+    @property
+    def last(self) -> Seen:
+        return self.settings[0]
+
+
+def longest(s: Speculation | None) -> int | None:
+    """The K of a way whose drafts are as long as K says: a draft alone, without p_min."""
+    if s is None or not s.uses_draft or s.uses_ngram or s.p_min:
+        return None
+    return s.n_max
+
+
+def add(
+    about: About,
+    speculation: Speculation,
+    new: Counts,
+    ratios: Ratios,
+    times: StepTimes | None = None,
+    now: float | None = None,
+) -> None:
+    """Keeps what was counted since the last time. A home that cannot be written costs the next
+    start what it would have learnt."""
+    now = time.time() if now is None else now
+    before = find(about)
+    day = _day(now)
+    old = before.settings if before is not None else ()
+    if before is not None and before.day != day:
+        old = tuple(_aged(s) for s in old)
+    if before is not None and not _same_machine(before.about, about):
+        old = tuple(replace(s, ratios=Ratios()) for s in old)
+    mine = next((s for s in old if s.speculation == speculation), Seen(speculation))
+    mine = Seen(speculation, mine.counts + new, _recent(mine.ratios + ratios), now)
+    rest = [s for s in old if s.speculation != speculation and _weight(s) >= _LEAST_WEIGHT]
+    if times is None and before is not None and _same_machine(before.about, about):
+        times = before.times
+    traffic = Traffic(
+        about,
+        (mine, *sorted(rest, key=lambda s: -s.when))[:_MOST_SETTINGS],
+        before.since if before is not None else now,
+        (before.days if before is not None else 0) + (before is None or before.day != day),
+        day,
+        times,
+    )
+    keep(_folder() / f"{about.key}.json", _data(traffic))
+
+
+def another_day(target: str, workload: str, now: float | None = None) -> None:
+    """A day on which a model was used without speculation: what was seen of it ages too, so
+    that what once lost is tried again some day."""
+    day = _day(time.time() if now is None else now)
+    for t in all_traffic():
+        if (t.about.target, t.about.workload) == (target, workload) and t.day != day:
+            aged = tuple(_aged(s) for s in t.settings)
+            keep(t.file, _data(replace(t, settings=aged, day=day, days=t.days + 1)))
+
+
+def find(about: About) -> Traffic | None:
+    """What real requests showed of exactly this; times only of this engine and these devices."""
+    found = _read(_folder() / f"{about.key}.json")
+    if found is not None and not _same_machine(found.about, about):
+        return replace(found, times=None)
+    return found
+
+
+def of(target: str, workload: str, files: Sequence[tuple[str, int, int]]) -> tuple[Traffic, ...]:
+    """All ways that were served of a model for a workload, the one last served first. `files` of
+    the model, as results.stamp has them: those of another file under its name do not count."""
+    return tuple(
+        t
+        for t in all_traffic()
+        if (t.about.target, t.about.workload) == (target, workload)
+        and set(files) <= set(t.about.files)
+    )
+
+
+def all_traffic() -> tuple[Traffic, ...]:
+    """All that is kept, the last served first. Damaged files are passed over."""
+    found = (_read(p) for p in _folder().glob("*.json"))
+    return tuple(sorted((t for t in found if t is not None), key=lambda t: -t.last.when))
+
+
+def clear(target: Path | None = None) -> int:
+    """Removes all of it, or that of one target. Returns how many."""
+    count = 0
+    for t in all_traffic():
+        if target is None or t.about.target == str(target.absolute()):
+            t.file.unlink(missing_ok=True)
+            count += 1
+    return count
+
+
+def _folder() -> Path:
+    return cache_dir() / "traffic"
+
+
+def _day(now: float) -> str:
+    return datetime.fromtimestamp(now).strftime("%Y-%m-%d")
+
+
+def _same_machine(a: About, b: About) -> bool:
+    return (a.engine, a.devices) == (b.engine, b.devices)
+
+
+def _aged(s: Seen) -> Seen:
+    share = 0.5 ** (1 / _HALF_LIFE_DAYS)
+    left = [(x, w * share) for x, w in zip(s.ratios.logs, s.ratios.weights, strict=True)]
+    left = [(x, w) for x, w in left if w >= _LEAST_WEIGHT]
+    ratios = Ratios(tuple(x for x, _ in left), tuple(w for _, w in left))
+    return replace(s, counts=s.counts.scaled(share), ratios=ratios)
+
+
+def _recent(r: Ratios) -> Ratios:
+    return Ratios(r.logs[-_MOST_SAMPLES:], r.weights[-_MOST_SAMPLES:])
+
+
+def _weight(s: Seen) -> float:
+    return max(s.counts.tokens or 0.0, s.counts.drafted or 0.0)
+
+
+_COUNTED = ("drafted", "accepted", "steps", "tokens", "seconds", "requests")
+
+
+def _data(t: Traffic) -> dict[str, Any]:
+    a = t.about
+    return {
+        "version": _VERSION,
+        "target": a.target,
+        "workload": a.workload,
+        "way": a.way,
+        "files": [list(f) for f in a.files],
+        "engine": a.engine,
+        "devices": list(a.devices),
+        "since": t.since,
+        "days": t.days,
+        "day": t.day,
+        "times": times_data(t.times),
+        "settings": [
+            {
+                "speculation": spec_data(s.speculation),
+                "counts": {n: _rounded(getattr(s.counts, n)) for n in _COUNTED},
+                "by_position": [_rounded(x) for x in s.counts.by_position],
+                "logs": [round(x, 4) for x in s.ratios.logs],
+                "weights": [_rounded(w) for w in s.ratios.weights],
+                "when": s.when,
+            }
+            for s in t.settings
+        ],
+    }
+
+
+def _rounded(x: float | None) -> float | None:
+    return None if x is None else round(x, 2)
+
+
+def _read(path: Path) -> Traffic | None:
+    data = kept(path)
+    try:
+        if data is None or data["version"] != _VERSION:
+            return None
+        about = About(
+            str(data["target"]),
+            str(data["workload"]),
+            str(data["way"]),
+            tuple((str(p), int(size), int(when)) for p, size, when in data["files"]),
+            str(data["engine"]),
+            tuple(str(d) for d in data["devices"]),
+        )
+        settings = tuple(_seen(s) for s in data["settings"])
+        if not settings or any(way(s.speculation) != about.way for s in settings):
+            return None
+        times = read_times(data["times"])
+        since, days = float(data["since"]), int(data["days"])
+        return Traffic(about, settings, since, days, str(data["day"]), times, path)
+    except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _seen(data: Mapping[str, Any]) -> Seen:
+    kept_counts = {n: data["counts"][n] for n in _COUNTED}
+    counts: dict[str, Any] = {n: None if x is None else float(x) for n, x in kept_counts.items()}
+    by_position = tuple(float(x) for x in data["by_position"])
+    logs = tuple(float(x) for x in data["logs"])
+    weights = tuple(float(x) for x in data["weights"])
+    numbers = [x for x in (*counts.values(), *by_position, *weights) if x is not None]
+    if not all(0 <= x < math.inf for x in numbers) or not all(abs(x) < _MOST_LOG for x in logs):
+        raise ValueError("no counts")
+    if len(logs) != len(weights) or not all(weights):
+        raise ValueError("logs and weights")
+    return Seen(
+        read_spec(data["speculation"]),
+        Counts(**counts, by_position=by_position),
+        Ratios(logs, weights),
+        float(data["when"]),
+    )

@@ -1,0 +1,102 @@
+"""When what real requests come to is another than before, and how it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from specllama.watching.counters import Counts
+from specllama.watching.picture import Picture
+from specllama.watching.verdict import (
+    EVEN,
+    LOW,
+    PAYS,
+    SLOWER,
+    UNKNOWN,
+    VERY_LOW,
+    Thresholds,
+    Turns,
+    Verdict,
+    sentence,
+    verdict,
+)
+
+LIMITS = Thresholds()
+
+
+def seen(
+    alpha: float, speedup: float | None = None, slower: float | None = None, **by: float
+) -> Picture:
+    counts = Counts(drafted=1000, accepted=1000 * alpha, steps=500, tokens=900)
+    lengths = {int(k[1:]): v for k, v in by.items()}
+    return Picture(counts, speedup, slower, lengths, 9)
+
+
+@pytest.mark.parametrize(
+    ("picture", "kind"),
+    [
+        (seen(0.6, 1.3, 0.01), PAYS),
+        (seen(0.3, 0.9, 0.97), SLOWER),
+        (seen(0.5, 1.0, 0.5), EVEN),
+        (seen(0.9, 1.02, 0.01), EVEN),
+        (seen(0.35), VERY_LOW),
+        (seen(0.45), LOW),
+        (seen(0.55), "accepted"),
+        (Picture(Counts(drafted=10, accepted=1), 0.5, 0.99), UNKNOWN),
+    ],
+)
+def test_what_a_picture_comes_to(picture: Picture, kind: str) -> None:
+    assert verdict(picture, LIMITS).kind == kind
+
+
+def test_a_verdict_holds_until_it_is_clearly_over() -> None:
+    slower = Verdict(SLOWER)
+    assert verdict(seen(0.3, 0.98, 0.7), LIMITS, slower).kind == SLOWER
+    assert verdict(seen(0.3, 1.01, 0.4), LIMITS, slower).kind == EVEN
+    assert verdict(seen(0.6, 1.02, 0.3), LIMITS, Verdict(PAYS)).kind == PAYS
+    assert verdict(seen(0.42), LIMITS, Verdict(VERY_LOW)).kind == VERY_LOW
+    assert verdict(seen(0.42), LIMITS, Verdict(LOW)).kind == LOW
+
+
+def test_another_length_is_named_while_it_is_better() -> None:
+    found = seen(0.5, 1.1, 0.02, K2=1.2, K4=1.1)
+    assert verdict(found, LIMITS).better == 2
+    nearer = seen(0.5, 1.1, 0.02, K2=1.13, K4=1.1)
+    assert verdict(nearer, LIMITS).better is None
+    assert verdict(nearer, LIMITS, Verdict(PAYS, 2)).better == 2
+    over = seen(0.5, 1.1, 0.02, K2=1.11, K4=1.1)
+    assert verdict(over, LIMITS, Verdict(PAYS, 2)).better is None
+
+
+def test_a_length_that_is_slower_than_plain_decoding_is_not_better() -> None:
+    assert verdict(seen(0.2, 0.5, 0.99, K1=0.9, K4=0.5), LIMITS).better is None
+
+
+def test_it_is_news_once_and_only_when_it_lasts() -> None:
+    turns = Turns(LIMITS)
+    good, bad = seen(0.6, 1.3, 0.01), seen(0.3, 0.9, 0.97)
+    assert [turns.see(good) for _ in range(5)] == [False, False, True, False, False]
+    assert [turns.see(p) for p in (bad, good, bad, bad, good)] == [False] * 5
+    assert [turns.see(bad) for _ in range(4)] == [False, False, True, False]
+    assert turns.now.kind == SLOWER
+
+
+def test_what_is_too_little_changes_nothing() -> None:
+    turns = Turns(LIMITS)
+    assert [turns.see(seen(0.6, 1.3, 0.01)) for _ in range(3)][-1]
+    few = Picture(Counts(drafted=10, accepted=1))
+    assert not any(turns.see(few) for _ in range(5))
+    assert turns.now.kind == PAYS
+
+
+def test_the_line() -> None:
+    p = seen(0.33, 0.96, 0.8, K2=1.05, K4=0.96)
+    assert sentence(p, Verdict(EVEN, 2)) == (
+        "α=0.33 over 1,000 drafted tokens, about 0.96x: K=2 would be about 1.05x; "
+        "`--adaptive` would switch"
+    )
+    assert sentence(seen(0.41, 1.31, 0.01), Verdict(PAYS)) == (
+        "α=0.41 over 1,000 drafted tokens, about 1.31x"
+    )
+    slow = sentence(seen(0.2, 0.8, 0.999), Verdict(SLOWER), adaptive=True)
+    assert slow.endswith("about 0.80x (>99% chance that it is slower than plain decoding)")
+    assert sentence(seen(0.0), Verdict(VERY_LOW)).startswith("none of 1,000 drafted tokens")
