@@ -1,0 +1,188 @@
+"""Real requests to a server of `specllama serve`: counted as the server counts them, kept, shown,
+and what the next start makes of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from specllama.engine.settings import Settings, Speculation
+from specllama.planning.plan import Plan
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
+from specllama.serving.prior import prediction, served_as_shown
+from specllama.serving.scope import Scope, about_of
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.step_times import StepTimes
+from specllama.watching import running, traffic
+from specllama.watching.counters import Counts, between, parse
+from tests.support import MODELS, Serve, specllama
+
+TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
+TIMES = StepTimes(10.0, {0: 10.5, 1: 13.0, 2: 16.0, 4: 22.0})
+
+
+@pytest.fixture(autouse=True)
+def nothing_before() -> None:
+    traffic.clear()
+
+
+def ask(url: str, count: int, tokens: int = 48) -> None:
+    for i in range(count):
+        body = {"prompt": f"def add_{i}(x):", "n_predict": tokens, "cache_prompt": False}
+        httpx.post(f"{url}/completion", json=body, timeout=60).raise_for_status()
+
+
+def look(url: str) -> Any:
+    found = parse(httpx.get(f"{url}/metrics").text, time.monotonic())
+    assert found is not None
+    return found
+
+
+def test_what_is_kept_is_what_the_server_counted(tmp_path: Path, engine: str) -> None:
+    args = (TARGET, "--draft", DRAFT, "-w", "code", "--llama-server", engine, "--no-idle-probes")
+    with Serve(tmp_path, *args) as s:
+        before = look(s.url)
+        ask(s.url, 6)
+        told = between(before, look(s.url))
+        assert running.at(s.url) is not None
+        assert s.stop() == 0
+    assert running.all_running() == ()
+    data = json.loads(specllama("results", TARGET, "--json").stdout)
+    (kept,) = data["real_requests"]
+    (setting,) = kept["settings"]
+    assert setting["drafted"] == told.drafted != 0
+    assert setting["alpha"] == pytest.approx(told.alpha)
+    assert setting["acceptance_by_position"] == pytest.approx(told.acceptance)
+    shown = specllama("results", TARGET).stdout
+    assert f"real requests: α={told.alpha:.2f} over {told.drafted:,.0f} drafted tokens" in shown
+    assert "1 result forgotten" in specllama("results", TARGET, "--clear").stdout
+
+
+def test_the_picture_is_an_event_when_it_changes(tmp_path: Path, native: Path) -> None:
+    """The tiny pair accepts a fifth: that is said, once, as a line and as JSON."""
+    args = (TARGET, "--draft", DRAFT, "-w", "code", "--llama-server", native)
+    with Serve(tmp_path, *args, "--json-events", "--no-idle-probes") as s:
+        assert s.info["event"] == "ready"
+        out = tmp_path / "out"
+        until = time.monotonic() + 60
+        while out.read_text().count("\n") < 2:
+            ask(s.url, 4)
+            assert time.monotonic() < until
+        ask(s.url, 4)
+        time.sleep(4)
+        event = json.loads(out.read_text().splitlines()[1])
+        assert (event["event"], event["verdict"]) == ("real requests", "very low acceptance")
+        assert event["drafted"] >= 300
+        assert "`--adaptive` would switch" in event["text"]
+        assert s.err.count("real requests: α=") == 1
+        assert out.read_text().count("\n") == 2
+
+
+def test_idle_moments_tell_what_nobody_measured(tmp_path: Path, native: Path) -> None:
+    args = (TARGET, "--draft", DRAFT, "-w", "code", "--n-max", "2", "--llama-server", native)
+    with Serve(tmp_path, *args) as s:
+        before = look(s.url)
+        s.wait_for(lambda: look(s.url).counts.tokens > before.counts.tokens + 20, "short requests")
+        time.sleep(4)
+        assert s.stop() == 0
+    (kept,) = traffic.all_traffic()
+    assert kept.times is not None
+    assert set(kept.times.drafted) == {0, 1, 2}
+    assert (kept.last.counts.drafted or 0) == 0  # they are no traffic
+
+
+def plan_of(native: Path, **wish: Any) -> Plan:
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    made = Wish("code", DRAFT, n_max=4, **wish)
+    return prepare(settings, made, (), str(native), check_port=False)
+
+
+def seen(drafted: int, *by: int) -> Counts:
+    """4 tokens a draft."""
+    steps = drafted // 4
+    positions = tuple(float(x) for x in by)
+    return Counts(drafted, sum(by), steps, positions, steps + sum(by), 1.0)
+
+
+def keep(plan: Plan, counts: Counts, log: float, spec: Speculation | None = None) -> None:
+    about, spec = about_of(plan), spec or plan.settings.speculation
+    assert about is not None
+    assert spec is not None
+    logs = tuple(log + 0.01 * (i % 3) for i in range(12))
+    traffic.add(about, spec, counts, Ratios(logs, (100.0,) * 12), TIMES)
+
+
+def test_the_next_start_says_what_real_requests_showed(native: Path) -> None:
+    plan = plan_of(native)
+    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    served, (line,) = served_as_shown(plan, plan, Scope(), TIMES)
+    assert served == plan
+    assert line.startswith(
+        "real requests come first: α=0.82 over 4,000 drafted tokens, about 1.95x"
+    )
+
+
+def test_the_next_start_takes_the_length_that_was_best(native: Path) -> None:
+    plan = plan_of(native)
+    keep(plan, seen(4000, 800, 100, 10, 0), -0.1)
+    served, (line,) = served_as_shown(plan, plan, Scope(), TIMES)
+    assert served.settings.speculation is not None
+    assert served.settings.speculation.n_max == 1
+    assert "K=1 would be about 1.38x, so it is taken" in line
+    assert "--spec-draft-n-max 1" in served.command.display()
+    fixed, _ = served_as_shown(plan, plan, Scope(lengths=(4,)), TIMES)
+    assert fixed.settings.speculation is None  # at the K that the user fixed it was slower
+
+
+def test_the_next_start_is_plain_where_real_requests_were_slower(native: Path) -> None:
+    plan = plan_of(native)
+    keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
+    served, (line,) = served_as_shown(plan, plan, Scope(), TIMES)
+    assert served.settings.speculation is None
+    assert "off: >99% chance that it is slower than plain decoding" in line
+
+
+def test_what_prompts_refuted_is_on_where_real_requests_were_surely_faster(native: Path) -> None:
+    plan = plan_of(native)
+    off = plan.without_speculation("measured")
+    assert served_as_shown(plan, off, Scope(), None) == (off, ())
+    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    served, lines = served_as_shown(plan, off, Scope(), None)
+    assert served.settings.speculation == plan.settings.speculation
+    assert len(lines) == 1
+
+
+def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
+    plan = plan_of(native)
+    assert prediction(plan, Scope()) == (None, ())
+    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    found, _ = prediction(plan, Scope())
+    assert found is not None
+    assert found.speculation.n_max == 4
+    assert found.known.value == pytest.approx(1.5, abs=0.02)
+    assert prediction(plan, Scope(named=True)) == (None, ())  # it is the user's to say
+
+
+def test_a_little_traffic_decides_nothing(native: Path) -> None:
+    plan = plan_of(native)
+    keep(plan, seen(200, 5, 1, 0, 0), -0.5)
+    assert served_as_shown(plan, plan, Scope(), TIMES) == (plan, ())
+
+
+def test_a_draft_that_is_gone_is_not_predicted(native: Path, tmp_path: Path) -> None:
+    plan = plan_of(native)
+    spec = plan.settings.speculation
+    assert spec is not None
+    gone = replace(
+        plan,
+        settings=replace(plan.settings, speculation=replace(spec, draft=tmp_path / "draft.gguf")),
+    )
+    keep(gone, seen(4000, 900, 850, 800, 750), 0.4)
+    assert prediction(plan, Scope()) == (None, ())
