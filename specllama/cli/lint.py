@@ -15,6 +15,7 @@ from specllama.errors import UsageError
 
 if TYPE_CHECKING:
     from specllama.engine.capabilities import Capabilities
+    from specllama.formats.env_files import Files
     from specllama.formats.lint import Builds
     from specllama.formats.lint_ways import Linted
     from specllama.gguf import ModelInfo
@@ -46,9 +47,13 @@ def lint(
     """Find old, invented and useless flags of speculative decoding, and say what to write.
 
     Reads shell scripts, llama-swap and compose YAML, Kubernetes manifests, llama-server presets,
-    systemd units and Dockerfiles; starts nothing. llama-server is taken to be the newest known
-    build unless --build, --llama-server or the image says otherwise. Ends with 0 when nothing is
-    found (with --fix: when nothing is left), with 1 when something is, with 2 for bad input.
+    systemd units, launchd property lists and Dockerfiles; starts nothing. Variables, arrays and
+    branches of scripts, YAML anchors, macros and files of variables are followed. What several
+    servers share is changed where it is right for all of them; else it is said why it is left.
+
+    llama-server is taken to be the newest known build unless --build, --llama-server or the image
+    says otherwise. Ends with 0 when nothing is found (with --fix: when nothing is left), with 1
+    when something is, with 2 for bad input.
     """
     from specllama.cli.render import Printer
     from specllama.formats.lint import Here, fixed
@@ -56,7 +61,8 @@ def lint(
 
     name, text, kind = _input(what, ctx.obj or ())
     environ = {} if name else os.environ
-    here = Here(_builds(build, llama_server), _models(Path(name).parent), environ)
+    folder = Path(name).parent
+    here = Here(_builds(build, llama_server), _models(folder), environ, _files(folder))
     found = _checked(lambda: find(text, kind, here), name)
     if not found:
         raise UsageError(
@@ -180,6 +186,19 @@ def _models(folder: Path) -> Any:
     return read
 
 
+def _files(folder: Path) -> Files:
+    """Reads files of variables that a file names, as it would be read in its folder."""
+
+    def read(name: str) -> str | None:
+        try:
+            with (folder / Path(name).expanduser()).open("rb") as f:
+                return f.read(_LARGEST).decode("utf-8")
+        except (OSError, ValueError, RuntimeError):
+            return None
+
+    return read
+
+
 def _say(printer: Any, name: str, found: tuple[Linted, ...]) -> None:
     n = sum(len(linted.findings) for linted in found)
     for linted in found:
@@ -187,7 +206,7 @@ def _say(printer: Any, name: str, found: tuple[Linted, ...]) -> None:
         where = f"{name}:{c.line}: " if name else ""
         if linted.unseen:
             printer.say(
-                f"{where}not looked at: {', '.join(linted.unseen)}, whose value is not known"
+                f"{where}not looked at: {', '.join(linted.unseen)}, which nothing here says"
             )
         if not linted.findings:
             continue

@@ -11,7 +11,8 @@ from specllama.errors import UsageError
 from specllama.formats.words import Home, Simple, Word, split
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_USE = re.compile(r"\$(?:\{(\w+|@)(\[[@*]\])?\}|(\w+|@))")
+# a name with hyphens is a macro of llama-swap
+_USE = re.compile(r"\$(?:\{([\w-]+|@)(\[[@*]\])?\}|(\w+|@))")
 _DECLARE = ("export", "local", "readonly", "declare", "typeset")
 # Words that may stand before an assignment.
 KEYWORDS = ("if", "then", "elif", "else", "while", "until", "do", "{", "!")

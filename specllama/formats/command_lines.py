@@ -28,11 +28,19 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
 
 def shell(
-    text: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
+    text: str,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    lines: bool = True,
+    plain: bool = False,
+    known: Known | None = None,
 ) -> Iterator[Command]:
     """The servers in text[start:end], which is shell text (`plain`: a command line that no shell
-    reads), in order; one whose variables depend on branches comes once for each way there."""
-    for simple, ways in walk(text, simples(text, start, end, lines=lines, plain=plain)):
+    reads), in order; one whose variables depend on branches comes once for each way there.
+    `known`: what is set before."""
+    commands = simples(text, start, end, lines=lines, plain=plain)
+    for simple, ways in walk(text, commands, known or {}):
         found = list(dict.fromkeys(_started(simple, ways)))
         if not found:
             found = list(dict.fromkeys(_nested(text, simple.words, ways)))
@@ -43,7 +51,7 @@ def _started(simple: Simple, ways: Ways) -> Iterator[Command]:
     for known in ways:
         found = server(expanded(simple.words, known))
         if found is not None:
-            variables = (*_set(known), *_assignments(simple.words))
+            variables = (*_set(known), *assignments(simple.words))
             yield replace(found, variables=variables, site=simple.words[0].start)
 
 
@@ -76,9 +84,13 @@ def server(words: Sequence[Word]) -> Command | None:
         ):
             rest = tuple(words[at:])
             begin = words[at - 1].end
-            styles = tuple(TEXT if w.home is not None and w.home.text else SHELL for w in rest)
-            return Command(program, rest, styles, begin, build=build)
+            return Command(program, rest, tuple(styles(rest)), begin, build=build)
     return None
+
+
+def styles(words: Sequence[Word]) -> list[str]:
+    """How words of a command line are written, by where."""
+    return [TEXT if w.home is not None and w.home.text else SHELL for w in words]
 
 
 def _first(words: Sequence[Word]) -> int:
@@ -92,7 +104,7 @@ def _starts_nothing(words: Sequence[Word]) -> bool:
 
 def _before(text: str) -> bool:
     """Words that stand before a program."""
-    return bool(ASSIGNMENT.match(text)) or text in _PREFIXES
+    return bool(ASSIGNMENT.match(text)) or text in _PREFIXES or _name(text) == "env"
 
 
 def _name(text: str) -> str:
@@ -126,13 +138,16 @@ def _program(words: Sequence[Word], i: int, text: str) -> tuple[str, int, int | 
     return (kind, i + 1 + skip, build) if kind and i else ("", 0, None)
 
 
-def _assignments(words: Sequence[Word]) -> Iterator[Variable]:
+def assignments(words: Sequence[Word]) -> Iterator[Variable]:
     """NAME=value before a program, after `export` and `env`, and behind docker's -e."""
     leading = True
     for i, word in enumerate(words):
         before = words[i - 1].text if i else ""
         leading = leading and bool(
-            not before or ASSIGNMENT.match(before) or before in ("export", "env", "exec")
+            not before
+            or ASSIGNMENT.match(before)
+            or before in ("export", "exec", "sudo")
+            or _name(before) == "env"
         )
         docker = before in ("-e", "--env")
         if (m := ASSIGNMENT.match(word.text)) and (leading or docker):
@@ -142,9 +157,17 @@ def _assignments(words: Sequence[Word]) -> Iterator[Variable]:
             )
 
 
+def quoted_assignment(text: str, word: Word) -> Iterator[Variable]:
+    """ "NAME=value": the name begins behind the quote."""
+    m = ASSIGNMENT.match(word.text)
+    start = text.find(m[1], word.start, word.end) if m else -1
+    if m and start >= 0:  # a name that is written with escapes is not found
+        yield Variable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
+
+
 def _nested(text: str, words: Sequence[Word], ways: Ways) -> Iterator[Command]:
     """Servers in a quoted word: sh -c '…'."""
-    own = tuple(_assignments(words))
+    own = tuple(assignments(words))
     for word in () if _starts_nothing(words) else words:
         inside = text[word.start + 1 : word.end - 1]
         if inside == word.text and re.search(r"(llama-server|vllm|sglang)\S*\s", inside):

@@ -1,34 +1,29 @@
-"""A server's command line as it stands in somebody's text, and how a change is written there."""
+"""A server's command line as it stands in somebody's text."""
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 from specllama.formats.words import Word
 
 # How words stand in a text: SHELL parted by blanks; TEXT the same, inside of quotes that are
-# around all of them; FLOW and BLOCK, items of a YAML or JSON list; INI, one option a line.
-SHELL, TEXT, FLOW, BLOCK, INI = "shell", "text", "flow", "block", "ini"
-# What may stand between two words of one variable.
-_BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\n]*\n)*")
+# around all of them; FLOW and BLOCK, items of a YAML or JSON list; INI, one option a line; XML,
+# the strings of a property list.
+SHELL, TEXT, FLOW, BLOCK, INI, XML = "shell", "text", "flow", "block", "ini", "xml"
 LLAMA, VLLM, SGLANG = "llama-server", "vLLM", "SGLang"
 
 
 @dataclass(frozen=True)
 class Variable:
     """NAME=value that the server is started with; text[start:end] is the name. `start` -1: it
-    is set outside of the text."""
+    is set outside of the text, in the file `source` where that is known."""
 
     name: str
     value: str
     start: int = -1
     end: int = -1
     fixed: bool = True
+    source: str = ""
 
     @property
     def in_text(self) -> bool:
@@ -52,7 +47,8 @@ class Command:
     """One server. `words`: its arguments; `styles`: how each of them is written. `where`: what it
     is called in the file. `build`: of the image it runs in. `begin`: where an argument goes when
     there is none yet. `partial`: more options come from elsewhere. `site`: where the command
-    begins, -1 = unknown; a site may be come to in several ways, with other words each."""
+    begins, -1 = unknown; a site may be come to in several ways, with other words each. `missing`:
+    files with variables that are not here."""
 
     program: str
     words: tuple[Word, ...]
@@ -65,6 +61,7 @@ class Command:
     scalar: Scalar | None = None
     partial: bool = False
     site: int = -1
+    missing: tuple[str, ...] = ()
 
     @property
     def place(self) -> tuple[int, str]:
@@ -94,161 +91,3 @@ class Rewrite:
     start: int
     end: int
     new: str
-
-
-def edited(text: str, command: Command, changes: tuple[Change | Rewrite, ...]) -> str:
-    """The file's text with all changes made, the last one in it first, so that the places of
-    the others stay."""
-    scalar = command.scalar
-    if scalar is not None and _anew(scalar, changes):
-        value = edited(scalar.value, _within(command, scalar.inner or 0), changes)
-        quoted = json.dumps(value, ensure_ascii=False)
-        return text[: scalar.start] + quoted + text[scalar.end :]
-
-    def place(change: Change | Rewrite) -> int:
-        if isinstance(change, Rewrite):
-            return change.start
-        words = command.words
-        return words[change.at].start if change.at < len(words) else len(text)
-
-    source = text
-    for change in sorted(changes, key=place, reverse=True):
-        text = _applied(text, source, command, change)
-    return text
-
-
-def _anew(scalar: Scalar, changes: tuple[Change | Rewrite, ...]) -> bool:
-    """Whether the whole YAML text is written anew: it must be, or a new word holds what would
-    end it."""
-    new = [w for c in changes if isinstance(c, Change) for w in c.new if isinstance(w, str)]
-    if scalar.inner is None:
-        return any(isinstance(c, Change) for c in changes)
-    return any(re.search(r"""[:#"'\\{}\[\]]""", w) for w in new)
-
-
-def _within(command: Command, start: int) -> Command:
-    """The same with places that count from `start`."""
-    words = tuple(replace(w, start=w.start - start, end=w.end - start) for w in command.words)
-    return replace(command, words=words, begin=command.begin - start, scalar=None)
-
-
-def _applied(text: str, source: str, command: Command, change: Change | Rewrite) -> str:
-    """One change. `source`: the text before any of them."""
-    if isinstance(change, Rewrite):
-        return text[: change.start] + change.new + text[change.end :]
-    style = _style(command, change)
-    new = [
-        source[command.words[n].start : command.words[n].end] if isinstance(n, int) else n
-        for n in change.new
-    ]
-    written = [
-        t if isinstance(n, int) else _quoted(t, style) for t, n in zip(new, change.new, strict=True)
-    ]
-    if style == INI:
-        return _ini(text, command, change, new)
-    if not change.count:
-        at = command.words[change.at - 1].end if change.at else command.begin
-        glue = _glue(text, at, style, command)
-        return text[:at] + "".join(glue + w for w in written) + text[at:]
-    start = command.words[change.at].start
-    end = command.words[change.at + change.count - 1].end
-    if not written:
-        start, end = _whole(text, start, end, style)
-        return text[:start] + text[end:]
-    glue = _glue(text, command.words[change.at].start, style, command)
-    return text[:start] + glue.join(written) + text[end:]
-
-
-def _style(command: Command, change: Change) -> str:
-    """How the words of a change are written: as those they replace or follow."""
-    at = change.at if change.count else max(change.at - 1, 0)
-    if not change.count and not change.at:
-        return SHELL if command.styles[:1] == (TEXT,) else next(iter(command.styles), SHELL)
-    return command.styles[at] if at < len(command.styles) else SHELL
-
-
-def touched(command: Command, changes: Sequence[Change | Rewrite]) -> tuple[Word, ...]:
-    """The words that changes replace, and those behind which they put others."""
-    found: list[Word] = []
-    for change in changes:
-        if isinstance(change, Change):
-            first = change.at if change.count else max(change.at - 1, 0)
-            last = change.at + change.count
-            found += command.words[first:last]
-    return tuple(found)
-
-
-def obstacle(text: str, command: Command, changes: Sequence[Change | Rewrite]) -> str:
-    """Why changes cannot be written where the words stand, "" = they can: words that come from
-    shell variables may stand apart, or in a text that takes no quotes."""
-    for change in changes:
-        if isinstance(change, Rewrite):
-            continue
-        words = command.words[change.at : change.at + change.count]
-        for before, after in pairwise(words):
-            between = text[before.end : after.start]
-            if (before.home or after.home) and not _BETWEEN.fullmatch(between):
-                return f"{before.text} and {after.text} stand apart"
-        if _style(command, change) == TEXT:
-            new = [
-                text[command.words[w].start : command.words[w].end] if isinstance(w, int) else w
-                for w in change.new
-            ]
-            if any(shlex.quote(w) != w and not w.startswith("$") for w in new):
-                return "no quotes can stand inside that text"
-    return ""
-
-
-def _quoted(word: str, style: str) -> str:
-    if style in (SHELL, TEXT):
-        return shlex.quote(word)
-    return word if style == INI else json.dumps(word, ensure_ascii=False)
-
-
-def _glue(text: str, at: int, style: str, command: Command) -> str:
-    """What stands between two words here."""
-    if style == FLOW:
-        return ", "
-    if style == BLOCK:
-        begin = text.rfind("\n", 0, at) + 1
-        indent = re.match(r"[ \t]*", text[begin:])
-        return "\n" + (indent[0] if indent else "") + "- "
-    return " "
-
-
-def _whole(text: str, start: int, end: int, style: str) -> tuple[int, int]:
-    """The span of words with the blanks, the comma or the line that goes with them."""
-    if style in (SHELL, TEXT):
-        before = re.search(r"(?:\s|[\\`^]\r?\n)*$", text[:start])
-        return (before.start() if before else start), end
-    if style == BLOCK:
-        close = text.find("\n", end)
-        return text.rfind("\n", 0, start) + 1, len(text) if close < 0 else close + 1
-    behind = re.match(r"\s*,\s*", text[end:])
-    if behind:
-        return start, end + behind.end()
-    before = re.search(r",\s*$", text[:start])
-    return (before.start() if before else start), end
-
-
-def _ini(text: str, command: Command, change: Change, new: list[str]) -> str:
-    """Lines `key = value`: the words come in pairs, keys with their dashes."""
-    lines: list[str] = []
-    for given, word in zip(change.new, new, strict=True):
-        name = isinstance(given, str) and re.match("-+[A-Za-z]", given)
-        if name or (isinstance(given, int) and given % 2 == 0):
-            lines.append(f"{word.lstrip('-')} = ")
-        else:
-            lines[-1] += word
-    written = "".join(f"{line}{'true' if line.endswith('= ') else ''}\n" for line in lines)
-    if change.count:
-        start = text.rfind("\n", 0, command.words[change.at].start) + 1
-        close = text.find("\n", command.words[change.at + change.count - 1].end)
-    else:
-        last = command.words[change.at - 1].end if change.at else command.begin
-        close = text.find("\n", last)
-        start = len(text) if close < 0 else close + 1
-    end = len(text) if close < 0 else close + 1
-    if start == len(text) and text and not text.endswith("\n"):
-        written = "\n" + written
-    return text[:start] + written + text[end:]

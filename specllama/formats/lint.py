@@ -19,8 +19,10 @@ from specllama.formats import (
     lint_spec,
     lint_variables,
 )
+from specllama.formats.edits import edited, touched
+from specllama.formats.env_files import Files, nothing
 from specllama.formats.finding import Finding
-from specllama.formats.found import LLAMA, Command, Rewrite, Variable, edited, touched
+from specllama.formats.found import LLAMA, Command, Rewrite, Variable
 from specllama.formats.lint_models import Models
 from specllama.formats.lint_ways import Linted, settled
 from specllama.formats.seen import look
@@ -34,16 +36,18 @@ Builds = Callable[[int | None], Capabilities]
 @dataclass(frozen=True)
 class Here:
     """What lint may look at. `builds`: what the build can do that an image names (None: it names
-    none); `environ`: the variables that the commands would inherit."""
+    none); `environ`: the variables that the commands would inherit; `files`: reads those with
+    variables."""
 
     builds: Builds
     models: Models
     environ: Mapping[str, str] = field(default_factory=dict)
+    files: Files = nothing
 
 
 def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
     """Every server of the text. Raises UsageError for a text that cannot be read."""
-    found = commands.read(text, kind)
+    found = commands.read(text, kind, here.files)
     if not found and kind == commands.SCRIPT:
         found = commands.bare(text)
     inherited = tuple(Variable(k, v) for k, v in here.environ.items() if k.startswith("LLAMA_ARG_"))
@@ -64,7 +68,7 @@ def fixed(text: str, kind: str, here: Here) -> str:
         changed = text
         for _, command, finding in chosen:
             changed = edited(changed, command, finding.edits)
-        if _count(changed, kind) == len(found):
+        if _count(changed, kind, here) == len(found):
             text = changed
             hopeless.clear()  # what could not be done may be possible now
         elif len(chosen) > 1:
@@ -94,19 +98,20 @@ def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, Comma
 
 def _extent(command: Command, finding: Finding) -> tuple[int, int]:
     """(end, start) of all that a change may touch."""
-    if command.scalar is not None:
+    words = touched(command, finding.edits)
+    if command.scalar is not None and not any(w.home is not None for w in words):
         places = [(command.scalar.start, command.scalar.end)]
     else:
-        places = [(w.start, w.end) for w in touched(command, finding.edits)]
+        places = [(w.start, w.end) for w in words]
     places += [(e.start, e.end) for e in finding.edits if isinstance(e, Rewrite)]
     places = places or [(command.begin, command.begin)]
     return max(end for _, end in places), min(start for start, _ in places)
 
 
-def _count(text: str, kind: str) -> int:
+def _count(text: str, kind: str, here: Here) -> int:
     """How many servers a text starts; -1 when it cannot be read."""
     try:
-        return len({c.place for c in commands.read(text, kind) or commands.bare(text)})
+        return len({c.place for c in commands.read(text, kind, here.files) or commands.bare(text)})
     except UsageError:
         return -1
 

@@ -31,6 +31,10 @@ def findings(seen: Seen) -> Iterator[Finding]:
             "llama-server reads it and ends: it stands for an option that was removed"
             if fatal
             else f"it was renamed in b{builds.DRAFT_FLAGS_REMOVED}: llama-server ignores it",
-            f"{name}={v.value}" if v.in_text else f"unset {v.name}",
+            f"{name}={v.value}"
+            if v.in_text
+            else f"{name}={v.value} in {v.source}"
+            if v.source
+            else f"unset {v.name}",
             (Rewrite(v.start, v.end, name),) if v.in_text else (),
         )

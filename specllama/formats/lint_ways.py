@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from specllama.formats.edits import edited, obstacle, touched
 from specllama.formats.finding import ENDS, Finding
-from specllama.formats.found import Change, Command, Rewrite, edited, obstacle, touched
+from specllama.formats.found import Change, Command, Rewrite
 from specllama.formats.words import Word
 
 Found = Sequence[tuple[Command, tuple[Finding, ...]]]
@@ -51,7 +52,8 @@ def _joined(ways: Sequence[tuple[Command, list[Finding]]]) -> Linted:
 
 
 def _unseen(command: Command) -> Iterator[str]:
-    """Words that may be any option: variables that stand alone."""
+    """What may be any option: variables that stand alone, files that are not here."""
+    yield from command.missing
     for n, word in enumerate(command.words):
         if not word.fixed and not (n and command.words[n - 1].text.startswith("-")):
             yield word.text
@@ -127,7 +129,11 @@ def _places(command: Command) -> set[Place]:
 
 
 def _keys(command: Command, words: Sequence[Word]) -> set[Place]:
-    return {_key(command, w.start, w.end) for w in command.words if w in words}
+    placed = (w for w in words if w.start >= 0)
+    return {
+        (-1, w.start, w.end) if w.home is not None else _key(command, w.start, w.end)
+        for w in placed
+    }
 
 
 def _key(command: Command, start: int, end: int) -> Place:

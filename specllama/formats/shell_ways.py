@@ -27,9 +27,9 @@ class _Fork:
     complete: bool = False
 
 
-def walk(source: str, simples: Sequence[Simple]) -> Iterator[tuple[Simple, Ways]]:
-    """Each simple command with the ways that lead to it."""
-    ways: Ways = ({},)
+def walk(source: str, simples: Sequence[Simple], known: Known) -> Iterator[tuple[Simple, Ways]]:
+    """Each simple command with the ways that lead to it. `known`: what is set before."""
+    ways: Ways = (known,)
     forks: list[_Fork] = []
     skipped: list[Known] = []  # ways that a && or || left before this command
     for simple in simples:

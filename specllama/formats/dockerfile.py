@@ -1,0 +1,77 @@
+"""The server that a Dockerfile's image starts: ENTRYPOINT and CMD, with ENV and ARG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from specllama.formats.assigned import UNKNOWN, Value, assigned, expanded
+from specllama.formats.command_lines import ASSIGNMENT, image, quoted_assignment, server, styles
+from specllama.formats.found import FLOW, Command, Variable
+from specllama.formats.words import Simple, Word, split
+from specllama.formats.yaml_scalars import items
+
+_INSTRUCTION = re.compile(
+    r"^[ \t]*(FROM|ARG|ENV|ENTRYPOINT|CMD)[ \t]+"
+    r"((?:[^\n]*\\[ \t]*\r?\n(?:[ \t]*#[^\n]*\n)*)*[^\n]*)",
+    re.M | re.I,
+)
+
+
+def read(text: str) -> Iterator[Command]:
+    """The last stage's. An ARG is known to what builds the image, an ENV to the server too."""
+    kind, build = "", None
+    args: dict[str, Value] = {}
+    env: dict[str, Value] = {}
+    variables: list[Variable] = []
+    words: list[Word] = []
+    written: list[str] = []
+    begin = 0
+    for m in _INSTRUCTION.finditer(text):
+        word, start, end = m[1].upper(), m.start(2), m.end(2)
+        if word in ("FROM", "ARG", "ENV"):
+            line = [w for part in split(text, start, end, lines=False, plain=True) for w in part]
+        if word == "FROM":
+            named = (w.text for w in expanded(line, args) if not w.text.startswith("--"))
+            kind, build = image(next(named, ""))
+            variables, words, written, env = [], [], [], {}
+        elif word == "ARG":
+            args.update({w.text: UNKNOWN for w in line if "=" not in w.text})
+            args.update(assigned(text, Simple(line), args))
+        elif word == "ENV":
+            old = not ASSIGNMENT.match(line[0].text) if line else False
+            variables += _old_way(line) if old else _set(text, line, {**args, **env})
+            env.update(() if old else assigned(text, Simple(line), {**args, **env}))
+        else:
+            begin = begin or start
+            if word == "ENTRYPOINT":
+                words, written = [], []
+            if m[2].lstrip().startswith("["):
+                given = items(text, start, end)
+                written += [FLOW] * len(given)
+            else:  # a shell reads it
+                parts = split(text, start, end, lines=False)
+                given = expanded([w for part in parts for w in part], env)
+                written += styles(given)
+            words += given
+    found = server(words)
+    if found is not None:
+        own = tuple(written[len(words) - len(found.words) :])
+        yield replace(found, styles=own, variables=tuple(variables), build=build)
+    elif kind and words:
+        yield Command(
+            kind, tuple(words), tuple(written), begin, variables=tuple(variables), build=build
+        )
+
+
+def _set(text: str, line: list[Word], known: dict[str, Value]) -> Iterator[Variable]:
+    for word in expanded(line, known):
+        yield from quoted_assignment(text, word)
+
+
+def _old_way(line: list[Word]) -> Iterator[Variable]:
+    """ENV NAME value."""
+    if len(line) > 1:
+        name, value = line[0], line[1]
+        yield Variable(name.text, value.text, name.start, name.end, value.fixed)

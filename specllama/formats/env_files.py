@@ -1,0 +1,33 @@
+"""Files of variables that a server is started with: systemd's EnvironmentFile=, compose's env_file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from specllama.formats.found import Variable
+
+# The text of a file beside the one that names it; None when it is not here.
+Files = Callable[[str], str | None]
+
+_LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=[ \t]*(.*?)[ \t\r]*$", re.M)
+
+
+def nothing(name: str) -> str | None:
+    """No file is here."""
+    return None
+
+
+def variables(name: str, files: Files) -> tuple[Variable, ...] | None:
+    """What a file sets; None when it is not here."""
+    text = files(name)
+    return None if text is None else tuple(_read(text, name))
+
+
+def _read(text: str, source: str) -> Iterator[Variable]:
+    """NAME=value, the value in quotes or not; nothing is expanded."""
+    for m in _LINE.finditer(text):
+        value = m[2]
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        yield Variable(m[1], value, source=source)

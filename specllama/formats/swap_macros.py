@@ -1,0 +1,37 @@
+"""llama-swap's macros: ${name} in a command line stands for the text that `macros` gives the name,
+for the whole file or for one model (internal/config/macros.go of v250)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import yaml
+
+from specllama.formats.assigned import Known, Value, expanded
+from specllama.formats.words import Home, Word
+
+Words = Callable[[yaml.ScalarNode], list[Word] | None]
+
+
+def macros(node: yaml.Node | None, known: Known, words: Words) -> Mapping[str, Value]:
+    """What `known` and the mapping `node` give, each name with what it may name itself. `words`:
+    those of a scalar with their places in the file; None where escapes part them."""
+    out = dict(known)
+    for name, value in _given(node):
+        home = Home(f"macro {name}", text=True)
+        found = words(value)
+        text = str(value.value)
+        if found is None:
+            found = [Word(w, -1, -1, "$" not in w) for w in text.split()]
+        put = expanded(found, out)
+        put = [w if w.home is not None else replace(w, home=home) for w in put]
+        known_text = " ".join(w.text for w in put) if all(w.fixed for w in put) else None
+        out[name] = Value(tuple(put), known_text)
+    return out
+
+
+def _given(node: yaml.Node | None) -> Iterator[tuple[str, yaml.ScalarNode]]:
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
+            yield key.value, value

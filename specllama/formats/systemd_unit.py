@@ -1,0 +1,78 @@
+"""The servers that a systemd unit starts, with the variables that it sets or reads from files
+(systemd.service(5), systemd.exec(5))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from specllama.formats import env_files
+from specllama.formats.assigned import Value, expanded
+from specllama.formats.command_lines import assignments, quoted_assignment, server
+from specllama.formats.found import Command, Variable
+from specllama.formats.words import Home, Word, split
+
+# Lines go on behind a backslash; comments may stand between them.
+_SETTING = re.compile(
+    r"^[ \t]*(Environment|EnvironmentFile|ExecStart)[ \t]*=[ \t]*"
+    r"((?:[^\n]*\\[ \t]*\r?\n(?:[ \t]*[#;][^\n]*\n)*)*[^\n]*)",
+    re.M,
+)
+
+
+def read(text: str, files: env_files.Files) -> Iterator[Command]:
+    """In whatever order the lines stand; one without a value takes back those before it."""
+    # a ; in the first column is a comment, also between continued lines
+    source = re.sub(r"(?m)^[ \t]*;[^\n]*", lambda m: "#" + " " * (len(m[0]) - 1), text)
+    given: dict[str, list[list[Word]]] = {}
+    for m in _SETTING.finditer(source):
+        lines = given.setdefault(m[1], [])
+        if not m[2].strip():
+            lines.clear()
+        lines += split(source, m.start(2), m.end(2), lines=False, plain=True)
+    variables = [
+        v for line in given.get("Environment", ()) for w in line for v in quoted_assignment(text, w)
+    ]
+    known = {v.name: _value(text, v) for v in variables}
+    missing: list[str] = []
+    for name in (w.text.lstrip("-") for line in given.get("EnvironmentFile", ()) for w in line[:1]):
+        found = env_files.variables(name, files)  # it counts more than Environment=
+        missing += [f"EnvironmentFile={name}"] if found is None else []
+        variables += found or ()
+        known.update({v.name: _elsewhere(v) for v in found or ()})
+    for line in given.get("ExecStart", ()):
+        yield from _started(line, known, tuple(variables), tuple(missing))
+
+
+def _started(
+    line: Sequence[Word],
+    known: Mapping[str, Value],
+    variables: tuple[Variable, ...],
+    missing: tuple[str, ...],
+) -> Iterator[Command]:
+    # ${NAME} is always one argument, $NAME is parted at blanks
+    words = expanded([replace(w, quoted=w.text.startswith("${")) for w in line], known)
+    found = server(words)
+    if found is not None:
+        own = tuple(assignments(words))
+        yield replace(found, variables=(*variables, *own), site=line[0].start, missing=missing)
+
+
+def _value(text: str, variable: Variable) -> Value:
+    """Its words with their places, where it is written without escapes."""
+    start = variable.end + 1
+    start += text[start : start + 1] in ("'", '"')
+    end = start + len(variable.value)
+    if not variable.fixed or text[start:end] != variable.value:
+        return _elsewhere(variable)
+    home = Home(variable.name, text=True)
+    words = [w for line in split(text, start, end, plain=True) for w in line]
+    return Value(tuple(replace(w, home=home) for w in words), variable.value)
+
+
+def _elsewhere(variable: Variable) -> Value:
+    name = f"{variable.name} of {variable.source}" if variable.source else variable.name
+    home = Home(name, text=True)
+    words = (Word(w, -1, -1, variable.fixed, home=home) for w in variable.value.split())
+    return Value(tuple(words), variable.value if variable.fixed else None)

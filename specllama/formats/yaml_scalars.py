@@ -1,0 +1,132 @@
+"""Command lines that are one YAML text or a list of words, with their places in the file where these
+can be told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import yaml
+
+from specllama.errors import UsageError
+from specllama.formats import command_lines
+from specllama.formats.assigned import Known
+from specllama.formats.found import SHELL, Command, Scalar, Variable
+from specllama.formats.words import Word, split
+
+_MERGE = "tag:yaml.org,2002:merge"
+Pair = tuple[yaml.ScalarNode, yaml.Node]
+
+
+def pairs(node: yaml.Node | None, within: tuple[int, ...] = ()) -> dict[str, Pair]:
+    """A mapping's keys and values by the keys' text, with those of `<<: *anchor` that it does not set
+    itself. `within`: mappings that are being merged: an anchor may hold itself."""
+    if not isinstance(node, yaml.MappingNode) or id(node) in within:
+        return {}
+    merged: dict[str, Pair] = {}
+    own: dict[str, Pair] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        if key.tag == _MERGE:
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                merged = {**pairs(source, (*within, id(node))), **merged}
+        else:
+            own[key.value] = (key, value)
+    return {**merged, **own}
+
+
+def keys(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    return {name: value for name, (_, value) in pairs(node).items()}
+
+
+def items(text: str, start: int, end: int) -> list[Word]:
+    """The words of a JSON list in text[start:end]. Raises UsageError when it is none."""
+    source = re.sub(r"\\[ \t]*\n", lambda m: " " * (len(m[0]) - 1) + "\n", text[start:end])
+    try:
+        node = yaml.compose(source, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        node = None
+    if not isinstance(node, yaml.SequenceNode):
+        line = text.count("\n", 0, start) + 1
+        raise UsageError(f"line {line}: {source.strip()[:60]} is no list of words")
+    found = listed(node)
+    return [replace(w, start=w.start + start, end=w.end + start) for w in found]
+
+
+def listed(node: yaml.SequenceNode) -> list[Word]:
+    """The words of a list."""
+    return [
+        Word(
+            str(item.value),
+            item.start_mark.index,
+            item.end_mark.index,
+            isinstance(item, yaml.ScalarNode) and not re.search(r"\$[({]", item.value),
+        )
+        for item in node.value
+    ]
+
+
+def words(text: str, node: yaml.ScalarNode) -> list[Word] | None:
+    """The words of a text that no shell reads; None where escapes part their places."""
+    start, end = _span(text, node)
+    value = str(node.value)
+    if _texts(text, start, end, plain=True) != _texts(value, 0, len(value), plain=True):
+        return None
+    try:
+        return [w for line in split(text, start, end, plain=True) for w in line]
+    except UsageError:
+        return None
+
+
+def commands(
+    text: str,
+    node: yaml.ScalarNode,
+    *,
+    plain: bool,
+    kind: str = "",
+    build: int | None = None,
+    known: Known | None = None,
+) -> Iterator[Command]:
+    """The servers of a command line (`plain`) or a script. `kind`: what the image runs, so that
+    arguments are enough; `known`: what ${name} stands for."""
+    start, end = _span(text, node)
+    value = str(node.value)
+    direct = _texts(text, start, end, plain) == _texts(value, 0, len(value), plain)
+    source = text if direct else value
+    span = (start, end) if direct else (0, len(value))
+    scalar = Scalar(value, node.start_mark.index, node.end_mark.index)
+    if direct:
+        scalar = replace(scalar, value=text[start:end], inner=start)
+    blocked = node.style in ("|", ">")  # nothing ends one but its indentation
+    found = list(command_lines.shell(source, *span, plain=plain, known=known))
+    given = [w for line in split(source, *span, plain=plain) for w in line]
+    if not found and kind and given and given[0].text.startswith("-"):
+        found = [Command(kind, tuple(given), (SHELL,) * len(given), span[0])]
+    for c in found:
+        if not direct:
+            c = _unplaced(c, node.start_mark.index)
+        whole = None if blocked and direct else scalar
+        yield replace(c, scalar=whole, build=c.build or build)
+
+
+def _unplaced(command: Command, at: int) -> Command:
+    """Variables have no place in the file then; `at`: the text's, for the command's own."""
+    variables = tuple(Variable(v.name, v.value) for v in command.variables)
+    return replace(command, variables=variables, site=at + 1 + max(command.site, 0))
+
+
+def _span(text: str, node: yaml.ScalarNode) -> tuple[int, int]:
+    """Where the text lies, without what is around it."""
+    start, end = node.start_mark.index, node.end_mark.index
+    if node.style in ("|", ">"):
+        return text.find("\n", start, end) + 1 or start, end
+    return (start + 1, end - 1) if node.style else (start, end)
+
+
+def _texts(text: str, start: int, end: int, plain: bool) -> list[list[str]] | None:
+    try:
+        return [[w.text for w in line] for line in split(text, start, end, plain=plain)]
+    except UsageError:
+        return None

@@ -1,0 +1,309 @@
+"""What stands elsewhere in a file: anchors, macros, variables, files of variables; and that the servers
+of files that were put right start."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specllama.cli.app import run
+from specllama.errors import UsageError
+from specllama.formats import builds
+from specllama.formats.commands import DOCKERFILE, PLIST, SCRIPT, UNIT, YAML, kind_of, read
+from specllama.formats.lint import Here, fixed, lint
+from specllama.formats.lint_ways import Linted
+from tests.support import MODELS
+from tests.test_lint_corpus import speculates
+
+FILES = {"/etc/llama.env": "# tuned\nLLAMA_ARG_DRAFT_MAX=8\nOPTS='-md /d.gguf --draft-max 4'\n"}
+HERE = Here(lambda b: builds.capabilities(b or builds.NEWEST), lambda _: None, {}, FILES.get)
+
+
+def found(text: str, kind: str) -> list[Linted]:
+    return list(lint(text, kind, HERE))
+
+
+def rules(text: str, kind: str) -> list[str]:
+    return [f.rule for linted in found(text, kind) for f in linted.findings]
+
+
+# ---- YAML
+
+
+ANCHORS = """x-llama: &llama
+  image: ghcr.io/ggml-org/llama.cpp:server
+  environment: &env
+    LLAMA_ARG_DRAFT_MAX: "8"
+  command: &args ["-m", "/t.gguf", "-md", "/d.gguf", "--draft-max", "4"]
+services:
+  a:
+    <<: *llama
+  b:
+    <<: [*llama]
+    environment:
+      <<: *env
+      LLAMA_ARG_SPEC_TYPE: draft-simple
+  c:
+    image: ghcr.io/ggml-org/llama.cpp:server
+    command: *args
+"""
+
+
+def test_what_an_anchor_holds_is_put_right_once_for_all_that_use_it() -> None:
+    text = ANCHORS.replace("      LLAMA_ARG_SPEC_TYPE: draft-simple\n", "")
+    assert [x.command.where for x in found(text, YAML)] == ["a", "b", "c"]
+    done = fixed(text, YAML, HERE)
+    new = text.replace("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_SPEC_DRAFT_N_MAX")
+    new = new.replace('"/d.gguf"', '"/d.gguf", "--spec-type", "draft-simple"')
+    assert done == new.replace("--draft-max", "--spec-draft-n-max")
+    assert rules(done, YAML) == []
+
+
+def test_what_only_one_user_of_an_anchor_needs_is_left_and_said() -> None:
+    a, b, c = found(ANCHORS, YAML)
+    assert "no-spec-type" not in [f.rule for f in b.findings]
+    assert all("--fix leaves it" in f.fix for f in a.findings if f.rule == "no-spec-type")
+    assert [f.rule for f in c.findings] == ["removed-flag", "no-spec-type"]
+    assert "--spec-type" not in fixed(ANCHORS, YAML, HERE)
+
+
+def test_an_anchor_that_merges_itself_ends() -> None:
+    assert rules("services:\n  a: &a\n    <<: *a\n    cmd: llama-server --mlock\n", YAML) == [
+        "removed-flag"
+    ]
+
+
+def test_files_of_variables_are_read_where_they_are() -> None:
+    text = "services:\n  a:\n    image: ghcr.io/ggml-org/llama.cpp:server\n    env_file: {file}\n    command: -m x\n"
+    (here,) = found(text.format(file="/etc/llama.env"), YAML)
+    assert [f.fix for f in here.findings] == ["LLAMA_ARG_SPEC_DRAFT_N_MAX=8 in /etc/llama.env"]
+    (away,) = found(text.format(file="[{path: ./other.env}]"), YAML)
+    assert (away.findings, away.unseen) == ((), ("env_file ./other.env",))
+
+
+def test_macros_are_put_in() -> None:
+    text = """macros:
+  server: /opt/llama-server --port ${PORT}
+  draft: "-md /d.gguf --draft-max 4"
+  "both-of": ${server} ${draft} --metrics
+models:
+  a:
+    cmd: ${both-of} -m /t.gguf
+  b:
+    macros:
+      draft: --spec-type draft-simple -md /other.gguf
+    cmd: |
+      # the one with its own draft
+      ${server} -m /m/${MODEL_ID}.gguf
+      ${draft}
+"""
+    a, b = found(text, YAML)
+    assert [f.rule for f in a.findings] == ["removed-flag", "no-spec-type"]
+    assert b.findings == ()
+    assert [w.text for w in b.command.words][2:4] == ["-m", "/m/b.gguf"]
+    done = fixed(text, YAML, HERE)
+    new = '"-md /d.gguf --spec-type draft-simple --spec-draft-n-max 4"'
+    assert done == text.replace('"-md /d.gguf --draft-max 4"', new)
+
+
+def test_a_macro_with_escapes_is_left_and_that_is_said() -> None:
+    text = 'macros:\n  d: "-md \\"/d.gguf\\" --draft-max 4"\nmodels:\n  a:\n    cmd: llama-server ${d}\n'
+    (linted,) = found(text, YAML)
+    assert all("macro d is not written here word for word" in f.fix for f in linted.findings[:1])
+    assert yaml.safe_load(fixed(text, YAML, HERE))["macros"] == yaml.safe_load(text)["macros"]
+
+
+def test_no_shell_reads_a_command_of_llama_swap_or_compose() -> None:
+    text = (
+        "models:\n  a:\n    cmd: llama-server -m t --spec-type ngram-mod|ngram-simple --metrics\n"
+    )
+    assert rules(text, YAML) == ["list-of-types"]
+    assert fixed(text, YAML, HERE) == text.replace("|", ",")
+    text = "services:\n  a:\n    entrypoint: [sh, -c]\n    command: |\n      cd /x\n      llama-server -m t --mlock\n"
+    assert rules(text, YAML) == ["removed-flag"]
+
+
+# ---- systemd
+
+
+def test_env_and_files_of_a_unit_count() -> None:
+    text = """[Service]
+EnvironmentFile=-/etc/llama.env
+EnvironmentFile=/etc/away.env
+ExecStart=/usr/bin/env LLAMA_ARG_DRAFT_MIN=1 /opt/llama-server -m /t.gguf \\
+  # a comment between
+  ; another
+  --mlock
+"""
+    (linted,) = found(text, UNIT)
+    assert [(f.rule, f.words) for f in linted.findings] == [
+        ("removed-flag", "--mlock"),
+        ("fatal-variable", "LLAMA_ARG_DRAFT_MAX=8"),
+        ("fatal-variable", "LLAMA_ARG_DRAFT_MIN=1"),
+    ]
+    assert linted.unseen == ("EnvironmentFile=/etc/away.env",)
+    done = fixed(text, UNIT, HERE)
+    assert done == text.replace("DRAFT_MIN", "SPEC_DRAFT_N_MIN").replace(
+        "--mlock", "-lm mmap+mlock"
+    )
+
+
+def test_variables_of_a_unit_are_put_in() -> None:
+    text = """[Service]
+Environment="OPTS=-md /d.gguf --draft-max 4" 'MODEL=/my model.gguf'
+ExecStart=
+ExecStart=/opt/llama-server -m ${MODEL} $OPTS
+"""
+    assert rules(text, UNIT) == ["removed-flag", "no-spec-type"]
+    new = "-md /d.gguf --spec-type draft-simple --spec-draft-n-max 4"
+    assert fixed(text, UNIT, HERE) == text.replace("-md /d.gguf --draft-max 4", new)
+    away = text.replace("Environment=", "#").replace(
+        "ExecStart=\n", "EnvironmentFile=/etc/llama.env\n"
+    )
+    (linted,) = found(away, UNIT)
+    assert [f.rule for f in linted.findings][:1] == ["removed-flag"]
+    assert "OPTS of /etc/llama.env is not written here" in linted.findings[0].fix
+
+
+def test_no_shell_reads_a_unit() -> None:
+    text = "[Service]\nExecStart=/opt/llama-server -m /t.gguf --spec-type ngram-mod|ngram-simple\n"
+    assert rules(text, UNIT) == ["list-of-types"]
+
+
+# ---- launchd
+
+
+def agent(*words: str, **variables: str) -> str:
+    job = {"Label": "x", "ProgramArguments": list(words), "EnvironmentVariables": variables}
+    return plistlib.dumps(job, sort_keys=False).decode()
+
+
+def test_a_property_list_is_put_right() -> None:
+    text = agent(
+        "/opt/llama-server",
+        "-m",
+        "/a & b.gguf",
+        "-md",
+        "/d",
+        "--draft-max",
+        "4",
+        "-fa",
+        LLAMA_ARG_DRAFT_MIN="1",
+    )
+    assert kind_of("x.plist", text) == kind_of("stdin", text) == PLIST
+    assert rules(text, PLIST) == ["removed-flag", "bare-flag", "fatal-variable", "no-spec-type"]
+    job = plistlib.loads(fixed(text, PLIST, HERE).encode())
+    assert job["ProgramArguments"][1:] == [
+        *("-m", "/a & b.gguf", "-md", "/d", "--spec-type", "draft-simple"),
+        *("--spec-draft-n-max", "4", "-fa", "on"),
+    ]
+    assert job["EnvironmentVariables"] == {"LLAMA_ARG_SPEC_DRAFT_N_MIN": "1"}
+
+
+def test_a_script_in_a_property_list_is_read() -> None:
+    assert rules(agent("/bin/sh", "-c", "cd /m; llama-server -m x --mlock"), PLIST) == [
+        "removed-flag"
+    ]
+
+
+@pytest.mark.parametrize("text", ["<plist", "<plist><dict><key>a</key></dict></plist>", "bplist00"])
+def test_what_is_no_property_list_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no property list"):
+        read(text, PLIST)
+
+
+FRAGMENTS = [["-fa", "on"], ["--mlock"], ["-md", "d"], ["--draft-max", "3"]]
+MARKED = [["--alias", "a<b&c"], ["--tags", "x y"], ["--api-prefix", "/é"], ["--metrics"]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([*FRAGMENTS, *MARKED]), max_size=6))
+def test_a_property_list_stays_one_with_every_word_that_was_right(parts: list[list[str]]) -> None:
+    done = fixed(agent("llama-server", *(w for p in parts for w in p)), PLIST, HERE)
+    kept = plistlib.loads(done.encode())["ProgramArguments"]
+    marks = [w for p in MARKED for w in p]
+    assert [w for w in kept if w in marks] == [w for p in parts for w in p if w in marks]
+    assert fixed(done, PLIST, HERE) == done
+
+
+# ---- Dockerfiles
+
+
+def test_arguments_and_variables_of_a_dockerfile_are_put_in() -> None:
+    text = """ARG BUILD=b11434
+FROM ghcr.io/ggml-org/llama.cpp:server-${BUILD}
+ARG K=8
+ENV LLAMA_ARG_DRAFT_MAX=$K \\
+    # between
+    OPTS="-md /d.gguf --draft-max 4"
+ENTRYPOINT /app/llama-server -m /t.gguf $OPTS
+"""
+    (linted,) = found(text, DOCKERFILE)
+    assert linted.command.build == 11434
+    assert [f.rule for f in linted.findings] == ["removed-flag", "fatal-variable", "no-spec-type"]
+    assert linted.findings[1].words == "LLAMA_ARG_DRAFT_MAX=8"
+    done = fixed(text, DOCKERFILE, HERE)
+    new = text.replace(
+        "-md /d.gguf --draft-max 4", "-md /d.gguf --spec-type draft-simple --spec-draft-n-max 4"
+    )
+    assert done == new.replace("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_SPEC_DRAFT_N_MAX")
+
+
+def test_an_argument_is_not_known_to_the_server() -> None:
+    text = "FROM ghcr.io/ggml-org/llama.cpp:server\nARG OPTS=-fa\nENTRYPOINT llama-server $OPTS\n"
+    (linted,) = found(text, DOCKERFILE)
+    assert linted.unseen == ("$OPTS",)
+
+
+def test_no_variable_is_put_into_a_list() -> None:
+    text = 'FROM x\nENV O=--metrics\nENTRYPOINT ["llama-server", "-m", "x", "$O"]\n'
+    assert rules(text, DOCKERFILE) == ["stray-word"]
+
+
+# ---- the servers start
+
+
+OLD = "-m {m}/target.gguf -md {m}/draft.gguf --draft-max 4 -fa --mlock"
+STARTED = [
+    (SCRIPT, f"ARGS='{OLD}'\nARGS+=' -np 4'\nllama-server $ARGS\n"),
+    (YAML, f"macros:\n  a: {OLD}\nmodels:\n  x:\n    cmd: llama-server ${{a}} -np 4\n"),
+    (YAML, f"x-a: &a\n  image: ghcr.io/ggml-org/llama.cpp:server\n  command: {OLD}\nservices:\n  x:\n    <<: *a\n"),
+    (UNIT, f'[Service]\nEnvironment="A={OLD}"\nExecStart=/usr/bin/env llama-server $A\n'),
+    (DOCKERFILE, f'FROM ghcr.io/ggml-org/llama.cpp:server\nENV A="{OLD}"\nENTRYPOINT llama-server $A\n'),
+    (PLIST, agent("llama-server", *OLD.split())),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text"), STARTED, ids=lambda v: v if v.isalpha() else "")
+def test_the_server_of_a_fixed_file_starts_and_drafts(
+    kind: str, text: str, native: Path, tmp_path: Path
+) -> None:
+    done = fixed(text.replace("{m}", str(MODELS)), kind, HERE)
+    assert rules(done, kind) == []
+    (command,) = read(done, kind)
+    line = shlex.join(["llama-server", *(w.text for w in command.words)])
+    assert speculates(line, native, tmp_path / "log") is True
+
+
+def test_files_are_looked_for_beside_the_unit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = tmp_path / "llama.service"
+    unit.write_text(
+        "[Service]\nEnvironmentFile=llama.env\nExecStart=/opt/llama-server -m /t.gguf\n"
+    )
+    assert run(["lint", str(unit)]) == 0
+    assert (
+        "not looked at: EnvironmentFile=llama.env, which nothing here says"
+        in capsys.readouterr().out
+    )
+    (tmp_path / "llama.env").write_text("LLAMA_ARG_DRAFT_MAX=3\n")
+    assert run(["lint", str(unit)]) == 1
+    assert f"in llama.env{os.linesep}" in capsys.readouterr().out.replace("\n", os.linesep)
