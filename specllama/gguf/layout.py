@@ -2,7 +2,7 @@
 
 The per-block facts of llama.cpp's hyperparameters (b11434: src/llama-hparams.cpp and
 load_arch_hparams of src/models/*.cpp) that memory sums need. For an architecture in EXACT
-they were compared with llama-fit-params; for others sizes come from the tensor table and
+they were compared with llama-fit-params (drafters with a server's log); for others sizes come from the tensor table and
 are upper estimates.
 """
 
@@ -17,7 +17,8 @@ from specllama.gguf.header import Header, Tensor
 
 EXACT = frozenset(
     "llama qwen2 qwen3 qwen3moe qwen3next qwen35 qwen35moe gemma2 gemma3 gemma4 phi3 gpt-oss "
-    "glm4moe deepseek2 minimax-m2 lfm2 mamba2 falcon-h1 granitehybrid rwkv7 command-r mimo2".split()
+    "glm4moe deepseek2 minimax-m2 lfm2 mamba2 falcon-h1 granitehybrid rwkv7 command-r mimo2 "
+    "eagle3 dflash".split()
 )
 # Architectures with sliding-window layers and no array that names them: every n-th layer is
 # a full one (load_swa_pattern); the second number, where the file gives none, is the window.

@@ -33,6 +33,7 @@ def compute_bytes(m: ModelInfo, use: Use, blocks: Sequence[Block] | None = None)
     layers = max(_attention(m, use), _mask(m, use) + _feed_forward(m, use))
     # the side input of all blocks, and half of it again while it is made
     side = 1.5 * m.layout.side_input * use.tokens * _F32
+    side += use.kept_inputs * _width(m, use)
     return int(max(layers + side, _logits(m, use)))
 
 
@@ -101,6 +102,8 @@ def _logits(m: ModelInfo, use: Use) -> float:
     """All logits with the last layer's result; on top of what cannot be reused."""
     rows = use.tokens if use.outputs is None else min(use.outputs, use.tokens)
     logits = m.layout.vocabulary * rows * _F32 + 2 * m.embedding_length * rows * _F32
+    if use.sampled:
+        return logits + m.layout.vocabulary * rows * _F32
     if rows < use.tokens:
         return logits  # they fit where the layers were
     mask = _mask_until_logits(m, use)

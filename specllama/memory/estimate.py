@@ -27,7 +27,8 @@ _TWO_COPIES = frozenset({"gemma4"})
 # Methods that keep a state for every drafted token, on the architectures that can
 # (common.h, need_n_rs_seq; llama-arch.cpp, llm_arch_supports_rs_rollback).
 KEEPS_STATES = frozenset({"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"})
-_WHOLE_BLOCK = frozenset({"draft-dflash", "draft-dspark"})
+# Methods whose drafter reads inputs of the target's layers.
+READS_LAYERS = frozenset({"draft-eagle3", "draft-dflash", "draft-dspark"})
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,22 @@ def estimate(
     elif drafting.model is not None:
         head = drafting.model.kind == "mtp-head"
         places = places.only(drafting.devices)
-        lines += model_lines("draft", drafting.model, draft_use(use, drafting), places, mtp=head)
+        model = _with_tables(drafting.model, target)
+        lines += model_lines("draft", model, draft_use(use, drafting), places, mtp=head)
     if "ngram-mod" in drafting.methods:
         lines.append(Line("n-gram", "table", RAM, _NGRAM_MOD_TABLE))
     elif any(m.startswith("ngram-map") for m in drafting.methods):
         lines.append(Line("n-gram", "table", RAM, _NGRAM_MAP, upper=True))
     return tuple(lines)
+
+
+def _with_tables(draft: ModelInfo, target: ModelInfo) -> ModelInfo:
+    """A drafter whose logits are the target's: it borrows its output matrix, or spreads its own
+    few rows over all of the target's tokens (d2t)."""
+    if f"draft-{draft.kind}" not in READS_LAYERS:
+        return draft
+    rows = max(draft.layout.vocabulary, target.layout.vocabulary)
+    return replace(draft, layout=replace(draft.layout, vocabulary=rows))
 
 
 def target_use(target: ModelInfo, use: Use, drafting: Drafting | None) -> Use:
@@ -113,21 +124,31 @@ def target_use(target: ModelInfo, use: Use, drafting: Drafting | None) -> Use:
         outputs = min(use.batch, use.parallel * (1 + drafting.longest))
     back = drafting.method in KEEPS_STATES and target.architecture in ROLLBACK
     own_head = drafting.method == "draft-mtp" and drafting.model is None
+    reads = drafting.model is not None and drafting.method in READS_LAYERS
     return replace(
-        use, outputs=outputs, rollback=drafting.longest if back else 0, mtp=use.mtp or own_head
+        use,
+        outputs=outputs,
+        rollback=drafting.longest if back else 0,
+        mtp=use.mtp or own_head,
+        kept_inputs=len(drafting.model.sidecar.target_layers) if drafting.model and reads else 0,
     )
 
 
 def draft_use(use: Use, drafting: Drafting) -> Use:
     """The draft's context: as long as the target's in all, its own cache types, one row of
-    logits per slot (common/speculative.cpp, common_base_params_to_speculative)."""
-    per_slot = 1 + drafting.longest if drafting.method in _WHOLE_BLOCK else 1
+    logits per slot (common/speculative.cpp, common_base_params_to_speculative). Drafters that
+    read the target's layers have an encoder, and then room for a whole batch is kept
+    (llama-context.cpp: n_outputs_max), twice, since their tokens are picked on the device
+    (backend_sampling). Compared with the log of b11434's server."""
+    outputs = use.outputs if use.outputs is None else use.parallel
+    reads = drafting.method in READS_LAYERS
     return replace(
         use,
         context=use.total_cells,
         cache_k=drafting.cache_k,
         cache_v=drafting.cache_v,
-        outputs=use.outputs if use.outputs is None else use.parallel * per_slot,
+        outputs=use.tokens if reads else outputs,
+        sampled=reads,
         rollback=0,
         gpu_layers=drafting.gpu_layers if drafting.model is not None else use.gpu_layers,
         moved=drafting.moved,

@@ -19,6 +19,7 @@ from specllama.storage import cache_dir, keep, kept
 MIB = 2**20
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
 _PARTS = {"model": "weights", "KV": "KV cache", "RS": "recurrent state", "compute": "compute"}
+_LISTENS = "listening on"
 _MOST_LINES = 100_000
 
 
@@ -40,21 +41,26 @@ def read_log(text: str) -> Observed | None:
     """The buffers of a server that has loaded; None when the log does not tell.
 
     Each context names its output buffer and then its compute buffers. One that is reserved
-    again later is not another one.
+    again is not another one: until the server listens it is the draft's, whose graph then picks
+    tokens too, later the target's. It grows with that, and never shrinks.
     """
     sums = dict.fromkeys(_PARTS.values(), 0)
-    reserved: set[str] = set()
+    contexts: list[dict[str, int]] = [{}]
+    listens = False
     for line in text.splitlines()[:_MOST_LINES]:
         m = _BUFFER.search(line)
         if m is None:
+            listens = listens or _LISTENS in line
             continue
         buffer, kind, size = m[1], m[2], int(float(m[3]) * MIB)
         if kind == "output":
-            reserved = set()
-        elif kind != "compute" or buffer not in reserved:
+            contexts.append({})
+        elif kind == "compute":
+            reserved = contexts[min(1, len(contexts) - 1) if listens else -1]
+            reserved[buffer] = max(size, reserved.get(buffer, 0))
+        else:
             sums[_PARTS[kind]] += size
-        if kind == "compute":
-            reserved.add(buffer)
+    sums["compute"] = sum(size for reserved in contexts for size in reserved.values())
     if not sums["weights"] or not sums["compute"]:
         return None
     return Observed(*sums.values())

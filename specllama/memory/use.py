@@ -28,7 +28,8 @@ class Use:
     """One context of llama.cpp. `context`: tokens of all slots together. `outputs`: rows of
     logits kept room for, None = one for each token of the ubatch. `rollback`: states kept
     beside the current one (recurrent blocks). `mtp`: the MTP blocks are loaded.
-    `gpu_layers` None = all. `moved`: tensors that lie elsewhere than their block. `mapped`:
+    `kept_inputs`: layers whose input is kept for a drafter; `sampled`: tokens are picked on the
+    device, over a second copy of the logits. `gpu_layers` None = all. `moved`: tensors that lie elsewhere than their block. `mapped`:
     weights in RAM are pages of the file, which need not all be in memory."""
 
     context: int
@@ -43,6 +44,8 @@ class Use:
     outputs: int | None = None
     rollback: int = 0
     mtp: bool = False
+    kept_inputs: int = 0
+    sampled: bool = False
     gpu_layers: int | None = None
     moved: tuple[Moved, ...] = ()
     mapped: bool = True

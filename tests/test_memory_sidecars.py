@@ -1,0 +1,78 @@
+"""What a drafter of its own architecture takes beside its target, against the server's own log.
+
+llama-fit-params cannot be asked about them: it ends with "requires ctx_other to be set".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specllama.gguf import inspect
+from specllama.memory.estimate import Drafting, Places, estimate, total
+from specllama.memory.observed import MIB, read_log
+from specllama.memory.use import Use
+from tests import untrained
+from tests.support import MODELS, Serve
+
+TARGET = MODELS / "target.gguf"
+
+
+@pytest.mark.parametrize("kind", untrained.ALL)
+def test_the_sum_is_within_a_twentieth_of_the_log(kind: str, engine: str, tmp_path: Path) -> None:
+    draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
+    args = ("--draft", draft, "--llama-server", engine)
+    with Serve(tmp_path, TARGET, *args, "--", "-lv", "4") as s:
+        real = read_log(Path(s.info["log"]).read_text())
+        lines = s.info["memory"]["lines"]
+    assert real is not None
+    cache = sum(x["bytes"] for x in lines if x["what"] == "KV cache")
+    assert cache == pytest.approx(real.cache, abs=MIB / 50)
+    assert sum(x["bytes"] for x in lines) == pytest.approx(real.total, rel=0.05)
+
+
+# MiB of the compute buffers of target and draft together, from the log of b11434's server on
+# these files after a request: (eagle3, dflash and dspark).
+SEEN = {
+    Use(2048, outputs=1): (25.78, 25.28),
+    Use(8192, ubatch=256, outputs=1): (15.90, 15.65),
+    Use(8192, ubatch=1024, batch=1024, outputs=1): (63.54, 62.54),
+    Use(8192, flash=False, outputs=1): (167.02, 167.02),
+}
+
+
+@pytest.mark.parametrize("kind", untrained.ALL)
+@pytest.mark.parametrize("use", SEEN, ids=["usual", "small ubatch", "large ubatch", "no flash"])
+def test_compute_buffers(kind: str, use: Use, tmp_path: Path) -> None:
+    """An encoder keeps logits for a whole batch, and twice: tokens are picked on the device."""
+    draft = inspect(untrained.ALL[kind](tmp_path / "d.gguf"))
+    drafting = Drafting((f"draft-{kind}",), draft, 3)
+    lines = estimate(inspect(TARGET), use, Places(), drafting)
+    seen = SEEN[use][0 if kind == "eagle3" else 1]
+    assert total([x for x in lines if x.what == "compute"]) / MIB == pytest.approx(seen, rel=0.06)
+
+
+def test_a_borrowed_output_matrix_makes_logits_of_the_targets_size(tmp_path: Path) -> None:
+    draft = inspect(untrained.eagle3(tmp_path / "d.gguf"))
+    assert draft.layout.vocabulary == 0
+    lines = estimate(inspect(TARGET), Use(2048), Places(), Drafting(("draft-eagle3",), draft, 3))
+    compute = next(x for x in lines if (x.who, x.what) == ("draft", "compute"))
+    assert compute.bytes >= 2 * 4096 * 512 * 4
+
+
+def test_a_buffer_that_is_reserved_again_is_the_drafts_until_the_server_listens() -> None:
+    log = """\
+load_tensors: CPU_Mapped model buffer size = 2.00 MiB
+llama_context: CPU output buffer size = 0.02 MiB
+sched_reserve: CPU compute buffer size = 8.00 MiB
+load_tensors: CPU_Mapped model buffer size = 4.00 MiB
+llama_context: CPU output buffer size = 0.02 MiB
+sched_reserve: CPU compute buffer size = 9.00 MiB
+sched_reserve: CPU compute buffer size = 17.00 MiB
+srv llama_server: listening on http://127.0.0.1:1
+sched_reserve: CPU compute buffer size = 10.00 MiB
+"""
+    found = read_log(log)
+    assert found is not None
+    assert (found.weights, found.compute) == (6 * MIB, 27 * MIB)
