@@ -170,7 +170,7 @@ def windows(ids: Tensor, rng: np.random.Generator, rows: int, length: int) -> Te
     return torch.stack([ids[i : i + length] for i in at])
 
 
-def written(model: Model, work: Path, rows: int = 1024) -> Tensor:
+def written(model: Model, work: Path, rows: int = 512) -> Tensor:
     """Training text in the target's own hand: a real prompt (4 of 5 code) and its greedy
     continuation, (rows, PROMPT + WRITTEN). Cached in WORK, resumed where it was broken off."""
     cache = work / "written.pt"
@@ -256,7 +256,7 @@ def main() -> None:
     ap.add_argument("what", choices=["check", "write"])
     ap.add_argument("server", nargs="?")
     ap.add_argument("--work", type=Path, default=Path("build/sidecars"))
-    ap.add_argument("--rows", type=int, default=1024)
+    ap.add_argument("--rows", type=int, default=512)
     args = ap.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
