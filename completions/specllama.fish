@@ -79,6 +79,7 @@ complete -c specllama -n '__specllama_at serve' -l llama-server -r -F -a 'embedd
 complete -c specllama -n '__specllama_at serve' -l log -r -F -d 'File for the server\'s log; its older half goes to FILE.1.'
 complete -c specllama -n '__specllama_at serve' -l strict -d 'End with exit code 3 when speculation is off.'
 complete -c specllama -n '__specllama_at serve' -l dry-run -d 'Print the decision and the command; start nothing.'
+complete -c specllama -n '__specllama_at serve' -l adaptive -d 'Restart with other settings, or without speculation, when real requests show that these are faster: while nobody asks, and no request is lost.'
 complete -c specllama -n '__specllama_at serve' -l idle-probes -d 'Where nothing was measured: time short requests of our own while nobody asks.'
 complete -c specllama -n '__specllama_at serve' -l json -d 'Print one JSON object when ready.'
 complete -c specllama -n '__specllama_at serve' -l json-events -d 'As --json, and one line of JSON for whatever happens later.'

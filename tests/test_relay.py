@@ -195,6 +195,17 @@ def test_what_comes_while_there_is_no_server_waits_for_it() -> None:
         assert answers == ["b"] * 4
 
 
+def test_that_requests_are_taken_is_said_at_once() -> None:
+    """What watches over a service would end it, were its question to wait for a model to load."""
+    with relayed() as (relay, url, (server,)), httpx.Client(base_url=url) as client:
+        relay.gate.shut()
+        assert client.get("/health").json() == {"status": "ok"}
+        assert client.get("/v1/health?x=1").json() == {"status": "ok"}
+        assert server.seen == []
+        relay.open(*_at(server))
+        assert client.get("/health").text == "a"
+
+
 def test_a_server_that_crashed_is_waited_for() -> None:
     """serve notices a moment later than clients do."""
     with relayed() as (relay, url, (server,)):
@@ -334,6 +345,20 @@ def test_a_server_that_breaks_off_is_said_before_an_answer_and_shown_in_one() ->
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.post(f"{url}/broken")
         until(lambda: relay.gate.in_flight == 0)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+def test_all_addresses_are_ipv4_too() -> None:
+    """As llama-server has it with --host ::"""
+    relay = Relay("::", port := free_port("::", 0))
+    server = Backend("a")
+    try:
+        relay.open(*_at(server))
+        assert httpx.get(f"http://127.0.0.1:{port}").text == "a"
+        assert httpx.get(f"http://[::1]:{port}").text == "a"
+    finally:
+        relay.close()
+        server.close()
 
 
 def test_a_port_that_is_taken_is_said() -> None:

@@ -61,7 +61,7 @@ def demo(
     finally:
         running.stop()
     if as_json:
-        ready = ready_data(Ready(running, engagement))
+        ready = ready_data(Ready(running, engagement, running.plan.settings.url))
         printer.json({**ready, "prompt": _PROMPT, "completion": completion.text})
     printer.say(engagement_line(engagement), "green" if engagement.engaged else "yellow")
     for line in (*_block("prompt", _PROMPT), *_block("answer", completion.text)):

@@ -241,8 +241,7 @@ def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
     yield engagement_line(e), "green" if e.engaged and not e.only_costs else "yellow"
     if e.only_costs:
         yield f"do       {e.remedy}", "yellow"
-    settings = ready.launch.plan.settings
-    yield f"serving  {settings.url}   OpenAI base URL: {settings.url}/v1", None
+    yield f"serving  {ready.url}   OpenAI base URL: {ready.url}/v1", None
     yield f"log      {ready.launch.server.log}", None
 
 
@@ -270,11 +269,10 @@ def engagement_line(e: Engagement) -> str:
 def ready_data(ready: Ready) -> dict[str, Any]:
     """The JSON object of a ready server."""
     e, launch = ready.engagement, ready.launch
-    settings = launch.plan.settings
     return {
         **plan_data(launch.plan),
-        "url": settings.url,
-        "openai_base_url": f"{settings.url}/v1",
+        "url": ready.url,
+        "openai_base_url": f"{ready.url}/v1",
         "log": str(launch.server.log),
         "server_pid": launch.server.pid,
         "speculation": "off" if not e.engaged else "useless" if e.only_costs else "on",

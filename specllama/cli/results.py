@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
 
     from specllama.tuning.results import Result
     from specllama.tuning.step_times import StepTimes
+    from specllama.watching.switches import Switched
     from specllama.watching.traffic import Traffic
+
+
+_SWITCHES = 5  # shown
 
 
 def register(app: typer.Typer) -> None:
@@ -33,12 +38,12 @@ def results(
     from specllama.cli.render import Printer
     from specllama.tuning.results import all_results
     from specllama.tuning.results import clear as forget
-    from specllama.watching import traffic
+    from specllama.watching import switches, traffic
 
     no_passthrough(ctx.obj or (), "results")
     printer = Printer()
     if clear:
-        count = forget(model) + traffic.clear(model)
+        count = forget(model) + traffic.clear(model) + switches.clear(model)
         if as_json:
             printer.json({"cleared": count})
         else:
@@ -47,11 +52,15 @@ def results(
     wanted = str(model.absolute()) if model is not None else None
     found = [r for r in all_results() if wanted in (None, r.target)]
     seen = [t for t in traffic.all_traffic() if wanted in (None, t.about.target)]
+    made = [s for s in switches.all_switches() if wanted in (None, s.target)]
     if as_json:
         real = [traffic_data(t, found) for t in seen]
-        printer.json({"results": [data(r) for r in found], "real_requests": real})
+        changes = [asdict(s) for s in made]
+        printer.json(
+            {"results": [data(r) for r in found], "real_requests": real, "switches": changes}
+        )
         return
-    if not found and not seen:
+    if not found and not seen and not made:
         what = f"of {model} " if model is not None else ""
         printer.say(f"nothing {what}was measured yet: `specllama probe MODEL`, or `serve`, does it")
         return
@@ -60,8 +69,17 @@ def results(
     for r in found:
         if r.speculation is None:
             printer.say(f"off      {Path(r.target).name}, {r.workload}: {r.reason}")
-    for line in traffic_lines(seen, found):
+    for line in (*traffic_lines(seen, found), *switch_lines(made)):
         printer.say(line)
+
+
+def switch_lines(made: Sequence[Switched]) -> Iterator[str]:
+    """What --adaptive did last, the newest first."""
+    from specllama.tuning.results import moment
+
+    for s in made[:_SWITCHES]:
+        name = f"{Path(s.target).name}, {s.workload}"
+        yield f"switch   {moment(s.when)} {name}: {s.before} → {s.after}: {s.reason}"
 
 
 def traffic_lines(seen: Sequence[Traffic], known: Sequence[Result]) -> Iterator[str]:

@@ -107,6 +107,14 @@ def serve(
         bool, typer.Option("--strict", help="End with exit code 3 when speculation is off.")
     ] = False,
     dry_run: DryRun = False,
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive",
+            help="Restart with other settings, or without speculation, when real requests show that "
+            "these are faster: while nobody asks, and no request is lost.",
+        ),
+    ] = False,
     idle_probes: Annotated[
         bool,
         typer.Option(
@@ -135,6 +143,7 @@ def serve(
     from specllama.planning.prepare import prepare
     from specllama.planning.wish import Wish
     from specllama.prompts import read_prompts
+    from specllama.serving.adapt import behind_relay, starting
     from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run
     from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, measured_of, tuned_plan
@@ -142,6 +151,8 @@ def serve(
 
     if log is not None and os.path.isdir(log):
         raise UsageError(f"--log {log} is a folder", "Give the name of a file in it.")
+    if adaptive and strict:
+        raise UsageError("--adaptive may switch speculation off, which --strict forbids")
     if tune not in (AUTO, OFF, FULL):
         raise UsageError(f"--tune {tune}: must be {AUTO}, {FULL} or {OFF}")
     own = read_prompts(prompts) if prompts is not None else ()
@@ -172,6 +183,9 @@ def serve(
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     may_be_lost()
     path = log or new_log(plan.settings.port)
+    base, at = plan, plan.settings
+    if adaptive:
+        base = plan = behind_relay(plan)
     outcome = None
     try:
         with printer.progress("tuning") as progress:
@@ -181,7 +195,17 @@ def serve(
         report = ServeReport(printer, tuning_data(outcome), json_events)
         known = outcome.source in ("cached", "measured")
         measured = measured_of(outcome)
-        run(outcome.plan, path, report, strict, known, outcome.running, measured, idle_probes)
+        run(
+            outcome.plan,
+            path,
+            report,
+            strict,
+            known,
+            outcome.running,
+            measured,
+            idle_probes,
+            starting(base, at, outcome.plan, measured, wanted.scope) if adaptive else None,
+        )
     except Stopped as e:  # before it served
         if e.by_hand:
             raise

@@ -191,6 +191,15 @@ class Client:
             raise EngineError(f"the server does not answer /metrics ({e})") from None
         return parse_metrics(response.text) if response.status_code == 200 else None
 
+    def prompt_speed(self) -> float | None:
+        """Tokens per second of reading prompts, by /metrics; None where nothing was read yet, or
+        it is not counted."""
+        try:
+            response = self._http.get("/metrics")
+        except httpx.HTTPError as e:
+            raise EngineError(f"the server does not answer /metrics ({e})") from None
+        return parse_prompt_speed(response.text) if response.status_code == 200 else None
+
     def _get_json(self, path: str) -> Any:
         return self._json(path, lambda: self._http.get(path))
 
@@ -234,6 +243,16 @@ def parse_metrics(text: str) -> Metrics:
         verify_steps=single.get(VERIFY_STEPS),
         accepted_by_position=tuple(by_position.get(i, 0) for i in positions),
     )
+
+
+def parse_prompt_speed(text: str) -> float | None:
+    """Tokens per second from the Prometheus text, by exact sample name."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = text_string_to_metric_families(text)
+    values = {s.name: s.value for f in families for s in f.samples}
+    tokens, seconds = (values.get(f"llamacpp:prompt_{x}_total", 0.0) for x in ("tokens", "seconds"))
+    return tokens / seconds if tokens > 0 and seconds > 0 else None
 
 
 def _completion_body(prompt: Any, tokens: int, sampling: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 class Gate:
     """Where requests go now, and how many are on their way. Used by the relay's thread and by
     the one that exchanges servers. `target` None: they wait. The quiet time is that without a
-    request which makes a server compute: what only looks (GET, as monitors do) does not end it."""
+    request which makes a server compute: what only looks (GET, as monitors do) does not end it. `waited`: requests since it was shut."""
 
     clock: Callable[[], float] = time.monotonic
     target: tuple[str, int] | None = None
     in_flight: int = 0
-    served: int = 0
+    waited: int = 0
     _computing: int = 0
     _quiet_since: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -35,7 +35,6 @@ class Gate:
         with self._lock:
             self.in_flight -= 1
             self._computing -= computes
-            self.served += computes
             if computes:
                 self._quiet_since = self.clock()
 
@@ -47,14 +46,19 @@ class Gate:
     def shut(self) -> None:
         """From now on requests wait."""
         with self._lock:
-            self.target = None
+            self.target, self.waited = None, 0
+
+    def waits(self) -> None:
+        """One more request waits."""
+        with self._lock:
+            self.waited += 1
 
     def shut_if_quiet(self, seconds: float) -> bool:
         """The same, if nothing was computed for so long and nothing is on its way."""
         with self._lock:
             if self.in_flight or self._quiet() < seconds:
                 return False
-            self.target = None
+            self.target, self.waited = None, 0
             return True
 
     @property

@@ -81,7 +81,7 @@ def prediction(plan: Plan, scope: Scope) -> tuple[Prediction | None, tuple[str, 
     target, files = str(plan.target.path.absolute()), results.stamp(plan.target.shards)
     possible = ways(plan)
     for kept in traffic.of(target, plan.workload.name, files):
-        way = _way(plan, kept.last.speculation, possible, scope)
+        way = way_of(plan, kept.last.speculation, possible, scope)
         here = (kept.about.engine, kept.about.devices) == (engine_of(plan), tuple(devices(plan)))
         shown = _shown(kept, scope, kept.times if here else None)
         if way is None or shown is None or shown.wanted is None:
@@ -113,7 +113,7 @@ def _moved(shown: Shown) -> Ratios:
     return shown.seen.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
 
 
-def _way(plan: Plan, s: Speculation, possible: tuple[Way, ...], scope: Scope) -> Way | None:
+def way_of(plan: Plan, s: Speculation, possible: tuple[Way, ...], scope: Scope) -> Way | None:
     """The plan's way that such a setting is; None where it cannot be one."""
     if scope.named or scope.lengths or check_methods(plan.capabilities, s.methods):
         return None

@@ -44,10 +44,13 @@ class Measured:
 
 class Following:
     """One server that serves, followed from when a user was told of it until it is stopped.
-    `probes`: it may be measured in idle moments when nothing is known of its speed."""
+    `probes`: it may be measured in idle moments when nothing is known of its speed; `url`: where
+    clients come; `adaptive`: what is better is done without being asked."""
 
-    def __init__(self, up: Launch, measured: Measured, probes: bool = True) -> None:
-        plan = up.plan
+    def __init__(
+        self, up: Launch, measured: Measured, probes: bool, url: str, adaptive: bool = False
+    ) -> None:
+        plan, self._adaptive = up.plan, adaptive
         spec = None if own_types(plan) else plan.settings.speculation
         about = about_of(plan) if spec is not None else None
         before = traffic.find(about) if about is not None else None
@@ -65,7 +68,7 @@ class Following:
         self._probes = IdleProbes(up.client, plan) if probes and times is None and spec else None
         self._file = running.announce(
             Running(
-                url=settings.url,
+                url=url,
                 model=str(plan.target.path),
                 workload=plan.workload.name,
                 speculation=spec,
@@ -85,7 +88,8 @@ class Following:
             return
         if new.tokens and (v := self.follower.turned()) is not None:
             p = self.follower.recent
-            listener.event("real requests", sentence(p, v), {**picture_data(p), **verdict_data(v)})
+            said = sentence(p, v, self._adaptive)
+            listener.event("real requests", said, {**picture_data(p), **verdict_data(v)})
         if new.tokens and not self._aged:  # without speculation nothing is added to what was seen
             self._aged = True
             traffic.another_day(
@@ -106,14 +110,15 @@ class Following:
         self._idle_looks = self._idle_looks + 1 if quiet else 0
         if self._probes is None or self._idle_looks < _IDLE_LOOKS or not self._cheap():
             return
-        times = self._probes.go_on(self._idle)
+        times = self._probes.go_on(self.idle)
         if times is not None:
             self.follower.timed(times)
         self.follower.ours()
         if self._probes.done:
             self._probes = None
 
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
+        """Whether nothing is being answered just now."""
         return self.follower.reader.idle()
 
     def _cheap(self) -> bool:

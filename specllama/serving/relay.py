@@ -19,14 +19,13 @@ from typing import Any
 import h11
 
 from specllama.engine.errors import EngineError
+from specllama.serving.connection import Reader, Side
 from specllama.serving.forwarding import forwarded, kept_headers
 from specllama.serving.gate import Gate
 
 _IDLE_S = 120.0  # a connection without a request; longer than clients keep theirs
 _AGAIN_S = 0.1  # between two tries to reach a server that should be there
 _BACKLOG = 512
-_CHUNK = 2**16
-_MOST_HEADERS = 2**16
 
 
 class _Gone(Exception):
@@ -46,9 +45,7 @@ class Relay:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         try:
-            self._server = self._loop.run_until_complete(
-                self._loop.create_server(self._protocol, host or None, port, backlog=_BACKLOG)
-            )
+            self._server = self._loop.run_until_complete(self._listen(host, port))
         except (OSError, OverflowError) as e:
             self._loop.close()
             reason = getattr(e, "strerror", None) or e
@@ -56,6 +53,8 @@ class Relay:
                 f"port {port} on {host} cannot be used ({reason})",
                 "Give another --port, or --port 0 for a free one.",
             ) from None
+        # a connection that breaks at the wrong moment is nothing to tell anybody
+        self._loop.set_exception_handler(lambda _loop, _about: None)
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._thread.start()
 
@@ -69,6 +68,14 @@ class Relay:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        if host == "::" and socket.has_dualstack_ipv6():  # as llama-server: IPv4 too
+            both = socket.create_server(
+                (host, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+            )
+            return await self._loop.create_server(self._protocol, sock=both, backlog=_BACKLOG)
+        return await self._loop.create_server(self._protocol, host or None, port, backlog=_BACKLOG)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -84,10 +91,10 @@ class Relay:
             self._loop.close()
 
     def _protocol(self) -> asyncio.StreamReaderProtocol:
-        return asyncio.StreamReaderProtocol(_Reader(self._loop), self._connected, loop=self._loop)
+        return asyncio.StreamReaderProtocol(Reader(self._loop), self._connected, loop=self._loop)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert isinstance(reader, _Reader)
+        assert isinstance(reader, Reader)
         # a client that vanished without a word is noticed some day
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         task = self._loop.create_task(_Client(self, reader, writer).serve())
@@ -103,54 +110,12 @@ class Relay:
             await asyncio.sleep(_AGAIN_S)
 
 
-class _Reader(asyncio.StreamReader):
-    """Tells at once when the other side has ended, also while there is more to read."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limit=_CHUNK, loop=loop)
-        self.ended = asyncio.Event()
-
-    def feed_eof(self) -> None:
-        super().feed_eof()
-        self.ended.set()
-
-    def set_exception(self, exc: Exception) -> None:
-        super().set_exception(exc)
-        self.ended.set()
-
-
-class _Side:
-    """One connection, and HTTP on it."""
-
-    def __init__(
-        self, role: type, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.http = h11.Connection(role, max_incomplete_event_size=_MOST_HEADERS)
-        self.reader, self.writer = reader, writer
-
-    async def next(self) -> Any:
-        """The next event. Raises h11.RemoteProtocolError for what is no HTTP, OSError when the
-        connection breaks."""
-        while (event := self.http.next_event()) is h11.NEED_DATA:
-            if self.http.they_are_waiting_for_100_continue:
-                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
-            self.http.receive_data(await self.reader.read(_CHUNK))
-        return event
-
-    async def send(self, event: Any) -> None:
-        """Sends an event at once; waits while the other side does not take more."""
-        data = self.http.send(event)
-        if data:
-            self.writer.write(data)
-            await self.writer.drain()
-
-
 class _Client:
     """One client's connection, request after request."""
 
-    def __init__(self, relay: Relay, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, relay: Relay, reader: Reader, writer: asyncio.StreamWriter) -> None:
         self._relay, self._reader = relay, reader
-        self._side = _Side(h11.SERVER, reader, writer)
+        self._side = Side(h11.SERVER, reader, writer)
 
     async def serve(self) -> None:
         http = self._side.http
@@ -165,7 +130,7 @@ class _Client:
                 http.start_next_cycle()
         except h11.RemoteProtocolError as e:
             await self._refuse(e.error_status_hint, str(e))
-        except (_Gone, OSError, asyncio.TimeoutError, TimeoutError):
+        except (_Gone, OSError, h11.LocalProtocolError, asyncio.TimeoutError, TimeoutError):
             pass
         except _Broken as e:
             await self._refuse(502, str(e))
@@ -173,6 +138,11 @@ class _Client:
             await self._end()
 
     async def _answer(self, request: h11.Request) -> None:
+        if _asks_health(request) and self._relay.gate.target is None:
+            while not isinstance(await self._side.next(), (h11.EndOfMessage, h11.ConnectionClosed)):
+                pass
+            await self._say(200, {"status": "ok"})
+            return
         computes = request.method not in (b"GET", b"HEAD", b"OPTIONS")
         server = await self._enter(computes)
         try:
@@ -181,21 +151,24 @@ class _Client:
             server.writer.close()
             self._relay.gate.leave(computes)
 
-    async def _enter(self, computes: bool) -> _Side:
+    async def _enter(self, computes: bool) -> Side:
         """A connection to the server, as soon as there is one. Raises _Gone when the client
         does not wait for it."""
-        gate = self._relay.gate
+        gate, told = self._relay.gate, False
         while True:
             target = gate.enter(computes)
             if target is not None:
                 try:
                     reader, writer = await asyncio.open_connection(*target)
-                    return _Side(h11.CLIENT, reader, writer)
+                    return Side(h11.CLIENT, reader, writer)
                 except OSError:  # it ended; serve starts it again
                     gate.leave(computes)
                 except BaseException:
                     gate.leave(computes)
                     raise
+            if not told:
+                told = True
+                gate.waits()
             await self._or_gone(self._relay.changed())
 
     async def _or_gone(self, waiting: Coroutine[Any, Any, None]) -> None:
@@ -208,7 +181,7 @@ class _Client:
         if self._reader.ended.is_set():
             raise _Gone
 
-    async def _exchange(self, request: h11.Request, server: _Side) -> None:
+    async def _exchange(self, request: h11.Request, server: Side) -> None:
         """One request and its answer. That the client has ended its side is passed on:
         llama-server then stops generating."""
         await _from_server(server.send(forwarded(request)))
@@ -230,7 +203,7 @@ class _Client:
                 task.cancel()
             await asyncio.gather(body, answer, ended, return_exceptions=True)
 
-    async def _pass_body(self, server: _Side) -> None:
+    async def _pass_body(self, server: Side) -> None:
         """Raises h11.RemoteProtocolError when the client breaks off."""
         while True:
             event = await self._side.next()
@@ -244,7 +217,7 @@ class _Client:
             except (OSError, h11.LocalProtocolError):
                 return  # it does not want the rest; its answer says why
 
-    async def _pass_answer(self, server: _Side) -> None:
+    async def _pass_answer(self, server: Side) -> None:
         while True:
             event = await _from_server(server.next())
             if isinstance(event, h11.Response):
@@ -268,21 +241,29 @@ class _Client:
         if self._side.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._side.writer.transport.abort()
             return
-        body = json.dumps({"error": {"code": status, "message": why, "type": "server_error"}})
-        headers = [
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(len(body.encode()))),
-            ("Connection", "close"),
-        ]
         with suppress(OSError, h11.LocalProtocolError):
-            await self._side.send(h11.Response(status_code=status, headers=headers))
-            await self._side.send(h11.Data(data=body.encode()))
-            await self._side.send(h11.EndOfMessage())
+            error = {"code": status, "message": why, "type": "server_error"}
+            await self._say(status, {"error": error}, ("Connection", "close"))
+
+    async def _say(self, status: int, data: Any, *more: tuple[str, str]) -> None:
+        """An answer of our own."""
+        body = json.dumps(data).encode()
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), *more]
+        await self._side.send(h11.Response(status_code=status, headers=headers))
+        await self._side.send(h11.Data(data=body))
+        await self._side.send(h11.EndOfMessage())
 
     async def _end(self) -> None:
         self._side.writer.close()
         with suppress(OSError, asyncio.TimeoutError, TimeoutError):
             await asyncio.wait_for(self._side.writer.wait_closed(), 1.0)
+
+
+def _asks_health(request: h11.Request) -> bool:
+    """What asks whether requests are taken need not wait for that, as they do: they are."""
+    return request.method == b"GET" and bytes(request.target).partition(b"?")[0].endswith(
+        b"/health"
+    )
 
 
 async def _from_server(waiting: Coroutine[Any, Any, Any]) -> Any:

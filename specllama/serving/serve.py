@@ -13,10 +13,13 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import Exit, explain
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
+from specllama.serving.adapt import Adaptive
 from specllama.serving.launch import Launch, Progress, ended_hint, launch
 from specllama.serving.real_requests import Following, Listener, Measured
 from specllama.serving.verify import Engagement, verify
 from specllama.stop import Stopped, stop_on_signals
+from specllama.tuning.arms import way
+from specllama.watching.policy import Switch
 
 MAX_QUICK_CRASHES = 3  # in a row; then it is no accident
 QUICK_S = 60.0  # one that answered for longer is counted afresh; loading may take any time
@@ -25,10 +28,11 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Ready:
-    """What a user is told when the server can be used."""
+    """What a user is told when the server can be used, at `url`."""
 
     launch: Launch
     engagement: Engagement
+    url: str
 
 
 class Report(Progress, Listener, Protocol):
@@ -47,12 +51,14 @@ def serve(
     running: Launch | None = None,
     measured: Measured | None = None,
     idle_probes: bool = True,
+    adaptive: Adaptive | None = None,
 ) -> None:
     """Runs until the user stops it (returns), or raises the error that ended it; Stopped
     when that was before it served.
     `known`: these settings were measured before, so that a brief check is enough. `running`:
     the plan's server, when it is up already. `measured`: what was measured of the plan's settings;
-    `idle_probes`: they may be measured in idle moments where nothing was.
+    `idle_probes`: they may be measured in idle moments where nothing was; `adaptive`: real
+    requests may lead to others.
 
     Raises StrictError when speculation is off and `strict`; EngineError when the
     server does not start or keeps crashing.
@@ -62,14 +68,25 @@ def serve(
             running.stop()
         raise StrictError(f"speculation OFF because {plan.choice.because}")
     with stop_on_signals():
-        follow = partial(_follow, plan, measured or Measured(), idle_probes)
-        _serve(plan, log, report, strict, known, running, follow)
+        told = measured or Measured()
+        follow = partial(_follow, plan, told, idle_probes, adaptive is not None)
+        try:
+            _serve(plan, log, report, strict, known, running, follow, adaptive)
+        finally:
+            if adaptive is not None:
+                adaptive.close()
 
 
-def _follow(plan: Plan, measured: Measured, idle_probes: bool, up: Launch) -> Following:
-    """`measured` is about the settings of `plan`; after a crash others may run."""
-    same = up.plan.settings.speculation == plan.settings.speculation
-    return Following(up, measured if same else Measured(), idle_probes)
+def _follow(
+    plan: Plan, measured: Measured, idle_probes: bool, adaptive: bool, up: Launch, url: str
+) -> Following:
+    """`measured` is about the settings of `plan`; others may run by now: after a crash, or where
+    real requests led to them. What steps take holds for every K of a way."""
+    own, runs = plan.settings.speculation, up.plan.settings.speculation
+    if runs != own:
+        same_way = own is not None and runs is not None and way(own) == way(runs)
+        measured = Measured(measured.times if same_way else None)
+    return Following(up, measured, idle_probes, url, adaptive)
 
 
 def _serve(
@@ -79,33 +96,64 @@ def _serve(
     strict: bool,
     known: bool,
     up: Launch | None,
-    follow: Callable[[Launch], Following],
+    follow: Callable[[Launch, str], Following],
+    adaptive: Adaptive | None,
 ) -> None:
     quick, served = 0, False
+    before: Plan | None = None  # what served, where another is tried in its place
     try:
         while True:
-            running, up = up or launch(plan, log, report), None
+            running, up = up or _launched(plan, before, log, report), None
             answered, following = time.monotonic(), None
+            url = adaptive.url if adaptive is not None else running.plan.settings.url
             try:
+                if adaptive is not None and served:  # somebody may wait
+                    adaptive.open(running, report)
                 with report.busy("checking that it drafts …"):
-                    engagement = check(running, known)
+                    engagement = check(running, known or before is not None)
                 if strict:
                     _must_gain(engagement)
                 if running.server.exit_code() is None:
+                    if adaptive is not None and not served:
+                        adaptive.open(running, report)
                     served = True
-                    following = follow(running)
-                    report.ready(Ready(running, engagement))
-                why = _wait_for_exit(running, following, report)
+                    following = follow(running, url)
+                    _tell(Ready(running, engagement, url), before is not None, report)
+                    if adaptive is not None and (why := adaptive.blind(following)):
+                        report.say(f"--adaptive has nothing to go by: {why}")
+                ended = _wait(running, following, report, adaptive)
             finally:
                 if following is not None:
                     following.close()
                 running.stop()
-            lived = time.monotonic() - answered
-            quick = quick + 1 if lived < QUICK_S else 1
-            plan = _after_crash(running.plan, why, quick, log, report)
+            if isinstance(ended, Switch) and adaptive is not None:
+                before, plan = running.plan, adaptive.exchanged(running, ended, report)
+            elif isinstance(ended, Exit):
+                lived = time.monotonic() - answered
+                quick = quick + 1 if lived < QUICK_S else 1
+                before, plan = None, _after_crash(running.plan, ended, quick, log, report)
     except Stopped:
         if not served:
             raise
+
+
+def _launched(plan: Plan, before: Plan | None, log: Path, report: Report) -> Launch:
+    """`before`: what served well until now, and does again when `plan` does not start."""
+    try:
+        return launch(plan, log, report)
+    except EngineError as e:
+        if before is None:
+            raise
+        report.say(f"{e.message}; back to what served before")
+        return launch(before, log, report)
+
+
+def _tell(ready: Ready, exchanged: bool, report: Report) -> None:
+    """That it serves; where it only took the place of another, that alone is said elsewhere."""
+    if not exchanged:
+        report.ready(ready)
+    elif ready.launch.plan.speculates and not ready.engagement.engaged:
+        report.say(f"speculation OFF because {ready.engagement.reason}")
 
 
 def check(running: Launch, brief: bool = False) -> Engagement:
@@ -124,11 +172,16 @@ def _must_gain(e: Engagement) -> None:
         raise StrictError(f"speculation is on, but {e.only_costs}", e.remedy)
 
 
-def _wait_for_exit(running: Launch, following: Following | None, report: Report) -> Exit:
+def _wait(
+    running: Launch, following: Following | None, report: Report, adaptive: Adaptive | None
+) -> Exit | Switch:
+    """Until the server ends, or another should take its place."""
     while (code := running.server.exit_code()) is None:
         running.server.output.trim()
         if following is not None:
             following.tick(report)
+            if adaptive is not None and (found := adaptive.due(running, following)) is not None:
+                return found
         time.sleep(_POLL_S)
     return explain(code, running.server.log_text(), running.plan.engine.embedded)
 

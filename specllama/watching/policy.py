@@ -15,14 +15,13 @@ from specllama.tuning.arms import label
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.watching.picture import BETTER, ENOUGH_DRAFTED, SURELY, Picture
 
-_REREAD = 10  # times what reading the prompts in the slots again takes: then they are worth little
-
 
 @dataclass(frozen=True)
 class Pace:
     """Seconds. `between` two switches; `pause` before a setting that lost is tried again, the
-    first time and at most; `quiet`: without a request, before a server is ended; `most_quiet`:
-    the same where long prompts are in its slots."""
+    first time and at most; `quiet`: without a request, before a server is ended whose slots hold
+    nothing, and as much more for each second that reading their prompts again would take, to
+    `most_quiet`."""
 
     between: float = 600.0
     pause: float = 600.0
@@ -42,7 +41,7 @@ class Pace:
     def quiet_for(self, reread_s: float) -> float:
         """How long nobody has to ask before a server may be ended whose slots hold prompts that
         take `reread_s` to be read again."""
-        return min(self.quiet + _REREAD * reread_s, max(self.quiet, self.most_quiet))
+        return min(self.quiet * (1 + reread_s), max(self.quiet, self.most_quiet))
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Policy:
 
     def switched(self, to: Speculation | None, now: float) -> None:
         """`to` serves from now on; what ran before has lost."""
-        if self.running is not None:
+        if self.running is not None and to != self.running:
             self.lost(self.running, now)
         self.running, self.since = to, now
 

@@ -1,0 +1,168 @@
+"""`serve --adaptive`: the server behind a relay is exchanged for one with other settings when real
+requests say so, while nobody asks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from specllama.engine.client import Client
+from specllama.engine.errors import EngineError
+from specllama.engine.settings import Settings
+from specllama.errors import UsageError
+from specllama.planning.plan import Plan, free_port
+from specllama.serving.launch import Launch
+from specllama.serving.real_requests import Following, Listener, Measured
+from specllama.serving.relay import Relay
+from specllama.serving.scope import Scope, held, own_types
+from specllama.serving.stored import options
+from specllama.tuning.arms import label
+from specllama.watching import switches
+from specllama.watching.policy import Pace, Policy, Switch
+from specllama.watching.verdict import VERY_LOW
+
+_LOCAL = "127.0.0.1"
+_LOOK_S = 1.0
+# A factor on all waiting times, for tests and demonstrations.
+_PACE = "SPECLLAMA_ADAPTIVE_PACE"
+
+
+def behind_relay(plan: Plan) -> Plan:
+    """The same server at an address of its own, which only the relay knows.
+
+    Raises UsageError where a relay cannot stand before it.
+    """
+    if own_types(plan):
+        raise UsageError(
+            "--adaptive cannot change your own --spec-type", "Leave one of the two out."
+        )
+    if plan.settings.scheme != "http":
+        raise UsageError(
+            "--adaptive does not work with --ssl-*", "Put a proxy that speaks TLS before it."
+        )
+    if plan.settings.host.endswith(".sock"):
+        raise UsageError("--adaptive does not work with a Unix socket", "Give --host and --port.")
+    return plan.at(_LOCAL, free_port(_LOCAL, 0))
+
+
+def starting(base: Plan, at: Settings, served: Plan, measured: Measured, scope: Scope) -> Adaptive:
+    """`base`: the plan behind the relay, with all its ways; `at`: where clients come; `served`:
+    the plan that serves to begin with, `measured` of it."""
+    own, scope = served.settings.speculation, held(base, scope)
+    found = options(base, own, measured, scope)
+    policy = Policy(own, found, time.monotonic(), pace(), any_length=not scope.lengths)
+    return Adaptive(base, at.host, at.port, policy)
+
+
+def pace() -> Pace:
+    """Ours, or as a test wants it."""
+    try:
+        return Pace().times(max(0.0, float(os.environ.get(_PACE, "1"))))
+    except ValueError:
+        return Pace()
+
+
+@dataclass
+class Adaptive:
+    """`base`: the plan with everything that could serve (behind_relay); `host`, `port`: where
+    clients come; `policy` knows what was chosen to begin with."""
+
+    base: Plan
+    host: str
+    port: int
+    policy: Policy
+    clock: Callable[[], float] = time.monotonic
+    _relay: Relay | None = None
+    _made: Switch | None = None
+    _shut_at: float = 0.0
+    _looked: float = 0.0
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        return replace(self.base.settings, host=self.host, port=self.port).url
+
+    def open(self, up: Launch, listener: Listener) -> None:
+        """Lets requests through to a server, those that waited first. Raises EngineError when
+        nobody can listen at the address."""
+        now, runs = self.clock(), up.plan.settings.speculation
+        if self._made is not None and self._made.to != runs and self._made.to is not None:
+            self.policy.lost(self._made.to, now)  # it did not start
+        if self._made is not None or runs != self.policy.running:
+            self.policy.switched(runs, now)
+        if self._relay is None:
+            self._relay = Relay(self.host, self.port)
+        self._relay.open(up.plan.settings.host, up.plan.settings.port)
+        if self._made is not None:
+            self._made, took = None, now - self._shut_at
+            waited = self._relay.gate.waited
+            some = f"{waited} {'request' if waited == 1 else 'requests'} waited for it"
+            listener.event(
+                "adaptive",
+                f"serving again after {took:.1f} s with {label(runs)}; {some}",
+                {"seconds": took, "waited": waited, "settings": label(runs)},
+            )
+
+    def due(self, up: Launch, following: Following) -> Switch | None:
+        """A switch that is to be made now: real requests say so, and nobody asks. From then on
+        requests wait."""
+        now = self.clock()
+        if self._relay is None or now - self._looked < _LOOK_S * min(1.0, self.policy.pace.quiet):
+            return None
+        self._looked = now
+        gate, own = self._relay.gate, self.policy.pace
+        follower = following.follower
+        if gate.quiet_s < own.quiet:
+            return None
+        found = self.policy.decide(follower.recent, now, follower.verdict.kind == VERY_LOW)
+        if found is None:
+            return None
+        enough = own.quiet_for(reread_s(up.client, self._sleeps))
+        if gate.quiet_s < enough or not following.idle() or not gate.shut_if_quiet(enough):
+            return None
+        self._made, self._shut_at = found, now
+        return found
+
+    def exchanged(self, up: Launch, switch: Switch, listener: Listener) -> Plan:
+        """The plan to go on with; the switch is told, and kept."""
+        before, after = label(up.plan.settings.speculation), label(switch.to)
+        listener.event(
+            "adaptive",
+            f"{before} → {after}: {switch.reason}",
+            {"before": before, "after": after, "reason": switch.reason},
+        )
+        target, workload = up.plan.target.path, up.plan.workload.name
+        switches.add(target, workload, before, after, switch.reason)
+        if switch.to is None:
+            return self.base.without_speculation(switch.reason)
+        return self.base.speculating(switch.to, switch.reason)
+
+    def blind(self, following: Following) -> str:
+        """Why nothing can be decided here; "" where it can be."""
+        last = following.follower.snapshot
+        return last.missing[0] if last is not None and last.missing else ""
+
+    def close(self) -> None:
+        """Ends what clients still have open."""
+        if self._relay is not None:
+            self._relay.close()
+
+    @property
+    def _sleeps(self) -> bool:
+        return self.base.user.value("--sleep-idle-seconds") is not None
+
+
+def reread_s(client: Client, sleeps: bool) -> float:
+    """Seconds that reading the prompts in the slots again would take. A server that sleeps has
+    forgotten them, and is not asked: that would wake it."""
+    if sleeps:
+        return 0.0
+    try:
+        slots, speed = client.slots() or [], client.prompt_speed()
+    except EngineError:
+        return 0.0
+    known = [s.get("n_prompt_tokens") for s in slots]
+    return sum(n for n in known if isinstance(n, int)) / speed if speed else 0.0

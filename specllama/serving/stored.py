@@ -1,0 +1,53 @@
+"""Settings that `serve --adaptive` may go to: what it started with, and what was measured of the
+model before, for any workload, by prompts or by real requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specllama.engine.settings import Speculation
+from specllama.planning.plan import Plan
+from specllama.planning.ways import ways
+from specllama.serving.prior import way_of
+from specllama.serving.real_requests import Measured
+from specllama.serving.scope import Scope, devices, engine_of
+from specllama.tuning import results
+from specllama.tuning.arms import DECIDED
+from specllama.watching import traffic
+from specllama.watching.policy import Option
+
+
+def options(
+    base: Plan, served: Speculation | None, measured: Measured, scope: Scope
+) -> tuple[Option, ...]:
+    """`base`: the plan with all its ways; `served`: what it starts with, `measured` of it. A
+    setting that is known twice has the figure that is named first."""
+    found: dict[Speculation, Option] = {}
+    for option in _all(base, served, measured, scope):
+        found.setdefault(option.speculation, option)
+    return tuple(found.values())
+
+
+def _all(
+    base: Plan, served: Speculation | None, measured: Measured, scope: Scope
+) -> Iterator[Option]:
+    if served is not None:
+        yield Option(served, measured.speedup, "when it was tuned")
+    target, possible = str(base.target.path.absolute()), ways(base)
+    here = engine_of(base), tuple(devices(base))
+    files = results.stamp(base.target.shards)
+    for kept in traffic.of(target, base.workload.name, files):
+        if (kept.about.engine, kept.about.devices) != here:
+            continue
+        for seen in kept.settings:
+            speedup = seen.picture(kept.times).speedup
+            if speedup is not None and way_of(base, seen.speculation, possible, scope):
+                yield Option(seen.speculation, speedup, "on real requests")
+    for r in results.all_results():
+        if r.target != target or (r.engine, r.devices) != here or r.state != DECIDED:
+            continue
+        if r.speculation is None or r.speedup is None:
+            continue
+        if way_of(base, r.speculation, possible, scope):
+            yield Option(r.speculation, r.speedup[0], f"when it was tuned for {r.workload}")

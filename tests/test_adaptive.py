@@ -1,0 +1,286 @@
+"""serve --adaptive: the server is exchanged under load, and no request is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from specllama.engine.errors import EngineError
+from specllama.engine.settings import NgramSizes, Settings, Speculation
+from specllama.planning.plan import Plan, free_port
+from specllama.planning.prepare import prepare
+from specllama.planning.wish import Wish
+from specllama.serving import serve as serving
+from specllama.serving.adapt import Adaptive, behind_relay
+from specllama.serving.real_requests import Measured
+from specllama.serving.scope import Scope, devices, engine_of
+from specllama.serving.serve import Ready, serve
+from specllama.serving.stored import options
+from specllama.stop import Stopped
+from specllama.storage import cache_dir, keep
+from specllama.tuning import results
+from specllama.tuning.arms import DECIDED, OPEN
+from specllama.tuning.results import Result
+from specllama.tuning.search import Earlier
+from specllama.watching import switches
+from specllama.watching.picture import Picture
+from specllama.watching.policy import Option, Pace, Policy, Switch
+from tests.fake_server import Fake
+from tests.support import MODELS, Serve, specllama
+
+TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
+SWITCHES = 3
+
+
+class InTurn(Policy):
+    """Off and on again, whatever real requests show, as soon as nobody asks."""
+
+    def decide(self, p: Picture, now: float, hardly_accepted: bool = False) -> Switch | None:
+        if now - self.since < self.pace.between:
+            return None
+        return Switch(None if self.running else self.options[0].speculation, "in turn")
+
+
+class Load:
+    """Four clients that ask, think and ask again, each on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.failed: list[str] = []
+        self.answered = [0] * 4
+        self._url, self._ending = url, threading.Event()
+        self._threads = [threading.Thread(target=self._client, args=(i,)) for i in range(4)]
+        for t in self._threads:
+            t.start()
+
+    def _client(self, number: int) -> None:
+        thinks = random.Random(number)
+        with httpx.Client(base_url=self._url, timeout=60) as client:
+            left = 2  # requests once it shall end
+            while left:
+                left -= self._ending.is_set()
+                try:
+                    self._ask(client, number)
+                    self.answered[number] += 1
+                except (httpx.HTTPError, AssertionError) as e:
+                    self.failed.append(f"{type(e).__name__}: {e}")
+                self._ending.wait(thinks.uniform(0.05, 0.6))
+
+    def _ask(self, client: httpx.Client, number: int) -> None:
+        body = {"prompt": f"def f{number}(a, b):", "n_predict": 6, "stream": number % 2 == 0}
+        answer = client.post("/completion", json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.text.count('"stop":true') == 1, answer.text
+
+    def end(self) -> None:
+        self._ending.set()
+        for t in self._threads:
+            t.join(60)
+
+
+class Script:
+    """A report that sets clients on the server, and ends it after the last switch."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.load: Load | None = None
+        self._again = 0
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def ready(self, ready: Ready) -> None:
+        self.load = Load(ready.url)
+
+    def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
+        self.lines.append(f"{kind}: {text}")
+        self._again += text.startswith("serving again")
+        if self._again == SWITCHES and self.load is not None:
+            self.load.end()
+            raise Stopped(15)
+
+
+def planned(engine: str, *after: str) -> Plan:
+    settings = Settings(TARGET, "127.0.0.1", free_port("127.0.0.1", 0), context=2048, parallel=2)
+    theirs = ("-t", "1", *after)
+    return prepare(settings, Wish("code", DRAFT), theirs, engine, check_port=False)
+
+
+def test_four_clients_and_three_switches_without_a_failed_request(
+    native: Path, tmp_path: Path
+) -> None:
+    plan = planned(str(native))
+    base = behind_relay(plan)
+    own = base.settings.speculation
+    assert own is not None
+    policy = InTurn(own, [Option(own)], time.monotonic(), Pace(0.5, 0.5, 0.5, 0.1, 0.1))
+    adaptive = Adaptive(base, plan.settings.host, plan.settings.port, policy)
+    script = Script()
+    serve(base, tmp_path / "log", script, idle_probes=False, adaptive=adaptive)
+    assert script.load is not None
+    assert script.load.failed == []
+    assert min(script.load.answered) > SWITCHES
+    told = [x for x in script.lines if x.startswith("adaptive: ")]
+    assert len(told) == 2 * SWITCHES
+    assert told[0] == "adaptive: draft-simple draft.gguf K=4 → no speculation: in turn"
+    assert told[1].startswith("adaptive: serving again after ")
+    kept = switches.all_switches()
+    assert [s.reason for s in kept] == ["in turn"] * SWITCHES
+    assert kept[0].target == str(TARGET)
+    assert switches.clear(TARGET) == SWITCHES
+    assert switches.all_switches() == ()
+
+
+def test_what_does_not_start_gives_way_to_what_served(
+    native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = behind_relay(planned(str(native)))
+    report, begun = Script(), []
+
+    def launch(tried: Plan, log: Path, report: object) -> Plan:
+        begun.append(tried.settings.speculation)
+        if tried.settings.speculation is None:
+            raise EngineError("llama-server did not start: no")
+        return tried
+
+    monkeypatch.setattr(serving, "launch", launch)
+    off = plan.without_speculation("")
+    assert serving._launched(off, plan, tmp_path, report) is plan  # type: ignore[comparison-overlap]
+    assert begun == [None, plan.settings.speculation]
+    assert report.lines == ["llama-server did not start: no; back to what served before"]
+    with pytest.raises(EngineError):
+        serving._launched(off, None, tmp_path, report)
+
+
+def test_clients_reach_the_relay_and_all_ends_together(tmp_path: Path, native: Path) -> None:
+    args = (TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", native)
+    with Serve(tmp_path, *args) as s:
+        assert s.info["speculation"] == "on"
+        command = s.info["command"]
+        inner = command[command.index("--port") + 1]
+        assert inner != s.url.rpartition(":")[2]
+        body = {"prompt": "import", "n_predict": 4}
+        assert httpx.post(f"{s.url}/completion", json=body).status_code == 200
+        assert httpx.get(f"{s.url}/health").json() == {"status": "ok"}
+        assert s.stop() == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(s.url)
+
+
+def test_where_nothing_is_counted_it_says_so_and_serves_on(tmp_path: Path) -> None:
+    """Builds before b10289, and ik_llama.cpp."""
+    fake = Fake(tmp_path, build=9611, draft_n=8)
+    with Serve(tmp_path, TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", fake.path) as s:
+        s.wait_for(lambda: "--adaptive has nothing to go by: " in s.err, "the line")
+        assert httpx.get(f"{s.url}/health").status_code == 200
+
+
+def result(spec: Speculation | None, speedup: float, **more: Any) -> Result:
+    found = Result(
+        *(str(TARGET), "edit", spec, "", (speedup, 1.0, 2.0), 0.0, 9.0, "e", ("d",), 0.0, 0.0),
+        *(DECIDED, "profile", 9, Earlier(), Path()),
+    )
+    return replace(found, **more)
+
+
+def test_what_was_measured_of_the_model_may_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = planned(str(Fake(tmp_path).path))
+    own = base.settings.speculation
+    assert own is not None
+    copies = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
+    here = {"engine": engine_of(base), "devices": tuple(devices(base))}
+    found = (
+        result(copies, 1.3, **here),
+        result(copies, 1.2, **here),  # the same once more
+        result(own, 9.0, **here),  # what serves is known better
+        result(None, 1.0, **here),
+        result(replace(copies, n_max=1), 1.3, engine="another"),
+        result(replace(copies, n_max=2), 1.3, **here, state=OPEN),
+        result(replace(copies, n_max=3), 1.3, **here, target="another"),
+        result(replace(own, draft=Path("gone.gguf")), 1.3, **here),
+    )
+    monkeypatch.setattr(results, "all_results", lambda: found)
+    free = [
+        Option(own, 1.1, "when it was tuned"),
+        Option(copies, 1.3, "when it was tuned for edit"),
+    ]
+    assert [*options(base, own, Measured(speedup=1.1), Scope())] == free
+    assert [*options(base, own, Measured(speedup=1.1), Scope(named=True))] == free[:1]
+    assert [*options(base, None, Measured(), Scope())] == [
+        free[1],
+        Option(own, 9.0, "when it was tuned for edit"),
+    ]
+
+
+def test_the_last_switches_are_shown() -> None:
+    for n in range(25):
+        switches.add(TARGET, "code", f"K={n}", "no speculation", "it lost")
+    assert len(switches.all_switches()) == 20
+    lines = specllama("results", TARGET).stdout.splitlines()
+    shown = [x for x in lines if x.startswith("switch ")]
+    assert len(shown) == 5
+    assert shown[0].endswith("target.gguf, code: K=24 → no speculation: it lost")
+    assert len(json.loads(specllama("results", "--json").stdout)["switches"]) == 20
+    assert specllama("results", "--clear").returncode == 0
+    assert switches.all_switches() == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{", b"[]", b'{"version": 1}', b'{"version": 1, "switches": [1]}'),
+        b'{"version": 1, "switches": [{"when": "x"}]}',
+    ],
+)
+def test_a_damaged_list_of_switches_is_empty(data: bytes) -> None:
+    switches.add(TARGET, "chat", "a", "b", "c")
+    folder = cache_dir() / "switches"
+    for path in folder.glob("*.json"):
+        path.write_bytes(data)
+    assert switches.all_switches() == ()
+    for path in folder.glob("*.json"):
+        keep(path, json.loads(data) if data not in (b"", b"{") else None)
+    assert switches.all_switches() == ()
+    for path in folder.glob("*.json"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--strict",), "--adaptive may switch speculation off, which --strict forbids"),
+        (("--", "--spec-type", "ngram-simple"), "--adaptive cannot change your own --spec-type"),
+        (("--", "--ssl-cert-file", "c", "--ssl-key-file", "k"), "does not work with --ssl-*"),
+    ],
+)
+def test_what_it_cannot_go_with_is_refused(
+    args: tuple[str, ...], says: str, native: Path, tmp_path: Path
+) -> None:
+    for name in "ck":
+        (tmp_path / name).write_text("")
+    named = [str(tmp_path / a) if a in ("c", "k") else a for a in args]
+    at = ("--tune", "off", "--llama-server", native, "--port", "0", "--adaptive")
+    done = specllama("serve", TARGET, "--draft", DRAFT, *at, *named)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() <= before + 1
