@@ -20,6 +20,7 @@ from specllama.engine.client import Client
 from specllama.gguf import GgufError, inspect
 from specllama.planning.plan import free_port
 from tests import help_render, zoo
+from tests.edited import edited
 from tests.support import MODELS, specllama
 
 CAPS = help_render.capabilities("b11434")
@@ -162,6 +163,8 @@ def qwen3(tmp_path: Path) -> Path:
     ]
     for name, arch, d, fields, tensors in sidecars:
         zoo.sidecar(tmp_path / f"{name}.gguf", arch, d, fields, tensors, SMALL)
+    two = {"dflash.target_layers": [0, 0]}
+    edited(tmp_path / "dflash.gguf", tmp_path / "dflash-two.gguf", two)
     maskless = replace(SMALL, ids={})
     block: dict[str, zoo.Value] = {"target_layers": [0], "block_size": 16}
     path = tmp_path / "dflash-maskless.gguf"
@@ -183,6 +186,7 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
         "eagle3-empty": "tensors",
         "dflash": None,
         "dflash-last": "target layers",
+        "dflash-two": "target layers",
         "dflash-wide": "width",
         "dspark": None,
         "dflash-maskless": "mask token",
@@ -325,9 +329,10 @@ def test_pick_draft_prints_a_table_and_the_line_to_run() -> None:
     assert done.returncode == 0
     assert "draft-simple  draft.gguf" in done.stdout
     assert "token 258" in done.stdout
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("run      specllama serve ")
-    assert last.endswith(f"--draft {MODELS / 'draft.gguf'}")
+    lines = done.stdout.splitlines()
+    first = lines[1].split()[1]
+    assert lines[-1].startswith("run      specllama serve ")
+    assert lines[-1].endswith(f"--draft {MODELS / first}")
     data = json.loads(
         specllama(
             "pick-draft", MODELS / "target.gguf", "--json", "--llama-server", "embedded"

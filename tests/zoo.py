@@ -197,4 +197,8 @@ def sidecar(
     """A drafter of its own architecture, `fields` under its prefix, with the target's tokens."""
     own = {f"{arch}.{k}": v for k, v in fields.items()}
     own = shape(arch, path.stem, d, 1) | own | vocab.fields()
-    return write(path, arch, own, dict.fromkeys(tensors, (d, d)))
+    shapes: dict[str, Sequence[int]] = dict.fromkeys(tensors, (d, d))
+    read = fields.get("target_layers")
+    if "fc.weight" in shapes and isinstance(read, Sequence):
+        shapes["fc.weight"] = (len(read) * int(str(fields.get("target_hidden_size", d))), d)
+    return write(path, arch, own, shapes)

@@ -64,6 +64,7 @@ def faults(headers: Sequence[Header], kind: str, tokens: int | None) -> tuple[Fa
     found = [*_architecture(arch), *_parts(h, len(headers), len(tensors)), *_types(tensors)]
     if arch in architectures.KNOWN:  # of another, neither keys nor tensors are known
         found += [*_keys(h, arch), *_tokenizer(h), *_sidecar(h, arch), *_names(tensors)]
+        found += _layers_read(h, arch, tensors)
         found += _rows(arch, kind, tensors, tokens)
     for header in headers:
         found += _as_written(header)
@@ -125,6 +126,20 @@ def _sidecar(h: Header, arch: str) -> Iterator[Fault]:
         k, v = (h.number(f"{arch}.attention.{n}_length") for n in ("key", "value"))
         if k and v and k != v:
             yield Fault("head size", f"its keys are {k} wide and its values {v}", KNOWN_BUILDS)
+
+
+def _layers_read(h: Header, arch: str, tensors: Sequence[Tensor]) -> Iterator[Fault]:
+    """A drafter's first matrix takes the hidden states of all the layers that it reads."""
+    fc = next((t for t in tensors if t.name == "fc.weight"), None)
+    ids = h.fields.get(f"{arch}.target_layers")
+    if fc is None or not fc.shape or not isinstance(ids, LazyArray):
+        return
+    width = h.number(
+        "eagle3.target_hidden_size" if arch == "eagle3" else f"{arch}.embedding_length"
+    )
+    if width and fc.shape[0] != ids.count * width:
+        said = f"its fc.weight takes {fc.shape[0]} numbers, {ids.count} layers of {width} give"
+        yield Fault("target layers", f"{said} {ids.count * width}", ALWAYS)
 
 
 def _parts(h: Header, parts: int, tensors: int) -> Iterator[Fault]:
