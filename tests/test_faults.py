@@ -238,6 +238,8 @@ LOADABLE: dict[str, Make] = {
         to,
         "dflash",
         fields={
+            "dflash.target_layers": [1, 2],
+            "dflash.attention.layer_norm_rms_epsilon": 1e-6,
             "dflash.hyper_connection.count": 4,
             "dflash.attention.key_length": 512,
             "dflash.attention.value_length": 64,

@@ -27,6 +27,8 @@ def warnings(target: ModelInfo, method: str, draft: ModelInfo | None) -> Iterato
     head = draft if draft is not None else target
     if method == "draft-mtp" and 0 < head.mtp_bits < _FEW_BITS:
         yield f"the head is quantised to {head.mtp_bits:.1f} bits: it may draft badly or not at all"
+    if draft is not None and not draft.stops_when_unsure:
+        yield "it has no confidence head: llama.cpp drafts with it at p_min 0 only, which is used"
     if target.memory != "attention":
         if target.architecture not in ROLLBACK or method in ("draft-simple",) or _is_ngram(method):
             yield (

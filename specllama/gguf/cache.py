@@ -16,7 +16,7 @@ from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
 from specllama.storage import cache_dir, keep, kept
 
-_VERSION = f"{__version__}/8"  # change when ModelInfo does
+_VERSION = f"{__version__}/9"  # change when ModelInfo does
 _MOST = 5000  # models kept
 
 

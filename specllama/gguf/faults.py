@@ -30,7 +30,10 @@ _PER_BLOCK = (
     "expert_used_count",
 )
 _NEEDED = ("block_count", "context_length", "embedding_length")
-_NEEDED_BY_EAGLE3 = ("target_layers", "target_hidden_size", "attention.layer_norm_rms_epsilon")
+_NEEDED_BY_SIDECARS = {
+    "eagle3": ("target_layers", "target_hidden_size", "attention.layer_norm_rms_epsilon"),
+    "dflash": ("target_layers", "attention.layer_norm_rms_epsilon"),
+}
 # Tensors with one row per token of the file's own vocabulary.
 _PER_TOKEN = ("token_embd.weight", "output.weight")
 _PER_TOKEN_OF_A_HEAD = (".nextn.embed_tokens.weight", ".nextn.shared_head_head.weight")
@@ -115,9 +118,9 @@ def _tokenizer(h: Header) -> Iterator[Fault]:
 
 
 def _sidecar(h: Header, arch: str) -> Iterator[Fault]:
-    """Keys of an EAGLE-3 head (load_arch_hparams of src/models/eagle3.cpp), and assertions of
-    the graphs of drafters (that file and dflash.cpp), which a newer build may do without."""
-    for name in _NEEDED_BY_EAGLE3 if arch == "eagle3" else ():
+    """Keys of drafters (load_arch_hparams of src/models/eagle3.cpp and dflash.cpp), and
+    assertions of their graphs, which a newer build may do without."""
+    for name in _NEEDED_BY_SIDECARS.get(arch, ()):
         if f"{arch}.{name}" not in h.fields:
             yield Fault("key", f"the key {arch}.{name} is missing", ALWAYS)
     if arch == "dflash" and h.number("dflash.hyper_connection.count"):

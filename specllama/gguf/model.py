@@ -106,6 +106,12 @@ class ModelInfo:
         return self.mtp_heads > 0 and self.mtp_tensors
 
     @property
+    def stops_when_unsure(self) -> bool:
+        """Whether as a draft it takes --spec-draft-p-min: DSpark compares what its confidence
+        head says, and without one does not draft at all (speculative.cpp, b11434)."""
+        return self.kind != "dspark" or self.sidecar.has_confidence_head
+
+    @property
     def has_chat_template(self) -> bool:
         return bool(self.template_hash)
 
@@ -168,7 +174,7 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         experts=experts,
         experts_used=used,
         context_length=h.number(f"{arch}.context_length") or None,
-        sidecar=_sidecar(h, arch),
+        sidecar=_sidecar(h, arch, names),
         layout=layout(h, tensors),
         vocabulary=vocabulary,
         template_hash=hashlib.sha256(template.encode()).hexdigest() if template else "",
@@ -223,15 +229,16 @@ def _names(h: Header) -> Names:
     )
 
 
-def _sidecar(h: Header, arch: str) -> Sidecar:
+def _sidecar(h: Header, arch: str, names: set[str]) -> Sidecar:
     layers = h.numbers(f"{arch}.target_layers")
     mask = "tokenizer.ggml.mask_token_id"
     return Sidecar(
         target_layers=layers,
         target_hidden_size=h.number(f"{arch}.target_hidden_size"),
         block_size=h.number(f"{arch}.block_size"),
-        sample_from_anchor=h.fields.get(f"{arch}.sample_from_anchor") is True,
-        has_confidence_head=h.fields.get(f"{arch}.has_confidence_head") is True,
+        sample_from_anchor=h.fields.get(f"{arch}.sample_from_anchor") is not False,
+        has_confidence_head=h.fields.get(f"{arch}.has_confidence_head") is not False
+        and "conf_proj.weight" in names,
         mask_token=h.number(mask) if mask in h.fields else -1,
     )
 

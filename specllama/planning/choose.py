@@ -232,13 +232,14 @@ def _speculation(
     r: Request, methods: tuple[str, ...], draft: ModelInfo | None = None
 ) -> Speculation:
     n_max = r.n_max if r.n_max is not None else r.workload.n_max
+    p_min = r.p_min if r.p_min is not None else r.workload.p_min
     for method in methods:
         n_max = min(n_max, compat.longest_draft(method, draft or r.target) or n_max)
     return Speculation(
         methods=methods,
         draft=draft.path if draft else None,
         n_max=n_max,
-        p_min=r.p_min if r.p_min is not None else r.workload.p_min,
+        p_min=0.0 if draft and not draft.stops_when_unsure else p_min,
         draft_layers=r.draft_layers if draft else None,
         ngram=r.workload.ngram if any(m.startswith("ngram-") for m in methods) else None,
     )
