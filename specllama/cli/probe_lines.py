@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from specllama.cli.compared import UNMEASURED, Other, others
+from specllama.cli.compared import data as other_data
 from specllama.cli.probe_plots import ngram_table, speed_plot, verify_line
 from specllama.cli.render import mib
 from specllama.cli.tuning_lines import (
@@ -63,7 +65,7 @@ def table(p: Probed) -> Table:
 
 
 def rows(p: Probed) -> Iterator[tuple[str, ...]]:
-    """The cells of the table, as text."""
+    """The cells of the table, as text: the arms, then every other way, whatever is known of it."""
     plain = p.tuned.plain
     if plain is not None:
         m = plain.measurement
@@ -86,6 +88,23 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
             f"{share:.0%}/{1 - share:.0%}" if share is not None else "",
             f"+{mib(extra)}" if extra else "",
         )
+    yield from (_other_row(p, o) for o in others(p.tuned, p.planned.task))
+
+
+def _other_row(p: Probed, o: Other) -> tuple[str, ...]:
+    """Of a way that was not confirmed: what its one launch showed, or what is predicted."""
+    m = o.measurement
+    speeds = _speeds(p, m.tokens_per_second) if m else ("",) * len(_speeds(p, 0.0))
+    tau = m.log.tokens_per_step if m else None
+    return (
+        o.label,
+        f"{m.alpha:.2f}" if m and m.alpha is not None else "",
+        "",
+        f"{tau:.2f}" if tau else "",
+        *speeds,
+        f"{o.speedup.value:.2f}x predicted" if o.speedup else UNMEASURED if not m else "",
+        *("",) * 4,
+    )
 
 
 def _speeds(p: Probed, all_together: float) -> tuple[str, ...]:
@@ -272,6 +291,7 @@ def data(p: Probed) -> dict[str, Any]:
         "slots": slots(p),
         "about": about_length(p),
         "arms": arms,
+        "others": [other_data(o) for o in others(p.tuned, p.planned.task)],
         "doubts": list(p.planned.doubts),
         "run": run_line(p),
     }

@@ -70,7 +70,9 @@ def draft_cost(target: ModelInfo, method: str, draft: ModelInfo | None) -> float
         # the head's block(s) and one pass through the output matrix
         return (head.mtp_bytes / max(1, head.mtp_heads) + target.output_bytes) / whole
     assert draft is not None
-    return draft.active_bytes / whole
+    # a trained drafter without an output matrix reads the target's
+    borrowed = 0 if draft.output_bytes or draft.kind == "model" else target.output_bytes
+    return (draft.active_bytes + borrowed) / whole
 
 
 def verify_cost(target: ModelInfo, k: int) -> float:

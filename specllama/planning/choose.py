@@ -69,7 +69,8 @@ class Alternative:
 class Choice:
     """`speculation` is None when it is off; `because` says why it is on or off. `warnings` are
     about it, `notes` about the launch however it speculates. `draft`: the file it uses. `others`:
-    what fits as well, for when memory is short, best first."""
+    what fits as well, for when memory is short, best first; `unlikely`: what fits and is not
+    expected to pay, or not what the workload takes."""
 
     speculation: Speculation | None
     because: str
@@ -78,6 +79,12 @@ class Choice:
     draft: ModelInfo | None = None
     others: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
+    unlikely: tuple[Alternative, ...] = ()
+
+    @property
+    def every_other(self) -> tuple[Alternative, ...]:
+        """All that fits beside what was chosen."""
+        return self.others + self.unlikely
 
 
 def parse_methods(text: str) -> tuple[str, ...]:
@@ -168,6 +175,7 @@ def _whatever_fits(r: Request, caps: Capabilities) -> Choice:
     picked = pick(r.target, r.workload, caps, more=r.more)
     rejected = list(picked.rejected)
     paying: list[Candidate] = []
+    unlikely: list[Alternative] = []
     for c in picked.candidates:
         if c.method in r.workload.methods and c.prediction.high >= 1:
             paying.append(c)
@@ -178,20 +186,24 @@ def _whatever_fits(r: Request, caps: Capabilities) -> Choice:
             else f"the {r.workload.name} workload does not use {c.method}"
         )
         rejected.append(Rejected(_file(c), "gain", detail))
+        unlikely.append(_alternative(r, (c.method,), c))
+    rest = tuple(unlikely[:_MOST_OTHERS])
     if paying:
         best = paying[0]
         others = tuple(_alternative(r, (c.method,), c) for c in paying[1:_MOST_OTHERS])
         spec = _speculation(r, (best.method,), best.draft)
         said = best.warnings
-        return Choice(spec, _because(best), tuple(rejected), said, best.draft, others)
+        because = _because(best)
+        return Choice(spec, because, tuple(rejected), said, best.draft, others, unlikely=rest)
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if reason := check_methods(caps, [method]):
             rejected.append(Rejected(method, "engine", reason))
     for other in _ngrams(r, caps):
         said = _said(r, other.speculation.methods[0])
-        return Choice(other.speculation, other.because, tuple(rejected), said)
+        return Choice(other.speculation, other.because, tuple(rejected), said, unlikely=rest)
     why = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft was found"
-    return Choice(None, f"nothing drafts for this target ({why})", tuple(rejected))
+    because = f"nothing drafts for this target ({why})"
+    return Choice(None, because, tuple(rejected), unlikely=rest)
 
 
 def _ngrams(r: Request, caps: Capabilities) -> Iterator[Alternative]:

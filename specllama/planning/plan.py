@@ -94,7 +94,7 @@ class Plan:
     def speculating(self, spec: Speculation | None, because: str = "") -> Plan:
         """The same server speculating another way (None = not at all)."""
         ways = [(self.choice.speculation, self.choice.draft)]
-        ways += [(a.speculation, a.draft) for a in self.choice.others]
+        ways += [(a.speculation, a.draft) for a in self.choice.every_other]
         path = spec.draft if spec is not None else None
         draft = next((d for _, d in ways if d is not None and d.path == path), None)
         settings = replace(self.settings, fit_target=())

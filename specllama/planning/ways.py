@@ -33,15 +33,18 @@ class Way:
     doubt: str = ""
 
 
-def ways(plan: Plan, most_k: int = _MOST_K) -> tuple[Way, ...]:
-    """The plan's own choice first, then what else fits."""
-    return tuple(_ways(plan, most_k))
+def ways(plan: Plan, most_k: int = _MOST_K, unlikely: bool = False) -> tuple[Way, ...]:
+    """The plan's own choice first, then what else fits; with `unlikely`, what is not expected to
+    pay too."""
+    return tuple(_ways(plan, most_k, unlikely))
 
 
-def _ways(plan: Plan, most_k: int) -> Iterator[Way]:
+def _ways(plan: Plan, most_k: int, unlikely: bool) -> Iterator[Way]:
     choice = plan.choice
     found = [(choice.speculation, choice.draft)]
     found += [(a.speculation, a.draft) for a in choice.others]
+    if unlikely:
+        found += [(a.speculation, a.draft) for a in choice.unlikely]
     seen: list[Speculation] = []
     for spec, draft in found:
         if spec is None or spec in seen or not _fits(plan, spec, draft, bool(seen)):

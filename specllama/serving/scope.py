@@ -89,10 +89,9 @@ def held(plan: Plan, scope: Scope) -> Scope:
 
 def worth(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
     """The drafts worth measuring, and the reasons against the others."""
-    longest = max(scope.lengths, default=0)
-    found = [
-        w for w in (ways(plan, longest) if longest else ways(plan)) if w.speculation.uses_draft
-    ]
+    longest = {"most_k": max(scope.lengths)} if scope.lengths else {}
+    there = ways(plan, unlikely=scope.everything, **longest)
+    found = [w for w in there if w.speculation.uses_draft]
     if scope.named:
         own = plan.choice.speculation
         return [w for w in found if own is not None and w.speculation.methods == own.methods], ()
@@ -165,6 +164,7 @@ def task(
         fixed=any(plan.user.value(name) for name in NGRAM_SIZE_OPTIONS),
         budget=budget,
         thorough=thorough,
+        everything=thorough and scope.everything,
         force=force,
         lengths=scope.lengths,
         p_min=scope.p_min,

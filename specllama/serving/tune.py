@@ -188,7 +188,7 @@ def _as_today(plan: Plan, spec: Speculation) -> Speculation:
     """The settings that were measured, with the draft's layers and cache as memory and the user
     have them today."""
     choice = plan.choice
-    for s in (choice.speculation, *(a.speculation for a in choice.others)):
+    for s in (choice.speculation, *(a.speculation for a in choice.every_other)):
         if s is not None and s.draft == spec.draft and s.uses_draft == spec.uses_draft:
             return replace(spec, draft_layers=s.draft_layers, cache_type=s.cache_type)
     return spec

@@ -149,7 +149,7 @@ def _try_draft(run: Run, c: Candidate, plain: Plain) -> None:
 def _hopeless(run: Run, c: Candidate, plain: Plain) -> str:
     """Why a draft cannot win here, whatever it guesses; "" when it may."""
     costs, own = plain.costs, c.cost * plain.costs.plain.ms
-    if run.task.force or not costs.known:
+    if run.task.force or run.task.everything or not costs.known:
         return ""
     most = min(c.longest, costs.longest - 1)
     if reason := why_no_draft(costs, own, most, LEAST_GAIN, c.once):

@@ -77,7 +77,8 @@ class Task:
     the best prior first. `ngrams`: the n-gram types to predict, each with what it is launched
     with; `fixed`: their sizes are the user's, so that only those are tried. `copies_alone`,
     `drafts_alone`: whether n-grams without a draft, and drafts without n-grams, may win. `budget`: seconds of wall time, loading included. `loads`: the most
-    launches; `thorough`: p_min and a long prompt are tried too; `force`: the best way is taken
+    launches; `thorough`: p_min and a long prompt are tried too; `everything`: drafts are launched
+    that cannot pay here; `force`: the best way is taken
     however slow. `lengths`: only these K (empty = all); `p_min`: only this (None = any).
     `by_request`: requests say their K, and answers do not show their steps. `output_share`: of
     the output matrix in the bytes of a pass. `context`: tokens of a slot. `answer`: the most
@@ -95,6 +96,7 @@ class Task:
     budget: float = 60.0
     loads: int = SERVE_LOADS
     thorough: bool = False
+    everything: bool = False
     force: bool = False
     lengths: tuple[int, ...] = ()
     p_min: float | None = None

@@ -1,0 +1,89 @@
+"""Every way to speculate that a probe knows of, in one list: the confirmed ones, the drafts that
+were launched once, n-grams that were only predicted, and what was not measured, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specllama.engine.settings import Speculation
+    from specllama.tuning.arms import Dropped, Trial, Tuned
+    from specllama.tuning.confidence import Interval
+    from specllama.tuning.measure import Measurement
+    from specllama.tuning.run import Task
+
+LAUNCHED, PREDICTED, UNMEASURED = "launched once", "predicted", "not measured"
+
+
+@dataclass(frozen=True)
+class Other:
+    """A way that was not confirmed. `measurement` of its one launch, None without one;
+    `speedup`: predicted; `why` it was not pursued, "" where nothing is said."""
+
+    label: str
+    state: str
+    measurement: Measurement | None = None
+    speedup: Interval | None = None
+    why: str = ""
+
+
+def others(t: Tuned, task: Task) -> tuple[Other, ...]:
+    """Single methods that have no arm. Combinations are shown where they were confirmed."""
+    return tuple(_others(t, task))
+
+
+def _others(t: Tuned, task: Task) -> Iterator[Other]:
+    from specllama.tuning.arms import label, way
+
+    seen = {way(a.speculation) for a in t.arms}
+    for trial in t.trials:
+        if _new(trial.speculation, seen):
+            why = _why(t.dropped, trial.speculation)
+            yield Other(label(trial.speculation), LAUNCHED, trial.measurement, _of(trial), why)
+    for p in sorted(t.predictions, key=lambda p: -p.known.value if len(p.known) else 0.0):
+        if _new(p.speculation, seen):
+            known = p.speedup if len(p.known) else None
+            yield Other(label(p.speculation), PREDICTED, speedup=known)
+    for spec in (*(c.speculation for c in task.candidates), *task.ngrams):
+        if _new(spec, seen):
+            yield Other(way(spec), UNMEASURED, why=_why(t.dropped, spec))
+
+
+def _new(spec: Speculation, seen: set[str]) -> bool:
+    """Whether it is a single method that was not listed yet; it is from now on."""
+    from specllama.tuning.arms import way
+
+    if len(spec.methods) > 1 or way(spec) in seen:
+        return False
+    seen.add(way(spec))
+    return True
+
+
+def _of(trial: Trial) -> Interval | None:
+    """What the launch predicts for its own K, else for the best."""
+    best = max(trial.curve.values(), key=lambda i: i.value, default=None)
+    return trial.curve.get(trial.speculation.n_max, best)
+
+
+def _why(dropped: Sequence[Dropped], spec: Speculation) -> str:
+    from specllama.tuning.arms import way
+
+    name = way(spec)
+    return next((d.why for d in dropped if d.what.split(" K=")[0] == name), "")
+
+
+def data(o: Other) -> dict[str, Any]:
+    """The JSON of one."""
+    from specllama.cli.tuning_lines import interval_data
+
+    m = o.measurement
+    return {
+        "label": o.label,
+        "state": o.state,
+        "alpha": m.alpha if m else None,
+        "tau": m.log.tokens_per_step if m else None,
+        "predicted": interval_data(o.speedup),
+        "why": o.why or None,
+    }

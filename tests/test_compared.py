@@ -1,0 +1,77 @@
+"""What probe knows of every way, confirmed or not, in one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specllama.cli.compared import LAUNCHED, PREDICTED, UNMEASURED, data, others
+from specllama.engine.settings import NgramSizes, Speculation
+from specllama.tuning.run import Task
+from tests.fake_lab import Script, tuned
+
+DRAFT = Speculation(("draft-simple",), Path("draft.gguf"), n_max=4)
+EAGLE3 = Speculation(("draft-eagle3",), Path("eagle3.gguf"), n_max=4)
+NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
+
+
+def task(*drafts: Speculation, **more: object) -> Task:
+    from specllama.tuning.run import Candidate
+
+    told = {
+        "workload": "code",
+        "prompts": tuple(f"prompt number {i}" for i in range(24)),
+        "sampling": {},
+        "chat": False,
+        "candidates": tuple(Candidate(d, cost=0.05) for d in drafts),
+        "budget": 300.0,
+        "loads": 12,
+    }
+    return Task(**{**told, **more})  # type: ignore[arg-type]
+
+
+def costly(b: int) -> float:
+    """Verifying n tokens takes as long as n steps: nothing can pay."""
+    return 10.0 * b
+
+
+def test_a_draft_that_cannot_pay_is_measured_when_everything_is_asked_for() -> None:
+    script = Script(costly, accept=lambda r: 0.6)
+    usual, lab = tuned(script, task(DRAFT, EAGLE3))
+    assert lab.launches == [None]
+    (one, two) = others(usual, task(DRAFT, EAGLE3))
+    assert {one.state, two.state} == {UNMEASURED}
+    assert "no draft can pay here" in one.why
+
+    told = task(DRAFT, EAGLE3, everything=True)
+    t, lab = tuned(script, told)
+    assert t.best is None
+    assert [s.methods for s in lab.launches if s] == [("draft-simple",), ("draft-eagle3",)]
+    rows = others(t, told)
+    assert [(r.label.split(" K=")[0], r.state) for r in rows] == [
+        ("draft-simple draft.gguf", LAUNCHED),
+        ("draft-eagle3 eagle3.gguf", LAUNCHED),
+    ]
+    for r in rows:
+        assert r.measurement is not None
+        assert r.measurement.alpha
+        assert r.speedup is not None
+        assert r.speedup.value < 1
+        assert "x predicted" in r.why
+
+
+def test_a_confirmed_way_is_listed_once_and_n_grams_as_predicted() -> None:
+    told = task(DRAFT, ngrams=(NGRAM,))
+    t, _ = tuned(Script(lambda b: 10 + 0.2 * b, accept=lambda r: 0.9), told)
+    assert any(a.speculation.methods == ("draft-simple",) for a in t.arms)
+    rows = others(t, told)
+    assert [r.label.split()[0] for r in rows] == ["ngram-simple"]
+    assert rows[0].state in (PREDICTED, UNMEASURED)
+    assert data(rows[0])["alpha"] is None
+
+
+def test_a_dead_draft_says_what_it_is() -> None:
+    told = task(DRAFT, EAGLE3, everything=True)
+    t, _ = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), told)
+    rows = others(t, told)
+    assert all("it only costs time: 0 of " in r.why for r in rows)
+    assert "eagle3.gguf was trained for another model" in rows[1].why
