@@ -116,12 +116,14 @@ class Ground:
         )
 
     def _prompts(self) -> list[str]:
-        """The held-out prompts that are not too long for this machine; where each server
-        evaluates them anew, the short ones first."""
+        """The held-out prompts that are not too long for this machine; the shortest, the
+        longest, and so on: a round asks a few only, and copies come from long ones."""
         text = (_PROMPTS / f"{self.case.workload}.txt").read_text(encoding="utf-8")
         found = [p.strip("\n") for p in text.split("\n=====\n") if p.strip()]
         most = self.size.long[self.case.draft == "none"] * _CHARACTERS
-        return [p for p in found if len(p) <= most]
+        fitting = sorted((p for p in found if len(p) <= most), key=len)
+        in_turn = (p for pair in zip(fitting, fitting[::-1], strict=True) for p in pair)
+        return list(dict.fromkeys(in_turn))
 
     def turns(self, number: int) -> list[list[int]]:
         """The prompts of a repetition's three rounds, by number: the next ones, from the first

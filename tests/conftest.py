@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import MODELS
 
@@ -18,6 +19,12 @@ for _name in ("SIGINT", "SIGHUP", "SIGQUIT"):
     _signum = getattr(signal, _name, None)
     if _signum is not None and signal.getsignal(_signum) is signal.SIG_IGN:
         signal.signal(_signum, lambda *_: None)
+
+# A busy machine is no fault of a test's: examples that are slow to make are not reported.
+settings.register_profile(
+    "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared machine")
 
 NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
 MODELS_ENV = "SPECLLAMA_TEST_MODELS"
