@@ -20,6 +20,7 @@ from specllama.errors import UsageError
 from specllama.formats import builds, flags
 from specllama.formats.commands import (
     DOCKERFILE,
+    PLIST,
     PRESET,
     SCRIPT,
     UNIT,
@@ -286,6 +287,23 @@ def test_a_path_with_blanks_in_a_variable_is_one_word() -> None:
     assert script(text) == ([], text)
 
 
+def test_a_variable_in_quotes_is_one_argument() -> None:
+    text = 'ARGS="-m t -md d"\nllama-server "$ARGS"\n'
+    assert script(text) == (["quoted-options"], text)
+    assert rules("llama-server '-m t'") == ["unknown-flag"]
+
+
+def test_types_without_quotes_are_a_pipe() -> None:
+    text = "llama-server -m t --spec-type ngram-mod|ngram-simple -np 1\nllama-server -m t --spec-type ngram-mod|tee log\n"
+    found, done = script(text)
+    assert found == ["list-of-types"]
+    assert done == text.replace("ngram-mod|ngram", "ngram-mod,ngram")
+
+
+def test_a_text_that_doubles_itself_ends() -> None:
+    assert rules("A=x\n" + 'A="$A$A"\n' * 80 + "llama-server $A --mlock\n") == ["removed-flag"]
+
+
 def test_a_variable_that_doubles_itself_ends() -> None:
     text = 'A="-c 1"\n' + 'A="$A $A"\n' * 40 + "llama-server $A\n"
     (linted,) = lint(text, SCRIPT, HERE)
@@ -425,7 +443,9 @@ def test_quoted_words_are_read_as_shlex_reads_them(words: list[str]) -> None:
     assert all(shlex.split(text[w.start : w.end]) == [w.text] for w in command)
 
 
-@given(st.text(max_size=200), st.sampled_from([SCRIPT, WINDOWS, YAML, PRESET, UNIT, DOCKERFILE]))
+@given(
+    st.text(max_size=200), st.sampled_from([SCRIPT, WINDOWS, YAML, PRESET, UNIT, DOCKERFILE, PLIST])
+)
 def test_any_text_is_read_or_refused(text: str, kind: str) -> None:
     with contextlib.suppress(UsageError):
         lint(text, kind, HERE)
@@ -514,6 +534,11 @@ def test_many_servers_of_one_file_are_all_put_right() -> None:
 
 
 def test_long_texts_take_no_time_to_speak_of() -> None:
+    lists = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
+    assert lint("a0: &a0 {x: 1}\n" + lists, YAML, HERE) == ()
+    macros = "".join(f"  m{n}: ${{m{n - 1}}} ${{m{n - 1}}}\n" for n in range(1, 40))
+    text = f"macros:\n  m0: x y\n{macros}models:\n  a:\n    cmd: llama-server ${{m39}}\n"
+    assert all(x.unseen for x in lint(text, YAML, HERE))
     assert lint("a " * 5000 + "A=1 " * 5000, SCRIPT, HERE) == ()
 
 

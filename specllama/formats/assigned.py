@@ -16,7 +16,9 @@ _USE = re.compile(r"\$(?:\{([\w-]+|@)(\[[@*]\])?\}|(\w+|@))")
 _DECLARE = ("export", "local", "readonly", "declare", "typeset")
 # Words that may stand before an assignment.
 KEYWORDS = ("if", "then", "elif", "else", "while", "until", "do", "{", "!")
-_MOST_WORDS = 10_000  # a variable may double itself over and over
+# A variable may double itself over and over.
+_MOST_WORDS = 2_000
+_MOST_TEXT = 100_000
 POSITIONAL = "@"  # what `set --` sets
 
 
@@ -77,17 +79,17 @@ def _value(
         if old is not None and old.words is None:
             return UNKNOWN
         before = old.words or () if old is not None else ()
-        return _sane(Value((*before, *words), array=True, at=word.start))
+        return sane(Value((*before, *words), array=True, at=word.start))
     value = word.text[m.end() :]
     text = _text(value, known)
     new = Value(_parts(source, word, m, known), text, at=word.start)
     if old is None:
-        return _sane(new)
+        return sane(new)
     if old.array:
         return UNKNOWN  # its first element grows
     apart = not old.text or not text or old.text[-1:].isspace() or text[:1].isspace()
     both = old.words is not None and new.words is not None and apart
-    return _sane(
+    return sane(
         Value(
             (*(old.words or ()), *(new.words or ())) if both else None,
             old.text + text if old.text is not None and text is not None else None,
@@ -127,7 +129,8 @@ def _homed(words: Sequence[Word], home: Home) -> tuple[Word, ...]:
     return tuple(w if w.home is not None else replace(w, home=home) for w in words)
 
 
-def _sane(value: Value) -> Value:
+def sane(value: Value) -> Value:
+    """The value, unless it has more words than anybody means."""
     return UNKNOWN if value.words is not None and len(value.words) > _MOST_WORDS else value
 
 
@@ -154,6 +157,8 @@ def _text(text: str, known: Known) -> str | None:
     """With what is known put in; None where something is not."""
     values = {m[0]: known.get(m[1] or m[3], UNKNOWN).text for m in _USE.finditer(text)}
     if None in values.values() or "$(" in text or "`" in text:
+        return None
+    if sum(len(values[m[0]] or "") for m in _USE.finditer(text)) > _MOST_TEXT:
         return None
     put = _USE.sub(lambda m: values[m[0]] or "", text)
     return None if "$" in _USE.sub("", text) and re.search(r"\$[\w{@*#?]", put) else put

@@ -17,6 +17,7 @@ from specllama.formats import (
     lint_models,
     lint_presets,
     lint_spec,
+    lint_types,
     lint_variables,
 )
 from specllama.formats.edits import edited, touched
@@ -123,6 +124,7 @@ def _findings(text: str, command: Command, here: Here) -> Iterator[Finding]:
     seen = look(command, here.builds(command.build))
     yield from lint_flags.findings(seen)
     yield from lint_presets.findings(text, seen)
+    yield from lint_types.piped(text, seen)
     yield from lint_variables.findings(seen)
     yield from lint_dialect.findings(seen)
     yield from lint_spec.findings(seen)

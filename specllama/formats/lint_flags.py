@@ -63,6 +63,15 @@ def _unknown(seen: Seen, use: Use) -> Finding:
                 f"-md FILE.gguf: {weights} as a GGUF, the only files llama-server loads",
             )
         return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.why}", fix, edits)
+    if re.match(r"-\S+\s+\S", use.name) and seen.word(use.at).quoted:
+        return Finding(
+            "quoted-options",
+            ENDS,
+            shown,
+            "in quotes a variable is one argument, whatever blanks are in it: llama-server knows none of "
+            "that name",
+            'take the quotes off, or make it an array: NAME=(…), "${NAME[@]}"',
+        )
     name, equals, value = use.name.partition("=")
     if equals and is_option(name, seen.caps):
         fixed = seen.word(use.at).fixed

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from specllama.engine.command import unsupported
 from specllama.formats import builds
 from specllama.formats.finding import ENDS, NOTHING, WORSE, Edits, Finding, remove, spec_type
-from specllama.formats.found import Change
+from specllama.formats.found import Change, Rewrite
 from specllama.formats.seen import SPEC_TYPE_VARIABLE, Seen, meant_type
 
 
@@ -102,6 +102,31 @@ def _types(seen: Seen) -> Iterator[Finding]:
                 f"{reason}: it ends at once",
                 f"did you mean {near[0]}?" if near and not newer else "use a newer build",
             )
+
+
+def piped(text: str, seen: Seen) -> Iterator[Finding]:
+    """Types without quotes around them, so that the shell takes | for a pipe."""
+    use = seen.all("--spec-type")[-1:]
+    words = seen.command.words
+    if not use or seen.command.scalar is not None or use[0].values != (len(words) - 1,):
+        return
+    last = words[-1]
+    behind = re.match(r"\|([\w-]+)(?:\|[\w-]+)*", text[last.end :])
+    if last.home is not None or not behind or text[last.start : last.end] != last.text:
+        return
+    others = [meant_type(t, seen.caps) for t in behind[0][1:].split("|")]
+    if any(t not in seen.caps.spec_types for t in others):
+        return
+    types = ",".join((last.text, *others))
+    yield Finding(
+        "list-of-types",
+        ENDS,
+        f"--spec-type {last.text}{behind[0]}",
+        f"the shell takes | for a pipe and looks for a program named {behind[1]}; llama-server gets "
+        f"{last.text} and nothing that stands behind it",
+        f"--spec-type {types}",
+        (Rewrite(last.start, last.end + behind.end(), types),),
+    )
 
 
 def _unparted(seen: Seen) -> str | None:

@@ -3,8 +3,9 @@ words that another server shares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from specllama.formats.edits import edited, obstacle, touched
 from specllama.formats.finding import ENDS, Finding
@@ -13,6 +14,7 @@ from specllama.formats.words import Word
 
 Found = Sequence[tuple[Command, tuple[Finding, ...]]]
 Place = tuple[int, int, int]
+Edited = Callable[[int, Finding], str]  # the text after a finding's edits, by a command's number
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,14 @@ def settled(text: str, found: Found) -> tuple[Linted, ...]:
     for number, (command, _) in enumerate(found):
         for place in _places(command):
             homes.setdefault(place, set()).add(number)
+
+    @cache
+    def edits_of(number: int, finding: Finding) -> str:
+        return edited(text, found[number][0], finding.edits)
+
     servers: dict[tuple[int, str], list[tuple[Command, list[Finding]]]] = {}
     for number, (command, findings) in enumerate(found):
-        own = [_settled(text, found, number, f, homes) for f in findings]
+        own = [_settled(text, found, number, f, homes, edits_of) for f in findings]
         kept = [f for f in own if f is not None]
         servers.setdefault(command.place, []).append((command, kept))
     return tuple(_joined(ways) for ways in servers.values())
@@ -60,7 +67,12 @@ def _unseen(command: Command) -> Iterator[str]:
 
 
 def _settled(
-    text: str, found: Found, number: int, finding: Finding, homes: dict[Place, set[int]]
+    text: str,
+    found: Found,
+    number: int,
+    finding: Finding,
+    homes: dict[Place, set[int]],
+    edits_of: Edited,
 ) -> Finding | None:
     """The finding with the edits that can be made; None where it holds on some ways only."""
     command = found[number][0]
@@ -70,7 +82,7 @@ def _settled(
         return finding if always or finding.effect == ENDS else None
     if why := obstacle(text, command, finding.edits):
         return _left(finding, why)
-    against = _against(text, found, number, finding, homes)
+    against = _against(found, number, finding, homes, edits_of)
     if not against:
         return finding
     if any(c.place == command.place for c in against):
@@ -93,7 +105,7 @@ def _left(finding: Finding, why: str) -> Finding:
 
 
 def _against(
-    text: str, found: Found, number: int, finding: Finding, homes: dict[Place, set[int]]
+    found: Found, number: int, finding: Finding, homes: dict[Place, set[int]], edits_of: Edited
 ) -> list[Command]:
     """The servers, or ways to this one, that share the words and do not ask for the same."""
     command = found[number][0]
@@ -103,12 +115,11 @@ def _against(
     others = {n for place in words for n in homes.get(place, ())} - {number}
     if not others:
         return []
-    result = edited(text, command, finding.edits)
+    result = edits_of(number, finding)
 
     def asks_too(n: int) -> bool:
-        other, findings = found[n]
-        same = (f for f in findings if f.rule == finding.rule and f.edits)
-        return any(edited(text, other, f.edits) == result for f in same)
+        same = (f for f in found[n][1] if f.rule == finding.rule and f.edits)
+        return any(edits_of(n, f) == result for f in same)
 
     return [found[n][0] for n in sorted(others) if not asks_too(n)]
 

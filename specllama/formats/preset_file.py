@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from specllama.errors import UsageError
 from specllama.formats import builds
@@ -81,6 +82,7 @@ def read(text: str) -> Iterator[Command]:
         )
 
 
+@lru_cache(maxsize=2)  # asked for again for each of its models
 def sections(text: str) -> tuple[Section, ...]:
     """Those that count, in order."""
     parted: dict[str, Section] = {}

@@ -11,6 +11,7 @@ from specllama.formats.words import Simple
 
 Ways = tuple[Known, ...]
 _MOST = 16  # ways that are told apart
+_MOST_NAMES = 300
 
 _LOOPS = ("for", "while", "until", "select")
 _ENDS = {"fi": "if", "esac": "case", "done": "loop"}
@@ -38,15 +39,19 @@ def walk(source: str, simples: Sequence[Simple], known: Known) -> Iterator[tuple
             ways, skipped = _merged([*ways, *skipped]), []
         ways = _branched(simple, ways, forks)
         yield simple, ways
-        changed = tuple(_after(source, simple, known) for known in ways)
-        if changed != ways and chained:
+        changes = [dict(assigned(source, simple, known)) for known in ways]
+        if not any(changes):
+            continue
+        if chained:
             skipped += ways
-        ways = _merged(changed)
+        after = [_with(known, new) for known, new in zip(ways, changes, strict=True)]
+        ways = _merged(after)
 
 
-def _after(source: str, simple: Simple, known: Known) -> Known:
-    new = dict(assigned(source, simple, known))
-    return {**known, **new} if new else known
+def _with(known: Known, new: Known) -> Known:
+    """Beyond a number of names that no script has, the others stay unknown."""
+    kept = {n: v for n, v in new.items() if n in known or len(known) < _MOST_NAMES}
+    return {**known, **kept} if kept else known
 
 
 def _branched(simple: Simple, ways: Ways, forks: list[_Fork]) -> Ways:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import yaml
 
-from specllama.formats.assigned import Known, Value, expanded
+from specllama.formats.assigned import Known, Value, expanded, sane
 from specllama.formats.words import Home, Word
 
 Words = Callable[[yaml.ScalarNode], list[Word] | None]
@@ -27,7 +27,7 @@ def macros(node: yaml.Node | None, known: Known, words: Words) -> Mapping[str, V
         put = expanded(found, out)
         put = [w if w.home is not None else replace(w, home=home) for w in put]
         known_text = " ".join(w.text for w in put) if all(w.fixed for w in put) else None
-        out[name] = Value(tuple(put), known_text)
+        out[name] = sane(Value(tuple(put), known_text))
     return out
 
 

@@ -19,11 +19,13 @@ _MERGE = "tag:yaml.org,2002:merge"
 Pair = tuple[yaml.ScalarNode, yaml.Node]
 
 
-def pairs(node: yaml.Node | None, within: tuple[int, ...] = ()) -> dict[str, Pair]:
+def pairs(node: yaml.Node | None, merged_before: set[int] | None = None) -> dict[str, Pair]:
     """A mapping's keys and values by the keys' text, with those of `<<: *anchor` that it does not set
-    itself. `within`: mappings that are being merged: an anchor may hold itself."""
-    if not isinstance(node, yaml.MappingNode) or id(node) in within:
+    itself. `merged_before`: mappings that have nothing new to give, or hold themselves."""
+    seen = set() if merged_before is None else merged_before
+    if not isinstance(node, yaml.MappingNode) or id(node) in seen:
         return {}
+    seen.add(id(node))
     merged: dict[str, Pair] = {}
     own: dict[str, Pair] = {}
     for key, value in node.value:
@@ -31,7 +33,7 @@ def pairs(node: yaml.Node | None, within: tuple[int, ...] = ()) -> dict[str, Pai
             continue
         if key.tag == _MERGE:
             for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                merged = {**pairs(source, (*within, id(node))), **merged}
+                merged = {**pairs(source, seen), **merged}
         else:
             own[key.value] = (key, value)
     return {**merged, **own}
