@@ -13,7 +13,7 @@ from specllama.errors import SpecllamaError
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import traffic
 from specllama.watching.counters import NOTHING, Counts, Snapshot
-from specllama.watching.history import History
+from specllama.watching.history import KEPT_S, History
 from specllama.watching.picture import Picture, Samples, picture
 from specllama.watching.reader import Reader
 from specllama.watching.traffic import About, longest
@@ -95,8 +95,12 @@ class Follower:
 
     @property
     def recent(self) -> Picture:
-        """Of the last minutes: what is acted on."""
-        return self.over(RECENT_S)
+        """Of the last minutes, or of longer where these brought too little: what is acted on."""
+        for seconds in (RECENT_S, KEPT_S):
+            found = self.over(seconds)
+            if found.enough and (found.slower is not None or self.times is None):
+                return found
+        return self.picture
 
     def over(self, seconds: float) -> Picture:
         """Of the last `seconds`, 900 at most."""

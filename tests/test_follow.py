@@ -1,0 +1,69 @@
+"""What is judged of a server that is followed: the last minutes, or longer where little comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from specllama.engine.settings import Speculation
+from specllama.tuning.step_times import StepTimes
+from specllama.watching.counters import Counts, Snapshot
+from specllama.watching.follow import Follower
+from specllama.watching.reader import Reader
+
+DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=2)
+TIMES = StepTimes(10.0, {0: 10.5, 1: 13.0, 2: 16.0})
+
+
+class Counting:
+    """A server that has counted `now`, read by the clock `at`."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.now = Counts(0.0, 0.0, 0.0, (0.0, 0.0), 0.0, 0.0)
+
+    def read(self) -> Snapshot:
+        return Snapshot("llama.cpp", self.at, self.now)
+
+    def answers(self, minutes: float) -> None:
+        """One answer of 64 tokens in so many minutes: of 80 drafted tokens 24 accepted."""
+        self.at += 60 * minutes
+        self.now += Counts(80.0, 24.0, 40.0, (16.0, 8.0), 64.0, 0.6)
+
+
+def followed(server: Counting) -> Follower:
+    return Follower(cast(Reader, server), DRAFT, TIMES, clock=lambda: server.at)
+
+
+@pytest.mark.parametrize("minutes", [0.1, 1, 2, 4, 30])
+def test_enough_is_seen_however_slowly_it_comes(minutes: float) -> None:
+    """A large model on a CPU gives an answer in minutes: its last five say nothing."""
+    server = Counting()
+    follower = followed(server)
+    follower.look()
+    for _ in range(8):
+        server.answers(minutes)
+        follower.look()
+    p = follower.recent
+    assert p.enough
+    assert p.slower is not None
+    assert p.speedup == pytest.approx(64 * 10 / (40 * 16), rel=0.01)
+
+
+def test_the_last_minutes_come_first() -> None:
+    server = Counting()
+    follower = followed(server)
+    follower.look()
+    for _ in range(8):
+        server.answers(0.5)
+        follower.look()
+    server.at += 600
+    follower.look()
+    for _ in range(8):
+        server.at += 20
+        server.now += Counts(80.0, 60.0, 40.0, (35.0, 25.0), 100.0, 0.6)
+        follower.look()
+    assert follower.recent.counts.alpha == pytest.approx(0.75)
+    assert follower.picture.counts.alpha == pytest.approx(0.525)
