@@ -1,0 +1,30 @@
+# The usual commands; `just` lists them.
+
+default:
+    @just --list
+
+# Installs the project and what its tests need
+setup:
+    python -m pip install -e '.[test]'
+
+# The tests of some files, or all that can run here
+test *files:
+    python -m pytest {{files}}
+
+# Style and types
+check:
+    ruff check .
+    ruff format --check .
+    mypy
+
+# Completions, man page and command pages, from the CLI
+made:
+    python -m docs.made
+
+# Everything, from nothing, as CI runs it
+ci:
+    .ci/run
+
+# The tuner against a grid on a real model
+benchmark:
+    python -m benchmarks.real --quick
