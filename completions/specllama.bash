@@ -44,7 +44,7 @@ _specllama() {
             return
         fi
         case "$command $word" in
-            " serve" | " plan" | " advise" | " probe" | " pick-draft" | " lint" | " memory" | " inspect" | " results" | " doctor" | " demo" | " profiles" | "profiles list" | "profiles show" | "profiles new") command="${command:+$command }$word" ;;
+            " serve" | " watch" | " plan" | " advise" | " probe" | " pick-draft" | " lint" | " memory" | " inspect" | " results" | " doctor" | " demo" | " profiles" | "profiles list" | "profiles show" | "profiles new") command="${command:+$command }$word" ;;
         esac
     done
     case "$command $option" in
@@ -67,6 +67,12 @@ _specllama() {
         "serve --budget") :; return ;;
         "serve --llama-server") __specllama_values "" "embedded"; __specllama_files any; return ;;
         "serve --log") __specllama_files any; return ;;
+        "watch --url") :; return ;;
+        "watch --port") :; return ;;
+        "watch --model") __specllama_files gguf; return ;;
+        "watch --api-key") :; return ;;
+        "watch --every") :; return ;;
+        "watch --prometheus") :; return ;;
         "plan -f"|"plan --format") __specllama_values "" "shell powershell json llama-swap preset systemd launchd compose kubernetes vllm vllm-compose vllm-kubernetes sglang sglang-compose sglang-kubernetes tensorrt-llm"; return ;;
         "plan -o"|"plan --output") __specllama_files any; return ;;
         "plan --rpc") :; return ;;
@@ -145,8 +151,9 @@ _specllama() {
         "profiles new --like") __specllama_values "" "agent chat code creative edit rag reasoning summarize text translate $(__specllama_profiles)"; return ;;
     esac
     case "$command" in
-        "") if [[ $cur == -* ]]; then __specllama_values "" "--version --debug --install-completion --show-completion -h --help"; else __specllama_values "" "serve plan advise probe pick-draft lint memory inspect results doctor demo profiles"; fi ;;
+        "") if [[ $cur == -* ]]; then __specllama_values "" "--version --debug --install-completion --show-completion -h --help"; else __specllama_values "" "serve watch plan advise probe pick-draft lint memory inspect results doctor demo profiles"; fi ;;
         "serve") if [[ $cur == -* ]]; then __specllama_values "" "-w --workload --draft --method --n-max --p-min --draft-layers --draft-cache -c --context --parallel --host --port --api-key --vram --prefer --prompts --tune --budget --force --llama-server --log --strict --dry-run --adaptive --idle-probes --json --json-events -h --help"; else __specllama_files gguf; fi ;;
+        "watch") if [[ $cur == -* ]]; then __specllama_values "" "--url --port --model --api-key --every --once --prometheus --json -h --help"; else :; fi ;;
         "plan") if [[ $cur == -* ]]; then __specllama_values "" "-f --format -o --output --rpc --target-repo --draft-repo --nodes --gpus -w --workload --draft --method --n-max --p-min --draft-layers --draft-cache -c --context --parallel --host --port --api-key --vram --prefer --prompts --llama-server -h --help"; else __specllama_files gguf; fi ;;
         "advise") if [[ $cur == -* ]]; then __specllama_values "" "-w --workload --draft --method -c --context --parallel --vram --prefer --prompts --price --llama-server --json -h --help"; else __specllama_files gguf; fi ;;
         "probe") if [[ $cur == -* ]]; then __specllama_values "" "--draft --method --all -w --workload --prompts --replay --budget --n-max -c --context --parallel --vram --report --csv --url --baseline-url --model --api-key --llama-server --dry-run --json -h --help"; else __specllama_files gguf; fi ;;

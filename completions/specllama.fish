@@ -14,7 +14,7 @@ function __specllama_at
     contains -- -- $words; and return 1
     set -l command
     for word in $words[2..-1]
-        contains -- (string join ' ' -- $command $word) 'serve' 'plan' 'advise' 'probe' 'pick-draft' 'lint' 'memory' 'inspect' 'results' 'doctor' 'demo' 'profiles' 'profiles list' 'profiles show' 'profiles new'; and set -a command $word
+        contains -- (string join ' ' -- $command $word) 'serve' 'watch' 'plan' 'advise' 'probe' 'pick-draft' 'lint' 'memory' 'inspect' 'results' 'doctor' 'demo' 'profiles' 'profiles list' 'profiles show' 'profiles new'; and set -a command $word
     end
     test "$command" = "$argv"
 end
@@ -40,6 +40,7 @@ complete -c specllama -f
 complete -c specllama -n __specllama_after_dashes -F
 
 complete -c specllama -n '__specllama_at ' -a serve -d 'Serve MODEL with a draft that fits it, and check that it really drafts'
+complete -c specllama -n '__specllama_at ' -a watch -d 'Show what speculation does for the requests of a running server, as its counters say'
 complete -c specllama -n '__specllama_at ' -a plan -d 'Write how MODEL is served best, in the format of what runs it; start nothing'
 complete -c specllama -n '__specllama_at ' -a advise -d 'Say why MODEL is served with or without speculation, and what would change that'
 complete -c specllama -n '__specllama_at ' -a probe -d 'Measure every way MODEL could speculate, and say which is fastest, or that none is'
@@ -84,6 +85,15 @@ complete -c specllama -n '__specllama_at serve' -l idle-probes -d 'Where nothing
 complete -c specllama -n '__specllama_at serve' -l json -d 'Print one JSON object when ready.'
 complete -c specllama -n '__specllama_at serve' -l json-events -d 'As --json, and one line of JSON for whatever happens later.'
 complete -c specllama -n '__specllama_at serve' -s h -l help -d 'Show this message and exit.'
+complete -c specllama -n '__specllama_at watch' -l url -x -d 'A server\'s address, of any engine; else the `serve` that runs here.'
+complete -c specllama -n '__specllama_at watch' -l port -x -d 'The port of a server on this machine.'
+complete -c specllama -n '__specllama_at watch' -l model -x -a '(__specllama_gguf)' -d 'Behind a router: this model (it is never loaded).'
+complete -c specllama -n '__specllama_at watch' -l api-key -x -d 'Key of the server. Better in the variable: arguments show in `ps`.'
+complete -c specllama -n '__specllama_at watch' -l every -x -d 'Seconds between two looks.'
+complete -c specllama -n '__specllama_at watch' -l once -d 'Look once and end.'
+complete -c specllama -n '__specllama_at watch' -l prometheus -x -d 'Serve the figures at /metrics there.'
+complete -c specllama -n '__specllama_at watch' -l json -d 'One JSON object on a line, for every look.'
+complete -c specllama -n '__specllama_at watch' -s h -l help -d 'Show this message and exit.'
 complete -c specllama -n '__specllama_at plan' -a '(__specllama_gguf)'
 complete -c specllama -n '__specllama_at plan' -s f -l format -x -a 'shell powershell json llama-swap preset systemd launchd compose kubernetes vllm vllm-compose vllm-kubernetes sglang sglang-compose sglang-kubernetes tensorrt-llm' -d 'shell, powershell, json, llama-swap, preset, systemd, launchd, compose, kubernetes, vllm, vllm-compose, vllm-kubernetes, sglang, sglang-compose, sglang-kubernetes, tensorrt-llm; without it, lines to read.'
 complete -c specllama -n '__specllama_at plan' -s o -l output -r -F -d 'Write it to FILE, in place of what is there.'

@@ -7,7 +7,7 @@ Register-ArgumentCompleter -Native -CommandName specllama -ScriptBlock {
     # whether several by comma, which files, and whether the user's profiles belong to them.
     $commands = @{
         '' = @{
-            commands = @('serve', 'plan', 'advise', 'probe', 'pick-draft', 'lint', 'memory', 'inspect', 'results', 'doctor', 'demo', 'profiles')
+            commands = @('serve', 'watch', 'plan', 'advise', 'probe', 'pick-draft', 'lint', 'memory', 'inspect', 'results', 'doctor', 'demo', 'profiles')
             flags = @('--version', '--debug', '--install-completion', '--show-completion', '-h', '--help')
             options = @{  }
             arguments = @()
@@ -17,6 +17,12 @@ Register-ArgumentCompleter -Native -CommandName specllama -ScriptBlock {
             flags = @('--force', '--strict', '--dry-run', '--adaptive', '--idle-probes', '--json', '--json-events', '-h', '--help')
             options = @{ '-w' = @{ values = @('agent', 'chat', 'code', 'creative', 'edit', 'rag', 'reasoning', 'summarize', 'text', 'translate'); files = ''; list = $true; profiles = $true }; '--workload' = @{ values = @('agent', 'chat', 'code', 'creative', 'edit', 'rag', 'reasoning', 'summarize', 'text', 'translate'); files = ''; list = $true; profiles = $true }; '--draft' = @{ values = @(); files = 'gguf' }; '--method' = @{ values = @('mtp', 'draft', 'eagle3', 'dflash', 'dspark', 'ngram-simple', 'ngram-map-k', 'ngram-map-k4v', 'ngram-mod', 'ngram-cache', 'none'); files = ''; list = $true }; '--n-max' = @{ values = @(); files = '' }; '--p-min' = @{ values = @(); files = '' }; '--draft-layers' = @{ values = @('auto', 'all'); files = '' }; '--draft-cache' = @{ values = @('f32', 'f16', 'bf16', 'q8_0', 'q5_1', 'q5_0', 'q4_1', 'q4_0', 'iq4_nl'); files = '' }; '-c' = @{ values = @(); files = '' }; '--context' = @{ values = @(); files = '' }; '--parallel' = @{ values = @(); files = '' }; '--host' = @{ values = @(); files = '' }; '--port' = @{ values = @(); files = '' }; '--api-key' = @{ values = @(); files = '' }; '--vram' = @{ values = @(); files = '' }; '--prefer' = @{ values = @('speed', 'context'); files = '' }; '--prompts' = @{ values = @(); files = 'any' }; '--tune' = @{ values = @('auto', 'off', 'full'); files = '' }; '--budget' = @{ values = @(); files = '' }; '--llama-server' = @{ values = @('embedded'); files = 'any' }; '--log' = @{ values = @(); files = 'any' } }
             arguments = @(@{ values = @(); files = 'gguf' })
+        }
+        'watch' = @{
+            commands = @()
+            flags = @('--once', '--json', '-h', '--help')
+            options = @{ '--url' = @{ values = @(); files = '' }; '--port' = @{ values = @(); files = '' }; '--model' = @{ values = @(); files = 'gguf' }; '--api-key' = @{ values = @(); files = '' }; '--every' = @{ values = @(); files = '' }; '--prometheus' = @{ values = @(); files = '' } }
+            arguments = @()
         }
         'plan' = @{
             commands = @()

@@ -96,10 +96,11 @@ def _register() -> None:
         profiles,
         results,
         serve,
+        watch,
     )
 
     commands = (
-        *(serve, plan, advise, probe, pick_draft, lint, memory),
+        *(serve, watch, plan, advise, probe, pick_draft, lint, memory),
         *(inspect, results, profiles, doctor, demo),
     )
     for command in commands:

@@ -33,6 +33,11 @@ class Printer:
         self.as_json = as_json
         self._console = _console(as_json)
 
+    @property
+    def console(self) -> Console:
+        """What it prints on."""
+        return self._console
+
     def say(self, text: str, style: str | None = None) -> None:
         """One line."""
         self._console.print(text, style=style)

@@ -18,6 +18,7 @@ from specllama.watching.counters import Counts
 from specllama.watching.figures import picture_data, verdict_data
 from specllama.watching.follow import Follower
 from specllama.watching.reader import Reader
+from specllama.watching.request_log import RequestLog, size
 from specllama.watching.running import Running
 from specllama.watching.verdict import Thresholds, sentence
 
@@ -62,7 +63,9 @@ class Following:
             settings.url, first(settings.api_key) if settings.api_key else None, own=True
         )
         limits = Thresholds(plan.workload.warn_under, plan.workload.off_under)
-        self.follower = Follower(reader, spec, times, about, limits)
+        begin = size(up.server.log)
+        requests = RequestLog(up.server.log, begin)
+        self.follower = Follower(reader, spec, times, about, limits, requests)
         self._up, self._idle_looks, self._awake = up, 0, awake
         self._aged = spec is not None
         self._probes = IdleProbes(up.client, plan) if probes and times is None and spec else None
@@ -77,6 +80,8 @@ class Following:
                 speedup=measured.speedup,
                 limits=limits,
                 slots=awake,
+                log=up.server.log,
+                log_begin=begin,
             )
         )
         self.follower.look()

@@ -122,12 +122,13 @@ class Gauges:
 
 @dataclass(frozen=True)
 class Slot:
-    """One slot of llama-server: whether it answers, `decoded` tokens so far, whether it may
-    speculate, tokens in its cache."""
+    """One slot of llama-server: whether it answers, `decoded` tokens of its `task` (the last one
+    when it does not), whether it may speculate, tokens in its cache."""
 
     id: int
     busy: bool
     decoded: int = 0
+    task: int | None = None
     speculative: bool | None = None
     cached: int = 0
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError
@@ -16,6 +16,7 @@ from specllama.watching.counters import NOTHING, Counts, Snapshot
 from specllama.watching.history import KEPT_S, History
 from specllama.watching.picture import Picture, Samples, picture
 from specllama.watching.reader import Reader
+from specllama.watching.request_log import RequestLog
 from specllama.watching.traffic import About, longest
 from specllama.watching.verdict import Thresholds, Turns, Verdict
 
@@ -27,14 +28,15 @@ _KEEP_S = 60.0  # between two times that it is written
 @dataclass
 class Follower:
     """One server that serves `speculation`. `times`: what its steps take, None where nothing
-    was measured; `about`: what the traffic is kept as (None = it is not kept). `tick` is called
-    often, and looks when it is time."""
+    was measured; `about`: what the traffic is kept as (None = it is not kept); `requests`: where
+    they are counted when the server does not. `tick` is called often, and looks when it is time."""
 
     reader: Reader
     speculation: Speculation | None
     times: StepTimes | None = None
     about: About | None = None
     limits: Thresholds = field(default_factory=Thresholds)
+    requests: RequestLog | None = None
     clock: Callable[[], float] = time.monotonic
     history: History = field(default_factory=History)
     _next: float = 0.0
@@ -58,7 +60,7 @@ class Follower:
     def look(self) -> Counts | None:
         """Looks now."""
         try:
-            new = self.history.add(self.reader.read())
+            new = self.history.add(self._read())
         except SpecllamaError:
             return None
         self._samples.add(new)
@@ -71,9 +73,15 @@ class Follower:
     def ours(self) -> None:
         """What was counted since the last look was asked by us: it is no traffic."""
         try:
-            self.history.skip(self.reader.read())
+            self.history.skip(self._read())
         except SpecllamaError:
             pass
+
+    def _read(self) -> Snapshot:
+        now = self.reader.read()
+        if self.requests is None or now.counts.requests is not None:
+            return now
+        return replace(now, counts=replace(now.counts, requests=float(self.requests.count())))
 
     def timed(self, times: StepTimes) -> None:
         """Steps have been timed now; what was counted before is judged by it too."""

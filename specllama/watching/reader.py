@@ -196,11 +196,12 @@ def _slot(number: int, data: Mapping[str, Any]) -> Slot:
     token = data.get("next_token")
     token = token[0] if isinstance(token, list) and token else token
     decoded = token.get("n_decoded") if isinstance(token, dict) else data.get("n_decoded")
-    cached = data.get("n_prompt_tokens")
+    cached, task = data.get("n_prompt_tokens"), data.get("id_task")
     return Slot(
         id=number,
         busy=data.get("is_processing") is True,
         decoded=decoded if isinstance(decoded, int) else 0,
+        task=task if isinstance(task, int) else None,
         speculative=said if isinstance(said, bool) else None,
         cached=cached if isinstance(cached, int) else 0,
     )

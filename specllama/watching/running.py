@@ -26,7 +26,7 @@ _VERSION = 1
 class Running:
     """What one `serve` serves, and what was measured of it when it was tuned: `times` of its
     steps, `alpha` and `speedup` (None = not measured). `slots`: they may be asked for, since
-    the server never sleeps."""
+    the server never sleeps; `log`: of the server, whose real requests come after `log_begin`."""
 
     url: str
     model: str
@@ -37,6 +37,8 @@ class Running:
     speedup: float | None = None
     limits: Thresholds = field(default_factory=Thresholds)
     slots: bool = False
+    log: Path | None = None
+    log_begin: int = 0
     pid: int = 0
     since: float = 0.0
 
@@ -87,6 +89,8 @@ def _data(r: Running) -> dict[str, Any]:
         "warn": r.limits.warn,
         "off": r.limits.off,
         "slots": r.slots,
+        "log": str(r.log) if r.log is not None else None,
+        "log_begin": r.log_begin,
     }
 
 
@@ -104,6 +108,8 @@ def _read(data: Any) -> Running | None:
             speedup=_maybe(data["speedup"]),
             limits=Thresholds(float(data["warn"]), float(data["off"])),
             slots=data["slots"] is True,
+            log=Path(data["log"]) if data["log"] else None,
+            log_begin=int(data["log_begin"]),
             pid=int(data["pid"]),
             since=float(data["since"]),
         )

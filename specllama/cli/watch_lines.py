@@ -1,0 +1,113 @@
+"""A watched server as lines and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specllama.watching.watch import View
+
+
+def lines(v: View) -> Iterator[str]:
+    """One look, for people."""
+    from specllama.watching.watch import UP
+
+    name = v.model or v.url
+    yield f"watching {name} at {v.url}{f' ({v.engine})' if v.engine else ''}"
+    if v.state != UP:
+        yield f"{v.state:<8} {v.why}"
+        return
+    if v.setting:
+        yield f"setting  {v.setting}, workload {v.tuned.workload if v.tuned else ''}"
+    yield from (f"{name:<8} {value}" for name, value, _ in figures(v))
+    if v.acceptance:
+        shares = ", ".join(f"a_{i} {a:.2f}" for i, a in enumerate(v.acceptance, start=1))
+        yield f"position {shares}"
+    yield from (f"note     {m}" for m in v.missing)
+    if said := conclusion(v):
+        yield f"says     {said}"
+
+
+def figures(v: View) -> Iterator[tuple[str, str, str]]:
+    """(name, value, what it is of)."""
+    now, since = v.now.counts, v.since.counts
+    if (speed := v.tokens_per_second) is not None:
+        yield "tok/s", f"{speed:.1f}", "while decoding"
+    if now.alpha is not None:
+        yield "α now", f"{now.alpha:.2f}", f"last minute, {now.drafted or 0:,.0f}"
+    if since.alpha is not None:
+        yield "α", f"{since.alpha:.2f}", f"since start, {since.drafted or 0:,.0f}"
+    elif v.gauges.alpha is not None:
+        yield "α", f"{v.gauges.alpha:.2f}", f"as {v.engine} says"
+    if v.tau is not None:
+        yield "τ", f"{v.tau:.2f}", "tokens a step"
+    speedup = v.now.speedup if v.now.speedup is not None else v.since.speedup
+    if speedup is not None:
+        yield "speed-up", f"{speedup:.2f}x", "against plain"
+    if v.requests is not None:
+        yield "requests", f"{v.requests:,}", f"{v.gauges.busy or 0} running"
+    elif v.gauges.busy is not None:
+        yield "running", f"{v.gauges.busy}", "requests"
+    if v.drift is not None and v.tuned is not None and v.tuned.alpha is not None:
+        yield "drift", f"{v.drift:+.2f}", f"of α={v.tuned.alpha:.2f} at tuning"
+    if v.restarts:
+        yield "restarts", f"{v.restarts}", "of the server"
+
+
+def conclusion(v: View) -> str:
+    """What it comes to, "" where too little was drafted."""
+    from specllama.watching.verdict import EVEN, LOW, PAYS, SLOWER, VERY_LOW
+
+    kind, k, limits = v.verdict.kind, v.verdict.better, v.limits
+    said = {
+        PAYS: "speculation pays",
+        EVEN: "speculation neither gains nor loses much",
+        SLOWER: "slower than plain decoding: switch it off",
+        LOW: f"α under {limits.warn:g}: it may not pay",
+        VERY_LOW: f"α under {limits.off:g}: switch it off",
+    }.get(kind, "")
+    by_length = v.since.by_length
+    if k is not None and k in by_length:
+        said += f"; K={k} would be about {by_length[k]:.2f}x"
+    return said
+
+
+def short(v: View) -> str:
+    """One line, for where no screen is."""
+    from specllama.watching.watch import UP
+
+    if v.state != UP:
+        return f"{v.state}: {v.why}"
+    said = ", ".join(f"{name} {value}" for name, value, _ in figures(v))
+    return f"{v.model or v.url}: {said or 'nothing was decoded yet'}"
+
+
+def view_data(v: View) -> dict[str, Any]:
+    """The JSON object of one look. Speeds in tok/s."""
+    from specllama.watching.figures import picture_data, verdict_data
+
+    tuned = v.tuned
+    return {
+        "url": v.url,
+        "state": v.state,
+        "why": v.why or None,
+        "model": v.model or None,
+        "engine": v.engine or None,
+        "workload": tuned.workload if tuned is not None else None,
+        "speculation": v.setting or None,
+        "alpha": v.alpha,
+        "tau": v.tau,
+        "acceptance_by_position": list(v.acceptance),
+        "tokens_per_second": v.tokens_per_second,
+        "requests": v.requests,
+        "running": v.gauges.busy,
+        "last_minute": picture_data(v.now),
+        "since_start": picture_data(v.since),
+        "tuned": {"alpha": tuned.alpha, "speedup": tuned.speedup} if tuned is not None else None,
+        "drift": v.drift,
+        "thresholds": {"warn": v.limits.warn, "off": v.limits.off},
+        **verdict_data(v.verdict),
+        "restarts": v.restarts,
+        "missing": list(v.missing),
+    }

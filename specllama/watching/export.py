@@ -1,0 +1,83 @@
+"""The figures of a watched server for Prometheus, under names of our own."""
+
+from __future__ import annotations
+
+from specllama.errors import UsageError
+from specllama.watching.watch import UP, View
+
+PREFIX = "specllama"
+# name, help; by model, and for acceptance by position
+GAUGES = {
+    "up": "Whether the server answers (1) or is lost or not loaded (0)",
+    "acceptance_rate": "Accepted drafted tokens as a share of all, last minute, else since start",
+    "acceptance_rate_since_start": "The same since the server started",
+    "tokens_per_step": "Tokens that a verify step brings (tau)",
+    "tokens_per_second": "Decoding speed of one request",
+    "speedup": "How many times faster than plain decoding, on real requests",
+    "chance_slower": "Chance that it is slower than plain decoding",
+    "drift": "Acceptance rate less what it was when it was tuned",
+    "requests_running": "Requests that are being answered",
+    "drafted_tokens": "Drafted tokens since the server started",
+    "accepted_tokens": "Accepted ones of them",
+    "generated_tokens": "Tokens generated since the server started",
+    "restarts": "Restarts of the server that were seen",
+}
+BY_POSITION = "acceptance_by_position"
+
+
+class Exporter:
+    """Serves them at /metrics. Raises UsageError where the port is taken."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+        self._registry = CollectorRegistry()
+        names = ("model", "url")
+        self._gauges = {
+            name: Gauge(f"{PREFIX}_{name}", text, names, registry=self._registry)
+            for name, text in GAUGES.items()
+        }
+        said = "Share of verify steps that accepted all up to this position"
+        labels = (*names, "position")
+        self._positions = Gauge(f"{PREFIX}_{BY_POSITION}", said, labels, registry=self._registry)
+        try:
+            self._server, _ = start_http_server(port, addr=host, registry=self._registry)
+        except OSError as e:
+            raise UsageError(
+                f"--prometheus {port}: cannot listen there ({e.strerror})", "Give another port."
+            ) from None
+
+    def show(self, v: View) -> None:
+        """What is scraped from now on. A figure that is not known has no sample."""
+        where = (v.model, v.url)
+        for gauge in (*self._gauges.values(), self._positions):
+            gauge.clear()
+        for name, value in values(v).items():
+            if value is not None:
+                self._gauges[name].labels(*where).set(value)
+        for i, a in enumerate(v.acceptance, start=1):
+            self._positions.labels(*where, str(i)).set(a)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def values(v: View) -> dict[str, float | None]:
+    """By name; None where it is not known."""
+    counts = v.since.counts
+    return {
+        "up": float(v.state == UP),
+        "acceptance_rate": v.alpha,
+        "acceptance_rate_since_start": counts.alpha,
+        "tokens_per_step": v.tau,
+        "tokens_per_second": v.tokens_per_second,
+        "speedup": v.now.speedup if v.now.speedup is not None else v.since.speedup,
+        "chance_slower": v.since.slower,
+        "drift": v.drift,
+        "requests_running": v.gauges.busy,
+        "drafted_tokens": counts.drafted,
+        "accepted_tokens": counts.accepted,
+        "generated_tokens": counts.tokens,
+        "restarts": float(v.restarts),
+    }

@@ -1,0 +1,212 @@
+"""One running server watched from outside: what its counters say now and since it started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specllama.errors import UsageError
+from specllama.tuning.arms import label
+from specllama.tuning.confidence import Ratios
+from specllama.watching import running
+from specllama.watching.counters import NOTHING, Counts, Gauges, Snapshot
+from specllama.watching.errors import WatchingError
+from specllama.watching.history import History
+from specllama.watching.picture import Picture, Samples, picture
+from specllama.watching.reader import Idle, Lost, Reader
+from specllama.watching.request_log import RequestLog
+from specllama.watching.running import Running
+from specllama.watching.traffic import longest
+from specllama.watching.verdict import Thresholds, Verdict, verdict
+
+UP, LOST, UNLOADED = "up", "lost", "unloaded"
+MINUTE_S, QUARTER_S = 60.0, 900.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown of a server. `state`: up, lost (it does not answer) or unloaded (a router
+    without the model); `why` in words. `now`: the last minute; `since`: since the server
+    started; `gauges`: what the engine says itself; `tuned`: what its `serve` knows of it.
+    `requests`: answered since its start, None where nobody counts them; `decoding`: tok/s of what is being answered, where slots tell."""
+
+    url: str
+    state: str
+    why: str = ""
+    model: str = ""
+    engine: str = ""
+    now: Picture = field(default_factory=Picture)
+    since: Picture = field(default_factory=Picture)
+    verdict: Verdict = field(default_factory=Verdict)
+    gauges: Gauges = field(default_factory=Gauges)
+    tuned: Running | None = None
+    limits: Thresholds = field(default_factory=Thresholds)
+    requests: int | None = None
+    decoding: float | None = None
+    speeds: tuple[float | None, ...] = ()
+    restarts: int = 0
+    missing: tuple[str, ...] = ()
+
+    @property
+    def alpha(self) -> float | None:
+        """Of the last minute, else since the start, else as the engine has it itself."""
+        found = (self.now.counts.alpha, self.since.counts.alpha, self.gauges.alpha)
+        return next((a for a in found if a is not None), None)
+
+    @property
+    def tau(self) -> float | None:
+        found = (self.now.counts.tau, self.since.counts.tau, self.gauges.tau)
+        return next((t for t in found if t is not None), None)
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        return self.now.counts.acceptance or self.since.counts.acceptance
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """While decoding: just now, in the last minute, or since the start."""
+        found = (
+            self.now.counts.tokens_per_second,
+            self.decoding,
+            self.gauges.tokens_per_second or None,
+            self.since.counts.tokens_per_second,
+        )
+        return next((s for s in found if s is not None), None)
+
+    @property
+    def drift(self) -> float | None:
+        """α now less α as it was tuned."""
+        if self.alpha is None or self.tuned is None or self.tuned.alpha is None:
+            return None
+        return self.alpha - self.tuned.alpha
+
+    @property
+    def setting(self) -> str:
+        return label(self.tuned.speculation) if self.tuned is not None else ""
+
+
+def find(url: str | None, port: int | None) -> tuple[str, Sequence[Running]]:
+    """(the address to watch, the user's other serves). Raises UsageError when none runs."""
+    if url is not None and port is not None:
+        raise UsageError("--url and --port: give one of them")
+    if url is not None:
+        return url, ()
+    if port is not None:
+        return f"http://127.0.0.1:{port}", ()
+    mine = running.all_running()
+    if not mine:
+        raise UsageError(
+            "no `specllama serve` of yours is running",
+            "Give another server's address: `specllama watch --url http://HOST:PORT`.",
+        )
+    return mine[0].url, mine[1:]
+
+
+class Watch:
+    """Looks at one server. `model`: of a router. Raises UsageError for what is no URL."""
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        model: str = "",
+    ) -> None:
+        self._tuned = running.at(url)
+        slots = self._tuned is not None and self._tuned.slots
+        self._reader = Reader(url, api_key, model, slots)
+        self._history = History()
+        self._log, self._logged = _request_log(self._tuned), 0
+        self._before: Snapshot | None = None
+        self._decoding: float | None = None
+        self._verdict = Verdict()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def look(self) -> View:
+        """Looks now. A server that is lost or not loaded is a view too; raises UsageError where
+        a key is wanted, WatchingError for what is no server that can be watched, unless it was
+        one before: then it is lost."""
+        try:
+            now = self._reader.read()
+        except Idle as e:
+            return self._view(UNLOADED, e.message)
+        except (WatchingError, UsageError) as e:
+            if isinstance(e, Lost) or self._before is not None:
+                return self._view(LOST, e.message)
+            raise
+        self._again(running.at(self._reader.url))
+        self._history.add(now)
+        self._decoding = _progress(self._before, now)
+        self._before = now
+        return self._view(UP)
+
+    def _view(self, state: str, why: str = "") -> View:
+        last, tuned = self._history.last, self._tuned
+        times = tuned.times if tuned is not None else None
+        k = longest(tuned.speculation) if tuned is not None else None
+        samples = Samples(times)
+        for new in self._history.recent(QUARTER_S):
+            samples.add(new)
+        total = self._since_start()
+        since = picture(total, samples.ratios, times, k)
+        limits = tuned.limits if tuned is not None else Thresholds()
+        judged = picture(self._history.over(QUARTER_S), samples.ratios, times, k)
+        judged = judged if judged.enough else since
+        self._verdict = verdict(judged, limits, self._verdict)
+        return View(
+            url=self._reader.url,
+            state=state,
+            why=why,
+            model=self._reader.model or (Path(tuned.model).name if tuned is not None else ""),
+            engine=last.engine if last is not None else "",
+            now=picture(self._history.over(MINUTE_S), Ratios(), times, k),
+            since=since,
+            verdict=self._verdict,
+            gauges=last.gauges if last is not None and state == UP else Gauges(),
+            tuned=tuned,
+            limits=limits,
+            requests=self._requests(total),
+            decoding=self._decoding if state == UP else None,
+            speeds=tuple(c.tokens_per_second for c in self._history.parts(QUARTER_S, 15.0)),
+            restarts=self._history.restarts,
+            missing=last.missing if last is not None else (),
+        )
+
+    def _since_start(self) -> Counts:
+        """All that the server counts; over its restarts, all that was seen."""
+        last = self._history.last
+        if last is None:
+            return NOTHING
+        return self._history.total if self._history.restarts else last.counts
+
+    def _again(self, tuned: Running | None) -> None:
+        """Its `serve` may have started another server since."""
+        if tuned is None:
+            return
+        if self._tuned is None or tuned.log_begin != self._tuned.log_begin:
+            self._logged += self._log.count() if self._log is not None else 0
+            self._log = _request_log(tuned)
+        self._tuned = tuned
+
+    def _requests(self, total: Counts) -> int | None:
+        if total.requests is not None:
+            return int(total.requests)
+        return self._logged + self._log.count() if self._log is not None else None
+
+
+def _request_log(tuned: Running | None) -> RequestLog | None:
+    if tuned is None or tuned.log is None:
+        return None
+    return RequestLog(tuned.log, tuned.log_begin)
+
+
+def _progress(before: Snapshot | None, now: Snapshot) -> float | None:
+    """tok/s of the requests that are being answered, one slot's on average."""
+    if before is None or now.when <= before.when:
+        return None
+    old = {(s.id, s.task): s.decoded for s in before.slots if s.busy}
+    grown = [s.decoded - old[s.id, s.task] for s in now.slots if s.busy and (s.id, s.task) in old]
+    made = [g for g in grown if g > 0]
+    return sum(made) / len(made) / (now.when - before.when) if made else None

@@ -1,0 +1,436 @@
+"""`specllama watch`: what it shows of servers of any engine, lost ones, routers, on small screens."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from specllama.cli.watch_lines import lines, view_data
+from specllama.cli.watch_screen import bar, picture, sparkline
+from specllama.engine.settings import Speculation
+from specllama.errors import SpecllamaError, UsageError
+from specllama.storage import keep, kept
+from specllama.tuning.step_times import StepTimes
+from specllama.watching import running
+from specllama.watching.counters import parse
+from specllama.watching.export import Exporter
+from specllama.watching.request_log import RequestLog
+from specllama.watching.running import Running
+from specllama.watching.verdict import SLOWER, VERY_LOW
+from specllama.watching.watch import LOST, UNLOADED, UP, View, Watch, find
+from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
+from tests.support import MODELS, Serve, specllama
+
+LLAMA = """\
+llamacpp:tokens_predicted_total {tokens}
+llamacpp:tokens_predicted_seconds_total {seconds}
+llamacpp:spec_decode_num_draft_tokens_total {drafted}
+llamacpp:spec_decode_num_accepted_tokens_total {accepted}
+llamacpp:spec_decode_num_drafts_total {steps}
+llamacpp:requests_processing 1
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {first}
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="1"}} {second}
+"""
+
+
+class Script:
+    """A llama-server's counters. `answers` grow as a test wants; `models` make it a router;
+    `up` False: it does not answer."""
+
+    def __init__(self) -> None:
+        self.answers, self.started, self.up = 1, 100.0, True
+        self.models: dict[str, str] = {}
+        self.slots: list[dict[str, Any]] | None = None
+        self.metrics = True
+        self.asked: list[str] = []
+
+    def text(self) -> str:
+        n = self.answers
+        return LLAMA.format(
+            tokens=260 * n,
+            seconds=4.0 * n,
+            drafted=200 * n,
+            accepted=140 * n,
+            steps=100 * n,
+            first=80 * n,
+            second=60 * n,
+        )
+
+
+@contextmanager
+def llama(script: Script) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            script.asked.append(self.path)
+            url = urlsplit(self.path)
+            if not script.up:
+                self._send(503, "{}")
+            elif url.path == "/models" and script.models:
+                data = [{"id": k, "status": {"value": v}} for k, v in script.models.items()]
+                self._send(200, json.dumps({"data": data}))
+            elif url.path == "/slots" and script.slots is not None:
+                self._send(200, json.dumps(script.slots))
+            elif url.path == "/metrics" and script.metrics:
+                model = parse_qs(url.query).get("model", [""])[0]
+                known = not script.models or script.models.get(model) in ("loaded", "sleeping")
+                self._send(200 if known else 400, script.text() if known else "{}")
+            else:
+                self._send(404, "{}")
+
+        def _send(self, code: int, body: str) -> None:
+            self.send_response(code)
+            self.send_header("Process-Start-Time-Unix", str(script.started))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def watching(url: str, model: str = "") -> Iterator[Watch]:
+    watch = Watch(url, model=model)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def test_one_look_as_json_is_what_the_counters_say() -> None:
+    with llama(Script()) as url:
+        done = specllama("watch", "--url", url, "--once", "--json")
+    data = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (data["engine"], data["state"]) == ("llama.cpp", "up")
+    assert data["alpha"] == pytest.approx(0.7)
+    assert data["tau"] == pytest.approx(2.4)
+    assert data["acceptance_by_position"] == pytest.approx([0.8, 0.6])
+    assert data["tokens_per_second"] == pytest.approx(65)
+    assert data["running"] == 1
+    assert data["last_minute"]["drafted"] is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "path", "engine", "alpha"),
+    [
+        (VLLM, "/metrics", "vLLM", None),
+        (SGLANG, "/metrics", "SGLang", 0.55),
+        (TRTLLM, "/prometheus/metrics", "TensorRT-LLM", None),
+    ],
+)
+def test_other_engines(metrics: str, path: str, engine: str, alpha: float | None) -> None:
+    with serving(metrics, path) as url, watching(f"{url}/v1") as watch:
+        assert watch.look().alpha == alpha  # nothing was answered yet
+        body: dict[str, Any] = {"messages": []}
+        httpx.post(f"{url}/v1/chat/completions", json=body)
+        view = watch.look()
+    assert (view.engine, view.state) == (engine, UP)
+    assert view.alpha == pytest.approx(0.55 if alpha else 0.6)
+    assert view.tau == pytest.approx({"vLLM": 2.2, "SGLang": 2.4, "TensorRT-LLM": 2.1}[engine])
+
+
+def test_the_last_minute_and_all_since_the_start() -> None:
+    script = Script()
+    with llama(script) as url, watching(url) as watch:
+        assert watch.look().now.counts.alpha is None
+        script.answers = 3
+        view = watch.look()
+    assert view.now.counts.drafted == 400
+    assert view.since.counts.drafted == 600
+
+
+def test_a_lost_server_is_shown_as_lost_and_picked_up_again() -> None:
+    script = Script()
+    with llama(script) as url, watching(url) as watch:
+        watch.look()
+        script.up = False
+        lost = watch.look()
+        script.up, script.started, script.answers = True, 200.0, 2
+        back = watch.look()
+    assert (lost.state, lost.since.counts.drafted) == (LOST, 200)
+    assert "loading" in lost.why
+    assert (back.state, back.restarts) == (UP, 1)
+    assert back.now.counts.drafted == 400  # the new server's own: nothing is lost or negative
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    done = specllama("watch", "--port", str(port), "--once")
+    assert done.returncode == 1
+    assert "lost     http://127.0.0.1" in done.stdout
+    done = specllama("watch")
+    assert done.returncode == 2
+    assert "no `specllama serve` of yours is running" in done.stderr
+    assert specllama("watch", "--url", "http://x", "--port", "1").returncode == 2
+
+
+def test_a_router_is_asked_for_its_loaded_model_and_wakes_none() -> None:
+    script = Script()
+    script.models = {"asleep": "unloaded", "awake": "loaded"}
+    with llama(script) as url:
+        with watching(url) as watch:
+            view = watch.look()
+            assert (view.state, view.model) == (UP, "awake")
+            assert view.alpha == pytest.approx(0.7)
+            script.models["awake"] = "unloaded"
+            assert watch.look().state == UNLOADED
+            script.models["asleep"] = "loaded"
+            assert watch.look().model == "asleep"
+        with watching(url, "awake") as watch:
+            view = watch.look()
+            assert view.state == UNLOADED
+            assert "awake is unloaded; it is not loaded for a look" in view.why
+        with (
+            watching(url, "nobody") as watch,
+            pytest.raises(SpecllamaError, match="no model nobody"),
+        ):
+            watch.look()
+    metrics = [a for a in script.asked if a.startswith("/metrics")]
+    assert metrics
+    assert all("autoload=false" in a for a in metrics)
+    assert not any("model=nobody" in a for a in script.asked)
+
+
+def test_slots_are_all_there_is_without_metrics() -> None:
+    script = Script()
+    script.metrics = False
+    script.slots = [{"id": 0, "is_processing": True, "speculative": True, "id_task": 3}]
+    with llama(script) as url, watching(url) as watch:
+        view = watch.look()
+    assert (view.alpha, view.gauges.busy) == (None, 1)
+    assert "start it with --metrics" in view.missing[0]
+    assert any("--metrics" in line for line in lines(view))
+
+
+def test_a_server_that_may_sleep_is_not_asked_for_slots() -> None:
+    script = Script()
+    script.slots = []
+    with llama(script) as url, watching(url) as watch:
+        watch.look()
+    assert not any(a.startswith("/slots") for a in script.asked)
+
+
+def test_what_is_no_server_is_said() -> None:
+    script = Script()
+    script.metrics = False
+    with llama(script) as url:
+        done = specllama("watch", "--url", url, "--once")
+    assert done.returncode == 1
+    assert "has neither metrics that are known nor slots" in done.stderr
+
+
+def test_a_key_is_asked_for() -> None:
+    with serving(VLLM, key="sesame") as url:
+        assert "wants an API key" in specllama("watch", "--url", url, "--once").stderr
+        done = specllama("watch", "--url", url, "--once", SPECLLAMA_API_KEY="sesame")
+    assert done.returncode == 0
+    assert "sesame" not in done.stdout + done.stderr
+
+
+SPEC = Speculation(("draft-simple",), Path("/m/draft.gguf"), n_max=2)
+
+
+def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
+    script, times = Script(), StepTimes(20.0, {0: 20.0, 2: 30.0})
+    script.answers, script.slots = 2, [{"id": 0, "is_processing": False}]
+    with llama(script) as url:
+        info = Running(url, "/m/t.gguf", "code", SPEC, times, alpha=0.8, speedup=1.5, slots=True)
+        path = running.announce(info)
+        try:
+            assert find(None, None) == (url, ())
+            with watching(url) as watch:
+                view = watch.look()
+        finally:
+            path.unlink()
+    assert view.drift == pytest.approx(-0.1)
+    assert view.since.speedup == pytest.approx(520 * 20 / (200 * 30 + 40 * 20))
+    assert view.model == "t.gguf"
+    assert "draft-simple draft.gguf K=2" in view.setting
+    assert "/slots" in script.asked
+    with pytest.raises(UsageError, match="no `specllama serve`"):
+        find(None, None)
+
+
+def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
+    info = Running("http://127.0.0.1:1", "/m/t.gguf", "code")
+    path = running.announce(info)
+    data = kept(path)
+    keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
+    keep(later := path.with_name("999998.json"), {**data, "version": 99})
+    (broken := path.with_name("1.json")).write_text("{")
+    assert [r.url for r in running.all_running()] == ["http://127.0.0.1:1"]
+    assert not other.exists()
+    assert later.exists()  # of a later version: not ours to remove
+    for p in (path, later, broken):
+        p.unlink()
+
+
+def test_requests_are_counted_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    line = (
+        "0.1 I slot      release: id  0 | task 7 | stop processing: n_tokens = 9, truncated = 0\n"
+    )
+    log.write_text(line)
+    seen = RequestLog(log, len(line))
+    assert seen.count() == 0
+    for i in range(0, len(line), 7):  # in pieces, as it is written
+        with log.open("a") as f:
+            f.write(line[i : i + 7])
+        assert seen.count() == (1 if i + 7 > line.index("n_tokens") else 0)
+    log.write_text("cut\n" + line)
+    assert seen.count() == 2
+    assert RequestLog(tmp_path / "none").count() == 0
+
+
+def a_view(**more: Any) -> View:
+    found = parse(Script().text(), 0.0)
+    assert found is not None
+    counts = replace(found.counts, drafted=1000.0, accepted=300.0)
+    view = View("http://127.0.0.1:8080", UP, model="a-model-with-quite-a-long-name.gguf")
+    since = replace(view.since, counts=counts, speedup=0.8, slower=0.97)
+    speeds = (None, 10.0, 20.0, *[None] * 50, 5.0)
+    return replace(view, engine="llama.cpp", since=since, speeds=speeds, **more)
+
+
+def drawn(view: View, width: int) -> str:
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
+    with console.capture() as said:
+        console.print(picture(view, console))
+    return said.get()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_screen_fits(width: int) -> None:
+    from specllama.watching.verdict import Verdict
+
+    text = drawn(a_view(verdict=Verdict(SLOWER), requests=41, restarts=1), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for said in ("α", "0.30", "speed-up", "0.80x", "requests", "41", "slower than plain", "█", "▃"):
+        assert said in text
+
+
+def test_the_screen_of_a_lost_server_and_of_names_that_move_the_cursor() -> None:
+    text = drawn(a_view().__class__("http://h", LOST, "it does not answer\x1b[2J"), 40)
+    assert "LOST: it does not answer" in text
+    assert "\x1b[2J" not in text
+
+
+def test_thresholds_of_the_profile() -> None:
+    from specllama.cli.watch_lines import conclusion
+    from specllama.watching.verdict import Verdict
+
+    assert conclusion(a_view(verdict=Verdict(VERY_LOW))) == "α under 0.4: switch it off"
+    assert conclusion(a_view()) == ""
+
+
+def test_bars_and_lines_in_any_encoding() -> None:
+    assert bar(0.5, 10, True) == "█████"
+    assert bar(0.5625, 10, True) == "█████▋"
+    assert bar(0.5, 10, False) == "#####"
+    assert bar(7, 3, False) == "###"
+    assert sparkline((1.0, None, 8.0), 60, True) == "▂ █"
+    assert len(sparkline([1.0] * 60, 38, True)) <= 38
+    assert sparkline((), 10, True) == ""
+    assert sparkline((0.0,), 10, False) == "."
+
+
+def test_prometheus_has_the_figures_under_our_prefix() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    exporter = Exporter(port)
+    try:
+        exporter.show(a_view())
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        with pytest.raises(UsageError, match="cannot listen"):
+            Exporter(port)
+        exporter.show(replace(a_view(), state=LOST))
+        lost = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    finally:
+        exporter.close()
+    labels = '{model="a-model-with-quite-a-long-name.gguf",url="http://127.0.0.1:8080"}'
+    assert f"specllama_acceptance_rate{labels} 0.3\n" in text
+    assert f"specllama_speedup{labels} 0.8\n" in text
+    assert 'position="2"' in text
+    assert "specllama_drift{" not in text  # what is not known has no sample
+    assert f"specllama_up{labels} 0.0\n" in lost
+
+
+def test_the_dashboard_shows_names_that_are_exported() -> None:
+    from specllama.watching.export import BY_POSITION, GAUGES, PREFIX
+
+    file = Path(__file__).parent.parent / "docs" / "grafana.json"
+    board = json.loads(file.read_text())
+    shown = [t["expr"] for p in board["panels"] for t in p.get("targets", [])]
+    names = {f"{PREFIX}_{n}" for n in (*GAUGES, BY_POSITION)}
+    assert shown
+    for expr in shown:
+        assert any(n in expr for n in names), expr
+
+
+def test_json_has_no_infinity() -> None:
+    text = json.dumps(view_data(a_view()))
+    assert "Infinity" not in text
+    assert "NaN" not in text
+
+
+def test_it_watches_a_serve_without_being_told_where(tmp_path: Path, engine: str) -> None:
+    """α within 0.02 of the server's own counters over the same time, requests as they were."""
+    target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
+    with Serve(
+        tmp_path, target, "--draft", draft, "--llama-server", engine, "--no-idle-probes"
+    ) as s:
+        for i in range(3):
+            body = {"prompt": f"def add_{i}(x):", "n_predict": 48, "cache_prompt": False}
+            httpx.post(f"{s.url}/completion", json=body, timeout=60)
+        time.sleep(0.5)
+        data = json.loads(specllama("watch", "--once", "--json").stdout)
+        found = parse(httpx.get(f"{s.url}/metrics").text, 0.0)
+    assert found is not None
+    assert data["url"] == s.url
+    assert data["alpha"] == pytest.approx(found.counts.alpha, abs=0.02)
+    assert data["requests"] == 3
+    assert data["model"] == "target.gguf"
+
+
+def test_a_build_without_the_counters_says_so(tmp_path: Path, old_builds: Path) -> None:
+    target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
+    server = old_builds / "b10068" / "llama-server"
+    with Serve(tmp_path, target, "--draft", draft, "--llama-server", server) as s:
+        body = {"prompt": "def add(x):", "n_predict": 32}
+        httpx.post(f"{s.url}/completion", json=body, timeout=60)
+        time.sleep(0.5)
+        data = json.loads(specllama("watch", "--once", "--json").stdout)
+    assert data["alpha"] is None
+    assert data["tokens_per_second"] > 0
+    assert data["requests"] == 1
+    assert data["missing"] == [
+        "llama.cpp before b10289 does not count drafted tokens: α is not known"
+    ]
