@@ -171,3 +171,26 @@ def test_ports_are_published_on_addresses_only() -> None:
     for host in ("/tmp/x.sock", "myhost"):
         with pytest.raises(Unsayable, match="IP address"):
             published(host)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu"),
+    [("CUDA0: NVIDIA RTX (24124 MiB, 23600 MiB free)", True), ("  (none)", False)],
+)
+@pytest.mark.parametrize("groups", [("video", "render"), ("video",), ()])
+def test_a_unit_names_the_groups_that_are_there_for_a_gpu_that_is_used(
+    device: str,
+    gpu: bool,
+    groups: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """systemd starts no unit that names a group which is not there."""
+    monkeypatch.setattr(systemd, "_is_group", lambda name: name in groups)
+    made = decided(tmp_path, MODELS / "target.gguf", MODELS / "draft.gguf", devices=device)
+    lines = systemd.unit(made, for_machine=True).text.splitlines()
+    named = [x.partition("=")[2] for x in lines if x.startswith("SupplementaryGroups=")]
+    assert named == ([" ".join(groups)] if gpu and groups else [])
+    assert ("#SupplementaryGroups=video render" in lines) == (gpu and not groups)
+    assert ("PrivateDevices=yes" in lines) == (not gpu)
+    assert any("nvidia" in x for x in lines) == gpu

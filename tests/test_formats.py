@@ -29,6 +29,7 @@ from specllama.engine.launch_options import read
 from specllama.engine.locate import Engine
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.formats import (
+    ELSEWHERE,
     FORMATS,
     Decision,
     Unsayable,
@@ -174,6 +175,11 @@ def test_the_reasons_are_comments(name: str, models: Path) -> None:
     lines = [x for x in text.splitlines() if "it fits" in x]
     assert len(lines) == 1  # a line break in a file's name does not end the comment
     assert lines[0].lstrip()[:1] in "#;" or name == "launchd"
+
+
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ELSEWHERE])
+def test_a_file_says_who_made_it(name: str, made: Decision) -> None:
+    assert "made by `specllama plan`" in write(name, made).text[:400]
 
 
 # What a format cannot say.

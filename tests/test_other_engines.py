@@ -435,6 +435,33 @@ def test_compose_runs_one_service_or_two_by_profile(engine: str) -> None:
     assert "${NODE_RANK:-1}" in two["other"]["command"]
 
 
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_file_says_who_made_it(name: str) -> None:
+    assert "made by `specllama plan`" in write(name, decision("simple")).text[:400]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("192.168.7.5", "192.168.7.5:8080"),
+        ("0.0.0.0", "127.0.0.1:8080"),
+        ("fe80::1", "[fe80::1]:8080"),
+        ("::", "[::1]:8080"),
+        ("gpu1.lan", "gpu1.lan:8080"),
+    ],
+)
+def test_the_health_check_asks_the_address_that_is_listened_on(
+    engine: str, host: str, asked: str
+) -> None:
+    d = decision("simple", nodes=2)
+    d = replace(d, plan=replace(d.plan, settings=replace(d.plan.settings, host=host)))
+    first = loaded(write(f"{engine}-compose", d))["services"]["first"]
+    assert f"'http://{asked}/health'" in first["healthcheck"]["test"][-1]
+    command = first["command"]
+    assert command[command.index("--host") + 1] == host
+
+
 def test_options_of_other_engines_go_with_their_formats_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

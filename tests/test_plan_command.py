@@ -22,6 +22,7 @@ from specllama.cli.output import save
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.formats import ELSEWHERE, FORMATS
+from specllama.formats.base import MADE
 from specllama.formats.beyond import rpc_arguments
 from specllama.planning.prepare import prepare
 from specllama.planning.wish import Wish
@@ -211,9 +212,34 @@ def test_a_format_that_cannot_say_it_leaves_the_old_file(
 ) -> None:
     file = tmp_path / "p.ini"
     file.write_text("mine")
-    assert run((*planned(tmp_path, "--format", "preset", "-o", str(file)), "--", "-a", "x#y")) == 2
+    to = ("--format", "preset", "-o", str(file), "--overwrite")
+    assert run((*planned(tmp_path, *to), "--", "-a", "x#y")) == 2
     assert "would be cut off" in capsys.readouterr().err
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["shell", "json", "launchd"])
+def test_a_file_that_plan_did_not_make_is_kept(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f"
+    words = planned(tmp_path, "--format", name, "-o", str(file))
+    file.write_text("models: {mine: too}\n")
+    assert run(words) == 2
+    assert "Name a new file, or give --overwrite." in capsys.readouterr().err
+    assert file.read_text() == "models: {mine: too}\n"
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    assert run((*words, "--overwrite")) == 0
+    assert MADE in file.read_text(encoding="utf-8")
+    assert run(words) == 0  # its own
+    file.write_text("")  # as mktemp makes them
+    assert run(words) == 0
+    assert MADE in file.read_text(encoding="utf-8")
+
+
+def test_overwrite_is_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(planned(tmp_path, "--format", "shell", "--overwrite")) == 2
+    assert "--overwrite needs -o FILE" in capsys.readouterr().err
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(

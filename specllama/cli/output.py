@@ -9,6 +9,26 @@ from pathlib import Path
 from specllama.errors import UsageError
 from specllama.stop import held
 
+_HEAD = 4096  # bytes in which a file says who made it
+
+
+def check_replaceable(path: Path, mark: str) -> None:
+    """Raises UsageError for a file that is there, is not empty, and does not say `mark` at its
+    head: it is somebody else's."""
+    path = path.expanduser()
+    try:
+        if not path.is_file():
+            return
+        with path.open("rb") as f:
+            head = f.read(_HEAD)
+    except OSError:
+        head = b"?"  # what cannot be read is nobody's to replace
+    if head and mark.encode() not in head:
+        raise UsageError(
+            f"-o {path}: there is another file, which `specllama plan` did not make",
+            "Name a new file, or give --overwrite.",
+        )
+
 
 def save(path: Path, text: str) -> None:
     """Writes `text` in UTF-8 so that the file is the old one or the new, never half; what is no

@@ -25,7 +25,7 @@ from specllama.cli.options import (
     Vram,
     Workload,
 )
-from specllama.cli.output import save
+from specllama.cli.output import check_replaceable, save
 from specllama.cli.shown import shown
 from specllama.formats import FORMATS
 
@@ -63,8 +63,13 @@ def plan(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write it to FILE, in place of what is there."),
+        typer.Option(
+            "--output", "-o", help="Write it to FILE; one that plan made before is replaced."
+        ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="With -o: replace any file.")
+    ] = False,
     rpc: Annotated[
         str | None,
         typer.Option(
@@ -125,12 +130,16 @@ def plan(
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
     from specllama.formats import ELSEWHERE, Elsewhere, beyond, write
-    from specllama.formats.base import one_line
+    from specllama.formats.base import MADE, one_line
     from specllama.planning.wish import Wish
     from specllama.prompts import read_prompts
 
     if output is not None and to is None:
         raise UsageError(f"-o {output}: in which format?", f"--format {'|'.join(FORMATS)}")
+    if overwrite and output is None:
+        raise UsageError("--overwrite needs -o FILE")
+    if output is not None and not overwrite:
+        check_replaceable(output, MADE)
     given = {
         "--target-repo": target_repo, "--draft-repo": draft_repo, "--nodes": nodes, "--gpus": gpus
     }  # fmt: skip
@@ -170,6 +179,8 @@ def plan(
             if not (sys.stdout.isatty() and one_line(note) in written.text):  # seen once
                 print(shown(note), file=sys.stderr)
         return
+    if not overwrite:  # again: deciding takes its time
+        check_replaceable(output, MADE)
     save(output, written.text)
     for line in (*decision.reasons, *notes, f"written  {output}"):
         printer.say(line)

@@ -67,8 +67,13 @@ class Settings:
     trace: bool = False
 
     @property
-    def url(self) -> str:
-        """Where this machine reaches the server."""
+    def address(self) -> str:
+        """HOST:PORT by which this machine reaches the server."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
-        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the server."""
+        return f"{self.scheme}://{self.address}{self.prefix}"

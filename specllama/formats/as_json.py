@@ -1,10 +1,10 @@
-"""The decision as one JSON object, as `serve --dry-run --json` prints it."""
+"""The decision as one JSON object, as `serve --dry-run --json` prints it, and whose file it is."""
 
 from __future__ import annotations
 
-from specllama.formats.base import Decision, Written
+from specllama.formats.base import MADE, Decision, Written
 from specllama.storage import strict_json
 
 
 def write(decision: Decision) -> Written:
-    return Written(strict_json(decision.data, indent=2) + "\n")
+    return Written(strict_json({"comment": MADE, **decision.data}, indent=2) + "\n")

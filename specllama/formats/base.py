@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # the names of the formats are in `specllama --help`
     from specllama.tuning.results import Result
 
 
+MADE = "made by `specllama plan`"  # in every file, so that it is known as one and replaced
+
+
 class Unsayable(UsageError):
     """A format that cannot say a decision; the message is one sentence with the reason."""
 
@@ -40,6 +43,11 @@ class Decision:
     data: Mapping[str, Any] = field(default_factory=dict)
     measured: Result | None = None
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
+
+    @property
+    def comments(self) -> tuple[str, ...]:
+        """What stands at the head of a file."""
+        return (MADE, *self.reasons)
 
     @property
     def name(self) -> str:

@@ -122,7 +122,7 @@ def _compose(decision: Decision, e: Engine) -> Written:
             "what they send each other is not encrypted: in a private network only",
         )
     notes = (*notes, *e.notes)
-    text = commented((*decision.reasons, *notes)) + yaml_text({"services": services})
+    text = commented((*decision.comments, *notes)) + yaml_text({"services": services})
     return Written(text, notes)
 
 
@@ -130,8 +130,9 @@ def _service(decision: Decision, e: Engine, key: str) -> dict[str, Any]:
     """What a service has wherever it runs."""
     gpus = decision.elsewhere.gpus
     device = {"driver": "nvidia", "count": gpus, "capabilities": ["gpu"]}
-    port = e.port if decision.elsewhere.nodes == 1 else decision.plan.settings.port
-    ask = f"import urllib.request as r; r.urlopen('http://localhost:{port}/health')"
+    settings = decision.plan.settings  # over several machines it is on the host's own network
+    here = f"localhost:{e.port}" if decision.elsewhere.nodes == 1 else settings.address
+    ask = f"import urllib.request as r; r.urlopen('http://{here}/health')"
     return {
         "image": e.image,
         "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **({e.key: key} if key else {})},
@@ -200,7 +201,7 @@ def _kubernetes(decision: Decision, e: Engine) -> Written:
         notes.append("the cluster needs the LeaderWorkerSet controller (lws.sigs.k8s.io)")
     notes += e.notes
     docs = (head, kubernetes.service(name))
-    text = commented((*decision.reasons, *notes)) + "---\n".join(yaml_text(d) for d in docs)
+    text = commented((*decision.comments, *notes)) + "---\n".join(yaml_text(d) for d in docs)
     return Written(text, tuple(notes))
 
 

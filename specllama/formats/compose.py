@@ -37,7 +37,7 @@ def write(decision: Decision) -> Written:
     }
     key = ("compose takes the API key from the variable LLAMA_API_KEY, or from a file .env",)
     notes = ("docker compose -f FILE up", *(key if c.key else ()), *c.notes)
-    text = commented((*decision.reasons, *notes)) + yaml_text(
+    text = commented((*decision.comments, *notes)) + yaml_text(
         {"services": {decision.name: service}}
     )
     return Written(text, notes)

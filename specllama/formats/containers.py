@@ -67,8 +67,7 @@ def container(decision: Decision) -> Container:
 
 
 def _backend(decision: Decision) -> tuple[str, str]:
-    budget = decision.plan.budget
-    names = budget.question.machine.names if budget is not None else ()
+    names = server.devices(decision)
     for start, suffix, vendor in _BACKENDS:
         if any(n.startswith(start) for n in names):
             return suffix, vendor

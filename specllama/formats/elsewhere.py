@@ -267,7 +267,7 @@ def configuration(
 ) -> Written:
     """An engine's configuration file: what it was written for, and why, as comments."""
     version = f"written for {engine} {record(engine.lower())['version']}"
-    return Written(commented((version, *decision.reasons, *notes)) + yaml_text(config), notes)
+    return Written(commented((*decision.comments, version, *notes)) + yaml_text(config), notes)
 
 
 def key_note(decision: Decision, variable: str) -> Sequence[str]:

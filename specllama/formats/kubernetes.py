@@ -30,7 +30,7 @@ def write(decision: Decision) -> Written:
         *c.notes,
     )
     docs = (_deployment(decision, c, secret), service(name))
-    text = commented((*decision.reasons, *notes)) + "---\n".join(yaml_text(d) for d in docs)
+    text = commented((*decision.comments, *notes)) + "---\n".join(yaml_text(d) for d in docs)
     return Written(text, notes)
 
 

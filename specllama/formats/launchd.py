@@ -43,7 +43,7 @@ def write(decision: Decision) -> Written:
     if not same:
         raise Unsayable("a property list cannot say a control character", "Rename the file.")
     head, rest = text.split("<plist", 1)
-    said = "".join(f"  {_comment(line)}\n" for line in (*decision.reasons, *notes))
+    said = "".join(f"  {_comment(line)}\n" for line in (*decision.comments, *notes))
     return Written(f"{head}<!--\n{said}-->\n<plist{rest}", notes)
 
 

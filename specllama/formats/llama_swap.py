@@ -36,7 +36,7 @@ def write(decision: Decision) -> Written:
     # a model's own healthCheckTimeout is overwritten by this one (config/load.go)
     timeout = max(_LEAST_TIMEOUT_S, server.loading_s(decision))
     text = (
-        f"{commented(decision.reasons)}"
+        f"{commented(decision.comments)}"
         f"healthCheckTimeout: {timeout}  # seconds that loading may take\n"
         + ('apiKeys: ["${env.LLAMA_API_KEY}"]\n' if keyed else "")
         + f"models:\n  {name}:\n    cmd: |\n"

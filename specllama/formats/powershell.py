@@ -23,7 +23,7 @@ def write(decision: Decision) -> Written:
         notes = ("llama-server takes the API key from the variable LLAMA_API_KEY",)
     # before 7.3 PowerShell loses the double quotes inside an argument
     needs = "#requires -Version 7.3\n" if any('"' in w for w in cmd.argv) else ""
-    text = needs + commented((*decision.reasons, *notes)) + unset + " `\n  ".join(lines) + "\n"
+    text = needs + commented((*decision.comments, *notes)) + unset + " `\n  ".join(lines) + "\n"
     # Windows' own PowerShell reads a file without this mark in the old code page
     mark = "" if text.isascii() else "\ufeff"
     return Written(mark + text, notes)

@@ -41,7 +41,7 @@ def write(decision: Decision) -> Written:
         (*cmd.program, "--models-preset", "FILE", *(w for o in own for w in o.words))
     )
     how = f"start it with no model and no speculation of its own: {start}"
-    notes = (*decision.reasons, how, *_notes(decision))
+    notes = (*decision.comments, how, *_notes(decision))
     lines = "".join(f"{key} = {value}".rstrip() + "\n" for key, value in keys.items())
     text = f"{commented(notes, ';')}\n[{decision.name}]\n{lines}"
     return Written(text, (how, *_notes(decision)))

@@ -95,6 +95,18 @@ def refuse_writing(cmd: ServerCommand, where: str) -> None:
             )
 
 
+def devices(decision: Decision) -> tuple[str, ...]:
+    """The devices that the plan was made for, as llama.cpp lists them."""
+    budget = decision.plan.budget
+    return budget.question.machine.names if budget is not None else ()
+
+
+def uses_gpu(decision: Decision) -> bool:
+    """Whether the server may use a GPU of its machine: one that was counted, or nothing was."""
+    mine = [name for name in devices(decision) if not name.startswith("RPC")]
+    return bool(mine) or decision.plan.budget is None
+
+
 def loading_s(decision: Decision) -> int:
     """Seconds that loading may take before a supervisor should call it dead: generous, from the
     files' bytes."""

@@ -15,6 +15,6 @@ def write(decision: Decision) -> Written:
     lines = [shlex.join(cmd.program), *(shlex.join(o.words) for o in cmd.options)]
     unset = "".join(f"unset {name}\n" for name in decision.plan.user.ignored)
     key = ("llama-server takes the API key from the variable LLAMA_API_KEY.",)
-    text = "#!/bin/sh\n" + commented(decision.reasons)
+    text = "#!/bin/sh\n" + commented(decision.comments)
     notes = key if decision.plan.settings.api_key and not cmd.value(server.KEY_FILE) else ()
     return Written(text + commented(notes) + unset + "exec " + " \\\n  ".join(lines) + "\n", notes)

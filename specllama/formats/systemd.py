@@ -20,12 +20,8 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 UMask=0077
 """
-# The devices are those of NVIDIA, AMD and Intel. NVIDIA's nodes are made by a set-uid helper, which
-# NoNewPrivileges stops: so it runs before, with full rights, where it is there.
 _MACHINE = """\
 DynamicUser=yes
-SupplementaryGroups=video render
-ExecStartPre=+-/usr/bin/nvidia-modprobe -c 0 -u
 ProtectSystem=strict
 ProtectHome=read-only
 ProtectProc=invisible
@@ -36,11 +32,6 @@ ProtectKernelLogs=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
 PrivateTmp=yes
-PrivateDevices=no
-DevicePolicy=closed
-DeviceAllow=char-nvidia* rw
-DeviceAllow=char-drm rw
-DeviceAllow=char-kfd rw
 RemoveIPC=yes
 RestrictNamespaces=yes
 RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
@@ -50,6 +41,18 @@ SystemCallFilter=@system-service
 CacheDirectory=specllama
 Environment="HOME=%C/specllama"
 """
+_NO_DEVICES = "PrivateDevices=yes\n"
+# The devices are those of NVIDIA, AMD and Intel. NVIDIA's nodes are made by a set-uid helper, which
+# NoNewPrivileges stops: so it runs before, with full rights, where it is there.
+_GPU = """\
+ExecStartPre=+-/usr/bin/nvidia-modprobe -c 0 -u
+PrivateDevices=no
+DevicePolicy=closed
+DeviceAllow=char-nvidia* rw
+DeviceAllow=char-drm rw
+DeviceAllow=char-kfd rw
+"""
+_GROUPS = ("video", "render")
 
 
 def write(decision: Decision) -> Written:
@@ -79,16 +82,45 @@ def unit(decision: Decision, for_machine: bool) -> Written:
         key += "LimitMEMLOCK=infinity\n"
     wanted = "multi-user.target" if for_machine else "default.target"
     text = (
-        f"{commented((*decision.reasons, *notes))}\n"
+        f"{commented((*decision.comments, *notes))}\n"
         f"[Unit]\nDescription=llama-server with {decision.name}\n"
         f"{_NETWORK if for_machine else ''}"
         "StartLimitIntervalSec=600\nStartLimitBurst=5\n\n"
         "[Service]\nType=exec\nExecStart=" + " \\\n  ".join(lines) + "\n"
         "Restart=on-failure\nRestartSec=5\nTimeoutStopSec=30\n"
-        f"{key}{_HARDENED}{_MACHINE if for_machine else ''}\n"
+        f"{key}{_HARDENED}{_MACHINE + _devices(decision) if for_machine else ''}\n"
         f"[Install]\nWantedBy={wanted}\n"
     )
     return Written(text, notes)
+
+
+def _devices(decision: Decision) -> str:
+    """A GPU's device files, and the groups of them that this machine has: systemd starts no unit
+    that names a group which is not there."""
+    if not server.uses_gpu(decision):
+        return _NO_DEVICES
+    groups = [name for name in _GROUPS if _is_group(name)]
+    if not groups:
+        return _GPU + (
+            "# This machine has none of the groups that may own a GPU's files; where they are:\n"
+            f"#SupplementaryGroups={' '.join(_GROUPS)}\n"
+        )
+    return _GPU + (
+        "# Those that own a GPU's files on this machine: elsewhere only what `getent group` knows.\n"
+        f"SupplementaryGroups={' '.join(groups)}\n"
+    )
+
+
+def _is_group(name: str) -> bool:
+    try:
+        import grp
+    except ImportError:  # Windows
+        return False
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def quoted(word: str, program: bool = False) -> str:
