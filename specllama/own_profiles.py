@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from specllama.errors import SpecllamaError, UsageError
-from specllama.prompts import MOST, Asked, as_text, read_asked, read_lines
+from specllama.prompts import MOST, Asked, as_record, as_text, read_asked, read_lines
 from specllama.storage import strict_json, write_atomically
 from specllama.workloads import Workload, load, names, own_dir
 
@@ -73,7 +73,9 @@ def make(name: str, source: Path | None, like: str) -> Made:
         _answer(asked, model),
     )
     try:  # the prompts first: a profile is there when its settings are
-        write_atomically(made.prompts, "".join(f"{_record(a)}\n" for a in asked))
+        write_atomically(
+            made.prompts, "".join(f"{strict_json(as_record(a.prompt))}\n" for a in asked)
+        )
         write_atomically(made.file, _settings(model, made))
     except OSError as e:
         raise SpecllamaError(
@@ -127,12 +129,6 @@ def _answer(asked: Sequence[Asked], model: Workload) -> Sized:
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def _record(asked: Asked) -> str:
-    if isinstance(asked.prompt, str):
-        return strict_json({"prompt": asked.prompt})
-    return strict_json({"messages": list(asked.prompt)})
 
 
 def _settings(model: Workload, made: Made) -> str:

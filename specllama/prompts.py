@@ -9,7 +9,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
-from specllama.engine.client import Prompt
+from specllama.engine.client import Conversation, Prompt, conversation
 from specllama.errors import UsageError
 
 MOST = 200  # prompts
@@ -56,7 +56,35 @@ def as_text(prompt: Prompt) -> str:
     """A prompt as plain text, for what knows no roles."""
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(str(m.get("content") or "") for m in prompt)
+    texts = [_tools_text(prompt.tools)] if prompt.tools else []
+    return "\n\n".join((*texts, *(str(m.get("content") or "") for m in prompt.messages)))
+
+
+def without_tools(prompt: Prompt) -> Prompt:
+    """The same with its tools as text before the first message of the user, for a server that
+    takes none in a request."""
+    if isinstance(prompt, str) or not prompt.tools:
+        return prompt
+    messages = [dict(m) for m in prompt.messages]
+    first = next((m for m in messages if m.get("role") == "user"), None)
+    said = _tools_text(prompt.tools)
+    if first is None:
+        return Conversation(({"role": "user", "content": said}, *messages))
+    first["content"] = f"{said}\n\n{first.get('content') or ''}"
+    return Conversation(tuple(messages))
+
+
+def as_record(prompt: Prompt) -> dict[str, Any]:
+    """A prompt as a line of a prompt file says it."""
+    return {"prompt": prompt} if isinstance(prompt, str) else prompt.body
+
+
+def _tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
+    schemas = ",\n ".join(json.dumps(t.get("function", t), ensure_ascii=False) for t in tools)
+    return (
+        "You can call these tools. Answer with a JSON array of calls, each "
+        f'{{"name": …, "arguments": {{…}}}}, and nothing else.\n\n[{schemas}]'
+    )
 
 
 def read_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
@@ -135,9 +163,32 @@ def _json_lines(path: Path, lines: Iterable[tuple[int, str]], option: str) -> It
                 f"{option} {path}: line {number} has neither a prompt nor messages",
                 'Each line is {"prompt": "…"} or {"messages": [{"role": "user", "content": "…"}]}.',
             )
-        if not prompt:
+        if isinstance(prompt, Conversation) and not prompt.messages:
             raise UsageError(f"{option} {path}: line {number} has answers only, no question")
+        tools = tools_of(data)
+        if tools is None:
+            raise UsageError(
+                f"{option} {path}: line {number} has tools that are not as OpenAI's API has them",
+                'Each is {"type": "function", "function": {"name": "…", "parameters": {…}}}.',
+            )
+        if tools:
+            prompt = Conversation(conversation(prompt).messages, tools)
         yield _asked(data, prompt)
+
+
+def tools_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
+    """The tools of a record, () where it has none; None where they are none of OpenAI's."""
+    tools = data.get("tools")
+    if tools is None:
+        return ()
+    good = isinstance(tools, list) and all(
+        isinstance(t, dict)
+        and t.get("type") == "function"
+        and isinstance(t.get("function"), dict)
+        and isinstance(t["function"].get("name"), str)
+        for t in tools
+    )
+    return tuple(tools) if good else None
 
 
 def _asked(data: Mapping[str, Any], prompt: Prompt) -> Asked:
@@ -174,7 +225,7 @@ def _prompt(data: Any) -> Prompt | None:
         return None
     while good and good[-1]["role"] == "assistant":
         good.pop()
-    return tuple(good)
+    return Conversation(tuple(good))
 
 
 def message(data: Any) -> dict[str, Any] | None:

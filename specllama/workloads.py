@@ -151,12 +151,12 @@ def _sampling(fields: Fields) -> dict[str, Any]:
 
 
 def _prompts(folder: Path, name: str) -> tuple[Prompt, ...]:
-    lines = folder / f"{name}.jsonl"
-    if lines.is_file():
-        return read_prompts(lines, "prompts in")
-    file = folder / f"{name}.txt"
-    if not file.is_file() and (shipped := profiles_dir() / "prompts" / file.name).is_file():
-        file = shipped  # a built-in profile of which only the settings were changed
+    # the second folder: a built-in profile of which only the settings were changed
+    folders = (folder, profiles_dir() / "prompts")
+    files = [f / f"{name}{end}" for f in folders for end in (".jsonl", ".txt")]
+    file = next((f for f in files if f.is_file()), files[1])
+    if file.suffix == ".jsonl":
+        return read_prompts(file, "prompts in")
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:

@@ -160,7 +160,7 @@ class FakeClient:
         return self._world.ids(text)
 
     def render(self, prompt: Prompt, sampling: Mapping[str, Any] = _NOTHING) -> str:
-        return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+        return prompt if isinstance(prompt, str) else str(prompt.messages[-1]["content"])
 
     def metrics(self) -> Metrics | None:
         if not self._script.counts:
@@ -187,7 +187,7 @@ class FakeClient:
         chat: bool = False,
         cache: bool = False,
     ) -> Iterator[Completion]:
-        given = isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], int)
+        given = isinstance(prompt, tuple)
         ids = cast(Ids, prompt) if given else self._world.ids(self.render(cast(Prompt, prompt)))
         pieces = list(self._answered(ids, tokens, sampling, cache))
         for i, piece in enumerate(pieces):

@@ -51,11 +51,13 @@ def serving(
     models: Any = None,
     others: Mapping[str, Any] | None = None,
     asked: list[str] | None = None,
+    refuses_tools: bool = False,
 ) -> Iterator[str]:
     """Its URL. Each answer makes 10 drafts of 2 tokens, of which 8 and 4 are accepted.
     `answer(number)` are the stream's events, a number among them a pause in seconds; `models`
     what /v1/models says, `others` what other paths do. `asked`: gets the model of each answer
-    and the query, and the whole path of each request for metrics."""
+    and the query, and the whole path of each request for metrics. `refuses_tools`: as vLLM does
+    without --enable-auto-tool-choice."""
     state = {"answers": 0}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -99,6 +101,9 @@ def serving(
             if asked is not None:
                 asked.append(f"{body['model']} {urlsplit(self.path).query}".strip())
             state["answers"] += 1
+            if refuses_tools and "tools" in body:
+                self._send(b'{"error": ""auto" tool choice is not enabled"}', 400)
+                return
             if status != 200:
                 self._send(b'{"error": "too long"}', status)
                 return

@@ -385,6 +385,14 @@ def test_answers_that_are_none(answer: object, status: int, says: str) -> None:
     assert len(done.stderr.splitlines()) <= 2
 
 
+@pytest.mark.parametrize("refuses", [True, False])
+def test_tools_are_text_for_a_server_that_refuses_them(refuses: bool) -> None:
+    with serving(refuses_tools=refuses) as url:
+        done = specllama("probe", "--url", url, "-w", "agent", "--budget", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("refuses `tools` in a request" in done.stdout) == refuses
+
+
 def test_answers_in_one_piece_show_no_speed() -> None:
     whole = [{"choices": [{"delta": {"content": "all at once"}}]}]
     with serving(answer=lambda n: whole) as url:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from specllama import workloads
 from specllama.cli.render import plan_lines
-from specllama.engine.client import Client, Prompt
+from specllama.engine.client import Client, Conversation, Prompt
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
+from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.wish import Wish
+from specllama.prompts import as_text, without_tools
+from specllama.serving.launch import launch
 from specllama.serving.scope import Scope, subject, task
 from specllama.serving.verify import _ask
 from specllama.tuning.run import Task
-from tests.support import MODELS
+from tests.edited import edited
+from tests.support import MODELS, ONE_THREAD
 
 TOML = """title = "x"
 methods = ["ngram-simple"]
@@ -96,7 +103,7 @@ def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
     mine = own("mine", "\n".join(map(json.dumps, lines)))
     other = own("code", "only this", suffix="txt")
     try:
-        assert workloads.load("mine").prompts == ("one", tuple(messages))
+        assert workloads.load("mine").prompts == ("one", Conversation(tuple(messages)))
         assert "mine" in workloads.names()
         assert workloads.load("code").prompts == ("only this",)
     finally:
@@ -177,6 +184,115 @@ def test_a_conversation_goes_through_the_chat_endpoint_whatever_the_model() -> N
     plan = SimpleNamespace(
         target=SimpleNamespace(has_chat_template=False), workload=SimpleNamespace(sampling={})
     )
-    talk = ({"role": "user", "content": "hello"},)
+    talk = Conversation(({"role": "user", "content": "hello"},))
     assert _ask(client, plan, talk, 8) == "seen"  # type: ignore[arg-type,comparison-overlap]
     assert asked == [talk]
+
+
+# Tools
+
+
+def test_an_agents_tools_are_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[str, dict[str, object]]] = []
+    client = Client("http://127.0.0.1:1")
+
+    def post(path: str, body: dict[str, object]) -> dict[str, object]:
+        sent.append((path, body))
+        return {"choices": [{"message": {}}]}
+
+    monkeypatch.setattr(client, "_post_json", post)
+    prompt = workloads.load("agent").prompts[0]
+    client.render(prompt)
+    client.chat(prompt, 8, {})
+    assert [path for path, _ in sent] == ["/apply-template", "/v1/chat/completions"]
+    for _, body in sent:
+        tools, messages = cast(Any, body["tools"]), cast(Any, body["messages"])
+        assert [t["function"]["name"] for t in tools] == ["set_light"]
+        assert messages[0]["content"].startswith("Turn the lamps")
+    client.chat("a text", 8, {})
+    assert "tools" not in sent[-1][1]
+
+
+def agent(target: Path, *theirs: str) -> Plan:
+    settings = Settings(target, "127.0.0.1", 0, context=512)
+    return prepare(settings, Wish("agent", method="ngram-simple"), theirs, "embedded")
+
+
+def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> None:
+    """llama.cpp drops them without a word when the chat template does not use them."""
+    known = edited(
+        MODELS / "target.gguf",
+        tmp_path / "t.gguf",
+        {
+            "tokenizer.chat_template": "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
+        },
+    )
+    for plan, why in (
+        (agent(known), ""),
+        (agent(known, "--no-jinja"), "--no-jinja"),
+        (agent(MODELS / "target.gguf"), "the model's chat template knows no tools"),
+    ):
+        first = plan.prompts()[0]
+        said = [n for n in plan.notes if "agent" in n]
+        assert isinstance(first, Conversation)
+        assert plan.takes_tools == bool(first.tools) == (not why)
+        assert ("set_light" in str(first.messages)) == bool(why)
+        assert said == (
+            [f"workload agent: the tools are text in its prompts ({why})"] if why else []
+        )
+        assert task(plan, Scope(), (), 60, thorough=False).prompts == plan.prompts()
+    assert not [n for n in prepare(
+        Settings(MODELS / "target.gguf", "127.0.0.1", 0), Wish("code", method="ngram-simple"), (), "embedded"
+    ).notes if "tools" in n]  # fmt: skip
+
+
+def test_tools_stand_before_the_users_first_message_as_text() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    talk = Conversation(
+        ({"role": "system", "content": "s"}, {"role": "user", "content": "u"}), (tool,)
+    )
+    plain = without_tools(talk)
+    assert isinstance(plain, Conversation)
+    assert plain.tools == ()
+    assert plain.messages[0]["content"] == "s"
+    assert plain.messages[1]["content"].endswith("\n\nu")
+    assert '{"name": "f", "parameters": {}}' in plain.messages[1]["content"]
+    assert talk.messages[1]["content"] == "u"
+    assert without_tools("text") == "text"
+    assert '"name": "f"' in as_text(talk)
+
+
+class Quiet:
+    """Nobody looks on."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.mark.parametrize("end", ["native", "embedded"])
+def test_the_engines_show_tools_to_the_model(end: str, tmp_path: Path) -> None:
+    target = edited(
+        MODELS / "target.gguf",
+        tmp_path / "t.gguf",
+        {
+            "tokenizer.chat_template": "{% if tools %}{{ tools | tojson }}\n{% endif %}"
+            "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+        },
+    )
+    server = os.environ.get("SPECLLAMA_TEST_LLAMA_SERVER") if end == "native" else end
+    if not server:
+        pytest.skip("SPECLLAMA_TEST_LLAMA_SERVER must name a llama-server")
+    settings = Settings(target, "127.0.0.1", 0, context=2048)
+    plan = prepare(settings, Wish("agent", method="ngram-simple"), tuple(ONE_THREAD[1:]), server)
+    running = launch(plan, tmp_path / "log", Quiet())
+    try:
+        prompt = plan.prompts()[0]
+        assert "set_light" in running.client.render(prompt)
+        answer = running.client.chat(prompt, 8, plan.workload.sampling)
+        assert answer.timings is not None
+        assert answer.timings.prompt_tokens > 60
+    finally:
+        running.stop()

@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 
 from specllama.cli.planned_lines import planned_lines
 from specllama.cli.probe_lines import run_line
+from specllama.engine.client import Conversation
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.errors import UsageError
 from specllama.planning.prepare import prepare
 from specllama.planning.wish import Wish
-from specllama.prompts import read_prompts
+from specllama.prompts import as_record, read_prompts
 from specllama.serving.probe import Asked, Probed, planned
 from specllama.serving.scope import Scope
 from specllama.serving.tune import Wanted, quick_task
@@ -436,6 +437,9 @@ def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
         ("a.jsonl", '{"messages": [{"role": "user", "content": null}]}', "line 1 has neither"),
         ("a.jsonl", '{"messages": [{"role": "user", "content": [{"image": 1}]}]}', "neither"),
         ("a.jsonl", '{"messages": [{"role": "assistant", "content": "a"}]}', "no question"),
+        ("a.jsonl", '{"prompt": "x", "tools": 1}', "line 1 has tools that are not as OpenAI's"),
+        ("a.jsonl", '{"prompt": "x", "tools": [{"name": "f"}]}', "line 1 has tools"),
+        ("a.jsonl", '{"prompt": "x", "tools": [{"type": "function", "function": {}}]}', "tools"),
     ],
 )
 def test_prompt_files_that_are_none(tmp_path: Path, name: str, text: str, says: str) -> None:
@@ -451,7 +455,7 @@ def test_prompt_files(tmp_path: Path) -> None:
     assert read_prompts(file) == ("one\ntwo", "three")
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     file.write_text(json.dumps({"messages": messages}) + "\n" + json.dumps({"prompt": "p"}))
-    assert read_prompts(file) == (tuple(messages), "p")
+    assert read_prompts(file) == (Conversation(tuple(messages)), "p")
     # logs of conversations: the last answer is not asked, OpenAI's parts are joined
     said = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "v"}]
     log = {"model": "m", "messages": [*messages, *said, {"role": "assistant", "content": "b"}]}
@@ -460,9 +464,23 @@ def test_prompt_files(tmp_path: Path) -> None:
     more = {"messages": [{"role": "user", "content": parts}, called]}
     file.write_text(json.dumps(log) + "\n" + json.dumps(more))
     assert read_prompts(file) == (
-        (*messages, *said),
-        ({"role": "user", "content": "xy"},),
+        Conversation((*messages, *said)),
+        Conversation(({"role": "user", "content": "xy"},)),
     )
+    # a request's tools go with it
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    file.write_text(
+        json.dumps({"messages": messages, "tools": [tool]})
+        + "\n"
+        + json.dumps({"prompt": "p", "tools": [tool]})
+    )
+    assert read_prompts(file) == (
+        Conversation(tuple(messages), (tool,)),
+        Conversation(({"role": "user", "content": "p"},), (tool,)),
+    )
+    for prompt in read_prompts(file):
+        file.write_text(json.dumps(as_record(prompt)))
+        assert read_prompts(file) == (prompt,)
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not UTF-8"):
         read_prompts(file)

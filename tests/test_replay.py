@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.cli.replay_lines import below_table, data
+from specllama.engine.client import Conversation
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.planning.wish import Wish
@@ -77,12 +78,13 @@ def test_every_answer_is_a_request(tmp_path: Path) -> None:
     assert [(r.line, r.answer, r.cut) for r in found.requests] == [
         (1, "A", False), (1, "B", True), (3, "q", False), (4, "r", True), (5, "C", False),
     ]  # fmt: skip
-    assert found.requests[0].prompt == tuple(talk[:2])
-    assert found.requests[1].prompt == tuple(talk[:4])
+    assert found.requests[0].prompt == Conversation(tuple(talk[:2]))
+    assert found.requests[1].prompt == Conversation(tuple(talk[:4]))
     assert found.requests[2].prompt == "p"
-    assert found.requests[4].prompt == (user("c") | {"content": "c"},)
+    assert found.requests[4].prompt == Conversation((user("c") | {"content": "c"},))
     # the same file as prompts: what is asked is what stands before the last answer
-    assert read_prompts(path) == (tuple(talk[:4]), "p", "p", (user("c"),))
+    asked = (Conversation(tuple(talk[:4])), "p", "p", Conversation((user("c"),)))
+    assert read_prompts(path) == asked
 
 
 def test_tool_calls_are_context_only(tmp_path: Path) -> None:
@@ -90,7 +92,10 @@ def test_tool_calls_are_context_only(tmp_path: Path) -> None:
     talk = [user("a"), call, {"role": "tool", "content": "7"}, said("it is 7")]
     found = read_conversations(file(tmp_path, {"messages": talk}))
     assert found.calls == 1
-    assert [r.prompt for r in found.requests] == [tuple(talk[:3])]
+    assert [r.prompt for r in found.requests] == [Conversation(tuple(talk[:3]))]
+    tool = {"type": "function", "function": {"name": "f"}}
+    found = read_conversations(file(tmp_path, {"messages": talk, "tools": [tool]}))
+    assert [r.prompt for r in found.requests] == [Conversation(tuple(talk[:3]), (tool,))]
     with pytest.raises(UsageError, match="no answer but tool calls"):
         read_conversations(file(tmp_path, {"messages": talk[:2]}))
 

@@ -27,13 +27,15 @@ def test_each_profile_is_complete(name: str) -> None:
     assert 0 <= w.sampling["temperature"] <= 2
     assert w.n_max >= 1
     assert len(w.prompts) == 24
-    assert len(set(w.prompts)) == len(w.prompts)
-    assert max(len(p) for p in w.prompts[:2]) < 600  # they tell at every start whether it drafts
+    assert len(set(map(as_text, w.prompts))) == len(w.prompts)
+    assert (
+        max(len(as_text(p)) for p in w.prompts[:2]) < 600
+    )  # they tell at every start whether it drafts
 
 
 @pytest.mark.parametrize("name", ["code", "edit", "text"])
 def test_any_half_of_the_prompts_has_the_same_sizes(name: str) -> None:
-    sizes = [len(p) for p in workloads.load(name).prompts]
+    sizes = [len(as_text(p)) for p in workloads.load(name).prompts]
     halves = (sizes[:12], sizes[12:])
     for limits in ((0, 600), (600, 2200), (2200, 6500)):
         first, second = (sum(limits[0] <= n < limits[1] for n in half) for half in halves)

@@ -80,6 +80,7 @@ def show(
     """Show one profile: its settings, its prompts, and the file to copy."""
     from specllama.cli.app import no_passthrough
     from specllama.cli.render import Printer
+    from specllama.prompts import as_record
     from specllama.workloads import file_of, load, own_dir
 
     no_passthrough(ctx.obj or (), "profiles")
@@ -87,7 +88,9 @@ def show(
     workload = load(name)
     files = [str(file_of(part)) for part in workload.name.split(",")]
     if as_json:
-        printer.json({**_data(workload), "files": files, "prompts": list(workload.prompts)})
+        printer.json(
+            {**_data(workload), "files": files, "prompts": list(map(as_record, workload.prompts))}
+        )
         return
     for line in _lines(workload):
         printer.say(line)

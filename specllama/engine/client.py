@@ -23,8 +23,21 @@ VERIFY_STEPS = _PREFIX + "num_drafts_total"
 PER_POSITION = _PREFIX + "num_accepted_tokens_per_pos_total"
 
 
-# A text, or the messages of a conversation as OpenAI's API has them.
-Prompt = str | Sequence[Mapping[str, Any]]
+@dataclass(frozen=True)
+class Conversation:
+    """Messages, and the tools that an answer may call, as OpenAI's API has them."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """Its part of a request."""
+        body: dict[str, Any] = {"messages": list(self.messages)}
+        return {**body, "tools": list(self.tools)} if self.tools else body
+
+
+Prompt = str | Conversation
 Ids = tuple[int, ...]  # token ids in the target's vocabulary
 _NOTHING: Mapping[str, Any] = {}
 
@@ -121,7 +134,7 @@ class Client:
         return Completion(str(data.get("content", "")), _timings(data))
 
     def chat(self, prompt: Prompt, tokens: int, sampling: Mapping[str, Any]) -> Completion:
-        """`POST /v1/chat/completions` with one user message (or the messages), cache off."""
+        """`POST /v1/chat/completions` with one user message (or a conversation), cache off."""
         data = self._post_json("/v1/chat/completions", _chat_body(prompt, tokens, sampling))
         try:
             text = str(data["choices"][0]["message"].get("content") or "")
@@ -132,7 +145,7 @@ class Client:
     def render(self, prompt: Prompt, sampling: Mapping[str, Any] = _NOTHING) -> str:
         """`POST /apply-template`: the text that the chat endpoint would make of a conversation."""
         told = {k: v for k, v in sampling.items() if k == "chat_template_kwargs"}
-        data = self._post_json("/apply-template", {**told, "messages": _messages(prompt)})
+        data = self._post_json("/apply-template", {**told, **conversation(prompt).body})
         return str(data.get("prompt", ""))
 
     def tokenize(self, text: str, special: bool = True) -> Ids:
@@ -162,12 +175,11 @@ class Client:
         """`POST /completion`, or with `chat` the chat endpoint, piece by piece. Every piece
         carries the timings so far where the build knows `timings_per_token`, else the last.
         Token ids as a prompt always go to `/completion`."""
-        given = isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], int)
-        if given or (isinstance(prompt, str) and not chat):
-            body = _completion_body(list(prompt) if given else prompt, tokens, sampling)
-            path = "/completion"
+        if isinstance(prompt, tuple) or (isinstance(prompt, str) and not chat):
+            given = list(prompt) if isinstance(prompt, tuple) else prompt
+            path, body = "/completion", _completion_body(given, tokens, sampling)
         else:
-            path, body = "/v1/chat/completions", _chat_body(prompt, tokens, sampling)  # type: ignore[arg-type]
+            path, body = "/v1/chat/completions", _chat_body(prompt, tokens, sampling)
         body |= {"stream": True, "timings_per_token": True, "cache_prompt": cache}
         try:
             # A connection of its own: llama-server may close one right after a stream
@@ -262,14 +274,17 @@ def _completion_body(prompt: Any, tokens: int, sampling: Mapping[str, Any]) -> d
 def _chat_body(prompt: Prompt, tokens: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **sampling,
-        "messages": _messages(prompt),
+        **conversation(prompt).body,
         "max_tokens": tokens,
         "cache_prompt": False,
     }
 
 
-def _messages(prompt: Prompt) -> list[Mapping[str, Any]]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+def conversation(prompt: Prompt) -> Conversation:
+    """A text as a user's message."""
+    if isinstance(prompt, Conversation):
+        return prompt
+    return Conversation(({"role": "user", "content": prompt},))
 
 
 def _ids(data: Mapping[str, Any]) -> Ids:
@@ -291,9 +306,17 @@ def _piece(data: Any) -> Completion:
     choices = data.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         delta = choices[0].get("delta")
-        if isinstance(delta, dict):  # a reasoning model's thoughts are tokens like any other
-            text = delta.get("content") or delta.get("reasoning_content") or ""
+        if isinstance(delta, dict):  # thoughts and calls are tokens like any others
+            text = delta.get("content") or delta.get("reasoning_content") or _called(delta)
     return Completion(str(text or ""), _timings(data), _ids(data))
+
+
+def _called(delta: Mapping[str, Any]) -> str:
+    """What a piece says of tool calls: their names and arguments."""
+    calls = delta.get("tool_calls")
+    functions = [c.get("function") for c in calls if isinstance(c, dict)] if calls else []
+    said = (f.get(key) for f in functions if isinstance(f, dict) for key in ("name", "arguments"))
+    return "".join(s for s in said if isinstance(s, str))
 
 
 def _timings(data: Mapping[str, Any]) -> Timings | None:

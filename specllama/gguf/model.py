@@ -91,6 +91,7 @@ class ModelInfo:
     layout: Layout
     vocabulary: Vocabulary | None
     template_hash: str
+    template_has_tools: bool = False  # its chat template shows a request's `tools` to the model
     missing_bytes: int = 0
     faults: tuple[Fault, ...] = ()
     called: str = ""  # its name in a program that keeps models without file names
@@ -118,6 +119,12 @@ class ModelInfo:
     @property
     def bits_per_weight(self) -> float:
         return self.tensor_bytes * 8 / self.parameters if self.parameters else 0.0
+
+
+def shows_tools(template: str) -> bool:
+    """Whether a chat template does anything with `tools`: llama.cpp adds nothing to what it
+    makes of them (common/chat.cpp, b11434; b10068 likewise)."""
+    return re.search(r"\btools\b", template) is not None
 
 
 def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
@@ -178,6 +185,8 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         layout=layout(h, tensors),
         vocabulary=vocabulary,
         template_hash=hashlib.sha256(template.encode()).hexdigest() if template else "",
+        template_has_tools=shows_tools(template)
+        or bool(h.text("tokenizer.chat_template.tool_use")),
         missing_bytes=max(header.missing_bytes for header in headers),
         faults=faults(headers, kind, vocabulary.n_tokens if vocabulary else None),
     )

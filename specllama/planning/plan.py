@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
+from specllama.engine.client import Conversation, Prompt
 from specllama.engine.command import Command, build
 from specllama.engine.errors import EngineError
 from specllama.engine.launch_options import LaunchOptions, is_number
@@ -21,6 +23,7 @@ from specllama.planning import needs
 from specllama.planning.budget import Budget, applied, equipped, next_option, plain
 from specllama.planning.choose import Choice
 from specllama.planning.refusals import limits
+from specllama.prompts import without_tools
 from specllama.workloads import Workload
 
 _ADDRESS = ("--host", "--port")
@@ -51,7 +54,37 @@ class Plan:
         """What a user should know of it, a line each."""
         context = needs.context_of(self.target, self.settings, self.user)
         known = limits(self.target, self.choice, self.user, context // self.settings.parallel)
-        return (*self.choice.warnings, *known, *self.choice.notes)
+        return (*self.choice.warnings, *known, *self._tools_note, *self.choice.notes)
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether `tools` of a request reach the model."""
+        return not self._no_tools
+
+    @property
+    def _no_tools(self) -> str:
+        """Why they do not, "" = they do. Without Jinja a request with `tools` is refused
+        (llama.cpp's server-common.cpp, "tools param requires --jinja flag")."""
+        if self.capabilities.find("--jinja") is None:
+            return "this build has no --jinja"
+        if self.user.on("--no-jinja"):
+            return "--no-jinja"
+        own = self.user.value("--chat-template-file") or self.user.value("--chat-template")
+        known = own is not None or self.target.template_has_tools
+        return "" if known else "the model's chat template knows no tools"
+
+    @property
+    def _tools_note(self) -> tuple[str, ...]:
+        has = any(isinstance(p, Conversation) and p.tools for p in self.workload.prompts)
+        if not has or self.takes_tools:
+            return ()
+        name = self.workload.name
+        return (f"workload {name}: the tools are text in its prompts ({self._no_tools})",)
+
+    def prompts(self, own: Sequence[Prompt] = ()) -> tuple[Prompt, ...]:
+        """What the server is asked: the user's own prompts, else the workload's."""
+        asked = tuple(own) or self.workload.prompts
+        return asked if self.takes_tools else tuple(map(without_tools, asked))
 
     @property
     def files(self) -> tuple[Path, ...]:

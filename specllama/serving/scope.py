@@ -154,7 +154,7 @@ def task(
     loads = {"loads": 12} if thorough else {}
     return Task(
         workload=plan.workload.name,
-        prompts=tuple(prompts) or plan.workload.prompts,
+        prompts=plan.prompts(prompts),
         sampling=plan.workload.sampling,
         chat=plan.target.has_chat_template,
         candidates=candidates(found),

@@ -100,7 +100,7 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     spec = plan.settings.speculation
     short = brief and (spec is None or spec.uses_draft)
     count, tokens = (1, BRIEF_TOKENS) if short else (PROBE_PROMPTS, PROBE_TOKENS)
-    timings = [_ask(client, plan, prompt, tokens) for prompt in plan.workload.prompts[:count]]
+    timings = [_ask(client, plan, prompt, tokens) for prompt in plan.prompts()[:count]]
     seen = _add(timings, _steps(before, client.metrics()))
     seen = replace(seen, slots=_slots(client), memory=plan.target.memory)
     if not plan.speculates:

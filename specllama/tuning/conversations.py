@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.engine.client import Prompt
+from specllama.engine.client import Conversation, Prompt
 from specllama.errors import UsageError
-from specllama.prompts import json_lines, message, read_lines
+from specllama.prompts import json_lines, message, read_lines, tools_of
 
 _OPTION = "--replay"
 _FORM = (
@@ -74,9 +74,10 @@ def _record(number: int, data: Mapping[str, Any]) -> tuple[list[Request], int] |
     if isinstance(messages, list) and messages:
         found = [message(m) for m in messages]
         good = [m for m in found if m is not None]
-        if len(good) < len(found):
+        tools = tools_of(data)
+        if len(good) < len(found) or tools is None:
             return None
-        return _turns(number, good, cut)
+        return _turns(number, Conversation(tuple(good), tools), cut)
     prompt = data.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         return None
@@ -86,10 +87,9 @@ def _record(number: int, data: Mapping[str, Any]) -> tuple[list[Request], int] |
     return [Request(number, prompt, answer, cut)], 0
 
 
-def _turns(
-    number: int, messages: Sequence[Mapping[str, Any]], cut: bool
-) -> tuple[list[Request], int]:
+def _turns(number: int, talk: Conversation, cut: bool) -> tuple[list[Request], int]:
     """An answer with nothing before it was not asked for; `cut` is said of the last one."""
+    messages = talk.messages
     answers = [i for i, m in enumerate(messages) if i and m["role"] == "assistant"]
     requests, calls = [], 0
     for i in answers:
@@ -98,7 +98,8 @@ def _turns(
             calls += 1
         elif said["content"]:
             own = said.get("finish_reason") == _CUT or (cut and i == answers[-1])
-            requests.append(Request(number, tuple(messages[:i]), str(said["content"]), own))
+            before = Conversation(messages[:i], talk.tools)
+            requests.append(Request(number, before, str(said["content"]), own))
     return requests, calls
 
 

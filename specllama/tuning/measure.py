@@ -225,8 +225,9 @@ def _varied(question: Question, number: int) -> Question:
     prompt, said = question.prompt, f"({number}) "
     if isinstance(prompt, str):
         return Question(said + prompt)
-    last = dict(prompt[-1])
-    return Question([*prompt[:-1], {**last, "content": said + str(last.get("content", ""))}])
+    last = prompt.messages[-1]
+    varied = {**last, "content": said + str(last.get("content", ""))}
+    return Question(replace(prompt, messages=(*prompt.messages[:-1], varied)))
 
 
 def ask(

@@ -97,6 +97,8 @@ def _shown(side: _Side) -> Attached:
     counted = acceptance(side.before, after)
     told = together([r.drafts for r in side.replies if r.drafts is not None])
     seen, missing = _agreed(told, counted, after is not None)
+    if side.server.refuses_tools:
+        missing.append("it refuses `tools` in a request: the prompts have them as text")
     ms = sum(r.ms for r in side.replies)
     if not ms:
         missing.append("answers come in one piece: their speed is not seen")

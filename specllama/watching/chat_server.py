@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 
-from specllama.engine.client import Prompt
+from specllama.engine.client import Conversation, Prompt, conversation
+from specllama.prompts import without_tools
 from specllama.tuning.errors import TuningError
 from specllama.watching.address import client
 from specllama.watching.counters import Snapshot, parse
@@ -28,6 +29,10 @@ from specllama.watching.streamed import Drafts, drafts, says_something, thinks, 
 _TIMEOUT = 120.0
 
 
+class _Refused(TuningError):
+    """The server does not take a request as it is."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """Milliseconds to the first token and from it to the last; tokens in all; what the server
@@ -40,10 +45,12 @@ class Reply:
 
 
 class Server:
-    """One server over HTTP. Raises UsageError as address.client does."""
+    """One server over HTTP. `refuses_tools`: it was asked with tools and would not (vLLM wants
+    --enable-auto-tool-choice for that). Raises UsageError as address.client does."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.url, self._http = client(url, api_key, _TIMEOUT)
+        self.refuses_tools = False
 
     def close(self) -> None:
         self._http.close()
@@ -90,13 +97,25 @@ class Server:
         return None
 
     def ask(self, model: Listed, prompt: Prompt, most: int, sampling: Mapping[str, float]) -> Reply:
-        """One streamed chat completion of at most `most` tokens, timed here."""
-        messages = (
-            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        )
+        """One streamed chat completion of at most `most` tokens, timed here. A server that
+        refuses tools is given them as text."""
+        if self.refuses_tools:
+            prompt = without_tools(prompt)
+        try:
+            return self._answer(model, prompt, most, sampling)
+        except _Refused:
+            if not (isinstance(prompt, Conversation) and prompt.tools):
+                raise
+        reply = self._answer(model, without_tools(prompt), most, sampling)
+        self.refuses_tools = True
+        return reply
+
+    def _answer(
+        self, model: Listed, prompt: Prompt, most: int, sampling: Mapping[str, float]
+    ) -> Reply:
         body = {
             "model": model.name,
-            "messages": messages,
+            **conversation(prompt).body,
             "max_tokens": most,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -113,7 +132,7 @@ class Server:
             ) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise TuningError(
+                    raise _Refused(
                         f"{self.url} answers a completion with {response.status_code}: "
                         f"{response.text[:160]}"
                     )
