@@ -11,10 +11,13 @@ import pytest
 
 from specllama import config, workloads
 from specllama.drafts.discover import discover
+from specllama.drafts.ollama import shown_name
 from specllama.drafts.pick import judge
+from specllama.engine.settings import Speculation
 from specllama.gguf import GgufError, inspect
 from specllama.gguf.cache import InspectCache
 from specllama.gguf.source import FileSource
+from specllama.tuning.arms import label, way
 from tests.edited import edited
 from tests.support import MODELS, specllama
 
@@ -43,8 +46,78 @@ def test_near_the_target(target: Path, place: str) -> None:
     assert [Path(p).resolve() for p in found(target)] == [path.resolve()]
 
 
-def test_a_sibling_folder_is_not_near(target: Path) -> None:
-    put(target.parent.parent / "other")
+@pytest.fixture
+def not_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' folders count as a user's, whose neighbours are looked at."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere")
+
+
+@pytest.mark.usefixtures("not_temporary")
+@pytest.mark.parametrize(
+    ("target_at", "draft_at", "near"),
+    [
+        ("m", "m/drafts", True),
+        ("m", "m/a/b/c", True),
+        ("m", "m/a/b/c/d", None),
+        ("all/big", "all/small", False),
+        ("all/big", "all/small/q8", False),
+        ("all/big", "all/small/q8/x", None),
+        # LM Studio: models/OWNER/REPO/FILE
+        ("models/one/Big-GGUF", "models/one/Small-GGUF", False),
+        ("models/one/Big-GGUF", "models/two/Small-GGUF", False),
+        ("models/one/Big-GGUF", "models/two/Small-GGUF/q8", None),
+        ("m", "m/.trash", None),
+    ],
+)
+def test_in_folders_below_and_beside_the_targets(
+    tmp_path: Path, target_at: str, draft_at: str, near: bool | None
+) -> None:
+    root = tmp_path / "x" / "y"
+    (root / target_at).mkdir(parents=True)
+    target = Path(shutil.copy(MODELS / "target.gguf", root / target_at))
+    path = put(root / draft_at)
+    result = discover(inspect(target), everywhere=False)
+    assert [m.path for m in result.models] == ([path] if near is not None else [])
+    assert result.near == (frozenset([path]) if near else frozenset())
+
+
+@pytest.mark.usefixtures("not_temporary")
+def test_what_is_skipped_near_the_target_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "x" / "y" / "m"
+    put(here / "a" / "b" / "c" / "d")
+    target = Path(shutil.copy(MODELS / "target.gguf", here))
+    (deep,) = discover(inspect(target), everywhere=False).rejected
+    assert (deep.what, deep.rule) == (str(here), "limit")
+    assert "1 folders lie deeper than 3 levels" in deep.detail
+    assert "--dir" in deep.detail
+    monkeypatch.setattr("specllama.drafts.neighbours._MOST_FOLDERS", 20)
+    for i in range(30):
+        put(here / f"n{i:02}")
+    result = discover(inspect(target), everywhere=False)
+    assert 10 < len(result.models) < 20
+    assert all("only 20 folders" in r.detail for r in result.rejected)
+    assert {r.rule for r in result.rejected} == {"limit"}
+    assert here in [Path(r.what) for r in result.rejected]
+
+
+@pytest.mark.usefixtures("not_temporary")
+def test_a_home_or_a_hidden_folder_is_not_searched_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home" / "me"
+    put(home / "Documents")
+    target = Path(shutil.copy(MODELS / "target.gguf", home))
+    monkeypatch.setenv("HOME", str(home))
+    assert found(target) == []
+    put(home / ".app" / "a" / "b")
+    hidden = Path(shutil.copy(target, home / ".app" / "a"))
+    assert found(hidden) == []
+
+
+def test_a_temporary_folder_is_not_searched_as_a_whole(target: Path) -> None:
+    put(target.parent / "below")
     assert found(target) == []
 
 
@@ -180,6 +253,35 @@ def test_ollamas_models_are_found_and_shown_by_their_names(
     done = specllama("pick-draft", target, "--llama-server", "embedded")
     assert "tiny:0.5b" in done.stdout
     assert f"--draft {blob}" in " ".join(done.stdout.split())
+
+
+def test_a_file_of_ollamas_is_called_by_its_name_everywhere(tmp_path: Path) -> None:
+    """Given by its path, which is what pick-draft says to run: sha256-… tells nobody anything."""
+    blob = ollama(tmp_path / "models", "registry.ollama.ai/library/tiny/0.5b", DRAFT)
+    spec = Speculation(("draft-simple",), blob, n_max=3)
+    assert label(spec) == "draft-simple tiny:0.5b K=3"
+    assert way(spec) == "draft-simple tiny:0.5b"
+    target = ollama(
+        tmp_path / "models", "registry.ollama.ai/library/big/1b", MODELS / "target.gguf"
+    )
+    done = specllama(
+        "serve",
+        target,
+        "--draft",
+        blob,
+        "--vram",
+        "8GiB",
+        "--llama-server",
+        "embedded",
+        "--dry-run",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stdout.splitlines() if " -m " not in line]
+    assert "sha256-" not in "".join(said)
+    assert "target   big:1b: " in done.stdout
+    assert "tiny:0.5b" in done.stdout
+    stray = Path(shutil.copy(DRAFT, tmp_path / f"sha256-{'0' * 64}"))
+    assert shown_name(stray) == stray.name
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from specllama import workloads
+from specllama.cli.app import run
 from specllama.drafts import families
 from specllama.drafts.rank import draft_cost, predict, tau, verify_cost
 from specllama.drafts.warnings import warnings
@@ -92,7 +93,7 @@ def test_active_bytes_leave_out_what_a_token_does_not_read() -> None:
     ("name", "vocab", "family", "suggests"),
     [
         ("Llama-3.3-70B-Instruct", zoo.LLAMA31, "Llama 3.1 / 3.2 / 3.3", "Llama-3.2-1B-Instruct"),
-        ("Meta-Llama-3-8B-Instruct", zoo.LLAMA30, "Llama 3.0", "Meta-Llama-3-8B"),
+        ("Meta-Llama-3-70B-Instruct", zoo.LLAMA30, "Llama 3.0", "Meta-Llama-3-8B"),
         ("Qwen2.5-Coder-32B", zoo.QWEN25_LARGE, "Qwen2.5 Coder", "Qwen2.5-Coder-0.5B"),
         ("Qwen2.5-32B", zoo.QWEN25_LARGE, "Qwen2.5", "Qwen2.5-0.5B-Instruct"),
         (
@@ -122,7 +123,6 @@ def test_families_by_name_and_token_count(
     [
         ("Qwen3-32B", zoo.QWEN3, ["RedHatAI/Qwen3-32B-speculator.eagle3"]),
         ("Qwen3-235B-A22B", zoo.QWEN3, ["RedHatAI/Qwen3-235B-A22B-speculator.eagle3"]),
-        ("Qwen3-0.6B", zoo.QWEN3, []),
         ("Qwen3-1.8B", zoo.QWEN3, []),
         ("Qwen3.5-27B", zoo.QWEN35, []),
         ("Qwen3.8-27B", zoo.QWEN35, ["ggml-org/Qwen3.8-27B-GGUF"]),
@@ -141,6 +141,28 @@ def test_trained_drafters_are_suggested_for_their_size_only_and_behind_plain_dra
     first, *trained = found.suggestions
     assert first.method == "draft-simple"
     assert [s.repo for s in trained] == repos
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab"),
+    [
+        ("Qwen3-0.6B", zoo.QWEN3),
+        ("Meta-Llama-3-8B-Instruct", zoo.LLAMA30),
+        ("gemma-3-270m-it", zoo.GEMMA3_LARGE),
+        ("Qwen3-1.0B", zoo.QWEN3),  # 0.6B is more than half of it
+    ],
+)
+def test_no_draft_is_suggested_for_itself_or_for_a_target_of_its_own_size(
+    tmp_path: Path, name: str, vocab: zoo.Vocab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)
+    found = families.family_of(inspect(file))
+    assert found is not None
+    assert [s for s in found.suggestions if s.method == "draft-simple"] == []
+    assert run(["pick-draft", str(file), "--vram", "8GiB", "--llama-server", "embedded"]) == 1
+    out = capsys.readouterr().out
+    assert "get " not in out
+    assert f"nothing of {found.name} is known that could draft for this one" in out
 
 
 def test_a_target_that_names_no_size_is_taken_by_its_parameters(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def lines(a: Advice) -> Iterator[str]:
 
     spec = a.plan.settings.speculation
     on = label(spec) if spec is not None else "off"
-    yield f"target   {a.plan.target.path.name}, workload {a.plan.workload.name}"
+    yield f"target   {a.plan.target.title}, workload {a.plan.workload.name}"
     yield f"decision {on}: {a.plan.choice.because}"
     yield f"rule     {RULES[a.rule]}"
     if (r := a.known) is not None:

@@ -123,7 +123,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     if drafting is not None:
         file = f" with {drafting.model.title}" if drafting.model else ""
         with_what = f", {','.join(drafting.methods)}{file}"
-    printer.say(f"target   {plan.target.path.name}{with_what}, {asked.use.context:,} tokens")
+    printer.say(f"target   {plan.target.title}{with_what}, {asked.use.context:,} tokens")
     if drafting is None:
         printer.say(f"method   none: {plan.choice.because}")
     for line in (*environment_lines(plan), *lines.devices(b)):

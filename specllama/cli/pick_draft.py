@@ -188,7 +188,7 @@ def _fits(room: Room | None) -> str:
 
 
 def _file(target: ModelInfo, c: Candidate) -> str:
-    return c.draft.title if c.draft else f"{target.path.name} (its MTP head)"
+    return c.draft.title if c.draft else f"{target.title} (its MTP head)"
 
 
 def _last_lines(
@@ -218,12 +218,14 @@ def _advice(target: ModelInfo) -> list[str]:
     from specllama.drafts.families import family_of
 
     family = family_of(target)
-    out = [f"nothing found drafts for {target.path.name}"]
+    out = [f"nothing found drafts for {target.title}"]
     if family is None:
         out.append("get      a much smaller model of the same family, from the same uploader")
     else:
         for s in family.suggestions:
             out.append(f"get      {s.name}{s.where}: {s.method}, for {family.name}")
+        if not family.suggestions:
+            out.append(f"note     nothing of {family.name} is known that could draft for this one")
         if family.note:
             out.append(f"note     {family.note}")
     out.append(f"without  specllama serve {target.path} --method ngram-simple")

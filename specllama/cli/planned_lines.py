@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from specllama.drafts.ollama import shown_name
+
 if TYPE_CHECKING:
     from specllama.engine.settings import Speculation
     from specllama.serving.probe import Planned
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 def planned_lines(p: Planned) -> Iterator[str]:
     """One workload."""
-    yield f"{p.plan.target.path.name}, {p.task.workload}: {p.task.budget:.0f} s"
+    yield f"{p.plan.target.title}, {p.task.workload}: {p.task.budget:.0f} s"
     if p.plan.workload.mixed:
         yield f"workload {p.plan.workload.mixed}"
     yield f"baseline {p.plan.speculating(None).command.display()}"
@@ -30,7 +32,7 @@ def planned_lines(p: Planned) -> Iterator[str]:
 
 
 def _with(s: Speculation) -> str:
-    return f" with {s.draft.name}" if s.draft is not None else ""
+    return f" with {shown_name(s.draft)}" if s.draft is not None else ""
 
 
 def planned_data(p: Planned) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from specllama.cli.planned_lines import planned_data
 from specllama.cli.probe_lines import serve_line
 from specllama.cli.probe_plots import ngram_table, verify_line
 from specllama.cli.tuning_lines import interval, interval_data, map_data, sizes_data
+from specllama.drafts.ollama import shown_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,13 +29,13 @@ _LEFT = ("setting", "what it is")
 
 def planned_replay_lines(p: Planned, source: Conversations) -> Iterator[str]:
     """--dry-run: what would be done."""
-    yield f"{p.plan.target.path.name}, {_held(source)}"
+    yield f"{p.plan.target.title}, {_held(source)}"
     yield f"baseline {p.plan.speculating(None).command.display()}"
     if p.task.ngrams:
         names = ", ".join("+".join(s.methods) for s in p.task.ngrams)
         yield f"replay   {names}: all sizes, over these answers; nothing is generated again"
     for c in p.task.candidates:
-        name = f" with {c.speculation.draft.name}" if c.speculation.draft is not None else ""
+        name = f" with {shown_name(c.speculation.draft)}" if c.speculation.draft is not None else ""
         yield f"read     {'+'.join(c.speculation.methods)}{name}, K up to {c.longest}"
     for doubt in p.doubts:
         yield f"note     {doubt} (--all replays it)"
@@ -47,7 +48,7 @@ def planned_replay_data(p: Planned, source: Conversations) -> dict[str, Any]:
 def title(r: Replay) -> str:
     texts = r.texts
     return (
-        f"{r.planned.plan.target.path.name}, {_answers(len(texts.known))} of {texts.tokens:,} "
+        f"{r.planned.plan.target.title}, {_answers(len(texts.known))} of {texts.tokens:,} "
         f"tokens replayed, from {r.source.path.name}"
     )
 
@@ -107,7 +108,7 @@ def _of_best(r: Replay) -> list[NgramMap]:
         return []
     spec = r.best.speculation
     there = [m for m in r.maps if m.method in spec.methods and bool(m.draft) == spec.uses_draft]
-    draft = spec.draft.name if spec.draft is not None else ""
+    draft = shown_name(spec.draft) if spec.draft is not None else ""
     return [m for m in there if draft in m.draft][:1]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from specllama import config
 from specllama.drafts import checkpoints, ollama
+from specllama.drafts.neighbours import Neighbours, is_gguf
 from specllama.gguf import GgufError, ModelInfo, is_later_shard
 from specllama.gguf.cache import InspectCache
 from specllama.storage import expanded
@@ -61,8 +62,8 @@ class _Place:
 
 
 def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool = True) -> Found:
-    """The other models in the target's neighbourhood, in `folders` (recursive), and with
-    `everywhere` in the caches of Hugging Face, llama.cpp, LM Studio and Ollama and in the
+    """The other models in the target's folder, its parent's and those below (neighbours.py), in
+    `folders` (recursive), and with `everywhere` in the caches of Hugging Face, llama.cpp, LM Studio and Ollama and in the
     config's `model_dirs`. The header of a file as large as the target is not even read."""
     cache = InspectCache()
     models: list[ModelInfo] = []
@@ -70,7 +71,8 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
     seen = {_identity(p) for p in target.shards}
     outside: set[Path] = set()
     near: set[Path] = set()
-    for place in _places(target, folders, everywhere):
+    around = Neighbours(target.path.absolute().parent)
+    for place in _places(target, around, folders, everywhere):
         path, what = place.path, place.called or place.path.name
         identity = _identity(path)
         if identity in seen or is_later_shard(path):
@@ -90,9 +92,12 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
         except OSError as e:
             rejected.append(Rejected(what, "unreadable", f"{path}: {e.strerror or e}"))
     cache.save()
-    around = [] if _on_hub(target) else [target.path.absolute().parent]
-    for c in checkpoints.among(dict.fromkeys([*around, *folders])):
+    own = [] if _on_hub(target) else [around.here]
+    for c in checkpoints.among(dict.fromkeys([*own, *folders])):
         rejected.append(Rejected(c.folder.name, "not a GGUF file", f"{c.what}. {c.advice}"))
+    for folder, why in around.skipped.items():
+        detail = f"not all below it is searched for drafts: {why}; name it in model_dirs or --dir"
+        rejected.append(Rejected(str(folder), "limit", detail))
     models.sort(key=lambda m: m.file_bytes)  # of equals, the nearest comes first
     return Found(tuple(models), tuple(rejected), frozenset(outside), frozenset(near))
 
@@ -102,15 +107,21 @@ def _on_hub(target: ModelInfo) -> bool:
     return not os.path.exists(target.path)
 
 
-def _places(target: ModelInfo, folders: Iterable[Path], everywhere: bool) -> Iterator[_Place]:
+def _places(
+    target: ModelInfo, around: Neighbours, folders: Iterable[Path], everywhere: bool
+) -> Iterator[_Place]:
     """Nearest first; a target on the Hub has no neighbours. A file may come up more than once."""
-    here, on_hub = target.path.absolute().parent, _on_hub(target)
+    here, on_hub = around.here, _on_hub(target)
     for folder in (here, here / "MTP", here / "mtp") if not on_hub else ():
         yield from (_Place(p, _whole(here), near=True) for p in _in_folder(folder))
+    if not on_hub:
+        yield from (_Place(p, _whole(here), near=True) for p in around.files(0))
     for folder in folders:
         yield from (_Place(p, folder, near=True) for p in in_tree(folder))
     for folder in (here.parent, here.parent / "MTP") if not on_hub else ():
         yield from (_Place(p, _whole(here.parent)) for p in _in_folder(folder))
+    for up in (1, 2) if not on_hub and len(here.parents) > 1 else ():
+        yield from (_Place(p, _whole(here.parents[up - 1])) for p in around.files(up))
     if not everywhere:
         return
     for tree in (*(expanded(d) for d in config.load().model_dirs), *cache_folders()):
@@ -147,7 +158,7 @@ def cache_folders() -> Iterator[Path]:
 
 def _in_folder(folder: Path) -> Iterator[Path]:
     try:
-        yield from sorted(p for p in folder.iterdir() if _is_gguf(p))
+        yield from sorted(p for p in folder.iterdir() if is_gguf(p))
     except OSError:
         return
 
@@ -173,15 +184,11 @@ def in_tree(root: Path) -> Iterator[Path]:
         below.sort()
         for name in sorted(names):
             path = Path(folder) / name
-            if _is_gguf(path):
+            if is_gguf(path):
                 count += 1
                 if count > _MOST_FILES:
                     return
                 yield path
-
-
-def _is_gguf(path: Path) -> bool:
-    return path.suffix.lower() == ".gguf" and os.path.isfile(path)
 
 
 def _identity(path: Path) -> tuple[int, int] | str:

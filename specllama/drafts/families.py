@@ -12,6 +12,7 @@ from specllama.config import read_toml
 from specllama.gguf import ModelInfo
 
 _SIZE = re.compile(r"(?<![0-9a-z.])[ae]?\d+(?:\.\d+)?[bm](?![0-9a-z])", re.I)
+_HALF = 0.5  # of the target's parameters: a draft that large cannot pay
 _NEARLY = 0.1  # gpt-oss-120b has 117e9 parameters, Qwen3-32B 32.8e9
 
 
@@ -35,7 +36,8 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Family:
-    """`suggestions`: those that can draft for the target, plain drafts first."""
+    """`suggestions`: those that can draft for the target, plain drafts first: none that is the
+    target itself or half as large."""
 
     name: str
     note: str
@@ -69,7 +71,8 @@ def family_of(target: ModelInfo) -> Family | None:
 
 def _family(row: dict[str, Any], target: ModelInfo) -> Family:
     out = []
-    if draft := row.get("draft"):
+    draft = row.get("draft")
+    if draft and not _too_large(draft["name"], target):
         out.append(Suggestion("draft-simple", draft["name"], draft.get("repo", "")))
     out += [
         Suggestion(s["method"], f"the drafter for {s['for']}", s["repo"])
@@ -77,6 +80,21 @@ def _family(row: dict[str, Any], target: ModelInfo) -> Family:
         if _is_for(s["for"], target)
     ]
     return Family(row["name"], row.get("note", ""), tuple(out))
+
+
+def _too_large(name: str, target: ModelInfo) -> bool:
+    """Whether a small model calls itself half as large as the target or larger; that by its own
+    name too, or by its number of parameters where it names no size."""
+    names = target.names
+    called = f"{names.name} {names.basename} {names.size_label} {target.path.stem}"
+    sizes = [_parameters(s) for s in _SIZE.findall(called)]
+    whole = max(sizes, default=0) or target.parameters
+    return any(_parameters(s) > _HALF * whole for s in _SIZE.findall(name))
+
+
+def _parameters(size: str) -> float:
+    """Of a size in a name: 0.6B, 270m, E4B."""
+    return float(re.sub("[a-z]", "", size, flags=re.I)) * (1e6 if size[-1] in "mM" else 1e9)
 
 
 def _is_for(sizes: str, target: ModelInfo) -> bool:
@@ -93,8 +111,7 @@ def _is_for(sizes: str, target: ModelInfo) -> bool:
 
 
 def _nearly(parameters: int, size: str) -> bool:
-    billions = float(re.sub("[a-z]", "", size, flags=re.I))
-    return abs(parameters / (billions * 1e9) - 1) < _NEARLY
+    return abs(parameters / _parameters(size) - 1) < _NEARLY
 
 
 def _calls_itself(part: str, called: str) -> bool:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,31 @@ def models() -> Iterator[tuple[Path, str]]:
     """(blob, the name Ollama shows) of each model here, in the order of the names. What is
     damaged or not there is left out."""
     for root in roots():
-        try:
-            manifests = sorted((root / "manifests").glob("*/*/*/*"))[:_MOST_MANIFESTS]
-        except OSError:
-            continue
-        for manifest in manifests:
-            for blob in _blobs(root, manifest):
-                yield blob, _name(*manifest.relative_to(root / "manifests").parts)
+        yield from _models_of(root)
+
+
+def _models_of(root: Path) -> Iterator[tuple[Path, str]]:
+    try:
+        manifests = sorted((root / "manifests").glob("*/*/*/*"))[:_MOST_MANIFESTS]
+    except OSError:
+        return
+    for manifest in manifests:
+        for blob in _blobs(root, manifest):
+            yield blob, _name(*manifest.relative_to(root / "manifests").parts)
+
+
+@cache
+def called(path: Path) -> str:
+    """The name that Ollama shows for one of its blobs, "" for any other file."""
+    root = path.absolute().parent.parent
+    if _DIGEST.fullmatch(path.name) is None or path.parent.name != "blobs":
+        return ""
+    return next((name for blob, name in _models_of(root) if blob.name == path.name), "")
+
+
+def shown_name(path: Path) -> str:
+    """What to call a model file in a table."""
+    return called(path) or path.name
 
 
 def roots() -> Iterator[Path]:

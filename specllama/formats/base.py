@@ -53,7 +53,8 @@ class Decision:
     def name(self) -> str:
         """The target's name as every format takes it: letters, digits and hyphens, lower case,
         a letter first, at most 50 (a Kubernetes name has 63 with what is put behind it)."""
-        words = re.findall(r"[a-z0-9]+", self.plan.target.path.stem.lower())
+        target = self.plan.target
+        words = re.findall(r"[a-z0-9]+", (target.called or target.path.stem).lower())
         name = "-".join(words)[:48].strip("-") or "model"
         return f"m-{name}" if name[0].isdigit() else name
 

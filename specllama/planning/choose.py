@@ -131,7 +131,7 @@ def _check_request(r: Request) -> None:
         return
     if r.target.path.exists() and r.draft.path.samefile(r.target.path):
         raise UsageError(
-            f"--draft is the target itself ({r.target.path.name})",
+            f"--draft is the target itself ({r.target.title})",
             "Give a smaller model of its family.",
         )
     if r.methods and not any(m.startswith("draft-") for m in r.methods):

@@ -11,6 +11,7 @@ from pathlib import Path
 from specllama import workloads
 from specllama.drafts import checkpoints
 from specllama.drafts.discover import Found
+from specllama.drafts.ollama import called
 from specllama.engine.capabilities import Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
@@ -58,7 +59,7 @@ def prepare(
     methods = parse_methods(wish.method) if wish.method else ()
     if wish.draft:
         checkpoints.refuse(wish.draft)
-    draft = inspect(wish.draft) if wish.draft else None
+    draft = _named(inspect(wish.draft)) if wish.draft else None
     request = Request(
         target,
         workload,
@@ -86,6 +87,11 @@ def prepare(
     return make_plan(
         target, workload, engine, capabilities, choice, settings, user, check_port, memory
     )
+
+
+def _named(model: ModelInfo) -> ModelInfo:
+    """With the name that Ollama gave it, where it is one of its blobs."""
+    return replace(model, called=called(model.path))
 
 
 def _check(wish: Wish) -> None:
@@ -209,7 +215,7 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
 def target_info(path: Path) -> ModelInfo:
     """The model to serve. Raises GgufError or UsageError when it cannot be one."""
     checkpoints.refuse(path)
-    target = inspect(path)
+    target = _named(inspect(path))
     if target.kind != "model":
         raise UsageError(
             f"{path} is of the kind {target.kind}, which cannot be served by itself",

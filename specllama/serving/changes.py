@@ -3,12 +3,12 @@ was measured where there is something.   (pure)"""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specllama.drafts.families import family_of
+from specllama.drafts.ollama import shown_name
 from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
 from specllama.formats.elsewhere import concurrency
@@ -21,7 +21,7 @@ from specllama.tuning.results import Result
 _LOW, _HIGH = 0.5, 0.7  # of α, for a draft model
 _DEAR = 0.1  # a drafting pass, as a share of the target's
 _SMALL_BITS = 4.85  # of a Q4_K_M file
-_SUGGESTED, _HALF = 2, 0.5
+_SUGGESTED = 2
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,7 @@ def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[C
     )
     find = _command("pick-draft", plan, "--hub")
     share = draft_cost(plan.target, "draft-simple", draft) if draft is not None else 0.0
-    reads = (
-        f"{spec.draft.name if spec.draft else 'the draft'} reads {share:.0%} of the target's bytes"
-    )
+    reads = f"{shown_name(spec.draft) if spec.draft else 'the draft'} reads {share:.0%} of the target's bytes"
     tried = known.tried if known is not None else None
     if tried is not None and known is not None:
         needed = needed_alpha(known)
@@ -168,25 +166,13 @@ def _suggested(plan: Plan, spec: Speculation | None) -> Iterator[Change]:
     """Drafts of the family's that are not here."""
     family = family_of(plan.target)
     used = spec.methods if spec is not None else ()
-    found = [
-        s
-        for s in (family.suggestions if family else ())
-        if s.method not in used and not _too_large(s.method, s.name, plan.target.parameters)
-    ]
+    found = [s for s in (family.suggestions if family else ()) if s.method not in used]
     for s in found[:_SUGGESTED]:
         yield Change(
             f"another draft: {s.name}",
             f"{s.method} for the family{s.where}; not looked at here",
             _command("pick-draft", plan, "--hub"),
         )
-
-
-def _too_large(method: str, name: str, parameters: int) -> bool:
-    """Whether a small model calls itself half as large as the target or larger."""
-    m = re.search(r"(\d+(?:\.\d+)?)([MB])\b", name)
-    if method != "draft-simple" or m is None:
-        return False
-    return float(m[1]) * {"M": 1e6, "B": 1e9}[m[2]] > _HALF * parameters
 
 
 def _command(name: str, plan: Plan, *words: str) -> str:

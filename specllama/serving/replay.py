@@ -13,6 +13,7 @@ from pathlib import Path
 
 from specllama.drafts.agreement import guessed
 from specllama.drafts.inprocess import Answer, MeasureError, available, offloads
+from specllama.drafts.ollama import shown_name
 from specllama.engine.client import Client
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
 from specllama.engine.errors import EngineError
@@ -79,7 +80,7 @@ def planned_replay(asked: Asked) -> Planned:
         raise UsageError("--replay does not know probabilities: leave out the p-min after --")
     if p.task.hybrid:
         raise UsageError(
-            f"{p.plan.target.path.name} keeps a state that cannot be cut back: what its steps cost "
+            f"{p.plan.target.title} keeps a state that cannot be cut back: what its steps cost "
             "is not known from a plain server",
             "`specllama probe` without --replay measures it.",
         )
@@ -188,7 +189,8 @@ def _drafts(work: _Work, texts: Texts, costs: Costs) -> None:
             able.append(c)
     for c in able:
         until = time.monotonic() + _DRAFT_SHARE * work.budget / len(able)
-        work.say(f"reading the answers with {c.speculation.draft and c.speculation.draft.name}")
+        file = c.speculation.draft
+        work.say(f"reading the answers with {shown_name(file) if file is not None else 'it'}")
         try:
             found = _guessed(work, c, texts, costs, until)
         except MeasureError as e:

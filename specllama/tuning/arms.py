@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from specllama.drafts.ollama import shown_name
 from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
@@ -165,7 +166,7 @@ def label(s: Speculation | None) -> str:
         return "no speculation"
     out = "+".join(s.methods)
     if s.draft is not None:
-        out += f" {s.draft.name}"
+        out += f" {shown_name(s.draft)}"
     if s.uses_draft:
         out += f" K={s.n_max}"
         if s.p_min:
@@ -179,7 +180,7 @@ def label(s: Speculation | None) -> str:
 
 def way(s: Speculation) -> str:
     """The name of a method with its file, whatever its length: for reasons that hold for all."""
-    return "+".join(s.methods) + (f" {s.draft.name}" if s.draft is not None else "")
+    return "+".join(s.methods) + (f" {shown_name(s.draft)}" if s.draft is not None else "")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ that drafts 2 and keeps one.
 
 from __future__ import annotations
 
+from specllama.drafts.ollama import shown_name
 from specllama.engine.settings import Speculation
 
 _LEAST_STEPS = 20  # of fewer, one in eight keeps nothing where every tenth draft is right
@@ -39,6 +40,6 @@ def what_to_do(spec: Speculation) -> str:
             "this model; --method none serves without it"
         )
     return (
-        f"{spec.draft.name} was trained for another model or not at all, or wrongly converted: take "
+        f"{shown_name(spec.draft)} was trained for another model or not at all, or wrongly converted: take "
         "the one made for this model (`specllama pick-draft --hub`); --method none serves without it"
     )

@@ -1,0 +1,98 @@
+"""The folders below a target's own, its parent's and the one above (models/OWNER/REPO/FILE.gguf,
+as LM Studio keeps them): a few levels and so many folders and files, the nearest first."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specllama.storage import expanded
+
+_DEPTHS = (3, 2, 2)  # levels below the target's folder, its parent, and the one above that
+_MOST_FOLDERS, _MOST_FILES = 300, 300
+
+
+@dataclass
+class Neighbours:
+    """`skipped`: folder → why not all below it was looked at; complete once `files` has ended."""
+
+    here: Path
+    skipped: dict[Path, str] = field(default_factory=dict)
+    _entered: set[tuple[int, int] | str] = field(default_factory=set)
+    _files: int = 0
+
+    def files(self, levels_up: int) -> Iterator[Path]:
+        """GGUF files in the folders below the one so many levels above the target's, without its
+        own. Links are followed; a folder is entered once, those whose names begin with a dot
+        never."""
+        root = self.here if levels_up == 0 else self.here.parents[levels_up - 1]
+        if not _is_for_models(root):
+            return
+        level = [root]
+        for depth in range(_DEPTHS[levels_up] + 1):
+            deeper: list[Path] = []
+            for folder in level:
+                if not self._enters(folder, is_root=depth == 0):
+                    continue
+                if self._is_full(root):
+                    return
+                found, below = _content(folder)
+                deeper += below
+                for path in found if depth else ():
+                    self._files += 1
+                    yield path
+            level = deeper
+        if level:
+            said = f"{len(level)} folders lie deeper than {_DEPTHS[levels_up]} levels"
+            self.skipped[root] = said
+
+    def _enters(self, folder: Path, is_root: bool) -> bool:
+        try:
+            stat = folder.stat()
+        except OSError:
+            return False
+        key = (stat.st_dev, stat.st_ino) if stat.st_ino else str(folder.resolve())
+        if key in self._entered and not is_root:
+            return False
+        self._entered.add(key)
+        return True
+
+    def _is_full(self, root: Path) -> bool:
+        if len(self._entered) <= _MOST_FOLDERS and self._files < _MOST_FILES:
+            return False
+        self.skipped[root] = f"only {_MOST_FOLDERS} folders and {_MOST_FILES} files are looked at"
+        return True
+
+
+def _is_for_models(folder: Path) -> bool:
+    """Not a whole disk or home, nor the inside of what programs keep for themselves (a hidden
+    folder, a temporary one): those of programs with models are known by name."""
+    home, temporary = expanded("~"), Path(tempfile.gettempdir())
+    if folder == folder.parent or folder == home or home.is_relative_to(folder):
+        return False
+    if any(part.startswith(".") for part in folder.parts):
+        return False
+    return not any(folder.is_relative_to(t) for t in (temporary, temporary.resolve()))
+
+
+def _content(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Its GGUF files and its folders."""
+    files, folders = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = folder / entry.name
+                if is_gguf(path):
+                    files.append(path)
+                elif not entry.name.startswith(".") and entry.is_dir():
+                    folders.append(path)
+    except OSError:
+        pass
+    return sorted(files), sorted(folders)
+
+
+def is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf" and os.path.isfile(path)
