@@ -162,7 +162,7 @@ _specllama() {
         "lint") if [[ $cur == -* ]]; then __specllama_values "" "--fix --json --build --llama-server -h --help"; else __specllama_files any; fi ;;
         "memory") if [[ $cur == -* ]]; then __specllama_values "" "--draft --method --n-max -c --context -ctk --cache-type-k -ctv --cache-type-v --parallel --draft-layers --draft-cache -w --workload --vram --prefer --llama-server --json -h --help"; else __specllama_files gguf; fi ;;
         "inspect") if [[ $cur == -* ]]; then __specllama_values "" "--tensors --json -h --help"; else __specllama_files gguf; fi ;;
-        "results") if [[ $cur == -* ]]; then __specllama_values "" "--clear --json -h --help"; else __specllama_files gguf; fi ;;
+        "results") if [[ $cur == -* ]]; then __specllama_values "" "--clear -v --verbose --json -h --help"; else __specllama_files gguf; fi ;;
         "doctor") if [[ $cur == -* ]]; then __specllama_values "" "--llama-server --json -h --help"; else :; fi ;;
         "demo") if [[ $cur == -* ]]; then __specllama_values "" "--llama-server --dry-run --json -h --help"; else :; fi ;;
         "profiles") if [[ $cur == -* ]]; then __specllama_values "" "-h --help"; else __specllama_values "" "list show new"; fi ;;

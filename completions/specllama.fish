@@ -197,6 +197,7 @@ complete -c specllama -n '__specllama_at inspect' -l json -d 'Print one JSON obj
 complete -c specllama -n '__specllama_at inspect' -s h -l help -d 'Show this message and exit.'
 complete -c specllama -n '__specllama_at results' -a '(__specllama_gguf)'
 complete -c specllama -n '__specllama_at results' -l clear -d 'Forget them.'
+complete -c specllama -n '__specllama_at results' -s v -l verbose -d 'Say reasons in full.'
 complete -c specllama -n '__specllama_at results' -l json -d 'Print one JSON object.'
 complete -c specllama -n '__specllama_at results' -s h -l help -d 'Show this message and exit.'
 complete -c specllama -n '__specllama_at doctor' -l llama-server -r -F -a 'embedded' -d 'The binary to run, or `embedded`.'

@@ -68,7 +68,7 @@ Register-ArgumentCompleter -Native -CommandName specllama -ScriptBlock {
         }
         'results' = @{
             commands = @()
-            flags = @('--clear', '--json', '-h', '--help')
+            flags = @('--clear', '-v', '--verbose', '--json', '-h', '--help')
             options = @{  }
             arguments = @(@{ values = @(); files = 'gguf' })
         }

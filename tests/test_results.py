@@ -267,7 +267,9 @@ def places(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at, *inner]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None
+)
 @given(st.data())
 def test_no_damage_raises(data: st.DataObject) -> None:
     """Any value in any place, or gone: a result, or none."""

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 from specllama.cli import app, probe_lines, report, svg
 from specllama.cli.figures import figures
 from specllama.cli.probe_plots import measured_sizes, ngram_table, verify_line
-from specllama.cli.render import Bar
+from specllama.cli.render import Bar, Printer
+from specllama.cli.results import brief
 from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning_lines
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.planning.wish import Wish
@@ -27,6 +29,7 @@ from specllama.storage import strict_json
 from specllama.tuning.arms import Dropped, NgramMap, Prediction, Tuned
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import Costs
+from specllama.tuning.results import Subject, clear, store
 from specllama.tuning.speedup import Cost
 from tests import made
 from tests.support import MODELS
@@ -420,3 +423,67 @@ def test_bad_prompts_are_said_before_anything_starts(
     assert code == 2
     assert told == {}
     assert "/nowhere.txt: cannot be read" in capsys.readouterr().err
+
+
+def test_what_takes_long_is_said_now_and_then_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("specllama.cli.render._OFTEN_S", 0.01)
+    printer = Printer()
+    seen = ""
+    end = time.monotonic() + 10
+    with printer.busy("loading the model …"):
+        while seen.count("\n") < 2 and time.monotonic() < end:
+            seen += capsys.readouterr().out
+            time.sleep(0.005)
+    assert seen.startswith("loading the model … 0 s\nloading the model … 0 s\n")
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().out == ""
+    with printer.busy("quick"):
+        pass
+    assert "quick" not in capsys.readouterr().out
+
+
+def test_the_speeds_of_a_table_divide_to_its_speed_ups(probed: Probed) -> None:
+    """They were measured in turn; the plain server's own figure is of other minutes."""
+    at = probe_lines.columns(probed).index("tok/s")
+    (plain, drafted, copied) = probe_lines.rows(probed)
+    for row, arm in zip((drafted, copied), probed.tuned.arms, strict=True):
+        ratio = float(row[at]) / float(plain[at])
+        assert ratio == pytest.approx(arm.speedup.value, abs=0.02)
+    html = report._section(probed)
+    assert drafted[at] in str(html)
+    alone = replace(probed, tuned=replace(probed.tuned, plain=None))
+    (own, _) = probe_lines.rows(alone)
+    assert own[at] == f"{probed.tuned.arms[0].measurement.tokens_per_second:.1f}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("it is off", "it is off"),
+        ("one thing; another", "one thing …"),
+        ("word " * 40, "word " * 19 + "word …"),
+        ("x" * 300, "x" * 100 + " …"),
+        ("", ""),
+    ],
+)
+def test_a_reason_in_a_list_is_a_line(reason: str, said: str) -> None:
+    assert brief(reason.strip()) == said
+
+
+def test_results_say_reasons_in_full_where_that_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = f"one thing; {'another, ' * 30}last"
+    about = Subject("/models/t.gguf", "code", (), (), "native", ())
+    store(about, replace(made.tuned(best=False), reason=whole))
+    assert app.run(["results"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == "off      t.gguf, code: one thing …"
+    assert app.run(["results", "--verbose"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"off      t.gguf, code: {whole}"
+    assert app.run(["results", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["reason"] == whole
+    clear()

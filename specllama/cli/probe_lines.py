@@ -36,7 +36,7 @@ def title(p: Probed) -> str:
     from specllama.tuning.arms import OPEN
 
     early = " (cut short: the answer is open)" if p.tuned.state == OPEN else ""
-    return f"{p.plan.target.path.name}, {p.tuned.workload}{early}"
+    return f"{p.plan.target.title}, {p.tuned.workload}{early}"
 
 
 def columns(p: Probed) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
             f"{m.alpha:.2f}" if m.alpha is not None else "",
             _alpha_k(arm),
             f"{tau:.2f}" if tau else "",
-            *_speeds(p, m.tokens_per_second),
+            *_speeds(p, tokens_per_second(arm, plain)),
             interval(arm.speedup),
             chance(arm.slower),
             _first_token(arm, plain),
@@ -105,6 +105,14 @@ def _other_row(p: Probed, o: Other) -> tuple[str, ...]:
         f"{o.speedup.value:.2f}x predicted" if o.speedup else UNMEASURED if not m else "",
         *("",) * 4,
     )
+
+
+def tokens_per_second(arm: Arm, plain: Plain | None) -> float:
+    """The plain server's times the speed-up: both were measured in turn, prompt by prompt, and a
+    machine is not equally fast all the time."""
+    if plain is None:
+        return arm.measurement.tokens_per_second
+    return plain.measurement.tokens_per_second * arm.speedup.value
 
 
 def _speeds(p: Probed, all_together: float) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -61,9 +62,10 @@ class Printer:
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
-        """A spinner on a terminal, nothing elsewhere."""
+        """A spinner on a terminal; elsewhere a line now and then, so that it is seen to live."""
         if not self._console.is_terminal:
-            yield
+            with _repeating(lambda seconds: self.say(f"{text} {seconds:.0f} s"), _OFTEN_S):
+                yield
             return
         from rich.text import Text
 
@@ -89,6 +91,26 @@ class Printer:
                 lambda text: None,
                 lambda text, share: bar.update(task, completed=share, description=shown(text)),
             )
+
+
+@contextmanager
+def _repeating(say: Callable[[float], None], every_s: float) -> Iterator[None]:
+    """Calls `say` with the seconds that have passed, every so often while the block runs."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        passed = every_s
+        while not done.wait(every_s):
+            say(passed)
+            passed += every_s
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _console(stderr: bool) -> Console:
@@ -219,7 +241,7 @@ def decision_lines(plan: Plan) -> Iterator[str]:
     """What holds with any engine: target, workload and how to draft."""
     t, spec = plan.target, plan.settings.speculation
     size = f"{count(t.parameters)} parameters, {mib(t.file_bytes)}"
-    yield f"target   {t.path.name}: {t.architecture}, {size}"
+    yield f"target   {t.title}: {t.architecture}, {size}"
     if plan.workload.mixed:
         yield f"workload {plan.workload.name}: {plan.workload.mixed}"
     if spec is None:

@@ -31,7 +31,7 @@ def write_csv(path: Path, found: Sequence[Probed]) -> None:
     out = csv.DictWriter(text, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     out.writeheader()
     for p in found:
-        about = {"target": p.plan.target.path.name, "workload": p.tuned.workload}
+        about = {"target": p.plan.target.title, "workload": p.tuned.workload}
         for row in _csv_rows(p):
             out.writerow(about | row)
     _write(path, text.getvalue())

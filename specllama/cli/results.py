@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.drafts.ollama import shown_name
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
     from specllama.watching.switches import Switched
     from specllama.watching.traffic import Traffic
 
-
 _SWITCHES = 5  # shown
+_LONGEST = 100  # characters of a reason, where it is one line of many
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +33,7 @@ def results(
         Path | None, typer.Argument(metavar="[MODEL]", help="Only results of this model.")
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Forget them.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say reasons in full.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what was measured before, which serve starts from; --clear forgets it."""
@@ -68,7 +71,8 @@ def results(
         printer.table(_table(found))
     for r in found:
         if r.speculation is None:
-            printer.say(f"off      {Path(r.target).name}, {r.workload}: {r.reason}")
+            reason = r.reason if verbose else brief(r.reason)
+            printer.say(f"off      {shown_name(Path(r.target))}, {r.workload}: {reason}")
     for line in (*traffic_lines(seen, found), *switch_lines(made)):
         printer.say(line)
 
@@ -78,7 +82,7 @@ def switch_lines(made: Sequence[Switched]) -> Iterator[str]:
     from specllama.tuning.results import moment
 
     for s in made[:_SWITCHES]:
-        name = f"{Path(s.target).name}, {s.workload}"
+        name = f"{shown_name(Path(s.target))}, {s.workload}"
         yield f"switch   {moment(s.when)} {name}: {s.before} → {s.after}: {s.reason}"
 
 
@@ -89,7 +93,7 @@ def traffic_lines(seen: Sequence[Traffic], known: Sequence[Result]) -> Iterator[
     for t in seen:
         for s in t.settings:
             if s.counts.alpha is not None:
-                name = f"{Path(t.about.target).name}, {t.about.workload}, {s.label}"
+                name = f"{shown_name(Path(t.about.target))}, {t.about.workload}, {s.label}"
                 said = sentence(s.picture(_times(t, known)), Verdict(), adaptive=True)
                 yield f"real     {name}: real requests: {said}"
 
@@ -122,6 +126,15 @@ def _times(t: Traffic, known: Sequence[Result]) -> StepTimes | None:
         if about and spec is not None and way(spec) == t.about.way:
             return r.times
     return None
+
+
+def brief(reason: str) -> str:
+    """The first thing that a reason says, on a line."""
+    first = reason.split("; ")[0]
+    if len(first) > _LONGEST:
+        end = first.rfind(" ", 0, _LONGEST)
+        first = first[: end if end > 0 else _LONGEST]
+    return first if first == reason else f"{first.rstrip(' ,:;')} …"
 
 
 def data(r: Result) -> dict[str, Any]:
@@ -158,7 +171,7 @@ def _table(found: Sequence[Result]) -> Table:
     for r in found:
         whose = "yours" if r.prompts == "yours" else "profile's"
         out.add_row(
-            Path(r.target).name,
+            shown_name(Path(r.target)),
             r.workload,
             r.state,
             r.label,
