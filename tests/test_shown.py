@@ -369,7 +369,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dic
         return Outcome(plan, "measured", (), made.tuned(), running=cast(Launch, up))
 
     def run(plan: Any, log: Path, *rest: Any) -> None:
-        told.update(served_log=log, running=rest[-1])
+        told.update(served_log=log, running=rest[3])
 
     monkeypatch.setattr("specllama.serving.tune.tuned_plan", tuned_plan)
     monkeypatch.setattr("specllama.serving.serve.serve", run)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from specllama.cli.repeating import repeating
 from specllama.cli.shown import shown
 from specllama.storage import strict_json
 
@@ -64,7 +64,7 @@ class Printer:
     def busy(self, text: str) -> Iterator[None]:
         """A spinner on a terminal; elsewhere a line now and then, so that it is seen to live."""
         if not self._console.is_terminal:
-            with _repeating(lambda seconds: self.say(f"{text} {seconds:.0f} s"), _OFTEN_S):
+            with repeating(lambda seconds: self.say(f"{text} {seconds:.0f} s"), _OFTEN_S):
                 yield
             return
         from rich.text import Text
@@ -91,26 +91,6 @@ class Printer:
                 lambda text: None,
                 lambda text, share: bar.update(task, completed=share, description=shown(text)),
             )
-
-
-@contextmanager
-def _repeating(say: Callable[[float], None], every_s: float) -> Iterator[None]:
-    """Calls `say` with the seconds that have passed, every so often while the block runs."""
-    done = threading.Event()
-
-    def repeat() -> None:
-        passed = every_s
-        while not done.wait(every_s):
-            say(passed)
-            passed += every_s
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _console(stderr: bool) -> Console:
