@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import shlex
@@ -17,7 +18,7 @@ from specllama.cli.app import run
 from specllama.engine.capabilities import describe, probe
 from specllama.engine.locate import locate
 from specllama.errors import UsageError
-from specllama.formats import builds, flags
+from specllama.formats import builds, flags, lint_flags
 from specllama.formats.commands import (
     DOCKERFILE,
     PLIST,
@@ -430,6 +431,17 @@ def test_every_flag_called_wrong_is_none_of_the_newest_build() -> None:
     assert [n for n in flags.wrong() if caps.find(n)] == []
     assert [t for t in flags.types() if t in caps.spec_types] == []
     assert set(flags.types().values()) <= set(caps.spec_types)
+
+
+def test_every_rule_is_in_the_documentation() -> None:
+    page = (Path(__file__).parent.parent / "docs/lint.md").read_text(encoding="utf-8")
+    rules = set()
+    for path in Path(lint_flags.__file__).parent.glob("lint*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                rules |= {c.value for c in ast.walk(node.args[0]) if isinstance(c, ast.Constant)}
+    assert len(rules) > 40
+    assert {r for r in rules if f"`{r}`" not in page} == set()
 
 
 # ---- words
