@@ -1,6 +1,6 @@
 """What a user can be told went wrong.
 
-Every room has one subclass. `message` says what is wrong and where; `hint` says
+Every package has one subclass. `message` says what is wrong and where; `hint` says
 what to do next. `exit_code`: 2 for usage and input, 1 for a run that failed,
 3 for speculation that is off under `--strict`.
 """

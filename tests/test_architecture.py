@@ -1,20 +1,24 @@
-"""The arrows of docs/architecture.md: a room imports only rooms below it."""
+"""docs/architecture.md holds: a package imports only packages below it, and the page has them all."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "specllama"
-# Top to bottom. Modules without a room of their own lie below everything.
-FLOORS = [
+PAGE = PACKAGE.parent / "docs" / "architecture.md"
+# Top to bottom. Modules without a package of their own lie below everything.
+LAYERS = [
     *("cli", "doctor", "serving", "watching", "formats", "tuning", "planning"),
     *("drafts", "memory", "own_profiles", "workloads", "prompts", "engine", "gguf"),
 ]
-BASEMENT = {"config", "fields", "resources", "storage", "logs", "stop", "errors", "__init__"}
+BELOW_ALL = {"config", "fields", "resources", "storage", "logs", "stop", "errors", "__init__"}
+
+_UNNAMED = {"__init__", "__main__", "errors"}
 
 
-def room(parts: tuple[str, ...]) -> str:
+def package(parts: tuple[str, ...]) -> str:
     return parts[0].removesuffix(".py")
 
 
@@ -29,20 +33,50 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_every_arrow_points_down() -> None:
+def test_imports_go_down_only() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        own = room(path.relative_to(PACKAGE).parts)
+        own = package(path.relative_to(PACKAGE).parts)
         if own == "__main__":
             continue
         for other in imports(path) - {"__version__", own}:
-            if other in BASEMENT and own not in BASEMENT:
+            if other in BELOW_ALL and own not in BELOW_ALL:
                 continue
-            below = own in FLOORS and other in FLOORS and FLOORS.index(other) > FLOORS.index(own)
-            basement = own in BASEMENT and other in BASEMENT
-            if not below and not basement:
+            below = own in LAYERS and other in LAYERS and LAYERS.index(other) > LAYERS.index(own)
+            below_all = own in BELOW_ALL and other in BELOW_ALL
+            if not below and not below_all:
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {other}")
     assert wrong == []
+
+
+def test_the_page_names_every_module() -> None:
+    """In its map: a package's own lines, or the line of those below all."""
+    text = PAGE.read_text(encoding="utf-8")
+    tree = text[text.index("specllama/\n") :]
+    named = set(re.findall(r"\w+", tree[: tree.index("```")]))
+    modules = {p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py") if p.stem not in _UNNAMED}
+    assert sorted(str(m) for m in modules if m.stem not in named) == []
+
+
+def test_the_diagram_has_the_layers_and_only_arrows_that_are_imports() -> None:
+    diagram = PAGE.read_text(encoding="utf-8").split("```mermaid")[1].split("```")[0]
+    arrows = re.findall(r"^ *(\w+)(?:\[[^]]*\])? --> (.+)$", diagram, re.M)
+    assert {a for a, _ in arrows} | {"gguf"} == set(LAYERS) - {"prompts", "own_profiles"}
+    for above, below in arrows:
+        found = set().union(*(imports(p) for p in _modules(above)))
+        for other in re.findall(r"(\w+)(?:\[[^]]*\])?", below.split("[")[0]):
+            assert other in found, f"{above} does not import {other}"
+
+
+def _modules(name: str) -> list[Path]:
+    folder = PACKAGE / name
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{name}.py"]
+
+
+def test_words_of_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8").lower()
+    wrong = ("house", "floor", "front door", "basement", "a room of", "per room")
+    assert [w for w in wrong if w in text] == []
 
 
 def test_modules_stay_small() -> None:

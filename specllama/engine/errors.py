@@ -1,4 +1,4 @@
-"""The engine room's exception."""
+"""The engine package's exception."""
 
 from specllama.errors import SpecllamaError
 

@@ -1,4 +1,4 @@
-"""The gguf room's exception."""
+"""The gguf package's exception."""
 
 from specllama.errors import SpecllamaError
 
