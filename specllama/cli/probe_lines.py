@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from specllama.planning.plan import Plan
     from specllama.serving.probe import Planned, Probed
     from specllama.tuning.arms import Arm, Plain, Tuned
+    from specllama.tuning.confidence import Interval
     from specllama.tuning.measure import Measurement
 
 _TEXT = ("arm", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
@@ -81,7 +82,7 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
             f"{m.alpha:.2f}" if m.alpha is not None else "",
             _alpha_k(arm),
             f"{tau:.2f}" if tau else "",
-            *_speeds(p, tokens_per_second(arm, plain)),
+            *_speeds(p, tokens_per_second(plain, m, arm.speedup)),
             interval(arm.speedup),
             chance(arm.slower),
             _first_token(arm, plain),
@@ -93,8 +94,9 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
 
 def _other_row(p: Probed, o: Other) -> tuple[str, ...]:
     """Of a way that was not confirmed: what its one launch showed, or what is predicted."""
-    m = o.measurement
-    speeds = _speeds(p, m.tokens_per_second) if m else ("",) * len(_speeds(p, 0.0))
+    m, plain = o.measurement, p.tuned.plain
+    speed = tokens_per_second(plain, m, o.speedup) if m else 0.0
+    speeds = _speeds(p, speed) if m else ("",) * len(_speeds(p, 0.0))
     tau = m.log.tokens_per_step if m else None
     return (
         o.label,
@@ -107,12 +109,12 @@ def _other_row(p: Probed, o: Other) -> tuple[str, ...]:
     )
 
 
-def tokens_per_second(arm: Arm, plain: Plain | None) -> float:
-    """The plain server's times the speed-up: both were measured in turn, prompt by prompt, and a
-    machine is not equally fast all the time."""
-    if plain is None:
-        return arm.measurement.tokens_per_second
-    return plain.measurement.tokens_per_second * arm.speedup.value
+def tokens_per_second(plain: Plain | None, own: Measurement, speedup: Interval | None) -> float:
+    """The plain server's times the speed-up, where both are known: a machine is not equally fast
+    all the time, and `own` was measured in other minutes."""
+    if plain is None or speedup is None:
+        return own.tokens_per_second
+    return plain.measurement.tokens_per_second * speedup.value
 
 
 def _speeds(p: Probed, all_together: float) -> tuple[str, ...]:
