@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from specllama.engine import cpu
+from tests import untrained
 from tests.support import MODELS, Serve, specllama
 
 
@@ -54,3 +56,41 @@ def test_n_grams_of_a_build_with_one_type_and_one_size(old_builds: Path, tmp_pat
     with Serve(tmp_path, target, *method, "--llama-server", binary, PYTHONPATH=path) as serving:
         assert "--spec-ngram-size-n" in serving.info["command"]
         assert serving.info["speculation"] == "on"
+
+
+@pytest.mark.parametrize("name", ["b10068", "xllamacpp-2026.7.9873"])
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_trained_drafters_on_builds_that_have_them(
+    name: str, kind: str, old_builds: Path, tmp_path: Path
+) -> None:
+    """b9611 has EAGLE-3, b9837 DFlash."""
+    binary, path = engine(old_builds, name)
+    draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
+    args = ("--draft", draft, "--workload", "code", "--llama-server", binary)
+    with Serve(tmp_path, MODELS / "target.gguf", *args, PYTHONPATH=path) as serving:
+        assert serving.info["methods"] == [f"draft-{kind}"]
+        assert serving.info["drafted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "says"),
+    [
+        ("xllamacpp-2026.4.8929", "eagle3", "b8929 lists draft-eagle3 but cannot run it"),
+        ("xllamacpp-2026.4.8929", "dflash", "b8929 does not know --spec-type draft-dflash"),
+        ("xllamacpp-2026.7.9873", "dspark", "b9873 does not know --spec-type draft-dspark"),
+        ("b10068", "dspark", "a build without a number does not know --spec-type draft-dspark"),
+    ],
+)
+def test_builds_that_lack_a_drafters_method_say_so(
+    name: str, kind: str, says: str, old_builds: Path, tmp_path: Path
+) -> None:
+    binary, path = engine(old_builds, name)
+    draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
+    argv = ("serve", MODELS / "target.gguf", "--draft", draft, "--dry-run")
+    said = specllama(*argv, "--llama-server", binary, PYTHONPATH=path).stdout
+    needs = {"eagle3": 9611, "dflash": 9837, "dspark": 10173}[kind]
+    assert f"method   none: {kind}.gguf: {says}; it needs build ≥ b{needs} (engine)" in said
+    here = re.search(
+        rf"the embedded engine \(b\d+\) has draft-{kind}: --llama-server embedded", said
+    )
+    assert bool(here) == (binary != "embedded")

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -138,6 +139,16 @@ def _embedded(why: str) -> Engine:
 def _embedded_file() -> Path | None:
     spec = find_spec("xllamacpp")
     return Path(spec.origin) if spec and spec.origin else None
+
+
+def embedded_build() -> int | None:
+    """llama.cpp's build in the installed wheel (the last part of its version); None without one.
+    Starts nothing."""
+    try:
+        last = version("xllamacpp").rsplit(".", 1)[-1]
+    except PackageNotFoundError:
+        return None
+    return int(last) if last.isdecimal() else None
 
 
 def _runnable(path: Path) -> bool:

@@ -10,15 +10,16 @@ from pathlib import Path
 
 from specllama import workloads
 from specllama.drafts import checkpoints
+from specllama.drafts.compat import METHOD_OF_KIND
 from specllama.drafts.discover import Found
 from specllama.drafts.ollama import called
-from specllama.engine.capabilities import Answer, Capabilities, probe
+from specllama.engine.capabilities import SPEC_TYPE_SINCE, Answer, Capabilities, probe
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.keys import usable
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.loading import check_loads
-from specllama.engine.locate import Engine, locate
+from specllama.engine.locate import Engine, embedded_build, locate
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo, inspect
@@ -75,6 +76,7 @@ def prepare(
     choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
     notes = doubtful + tuple(_unused_notes(wish, choice))
+    notes += tuple(_newer_notes(choice, engine, draft, methods))
     notes += tuple(_address_notes(settings, user))
     notes += tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
@@ -92,6 +94,19 @@ def prepare(
 def _named(model: ModelInfo) -> ModelInfo:
     """With the name that Ollama gave it, where it is one of its blobs."""
     return replace(model, called=called(model.path))
+
+
+def _newer_notes(
+    choice: Choice, engine: Engine, draft: ModelInfo | None, methods: tuple[str, ...]
+) -> Iterator[str]:
+    """Which engine here has what the user named, where this build does not."""
+    if engine.embedded or not any(r.rule == "engine" for r in choice.rejected):
+        return
+    named = methods or ((METHOD_OF_KIND.get(draft.kind, ""),) if draft is not None else ())
+    needed = max((SPEC_TYPE_SINCE.get(m, 0) for m in named), default=0)
+    here = embedded_build()
+    if needed and here is not None and here >= needed:
+        yield f"the embedded engine (b{here}) has {','.join(named)}: --llama-server embedded"
 
 
 def _check(wish: Wish) -> None:
