@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from specllama.engine.capabilities import (
     FACTS,
     HOOKED_ARCHITECTURES,
+    LAST_OUTPUT_FOR_DFLASH,
+    LAST_OUTPUT_FOR_EAGLE3,
     MTP_ARCHITECTURES,
     SPEC_TYPE_SINCE,
 )
@@ -51,8 +53,17 @@ def _sections() -> Iterator[str]:
     yield "| architecture | from |\n|---|---|"
     yield from (f"| `{name}` | b{first} |" for name, first in MTP_ARCHITECTURES.items())
     yield "\n## Targets of EAGLE-3, DFlash and DSpark\n"
-    names = ", ".join(f"`{name}`" for name in sorted(HOOKED_ARCHITECTURES))
-    yield f"These drafters read layers of the target, which llama.cpp shows for: {names}.\n"
+    shown = _listed(HOOKED_ARCHITECTURES)
+    yield f"These drafters read layers of the target, which llama.cpp shows for: {shown}.\n"
+    yield (
+        "A drafter that reads what leaves the last layer too (an id equal to the number of layers): "
+        f"EAGLE-3 for {_listed(LAST_OUTPUT_FOR_EAGLE3)}; DFlash and DSpark for "
+        f"{_listed(LAST_OUTPUT_FOR_DFLASH)}.\n"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
 
 
 def _spellings() -> dict[str, str]:

@@ -16,7 +16,7 @@ _MOST_ROWS = 1 << 20  # no vocabulary is longer
 
 def d2t_fault(headers: Sequence[Header], files: Sequence[Source], tokens: int) -> Fault | None:
     """The first row of d2t that stands for no token of the vocabulary: an assertion of ggml ends
-    the server there at the first draft (ggml/src/ggml-cpu/ops.cpp, set_rows, b11434). `files`:
+    the server there while it starts (ggml/src/ggml-cpu/ops.cpp, set_rows, b11434). `files`:
     what the headers were read from. Raises GgufError when the file changes meanwhile."""
     if headers[0].text("general.architecture") not in architectures.SIDECARS:
         return None
