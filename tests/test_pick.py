@@ -338,7 +338,7 @@ def test_pick_draft_prints_a_table_and_the_line_to_run() -> None:
             "pick-draft", MODELS / "target.gguf", "--json", "--llama-server", "embedded"
         ).stdout
     )
-    assert data["candidates"][0]["draft"] == str(MODELS / "draft.gguf")
+    assert data["candidates"][0]["draft"] == str(MODELS / first)
     assert data["candidates"][0]["speedup_low"] < data["candidates"][0]["speedup_high"]
 
 

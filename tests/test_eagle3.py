@@ -1,0 +1,130 @@
+"""EAGLE-3: a head trained for the tiny target, and files that are almost one, as specllama and a
+real server see them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specllama.drafts.compat import verdict
+from specllama.gguf import inspect
+from specllama.gguf.files import read_headers
+from tests.edited import edited
+from tests.reactions import reaction
+from tests.support import MODELS, Serve, specllama
+
+TARGET, HEAD = MODELS / "target.gguf", MODELS / "eagle3.gguf"
+
+Make = Callable[[Path], Path]
+
+
+def layers(*ids: int) -> Make:
+    return lambda to: edited(HEAD, to, {"eagle3.target_layers": ids})
+
+
+def without(*names: str) -> Make:
+    return lambda to: edited(HEAD, to, drop=names)
+
+
+def narrower(to: Path) -> Path:
+    """For a target of half the width; what it drafts with has the right one."""
+    fc = {"fc.weight": ((3 * 128, 256), "F32")}
+    return edited(HEAD, to, {"eagle3.target_hidden_size": 128}, add=fc)
+
+
+def of_tokens(*ids: int) -> Make:
+    """A head that drafts these tokens only, its output matrix the target's rows for them."""
+
+    def make(to: Path) -> Path:
+        (header,) = read_headers(TARGET)
+        table = next(t for t in header.tensors if t.name == "token_embd.weight")
+        row = (table.nbytes or 0) // table.shape[1]
+        start = header.data_offset + table.offset
+        raw = TARGET.read_bytes()[start : start + (table.nbytes or 0)]
+        rows = b"".join(raw[i * row : (i + 1) * row] for i in ids if i * row < len(raw))
+        rows = rows.ljust(len(ids) * row, b"\0")
+        return edited(
+            HEAD,
+            to,
+            add={"output.weight": ((256, len(ids)), table.kind), "d2t": ((len(ids),), "I64")},
+            data={"output.weight": rows, "d2t": struct.pack(f"<{len(ids)}q", *ids)},
+        )
+
+    return make
+
+
+# What is wrong, the rule that refuses it, what a real server does with it.
+WRONG: dict[str, tuple[Make, str, str]] = {
+    "of a deeper target": (layers(1, 2, 9), "target layers", "dies at start"),
+    "that reads the last layer's output": (layers(1, 2, 4), "target layers", "drafts"),
+    "that reads two layers": (layers(2, 3), "target layers", "does not load"),
+    "of a narrower target": (narrower, "width", "dies at the first request"),
+    "without layers to read": (without("eagle3.target_layers"), "key", "does not load"),
+    "without a hidden size": (without("eagle3.target_hidden_size"), "key", "does not load"),
+    "without an epsilon": (
+        without("eagle3.attention.layer_norm_rms_epsilon"),
+        "key",
+        "does not load",
+    ),
+    "of a token after the last": (
+        of_tokens(*range(1023), 4096),
+        "d2t",
+        "dies at start",
+    ),
+    "of a token before the first": (
+        of_tokens(*range(1023), -1),
+        "d2t",
+        "dies at start",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_head_is_refused_by_its_rule(what: str, tmp_path: Path) -> None:
+    make, rule, _ = WRONG[what]
+    found = verdict(inspect(TARGET), inspect(make(tmp_path / "wrong.gguf")))
+    assert (found.ok, found.rule) == (False, rule), found.detail
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_the_real_server_does_with_a_wrong_head(
+    what: str, native: Path, tmp_path: Path
+) -> None:
+    make, _, does = WRONG[what]
+    wrong = make(tmp_path / "wrong.gguf")
+    assert reaction(native, wrong, "draft-eagle3", tmp_path / "log") == does
+
+
+def test_it_fits_its_target_and_no_other() -> None:
+    head = inspect(HEAD)
+    assert (head.kind, head.faults) == ("eagle3", ())
+    assert verdict(inspect(TARGET), head).ok
+    assert verdict(inspect(MODELS / "mtp.gguf"), head).rule == "width"
+
+
+def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
+    done = specllama("inspect", HEAD)
+    assert "kind     eagle3, architecture eagle3\n" in done.stdout
+    assert "it drafts for a model itself, with draft-eagle3\n" in done.stdout
+    done = specllama("pick-draft", TARGET, "--llama-server", engine, "--json")
+    found = {Path(c["draft"]).name: c["method"] for c in json.loads(done.stdout)["candidates"]}
+    assert found["eagle3.gguf"] == "draft-eagle3"
+
+
+def test_it_drafts(engine: str, tmp_path: Path) -> None:
+    args = (TARGET, "--draft", HEAD, "--workload", "code", "--llama-server", engine)
+    with Serve(tmp_path, *args) as s:
+        assert s.info["methods"] == ["draft-eagle3"]
+        assert s.info["speculation"] == "on"
+        assert s.info["drafted"] > s.info["accepted"] > 0
+
+
+def test_a_shortened_vocabulary_drafts_too(native: Path, tmp_path: Path) -> None:
+    """The tokenizer's commonest tokens have the smallest ids."""
+    short = of_tokens(*range(2048))(tmp_path / "short.gguf")
+    assert verdict(inspect(TARGET), inspect(short)).ok
+    assert reaction(native, short, "draft-eagle3", tmp_path / "log") == "drafts"
