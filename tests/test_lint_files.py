@@ -88,6 +88,12 @@ def test_files_of_variables_are_read_where_they_are() -> None:
     assert (away.findings, away.unseen) == ((), ("env_file ./other.env",))
 
 
+def test_files_of_variables_for_docker_are_named() -> None:
+    text = "docker run --env-file my.env ghcr.io/ggml-org/llama.cpp:server -m t\n"
+    (linted,) = found(text, SCRIPT)
+    assert linted.unseen == ("--env-file my.env",)
+
+
 def test_macros_are_put_in() -> None:
     text = """macros:
   server: /opt/llama-server --port ${PORT}
@@ -265,6 +271,37 @@ def test_an_argument_is_not_known_to_the_server() -> None:
 def test_no_variable_is_put_into_a_list() -> None:
     text = 'FROM x\nENV O=--metrics\nENTRYPOINT ["llama-server", "-m", "x", "$O"]\n'
     assert rules(text, DOCKERFILE) == ["stray-word"]
+
+
+# ---- values of variables
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (SCRIPT, "export LLAMA_ARG_N_PARALLEL='4'\nllama-server -m t --spec-type ngram-mod\n"),
+        (UNIT, '[Service]\nEnvironment="LLAMA_ARG_N_PARALLEL=4"\nExecStart=/x/llama-server --spec-type ngram-mod\n'),
+        (YAML, "s:\n  image: ghcr.io/ggml-org/llama.cpp:server\n  environment:\n    LLAMA_ARG_N_PARALLEL: '4'\n  command: --spec-type ngram-mod\n"),
+        (YAML, "s:\n  image: ghcr.io/ggml-org/llama.cpp:server\n  environment: [LLAMA_ARG_N_PARALLEL=4]\n  command: --spec-type ngram-mod\n"),
+        (YAML, "image: ghcr.io/ggml-org/llama.cpp:server\nargs: [--spec-type, ngram-mod]\nenv:\n- name: LLAMA_ARG_N_PARALLEL\n  value: \"4\"\n"),
+        (DOCKERFILE, "FROM ghcr.io/ggml-org/llama.cpp:server\nENV LLAMA_ARG_N_PARALLEL=4\nCMD --spec-type ngram-mod\n"),
+        (PLIST, agent("llama-server", "--spec-type", "ngram-mod", LLAMA_ARG_N_PARALLEL="4")),
+    ],
+)  # fmt: skip
+def test_a_variables_value_is_put_right_where_it_stands(kind: str, text: str) -> None:
+    assert rules(text, kind) == ["parallel"]
+    assert fixed(text, kind, HERE) == text.replace("4", "1")
+
+
+def test_a_variable_of_two_servers_gets_a_value_that_is_right_for_both() -> None:
+    text = "export LLAMA_ARG_N_PARALLEL=4\nllama-server -m t --spec-type ngram-mod\nllama-server -m u\n"
+    first, second = found(text, SCRIPT)
+    said = (
+        "(--fix leaves it: LLAMA_ARG_N_PARALLEL is used in line 3 too, where that would be wrong)"
+    )
+    assert first.findings[0].fix.endswith(said)
+    assert second.findings == ()
+    assert fixed(text, SCRIPT, HERE) == text
 
 
 # ---- the servers start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from specllama.formats import builds
 from specllama.formats.assigned import Known, expanded
@@ -52,7 +53,15 @@ def _started(simple: Simple, ways: Ways) -> Iterator[Command]:
         found = server(expanded(simple.words, known))
         if found is not None:
             variables = (*_set(known), *assignments(simple.words))
-            yield replace(found, variables=variables, site=simple.words[0].start)
+            files = tuple(_files(simple.words))
+            yield replace(found, variables=variables, site=simple.words[0].start, missing=files)
+
+
+def _files(words: Sequence[Word]) -> Iterator[str]:
+    """docker's files of variables."""
+    for before, word in pairwise(words):
+        if before.text == "--env-file":
+            yield f"--env-file {word.text}"
 
 
 def _set(known: Known) -> Iterator[Variable]:

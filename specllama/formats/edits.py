@@ -21,10 +21,12 @@ from specllama.formats.found import (
     Command,
     Rewrite,
     Scalar,
+    Variable,
 )
 from specllama.formats.words import Word
 
 # What may stand between two words of one variable.
+_TO_VALUE = r"""["']?(?:[ \t]*[=:][ \t]*|</key>\s*<string>|["']?\s*,?\s*["']?value["']?:[ \t]*|[ \t]+)["']?"""
 _BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\n]*\n)*")
 
 
@@ -101,6 +103,19 @@ def _style(command: Command, change: Change) -> str:
     if not change.count and not change.at:
         return SHELL if command.styles[:1] == (TEXT,) else next(iter(command.styles), SHELL)
     return command.styles[at] if at < len(command.styles) else SHELL
+
+
+def valued(text: str, variable: Variable) -> Variable:
+    """With the place of its value: NAME=value, NAME: value, NAME value, or on a line of its own in a
+    property list and in Kubernetes."""
+    if not (variable.in_text and variable.fixed and variable.value):
+        return variable
+    found = re.compile(_TO_VALUE + re.escape(variable.value) + r"(?![\w.,|-])").match(
+        text, variable.end
+    )
+    return (
+        variable if found is None else replace(variable, value_at=found.end() - len(variable.value))
+    )
 
 
 def touched(command: Command, changes: Sequence[Change | Rewrite]) -> tuple[Word, ...]:

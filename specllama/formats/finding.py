@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specllama.engine.capabilities import Capabilities
-from specllama.formats.found import Change, Rewrite
+from specllama.formats.found import Change, Rewrite, Variable
 from specllama.formats.seen import Seen, Use
 
 # What comes of it: the server does not start, or ends later; nothing drafts, or the option does nothing; it
@@ -56,6 +57,14 @@ def remove(use: Use) -> Change:
 
 def instead(use: Use, *new: str | int) -> Change:
     return Change(use.at, use.count, new)
+
+
+def revalued(variable: Variable | None, value: str) -> Edits:
+    """Another value for a variable, where it stands in the text and no quotes are needed."""
+    if variable is None or variable.value_at < 0 or not re.fullmatch(r"[\w.,-]+", value):
+        return ()
+    at = variable.value_at
+    return (Rewrite(at, at + len(variable.value), value),)
 
 
 def after(use: Use, *new: str | int) -> Change:

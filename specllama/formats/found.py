@@ -16,7 +16,8 @@ LLAMA, VLLM, SGLANG = "llama-server", "vLLM", "SGLang"
 @dataclass(frozen=True)
 class Variable:
     """NAME=value that the server is started with; text[start:end] is the name. `start` -1: it
-    is set outside of the text, in the file `source` where that is known."""
+    is set outside of the text, in the file `source` where that is known. `value_at`: where the
+    value stands word for word, -1 = nowhere."""
 
     name: str
     value: str
@@ -24,6 +25,7 @@ class Variable:
     end: int = -1
     fixed: bool = True
     source: str = ""
+    value_at: int = -1
 
     @property
     def in_text(self) -> bool:

@@ -20,7 +20,7 @@ from specllama.formats import (
     lint_types,
     lint_variables,
 )
-from specllama.formats.edits import edited, touched
+from specllama.formats.edits import edited, touched, valued
 from specllama.formats.env_files import Files, nothing
 from specllama.formats.finding import Finding
 from specllama.formats.found import LLAMA, Command, Rewrite, Variable
@@ -52,7 +52,9 @@ def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
     if not found and kind == commands.SCRIPT:
         found = commands.bare(text)
     inherited = tuple(Variable(k, v) for k, v in here.environ.items() if k.startswith("LLAMA_ARG_"))
-    all_of_them = [replace(c, variables=(*inherited, *c.variables)) for c in found]
+    all_of_them = [
+        replace(c, variables=(*inherited, *(valued(text, v) for v in c.variables))) for c in found
+    ]
     return settled(text, [(c, tuple(_findings(text, c, here))) for c in all_of_them])
 
 

@@ -14,6 +14,7 @@ from specllama.formats.finding import (
     instead,
     ngram_names,
     remove,
+    revalued,
     spellings,
 )
 from specllama.formats.found import Change
@@ -25,6 +26,7 @@ _OF_DRAFTS = (
     "--spec-draft-n-min --spec-draft-p-min --draft-p-min -ngld -devd -ctkd -ctvd -td -tbd -otd -cmoed "
     "-ncmoed --spec-draft-backend-sampling --spec-draft-sampling"
 ).split()
+_SLOTS, _CACHE = "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE"
 _DEAD = ("--spec-draft-p-split", "--draft-p-split")  # read by nothing in the server
 _NGRAM = re.compile(r"--spec-(ngram-simple|ngram-map-k4v|ngram-map-k|ngram-mod)-([a-z-]+)$")
 _MOST_AS_LENGTH = 16  # -ngld of such a number, without a draft length, is meant as one
@@ -115,16 +117,18 @@ def _slots(seen: Seen) -> Iterator[Finding]:
         yield Finding(
             "parallel",
             WORSE,
-            seen.show(use) if use is not None else f"LLAMA_ARG_N_PARALLEL={text}",
+            seen.show(use) if use is not None else f"{_SLOTS}={text}",
             f"{slots} slots: the draft's memory and kept states grow with them, the gain falls, and "
             "each has only its part of the context",
             "-np 1, for one user at a time",
-            (Change(use.at, 2, (use.at, "1")),) if use is not None else (),
+            (Change(use.at, 2, (use.at, "1")),)
+            if use is not None
+            else revalued(seen.variable(_SLOTS), "1"),
         )
 
 
 def _draft_cache(seen: Seen) -> Iterator[Finding]:
-    for name in ("-ctkd", "-ctvd"):
+    for name, variable in (("-ctkd", f"{_CACHE}_K"), ("-ctvd", f"{_CACHE}_V")):
         use, kind = seen.last(name), (seen.text(name) or "").lower()
         if (use is None or use.usable) and kind.startswith(("q", "iq")) and not seen.only_ngrams:
             yield Finding(
@@ -133,7 +137,7 @@ def _draft_cache(seen: Seen) -> Iterator[Finding]:
                 seen.show(use) if use is not None else f"{name} by its variable: {kind}",
                 "a quantised KV cache of the draft halves acceptance or ends it (issues 25725, 15039)",
                 "leave it at f16",
-                (remove(use),) if use is not None else (),
+                (remove(use),) if use is not None else revalued(seen.variable(variable), "f16"),
             )
 
 

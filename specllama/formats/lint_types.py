@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 from specllama.engine.command import unsupported
 from specllama.formats import builds
-from specllama.formats.finding import ENDS, NOTHING, WORSE, Edits, Finding, remove, spec_type
+from specllama.formats.finding import (
+    ENDS,
+    NOTHING,
+    WORSE,
+    Edits,
+    Finding,
+    remove,
+    revalued,
+    spec_type,
+)
 from specllama.formats.found import Change, Rewrite
 from specllama.formats.seen import SPEC_TYPE_VARIABLE, Seen, meant_type
 
@@ -22,7 +31,7 @@ def findings(seen: Seen) -> Iterator[Finding]:
 def retyped(seen: Seen, types: tuple[str, ...]) -> Edits:
     """The first --spec-type names these methods, or goes where there are none."""
     if not seen.all("--spec-type"):
-        return ()  # the variable says it
+        return revalued(seen.variable(SPEC_TYPE_VARIABLE), ",".join(types) or "none")
     first, *others = seen.all("--spec-type")
     words = spec_type(types, seen.caps)
     if not words:

@@ -90,14 +90,21 @@ def _settled(
         return _left(finding, on_some) if finding.effect == ENDS else None
     if own := _as_own(found, command, finding):
         return own
-    changed = [w for w in touched(command, finding.edits) if w.home is not None]
-    name = changed[0].home.name if changed and changed[0].home else "it"
+    name = _shared(command, finding)
     lines = sorted({text.count("\n", 0, c.place[0]) + 1 for c in against})
     shown = ", ".join(map(str, lines))
     return _left(
         finding,
         f"{name} is used in line{'s' * (len(lines) > 1)} {shown} too, where that would be wrong",
     )
+
+
+def _shared(command: Command, finding: Finding) -> str:
+    """What to call the words that others use too."""
+    homes = (w.home.name for w in touched(command, finding.edits) if w.home is not None)
+    if any(isinstance(e, Rewrite) for e in finding.edits):
+        return finding.words.partition("=")[0]
+    return next(homes, "what is written there")
 
 
 def _left(finding: Finding, why: str) -> Finding:
@@ -135,8 +142,10 @@ def _as_own(found: Found, command: Command, finding: Finding) -> Finding | None:
 
 
 def _places(command: Command) -> set[Place]:
-    variables = {_key(command, v.start, v.end) for v in command.variables if v.in_text}
-    return _keys(command, command.words) | variables
+    variables = [v for v in command.variables if v.in_text]
+    names = {_key(command, v.start, v.end) for v in variables}
+    values = {_key(command, v.value_at, v.value_at + len(v.value)) for v in variables}
+    return _keys(command, command.words) | names | values
 
 
 def _keys(command: Command, words: Sequence[Word]) -> set[Place]:
