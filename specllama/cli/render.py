@@ -226,6 +226,8 @@ def decision_lines(plan: Plan) -> Iterator[str]:
         yield f"workload {plan.workload.name}: {plan.workload.mixed}"
     if spec is None:
         yield f"method   none: {plan.choice.because}"
+        if plan.choice.remedy:
+            yield f"do       {plan.choice.remedy}"
         return
     with_draft = f" with {_draft_name(plan, spec.draft)}" if spec.draft else ""
     length = f", K={spec.n_max}" if spec.uses_draft else ""
@@ -313,6 +315,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "draft": str(spec.draft) if spec and spec.draft else None,
         "n_max": spec.n_max if spec and spec.uses_draft else None,
         "because": plan.choice.because,
+        "needed": plan.choice.remedy or None,
         "rejected": [
             {"what": r.what, "rule": r.rule, "detail": r.detail} for r in plan.choice.rejected
         ],

@@ -180,7 +180,7 @@ def serve(
         printer.say(plan.command.display())
         return
     if strict and not plan.speculates:
-        raise StrictError(f"speculation OFF because {plan.choice.because}")
+        raise StrictError(f"speculation OFF because {plan.choice.because}", plan.choice.remedy)
     may_be_lost()
     path = log or new_log(plan.settings.port)
     base, at = plan, plan.settings

@@ -14,6 +14,7 @@ from specllama.drafts import compat
 from specllama.drafts.compat import METHOD_OF_KIND
 from specllama.drafts.discover import Found, Rejected
 from specllama.drafts.pick import Candidate, pick
+from specllama.drafts.remedies import remedy
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.command import check_methods
@@ -70,7 +71,8 @@ class Choice:
     """`speculation` is None when it is off; `because` says why it is on or off. `warnings` are
     about it, `notes` about the launch however it speculates. `draft`: the file it uses. `others`:
     what fits as well, for when memory is short, best first; `unlikely`: what fits and is not
-    expected to pay, or not what the workload takes."""
+    expected to pay, or not what the workload takes. `remedy`: what would fit, where it is off
+    because what the user named does not."""
 
     speculation: Speculation | None
     because: str
@@ -80,6 +82,7 @@ class Choice:
     others: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
     unlikely: tuple[Alternative, ...] = ()
+    remedy: str = ""
 
     @property
     def every_other(self) -> tuple[Alternative, ...]:
@@ -147,7 +150,8 @@ def _named_draft(r: Request, draft: ModelInfo, caps: Capabilities) -> Choice:
         return _off(name, "kind", f"a file of the kind {draft.kind} is not for {asked}")
     verdict = compat.verdict(r.target, draft, caps)
     if not verdict.ok:
-        return _off(name, verdict.rule, verdict.detail)
+        helps = remedy(r.target, method, verdict.rule)
+        return _off(name, verdict.rule, verdict.detail, remedy=helps)
     methods = r.methods or (method,)
     said = check_loads(draft, caps) + tuple(warnings(r.target, method, draft))
     spec = _speculation(r, methods, draft)
@@ -168,7 +172,8 @@ def _named_methods(r: Request, caps: Capabilities) -> Choice:
         spec = _speculation(r, r.methods, best.draft)
         return Choice(spec, because, picked.rejected, best.warnings, best.draft, others)
     reason = f"no {_WHAT[drafting]} in the target, beside it or in the model folders"
-    return _off(drafting, "no file", reason, picked.rejected)
+    helps = remedy(r.target, drafting, "no file")
+    return _off(drafting, "no file", reason, picked.rejected, helps)
 
 
 def _whatever_fits(r: Request, caps: Capabilities) -> Choice:
@@ -235,9 +240,11 @@ def _said(r: Request, method: str) -> tuple[str, ...]:
     return tuple(warnings(r.target, method, None))
 
 
-def _off(what: str, rule: str, detail: str, rejected: Sequence[Rejected] = ()) -> Choice:
+def _off(
+    what: str, rule: str, detail: str, rejected: Sequence[Rejected] = (), remedy: str = ""
+) -> Choice:
     own = Rejected(what, rule, detail)
-    return Choice(None, f"{what}: {detail} ({rule})", (*rejected, own))
+    return Choice(None, f"{what}: {detail} ({rule})", (*rejected, own), remedy=remedy)
 
 
 def _speculation(

@@ -66,7 +66,7 @@ def serve(
     if strict and not plan.speculates:
         if running is not None:
             running.stop()
-        raise StrictError(f"speculation OFF because {plan.choice.because}")
+        raise StrictError(f"speculation OFF because {plan.choice.because}", plan.choice.remedy)
     with stop_on_signals():
         told = measured or Measured()
         follow = partial(_follow, plan, told, idle_probes, adaptive is not None)

@@ -1,0 +1,73 @@
+"""What is said to do when a draft is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specllama.drafts.remedies import remedy
+from specllama.gguf import ModelInfo, inspect
+from tests import untrained
+from tests.support import MODELS, specllama
+
+TARGET = MODELS / "target.gguf"
+
+
+@pytest.fixture(scope="module")
+def target() -> ModelInfo:
+    return inspect(TARGET)
+
+
+@pytest.mark.parametrize(
+    ("method", "rule", "says"),
+    [
+        (
+            "draft-eagle3",
+            "width",
+            "take an EAGLE-3 head that was trained for this model (hidden size 256, 4 layers, "
+            "4,096 tokens); `specllama pick-draft target.gguf --hub` looks for one",
+        ),
+        ("draft-dspark", "target layers", "take a DSpark drafter that was trained for this model"),
+        ("draft-simple", "token text", "take a smaller model of its family, with the same 4,096"),
+        ("draft-mtp", "architecture", "llama.cpp runs no MTP head with llama: take an EAGLE-3, "),
+        (
+            "draft-dflash",
+            "mask token",
+            "download it again, or convert it anew (convert_hf_to_gguf.py --target-model-dir of "
+            "this target)",
+        ),
+        ("draft-dspark", "engine", ""),  # the reason names the build
+        ("draft-simple", "size", ""),
+    ],
+)
+def test_what_would_fit(target: ModelInfo, method: str, rule: str, says: str) -> None:
+    assert (
+        remedy(target, method, rule).startswith(says) if says else not remedy(target, method, rule)
+    )
+
+
+def test_where_no_drafter_can_fit(target: ModelInfo) -> None:
+    blind = replace(target, architecture="rwkv7")
+    said = remedy(blind, "draft-eagle3", "architecture")
+    assert said.startswith("take a smaller model of its family")
+    assert "the n-gram methods: they need nothing of rwkv7's layers" in said
+    assert "EAGLE-3" not in remedy(blind, "draft-mtp", "architecture")
+
+
+def test_the_known_drafter_of_a_family_is_named(target: ModelInfo) -> None:
+    assert target.vocabulary is not None
+    names = replace(target.names, name="Qwen3-8B")
+    qwen = replace(target, names=names, vocabulary=replace(target.vocabulary, n_tokens=151936))
+    assert "z-lab/Qwen3-8B-DFlash-b16" in remedy(qwen, "draft-dflash", "width")
+
+
+def test_serve_says_it(tmp_path: Path) -> None:
+    draft = untrained.eagle3(tmp_path / "e.gguf", target_layers=[0, 1, 9])
+    said = specllama("serve", TARGET, "--draft", draft, "--dry-run").stdout
+    assert "method   none: e.gguf: it reads layer 9 of the target, which has 4" in said
+    assert "do       take an EAGLE-3 head that was trained for this model" in said
+    done = specllama("serve", TARGET, "--draft", draft, "--strict")
+    assert done.returncode == 3
+    assert "take an EAGLE-3 head that was trained for this model" in done.stderr
