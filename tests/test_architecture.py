@@ -49,6 +49,32 @@ def test_imports_go_down_only() -> None:
     assert wrong == []
 
 
+def test_no_modules_import_each_other() -> None:
+    """Nor in a ring of several, imports within functions included."""
+    graph = {_dotted(p): _imported(p) for p in PACKAGE.rglob("*.py")}
+    while leaves := [m for m, below in graph.items() if not below & graph.keys() - {m}]:
+        for m in leaves:
+            del graph[m]
+    assert sorted(graph) == []
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(path: Path) -> set[str]:
+    """The modules of ours that one imports; a package that names one of its modules is no import
+    of the package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("specllama"):
+            inner = {f"{node.module}.{a.name}" for a in node.names}
+            modules = {m for m in inner if (PACKAGE.parent / f"{m.replace('.', '/')}.py").is_file()}
+            found |= modules or {node.module}
+    return found
+
+
 def test_the_page_names_every_module() -> None:
     """In its map: a package's own lines, or the line of those below all."""
     text = PAGE.read_text(encoding="utf-8")

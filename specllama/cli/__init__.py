@@ -1,4 +1,4 @@
-"""The front door: one small module per command, rendering, errors → exit codes."""
+"""The commands: one small module per command, rendering, errors → exit codes."""
 
 from __future__ import annotations
 

@@ -139,12 +139,6 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return args[:at], tuple(args[at + 1 :])
 
 
-def no_passthrough(theirs: Sequence[str], command: str) -> None:
-    """For commands that start no server of the user's."""
-    if theirs:
-        raise UsageError(f"{command} takes no arguments after --")
-
-
 def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
     if isinstance(e, SpecllamaError):
         return _print_error(e.message, e.hint, e.exit_code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.render import mib
+from specllama.cli.units import mib
 
 if TYPE_CHECKING:
     from rich.table import Table

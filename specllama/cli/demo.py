@@ -22,7 +22,7 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Serve the packaged tiny model and its draft, send a completion, say what happened, stop."""
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import (
         Printer,
         ServeReport,

@@ -28,7 +28,7 @@ def doctor(
     Starts each engine for a moment, with the packaged tiny pair. What it prints can be pasted
     into an issue: no keys, no names of users or machines. Exit code 1 when serve cannot work.
     """
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer, ServeReport
     from specllama.doctor.examine import examine
 
@@ -62,7 +62,7 @@ def lines(r: Report) -> Iterator[tuple[str, str | None]]:
 
 
 def found_lines(r: Report) -> Iterator[str]:
-    from specllama.cli.render import mib
+    from specllama.cli.units import mib
 
     ours = ("specllama", "python")
     yield f"versions {', '.join(f'{name} {r.versions[name]}' for name in ours)}"
@@ -99,7 +99,7 @@ def _engine(e: EngineFound, broken: bool) -> Iterator[str]:
 
 
 def _folder(f: Folder) -> str:
-    from specllama.cli.render import mib
+    from specllama.cli.units import mib
 
     counts = ((n, what if n > 1 else what.removesuffix("s")) for what, n in f.holds.items())
     holds = [f"{n} {what}" for n, what in counts if n]

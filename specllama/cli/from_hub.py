@@ -43,7 +43,7 @@ def resolved(
 
 
 def _lines(found: OnHub | Here, repo: str, download: bool) -> Iterator[str]:
-    from specllama.cli.render import mib
+    from specllama.cli.units import mib
     from specllama.planning.from_hub import OnHub
 
     if not isinstance(found, OnHub):

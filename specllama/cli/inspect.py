@@ -28,7 +28,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a GGUF file is, whether it can be served, and what can draft for it."""
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.drafts.checkpoints import checkpoint
     from specllama.drafts.hub import open_model
@@ -80,7 +80,7 @@ def _show_checkpoint(printer: Printer, c: Checkpoint, as_json: bool) -> None:
 
 def lines(m: ModelInfo) -> Iterator[str]:
     """One screen about the file."""
-    from specllama.cli.render import count, mib
+    from specllama.cli.units import count, mib
     from specllama.gguf.oddities import oddities
 
     parts = f" in {len(m.shards)} parts" if len(m.shards) > 1 else ""

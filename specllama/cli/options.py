@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -114,3 +115,9 @@ ApiKey = Annotated[
         help="Key of the server. Better in the variable: arguments show in `ps`.",
     ),
 ]
+
+
+def no_passthrough(theirs: Sequence[str], command: str) -> None:
+    """For commands that start no server of the user's."""
+    if theirs:
+        raise UsageError(f"{command} takes no arguments after --")

@@ -59,7 +59,7 @@ def pick_draft(
 
     Exit code 0 when something fits, 1 when nothing does.
     """
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.drafts import hub as remote
     from specllama.drafts.discover import discover
@@ -156,7 +156,7 @@ def _print(
 
 
 def _row(target: ModelInfo, c: Candidate, room: Room | None) -> tuple[str, ...]:
-    from specllama.cli.render import mib
+    from specllama.cli.units import mib
 
     p = c.prediction
     size = mib(c.draft.file_bytes) if c.draft else "in the model"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from specllama.cli.compared import UNMEASURED, Other, others
 from specllama.cli.compared import data as other_data
 from specllama.cli.probe_plots import ngram_table, speed_plot, verify_line
-from specllama.cli.render import mib
 from specllama.cli.tuning_lines import (
     arm_data,
     dropped_lines,
@@ -18,6 +17,7 @@ from specllama.cli.tuning_lines import (
     interval,
     tuned_data,
 )
+from specllama.cli.units import mib
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -35,7 +35,7 @@ def _listed(ctx: typer.Context) -> None:
 
 def listed(ctx: typer.Context, as_json: _Json = False) -> None:
     """List the profiles that --workload takes, your own too."""
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
     from specllama.workloads import file_of, load, names, own_dir
@@ -78,7 +78,7 @@ def show(
     as_json: _Json = False,
 ) -> None:
     """Show one profile: its settings, its prompts, and the file to copy."""
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.prompts import as_record
     from specllama.workloads import file_of, load, own_dir
@@ -122,7 +122,7 @@ def new(
     as_json: _Json = False,
 ) -> None:
     """Make a workload of your own prompts: two files to edit, in your config folder."""
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.own_profiles import make
 

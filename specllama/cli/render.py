@@ -8,8 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from specllama.cli.budget_lines import data as budget_data
+from specllama.cli.budget_lines import summary
 from specllama.cli.repeating import repeating
 from specllama.cli.shown import shown
+from specllama.cli.units import count, mib
 from specllama.storage import strict_json
 
 if TYPE_CHECKING:  # render is imported by commands that start no server
@@ -207,8 +210,6 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     if (more := len(rejected) - _SHOWN_REJECTED) > 0:
         yield f"         and {more} more; see `specllama pick-draft {t.path} --all`"
     if plan.budget is not None:
-        from specllama.cli.budget_lines import summary
-
         yield from summary(plan.budget)
     for warning in plan.notes:
         yield f"note     {warning}"
@@ -300,7 +301,6 @@ def ready_data(ready: Ready) -> dict[str, Any]:
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """The JSON object of a decision. Holds no secrets."""
-    from specllama.cli.budget_lines import data
 
     spec = plan.settings.speculation
     return {
@@ -320,7 +320,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             {"what": r.what, "rule": r.rule, "detail": r.detail} for r in plan.choice.rejected
         ],
         "warnings": list(plan.notes),
-        "memory": data(plan.budget) if plan.budget is not None else None,
+        "memory": budget_data(plan.budget) if plan.budget is not None else None,
         "changed_by_you": list(plan.command.changes),
         "environment": [
             {"set_by": g.source, "words": list(g.words)} for g in plan.user.from_outside
@@ -328,13 +328,3 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "dropped_environment": list(plan.command.dropped),
         "command": list(plan.command.argv),
     }
-
-
-def count(n: int) -> str:
-    """A parameter count as people say it: 3.8 M, 7.2 B."""
-    return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.1f} M"
-
-
-def mib(size: int) -> str:
-    """Bytes in binary units."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

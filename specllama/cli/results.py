@@ -37,7 +37,7 @@ def results(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what was measured before, which serve starts from; --clear forgets it."""
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.tuning.results import all_results
     from specllama.tuning.results import clear as forget

@@ -46,7 +46,7 @@ def watch(
     """Show what speculation does for the requests of a running server, as its counters say."""
     from contextlib import closing
 
-    from specllama.cli.app import no_passthrough
+    from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.cli.streams import may_be_lost
     from specllama.stop import INTERRUPT, stop_on_signals
