@@ -10,18 +10,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from specllama.engine.client import Client, parse_prompt_speed
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import Plan, free_port
 from specllama.planning.prepare import prepare
 from specllama.planning.wish import Wish
 from specllama.serving import serve as serving
-from specllama.serving.adapt import Adaptive, behind_relay
+from specllama.serving.adapt import Adaptive, behind_relay, reread_s
 from specllama.serving.real_requests import Measured
 from specllama.serving.scope import Scope, devices, engine_of
 from specllama.serving.serve import Ready, serve
@@ -185,6 +186,34 @@ def test_where_nothing_is_counted_it_says_so_and_serves_on(tmp_path: Path) -> No
     with Serve(tmp_path, TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", fake.path) as s:
         s.wait_for(lambda: "--adaptive has nothing to go by: " in s.err, "the line")
         assert httpx.get(f"{s.url}/health").status_code == 200
+
+
+class Slots:
+    """What a server says of its slots and of reading prompts."""
+
+    def __init__(self, slots: list[dict[str, Any]] | None, metrics: str) -> None:
+        self.slots = lambda: slots
+        self.prompt_speed = lambda: parse_prompt_speed(metrics)
+
+
+METRICS = "llamacpp:prompt_tokens_total 500\nllamacpp:prompt_seconds_total 10\n"
+
+
+@pytest.mark.parametrize(
+    ("slots", "metrics", "seconds"),
+    [
+        ([{"n_prompt_tokens": 100}, {"n_prompt_tokens": 50}, {"id": 2}], METRICS, 3.0),
+        ([{"n_prompt_tokens": 100}], METRICS.replace("500", "0"), 0.0),  # nothing was read yet
+        ([{"n_prompt_tokens": 100}], "other 1\n", 0.0),
+        (None, METRICS, 0.0),
+    ],
+)
+def test_what_the_prompts_in_the_slots_cost(
+    slots: list[dict[str, Any]] | None, metrics: str, seconds: float
+) -> None:
+    client = cast(Client, Slots(slots, metrics))
+    assert reread_s(client, sleeps=False) == pytest.approx(seconds)
+    assert reread_s(client, sleeps=True) == 0
 
 
 def result(spec: Speculation | None, speedup: float, **more: Any) -> Result:
