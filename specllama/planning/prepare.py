@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specllama import workloads
 from specllama.drafts import checkpoints
-from specllama.drafts.compat import METHOD_OF_KIND
+from specllama.drafts.compat import METHOD_OF_KIND, longest_draft
 from specllama.drafts.discover import Found
 from specllama.drafts.ollama import called
 from specllama.engine.capabilities import SPEC_TYPE_SINCE, Answer, Capabilities, probe
@@ -77,6 +77,7 @@ def prepare(
     memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
     notes = doubtful + tuple(_unused_notes(wish, choice))
     notes += tuple(_newer_notes(choice, engine, draft, methods))
+    notes += tuple(_length_notes(target, wish, choice))
     notes += tuple(_address_notes(settings, user))
     notes += tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
@@ -188,6 +189,20 @@ def _unused_notes(wish: Wish, choice: Choice) -> Iterator[str]:
     if names:
         what = f"{','.join(spec.methods)} drafts by its own sizes" if spec else "nothing drafts"
         yield f"{', '.join(names)}: no effect, {what}"
+
+
+def _length_notes(target: ModelInfo, wish: Wish, choice: Choice) -> Iterator[str]:
+    """A draft length beyond what the file was trained for: llama.cpp cuts it."""
+    spec = choice.speculation
+    drafter = choice.draft or target
+    for method in spec.methods if spec is not None else ():
+        limit = longest_draft(method, drafter)
+        if limit is not None and wish.n_max is not None and wish.n_max > limit:
+            trained = "as many heads" if method == "draft-mtp" else "that block"
+            yield (
+                f"K={wish.n_max} was asked for: {drafter.title} drafts {limit} at most, it was "
+                f"trained with {trained}"
+            )
 
 
 def _address_notes(settings: Settings, user: LaunchOptions) -> Iterator[str]:
