@@ -115,6 +115,11 @@ def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
     assert found["eagle3.gguf"] == "draft-eagle3"
 
 
+def test_inspect_does_not_say_that_a_wrong_head_drafts(tmp_path: Path) -> None:
+    wrong = of_tokens(*range(31), 4096)(tmp_path / "wrong.gguf")
+    assert "it drafts for a model" not in specllama("inspect", wrong).stdout
+
+
 def test_it_drafts(engine: str, tmp_path: Path) -> None:
     args = (TARGET, "--draft", HEAD, "--workload", "code", "--llama-server", engine)
     with Serve(tmp_path, *args) as s:

@@ -19,7 +19,12 @@ from specllama.drafts.discover import TOO_LARGE, Found, Rejected
 from specllama.drafts.families import Suggestion, family_of
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import Header, ModelInfo, model_info
-from specllama.gguf.files import is_later_shard, read_headers, shard_names, shards
+from specllama.gguf.files import (
+    inspect_with_headers,
+    is_later_shard,
+    read_headers,
+    shard_names,
+)
 from specllama.gguf.header import parse_header
 
 _BLOCK = 2**20
@@ -92,8 +97,7 @@ def open_model(text: str) -> tuple[ModelInfo, list[Header]]:
     remote = _REMOTE.fullmatch(text)
     if remote and not os.path.exists(text):
         return read_remote(remote[1], remote[2])
-    headers = read_headers(Path(text))
-    return model_info(headers, shards(Path(text))), headers
+    return inspect_with_headers(Path(text))
 
 
 def read_remote(repo: str, file: str) -> tuple[ModelInfo, list[Header]]:

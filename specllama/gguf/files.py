@@ -22,12 +22,19 @@ def inspect(path: Path) -> ModelInfo:
 
     Raises GgufError when it is not a readable GGUF, is truncated, or parts are missing.
     """
+    return inspect_with_headers(path)[0]
+
+
+def inspect_with_headers(path: Path) -> tuple[ModelInfo, list[Header]]:
+    """As `inspect`, with the headers of all parts of the model."""
     headers, parts = read_headers(path), shards(path)
     info = model_info(headers, parts)
     if info.vocabulary is None:
-        return info
+        return info, headers
     fault = d2t_fault(headers, [FileSource(p) for p in parts], info.vocabulary.n_tokens)
-    return info if fault is None else replace(info, faults=(fault, *info.faults))
+    if fault is not None:
+        info = replace(info, faults=(fault, *info.faults))
+    return info, headers
 
 
 def read_headers(path: Path) -> list[Header]:
