@@ -165,8 +165,8 @@ def test_what_does_not_start_gives_way_to_what_served(
         serving._launched(off, None, tmp_path, report)
 
 
-def test_clients_reach_the_relay_and_all_ends_together(tmp_path: Path, native: Path) -> None:
-    args = (TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", native)
+def test_clients_reach_the_relay_and_all_ends_together(tmp_path: Path, engine: str) -> None:
+    args = (TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", engine)
     with Serve(tmp_path, *args) as s:
         assert s.info["speculation"] == "on"
         command = s.info["command"]

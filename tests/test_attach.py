@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing, suppress
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.errors import UsageError
+from specllama.planning.plan import free_port
 from specllama.tuning.errors import TuningError
 from specllama.watching import served_models, streamed
 from specllama.watching.address import on_this_machine
@@ -345,6 +351,61 @@ def test_a_running_llama_server(tmp_path: Path, engine: str) -> None:
     assert 0 < data["alpha"] < 1
     assert 1 < data["tau"] < 5
     assert data["acceptance_by_position"][0] >= data["acceptance_by_position"][-1]
+
+
+@contextmanager
+def router(binary: Path, folder: Path) -> Iterator[str]:
+    """llama.cpp's own router over the models of a folder; its URL."""
+    port = free_port("127.0.0.1", 0)
+    argv: list[str | Path] = [
+        binary,
+        "--models-dir",
+        folder,
+        "--port",
+        str(port),
+        "-t",
+        "1",
+        "-c",
+        "1024",
+    ]
+    with (folder / "log").open("w") as log:
+        popen = subprocess.Popen([*argv, "--metrics"], stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        yield url
+    finally:
+        popen.terminate()
+        popen.wait(20)
+
+
+def _until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while True:
+        with suppress(httpx.HTTPError):
+            if true():
+                return
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_real_router_loads_nothing_for_a_probe(tmp_path: Path, native: Path) -> None:
+    for name in ("draft", "target"):
+        shutil.copy(MODELS / f"{name}.gguf", tmp_path)
+
+    def loaded(url: str) -> list[str]:
+        models = httpx.get(f"{url}/v1/models").json()["data"]
+        return [m["id"] for m in models if m["status"]["value"] == "loaded"]
+
+    with router(native, tmp_path) as url:
+        refused = specllama("probe", "--url", url)
+        assert "has no model loaded (it lists draft, target)" in refused.stderr
+        assert loaded(url) == []
+        httpx.post(f"{url}/models/load", json={"model": "target"})
+        _until(lambda: loaded(url) == ["target"])
+        data = json.loads(specllama("probe", "--url", url, "--budget", "1", "--json").stdout)
+        assert (data["engine"], data["model"]) == ("llama.cpp", "target")
+        assert loaded(url) == ["target"]
 
 
 def test_a_key_is_asked_for_and_used() -> None:
