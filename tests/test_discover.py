@@ -88,18 +88,19 @@ def test_what_is_skipped_near_the_target_is_said(
     here = tmp_path / "x" / "y" / "m"
     put(here / "a" / "b" / "c" / "d")
     target = Path(shutil.copy(MODELS / "target.gguf", here))
-    (deep,) = discover(inspect(target), everywhere=False).rejected
-    assert (deep.what, deep.rule) == (str(here), "limit")
-    assert "1 folders lie deeper than 3 levels" in deep.detail
-    assert "--dir" in deep.detail
+    result = discover(inspect(target), everywhere=False)
+    assert result.skipped == (f"{here}: folders deeper than 3 levels are not searched (1)",)
+    assert result.rejected == ()
     monkeypatch.setattr("specllama.drafts.neighbours._MOST_FOLDERS", 20)
     for i in range(30):
         put(here / f"n{i:02}")
     result = discover(inspect(target), everywhere=False)
     assert 10 < len(result.models) < 20
-    assert all("only 20 folders" in r.detail for r in result.rejected)
-    assert {r.rule for r in result.rejected} == {"limit"}
-    assert here in [Path(r.what) for r in result.rejected]
+    assert f"{here}: only 20 folders and 300 files are looked at" in result.skipped
+    (tmp_path / "tmp").mkdir()
+    own = {"TMPDIR": str(tmp_path / "tmp")}
+    done = specllama("pick-draft", target, "--llama-server", "embedded", **own)
+    assert f"skipped  {here}: folders deeper than 3" in done.stdout
 
 
 @pytest.mark.usefixtures("not_temporary")

@@ -107,11 +107,13 @@ def pick_draft(
         here, there = str(remote.download(there)), None
     if as_json:
         data = _data(info, picked, space, workload, here)
-        printer.json({**data, "warnings": list(doubtful)})
+        printer.json({**data, "warnings": list(doubtful), "skipped": list(found.skipped)})
     else:
         for line in doubtful:
             printer.say(f"note     {line}")
         _print(printer, info, picked, space, show_all)
+        for line in found.skipped:
+            printer.say(f"skipped  {line}; --dir searches a folder to the end")
         for line in _last_lines(info, picked, workload, here, there, context):
             printer.say(line)
     if not picked.candidates:

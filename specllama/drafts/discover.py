@@ -39,6 +39,7 @@ class Found:
     rejected: tuple[Rejected, ...] = ()
     outside: frozenset[Path] = frozenset()  # links that lead out of the folder searched
     near: frozenset[Path] = frozenset()  # in the target's folder, or in one the user named
+    skipped: tuple[str, ...] = ()  # folders near the target that were not searched to the end
 
     def and_also(self, other: Found) -> Found:
         """Both together; what was found here first wins a tie."""
@@ -47,6 +48,7 @@ class Found:
             self.rejected + other.rejected,
             self.outside | other.outside,
             self.near | other.near,
+            self.skipped + other.skipped,
         )
 
 
@@ -95,11 +97,9 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
     own = [] if _on_hub(target) else [around.here]
     for c in checkpoints.among(dict.fromkeys([*own, *folders])):
         rejected.append(Rejected(c.folder.name, "not a GGUF file", f"{c.what}. {c.advice}"))
-    for folder, why in around.skipped.items():
-        detail = f"not all below it is searched for drafts: {why}; name it in model_dirs or --dir"
-        rejected.append(Rejected(str(folder), "limit", detail))
     models.sort(key=lambda m: m.file_bytes)  # of equals, the nearest comes first
-    return Found(tuple(models), tuple(rejected), frozenset(outside), frozenset(near))
+    skipped = tuple(f"{folder}: {why}" for folder, why in around.skipped.items())
+    return Found(tuple(models), tuple(rejected), frozenset(outside), frozenset(near), skipped)
 
 
 def _on_hub(target: ModelInfo) -> bool:

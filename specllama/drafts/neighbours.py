@@ -46,7 +46,8 @@ class Neighbours:
                     yield path
             level = deeper
         if level:
-            said = f"{len(level)} folders lie deeper than {_DEPTHS[levels_up]} levels"
+            deepest = _DEPTHS[levels_up]
+            said = f"folders deeper than {deepest} levels are not searched ({len(level)})"
             self.skipped[root] = said
 
     def _enters(self, folder: Path, is_root: bool) -> bool:
