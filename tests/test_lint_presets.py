@@ -187,6 +187,18 @@ def own(words: list[str]) -> list[str]:
     ]
 
 
+def test_a_model_is_not_lost_for_another() -> None:
+    text = "[ a ]\nmodel = /x\n[b] ; x\nhost = x\n[ a ]\nc = 1\n"
+    done = fixed(text, PRESET, HERE)
+    assert done == "[b] ; x\nhost = x\n[a]\nc = 1\nmodel = /x\n"
+    assert fixed(done, PRESET, HERE) == done
+
+
+def test_sections_that_agree_are_joined_with_the_files_own_line_ends() -> None:
+    text = "[a]\r\nmodel = /x\r\nc = 3\r\nmetrics = on\r\n[a]\r\nc = 3\r\n"
+    assert fixed(text, PRESET, HERE) == "[a]\r\nc = 3\r\nmodel = /x\r\nmetrics = on\r\n"
+
+
 def test_a_preset_is_told_by_its_text() -> None:
     assert kind_of("stdin", "[*]\nmetrics = true\n") == PRESET
     assert kind_of("stdin", "[Service]\nExecStart=x\n") == UNIT

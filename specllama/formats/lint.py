@@ -71,7 +71,9 @@ def fixed(text: str, kind: str, here: Here) -> str:
         changed = text
         for _, command, finding in chosen:
             changed = edited(changed, command, finding.edits)
-        if _count(changed, kind, here) == len(found):
+        names = _names(changed, kind, here)
+        same = sorted(names) == sorted(f.command.where for f in found)
+        if same if len(chosen) > 1 else len(names) == len(found):
             text = changed
             hopeless.clear()  # what could not be done may be possible now
         elif len(chosen) > 1:
@@ -111,12 +113,13 @@ def _extent(command: Command, finding: Finding) -> tuple[int, int]:
     return max(end for _, end in places), min(start for start, _ in places)
 
 
-def _count(text: str, kind: str, here: Here) -> int:
-    """How many servers a text starts; -1 when it cannot be read."""
+def _names(text: str, kind: str, here: Here) -> list[str]:
+    """The servers that a text starts, by what each is called; none when it cannot be read."""
     try:
-        return len({c.place for c in commands.read(text, kind, here.files) or commands.bare(text)})
+        found = commands.read(text, kind, here.files) or commands.bare(text)
     except UsageError:
-        return -1
+        return []
+    return [name for _, name in {c.place for c in found}]
 
 
 def _findings(text: str, command: Command, here: Here) -> Iterator[Finding]:

@@ -70,17 +70,17 @@ def _header(text: str, section: Section, every: tuple[Section, ...]) -> Iterator
             section.options[0].key,
             "keys before any [section] become a model of the name default, and hold for no other",
             "put them under [*]: what is there holds for every model",
-            (Rewrite(first, first, "[*]\n"),) if free else (),
+            (Rewrite(first, first, f"[*]{_newline(text)}"),) if free else (),
         )
     elif name != blank:
-        at, close = section.start + 1, text.index("]", section.start)
+        begins = [s.start + 1 for s in (*section.earlier, section)]
         yield Finding(
             "blank-in-name",
             WORSE,
             f"[{name}]",
             f"blanks before the bracket belong to the model's id: it is {name!r}",
             f"[{blank}]",
-            (Rewrite(at, close, blank),),
+            tuple(Rewrite(at, text.index("]", at), blank) for at in begins),
         )
     if section.earlier:
         yield _repeated(text, section)
@@ -103,11 +103,15 @@ def _names_a_model(section: Section) -> bool:
 def _repeated(text: str, section: Section) -> Finding:
     """All of it goes under the last header, where the two do not contradict each other."""
     lost = [line for s in section.earlier for line in s.lines]
-    keys = [line.key for line in (*lost, *section.lines)]
-    both = sorted({k for k in keys if keys.count(k) > 1})
+    values: dict[str, set[str]] = {}
+    for line in (*lost, *section.lines):
+        values.setdefault(line.key, set()).add(line.value)
+    both = sorted(k for k, said in values.items() if len(said) > 1)
+    there = {line.key for line in section.lines}
+    moved = {line.key: line for line in lost if line.key not in there}.values()
     edits = [Rewrite(s.start, s.end, "") for s in section.earlier]
     end = section.lines[-1].end
-    new = "".join(f"\n{text[line.start : line.end]}" for line in lost)
+    new = "".join(f"{_newline(text)}{text[line.start : line.end]}" for line in moved)
     return Finding(
         "repeated-section",
         NOTHING,
@@ -119,6 +123,10 @@ def _repeated(text: str, section: Section) -> Finding:
         else "one section with all the keys",
         () if both else (*edits, Rewrite(end, end, new)),
     )
+
+
+def _newline(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _refused(text: str, line: Line) -> Finding:
