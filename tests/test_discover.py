@@ -98,8 +98,8 @@ def test_what_is_skipped_near_the_target_is_said(
     assert 10 < len(result.models) < 20
     assert f"{here}: only 20 folders and 300 files are looked at" in result.skipped
     (tmp_path / "tmp").mkdir()
-    own = {"TMPDIR": str(tmp_path / "tmp")}
-    done = specllama("pick-draft", target, "--llama-server", "embedded", **own)
+    argv = ("pick-draft", target, "--llama-server", "embedded")
+    done = specllama(*argv, TMPDIR=str(tmp_path / "tmp"))
     assert f"skipped  {here}: folders deeper than 3" in done.stdout
 
 
