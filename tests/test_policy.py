@@ -143,7 +143,8 @@ def test_a_very_low_acceptance_decides_where_no_speed_is_known() -> None:
     switch = policy().decide(unknown, 600, hardly_accepted=True)
     assert switch is not None
     assert switch.to is None
-    assert policy().decide(FASTER, 600, hardly_accepted=True) is None  # speed is known
+    for known in (FASTER, picture(1.06, None)):  # sure, and not yet
+        assert policy().decide(known, 600, hardly_accepted=True) is None
 
 
 def test_a_shorter_draft_goes_back_to_the_longer_one_when_its_pause_is_over() -> None:

@@ -41,6 +41,7 @@ def seen(
         (seen(0.35), VERY_LOW),
         (seen(0.45), LOW),
         (seen(0.55), "accepted"),
+        (seen(0.35, 1.06), UNKNOWN),  # a speed is known, how sure not yet: α decides nothing
         (Picture(Counts(drafted=10, accepted=1), 0.5, 0.99), UNKNOWN),
     ],
 )

@@ -93,7 +93,7 @@ class Policy:
             return self._again(p, now)
         if _pays(p):
             self._losses.pop(label(self.running), None)
-        if p.surely_slower or (hardly_accepted and p.enough and p.slower is None):
+        if p.surely_slower or (hardly_accepted and p.enough and p.speedup is None):
             return self._away(p, now)
         if (shorter := self._shorter(p, p.better, now)) is not None:
             return shorter
@@ -119,7 +119,7 @@ class Policy:
         if (shorter := self._shorter(p, pays, now)) is not None:
             return shorter
         said = f"{figures(p)}, {p.slower or 0:.0%} chance that it is slower than plain decoding"
-        if p.slower is None:
+        if p.speedup is None:
             said = f"{figures(p)}: so few accepted, speculation hardly pays"
         other = self._best(now, BETTER)
         if other is None:

@@ -43,8 +43,10 @@ def verdict(p: Picture, limits: Thresholds, before: Verdict | None = None) -> Ve
     before = before or Verdict()
     if not p.enough or p.counts.alpha is None:
         return Verdict()
-    if p.slower is None or p.speedup is None:
+    if p.speedup is None:
         return Verdict(_by_acceptance(p.counts.alpha, limits, before.kind))
+    if p.slower is None:  # a few answers: nobody knows yet
+        return Verdict()
     return Verdict(_by_speed(p.speedup, p.slower, before.kind), _better(p, before.better))
 
 
