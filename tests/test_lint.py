@@ -813,4 +813,4 @@ def test_what_could_not_be_followed_is_said(
     file = tmp_path / "run.sh"
     file.write_text('ARGS="$(cat args)"\nARGS="$ARGS -md b"\nllama-server -m "$M" $ARGS\n')
     assert run(["lint", str(file)]) == 0
-    assert "not looked at: $ARGS, which nothing here says" in capsys.readouterr().out
+    assert "unknown here, so not looked at: $ARGS" in capsys.readouterr().out

@@ -205,9 +205,7 @@ def _say(printer: Any, name: str, found: tuple[Linted, ...]) -> None:
         c = linted.command
         where = f"{name}:{c.line}: " if name else ""
         if linted.unseen:
-            printer.say(
-                f"{where}not looked at: {', '.join(linted.unseen)}, which nothing here says"
-            )
+            printer.say(f"{where}unknown here, so not looked at: {', '.join(linted.unseen)}")
         if not linted.findings:
             continue
         printer.say(f"{where}{c.program}{f' ({c.where})' if c.where else ''}", "bold")
