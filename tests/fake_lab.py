@@ -22,7 +22,7 @@ from specllama.engine.client import Client, Completion, Ids, Metrics, Prompt, Ti
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
 from specllama.tuning import measure, ngrams, plain, run, search
-from specllama.tuning.arms import Served, Tuned
+from specllama.tuning.arms import Prediction, Served, Tuned
 from specllama.tuning.ngram_text import Text
 from specllama.tuning.run import Task
 from specllama.tuning.search import Earlier
@@ -375,9 +375,13 @@ def clocked(lab: FakeLab) -> Iterator[None]:
 
 
 def tuned(
-    script: Script, task: Task, seed: int = 1, earlier: Earlier | None = None
+    script: Script,
+    task: Task,
+    seed: int = 1,
+    earlier: Earlier | None = None,
+    prior: Prediction | None = None,
 ) -> tuple[Tuned, FakeLab]:
     """A search on a scripted machine."""
     lab = FakeLab(script, seed)
     with clocked(lab):
-        return search.tune(lab, task, Silent(), earlier), lab
+        return search.tune(lab, task, Silent(), earlier, prior), lab

@@ -78,6 +78,10 @@ def test_a_few_samples_have_no_chance() -> None:
     assert picture(traffic(60, (10, 2)), few.ratios, TIMES).slower is None
 
 
+def test_plain_decoding_has_no_speed_up() -> None:
+    assert speedup(Counts(drafted=0, accepted=0, steps=0, tokens=260, seconds=150.0), TIMES) is None
+
+
 def test_nothing_seen_is_an_empty_picture() -> None:
     found = picture(NOTHING, Samples(None).ratios, None, 3)
     assert (found.speedup, found.slower, found.better, found.best) == (None, None, None, None)

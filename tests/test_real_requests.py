@@ -170,6 +170,34 @@ def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
     assert prediction(plan, Scope(named=True)) == (None, ())  # it is the user's to say
 
 
+def test_a_search_after_slow_real_requests_says_so(native: Path) -> None:
+    plan = plan_of(native)
+    keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
+    found, (line,) = prediction(plan, Scope())
+    assert found is None
+    assert line.endswith("slower than plain decoding, so all else is looked at")
+
+
+def test_a_start_that_measures_begins_with_what_real_requests_showed(
+    tmp_path: Path, native: Path
+) -> None:
+    """They were faster with it, they say; measured, the tiny pair never is: all else is tried."""
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("target.gguf", "draft.gguf"):
+        (models / name).write_bytes((MODELS / name).read_bytes())
+    target = models / "target.gguf"
+    theirs = ("-t", "1", "-c", "1024")
+    settings = Settings(target, "127.0.0.1", 0)
+    plan = prepare(settings, Wish("code"), theirs, str(native), check_port=False)
+    assert plan.settings.speculation is not None
+    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    args = (target, "-w", "code", "--llama-server", native, "--tune", "auto", "--budget", "20")
+    with Serve(tmp_path, *args) as s:
+        assert "tuning   real requests come first: α=0.8" in s.err
+        assert s.info["tuning"]["arms"] or s.info["tuning"]["dropped"]
+
+
 def test_a_little_traffic_decides_nothing(native: Path) -> None:
     plan = plan_of(native)
     keep(plan, seen(200, 5, 1, 0, 0), -0.5)

@@ -204,6 +204,27 @@ def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, trace
     assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)
 
 
+# ---- what real requests predict ---------------------------------------------------
+
+
+def test_what_real_requests_predict_is_confirmed_first_in_one_load() -> None:
+    prior = Prediction(replace(DRAFT, n_max=3), ratios(*[0.4] * 8), "real requests", own=0.0)
+    found, lab = tuned(Script(flat), task(DRAFT, MTP), prior=prior)
+    assert (best_k(found), found.loads, found.state) == (3, 1, DECIDED)
+    assert [s.n_max for s in lab.launches if s] == [3]
+
+
+def test_where_it_is_refuted_everything_else_is_looked_at() -> None:
+    """What was seen on another machine, say: here a draft loses, and copies win."""
+    prior = Prediction(replace(DRAFT, n_max=3), Ratios(), "real requests", own=0.0)
+    script = copier(accept=lambda r: 0.05)
+    found, lab = tuned(script, copying(budget=400.0), prior=prior)
+    assert lab.launches[:2] == [prior.speculation, None]
+    assert found.best is not None
+    assert found.best.speculation.methods == ("ngram-simple",)
+    assert found.loads <= 5
+
+
 # ---- off, and without launches ---------------------------------------------------
 
 

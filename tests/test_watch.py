@@ -336,6 +336,16 @@ def test_the_screen_fits(width: int) -> None:
         assert said in text
 
 
+def test_long_copies_do_not_fill_the_screen() -> None:
+    view = a_view()
+    deep = replace(view.since.counts, by_position=tuple(100.0 - i for i in range(48)))
+    view = replace(view, since=replace(view.since, counts=deep))
+    bars = [line for line in drawn(view, 40).splitlines() if "█" in line and "0." in line]
+    assert [line.split()[0] for line in bars] == ["6", "12", "18", "24", "30", "36", "42", "48"]
+    position = next(line for line in lines(view) if line.startswith("position"))
+    assert position.endswith("a_8 0.93, … a_48 0.53")
+
+
 def test_the_screen_of_a_lost_server_and_of_names_that_move_the_cursor() -> None:
     text = drawn(a_view().__class__("http://h", LOST, "it does not answer\x1b[2J"), 40)
     assert "LOST: it does not answer" in text

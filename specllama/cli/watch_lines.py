@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specllama.watching.watch import View
 
+POSITIONS = 8  # that are shown one by one
+
 
 def lines(v: View) -> Iterator[str]:
     """One look, for people."""
@@ -22,7 +24,9 @@ def lines(v: View) -> Iterator[str]:
         yield f"setting  {v.setting}, workload {v.tuned.workload if v.tuned else ''}"
     yield from (f"{name:<8} {value}" for name, value, _ in figures(v))
     if v.acceptance:
-        shares = ", ".join(f"a_{i} {a:.2f}" for i, a in enumerate(v.acceptance, start=1))
+        first, more = v.acceptance[:POSITIONS], len(v.acceptance) > POSITIONS
+        shares = ", ".join(f"a_{i} {a:.2f}" for i, a in enumerate(first, start=1))
+        shares += f", … a_{len(v.acceptance)} {v.acceptance[-1]:.2f}" if more else ""
         yield f"position {shares}"
     yield from (f"note     {m}" for m in v.missing)
     if said := conclusion(v):

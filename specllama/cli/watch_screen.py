@@ -105,12 +105,16 @@ def _positions(v: View, width: int, unicode: bool) -> RenderableType | None:
     """A bar for each depth in the draft."""
     from rich.table import Table
 
+    from specllama.cli.watch_lines import POSITIONS
+
     if not v.acceptance:
         return None
     room = min(_MOST_BAR, (width // 2 if width >= _TWO_COLUMNS else width) - 14)
     out = Table.grid(padding=(0, 1))
     out.add_row("", _text("accepted by position", "dim"), "")
-    for i, a in enumerate(v.acceptance, start=1):
+    # long copies: every so many positions
+    every = -(-len(v.acceptance) // POSITIONS)
+    for i, a in list(enumerate(v.acceptance, start=1))[every - 1 :: every]:
         out.add_row(str(i), _text(bar(a, room, unicode), _colour(a, v)), f"{a:.2f}")
     return out
 

@@ -33,8 +33,13 @@ class Shown:
     wanted: Speculation | None
 
     @property
+    def said(self) -> str:
+        return f"real requests come first: {sentence(self.picture, Verdict(), adaptive=True)}"
+
+    @property
     def line(self) -> str:
-        said = f"real requests come first: {sentence(self.picture, Verdict(), adaptive=True)}"
+        """What was seen, and what follows."""
+        said = self.said
         if self.wanted is None:
             sure = ">99%" if (p := self.picture.slower or 0.0) > 0.99 else f"{p:.0%}"
             return f"{said}; off: {sure} chance that it is slower than plain decoding"
@@ -84,8 +89,10 @@ def prediction(plan: Plan, scope: Scope) -> tuple[Prediction | None, tuple[str, 
         way = way_of(plan, kept.last.speculation, possible, scope)
         here = (kept.about.engine, kept.about.devices) == (engine_of(plan), tuple(devices(plan)))
         shown = _shown(kept, scope, kept.times if here else None)
-        if way is None or shown is None or shown.wanted is None:
+        if way is None or shown is None:
             continue
+        if shown.wanted is None:
+            return None, (f"{shown.said}: slower than plain decoding, so all else is looked at",)
         known = _moved(shown) if here else Ratios()
         own = way.cost / (1 + way.cost)
         source = f"real requests, {shown.picture.counts.drafted or 0:,.0f} drafted tokens"

@@ -20,7 +20,7 @@ from specllama.watching.follow import Follower
 from specllama.watching.reader import Reader
 from specllama.watching.request_log import RequestLog, size
 from specllama.watching.running import Running
-from specllama.watching.verdict import Thresholds, sentence
+from specllama.watching.verdict import COPIES, Thresholds, sentence
 
 _IDLE_LOOKS = 2  # in a row, before a request of ours is sent
 _SMALL_CACHE = 512  # tokens of a conversation that may be evaluated again
@@ -62,7 +62,9 @@ class Following:
         reader = Reader(
             settings.url, first(settings.api_key) if settings.api_key else None, own=True
         )
-        limits = Thresholds(plan.workload.warn_under, plan.workload.off_under)
+        copies = spec is not None and spec.uses_ngram
+        of_drafts = Thresholds(plan.workload.warn_under, plan.workload.off_under)
+        limits = COPIES if copies else of_drafts
         begin = size(up.server.log)
         requests = RequestLog(up.server.log, begin)
         self.follower = Follower(reader, spec, times, about, limits, requests)

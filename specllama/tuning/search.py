@@ -83,7 +83,8 @@ def tune(
             _confirm_best(run, known)
             if run.cut or any(wins(a) for a in run.arms):
                 return _answered(run)
-            run.predictions.clear()  # it has been: what else there is
+            run.predictions.clear()  # refuted: what else there is, for a load more
+            run.task = replace(task, loads=task.loads + 1)
         # with several slots the plain server's speed is not seen on another
         if known.predictions and task.slots == 1:
             run.predictions += known.predictions

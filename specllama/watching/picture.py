@@ -103,8 +103,9 @@ def picture(
 
 
 def speedup(counts: Counts, times: StepTimes | None) -> float | None:
-    """How many times faster than plain decoding these tokens came; None where it is not known."""
-    if times is None or not counts.tokens or counts.doubt:
+    """How many times faster than plain decoding these tokens came; None where it is not known,
+    and where nothing was drafted."""
+    if times is None or not counts.tokens or not counts.drafted or counts.doubt:
         return None
     if (found := _by_steps(counts, times)) is not None:
         return found

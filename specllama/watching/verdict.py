@@ -30,6 +30,9 @@ class Thresholds:
     off: float = 0.4
 
 
+COPIES = Thresholds(0.0, 0.0)  # long copies cost little: few of them accepted may pay
+
+
 @dataclass(frozen=True)
 class Verdict:
     """`kind`: one of the words above; `better`: another K that would be worth a change."""
