@@ -75,3 +75,13 @@ def test_a_dead_draft_says_what_it_is() -> None:
     rows = others(t, told)
     assert all("it only costs time: 0 of " in r.why for r in rows)
     assert "eagle3.gguf was trained for another model" in rows[1].why
+
+
+def test_every_draft_has_its_part_of_the_budget() -> None:
+    """Four drafts on a machine of 5 tokens a second: the last is not left out for the first."""
+    drafts = [Speculation(("draft-simple",), Path(f"{i}.gguf"), n_max=4) for i in range(4)]
+    told = task(*drafts, everything=True, thorough=True, budget=200.0)
+    machine = Script(lambda b: 200.0 + 20.0 * b, accept=lambda r: 0.6, load_s=lambda s: 2.0)
+    t, _ = tuned(machine, told)
+    assert [x.speculation.draft for x in t.trials] == [d.draft for d in drafts]
+    assert max(len(x.measurement.answers) for x in t.trials) <= 6

@@ -43,7 +43,7 @@ class Asked:
 
 def look(run: Run, served: Served, candidate: Candidate, spec: Speculation, plain: Plain) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens at most."""
-    left = max(0.0, run.left)
+    left = run.for_this_draft
     run.shorten(_SHARE * left, _LEAST)
     job = run.job(_SHARE * left)
     warm_up(served.client, job)

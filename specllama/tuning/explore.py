@@ -52,7 +52,9 @@ def explore(run: Run) -> None:
     if run.task.copies_alone:
         for spec in run.task.ngrams:
             _predict_ngram(run, spec, run.plain)
-    for candidate in run.task.candidates:
+    drafts = run.task.candidates
+    for i, candidate in enumerate(drafts, 1):
+        run.drafts_to_come = len(drafts) - i if run.task.thorough else 0  # serve tries one
         _try_draft(run, candidate, run.plain)
     run.predictions[:] = [replace(p, short=run.plain.short) for p in run.predictions]
 

@@ -113,7 +113,8 @@ class Run:
     """The state of one search. `waiting`: prompts not asked yet, of which the first are quick
     to evaluate; `asked`: those that were, to be used again when none is left; `greedy`: those
     whose answers at temperature 0 are compared. `tokens` of an answer; `prompt_ms` to evaluate
-    a token of a prompt. `cut`: why the search ended early."""
+    a token of a prompt. `cut`: why the search ended early. `drafts_to_come` after the one that is
+    tried, where all of them are."""
 
     lab: Lab
     task: Task
@@ -133,6 +134,7 @@ class Run:
     arms: list[Arm] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
     cut: str = ""
+    drafts_to_come: int = 0
 
     @property
     def spent(self) -> float:
@@ -142,6 +144,12 @@ class Run:
     def left(self) -> float:
         """Seconds of the budget."""
         return self.task.budget - self.spent
+
+    @property
+    def for_this_draft(self) -> float:
+        """Seconds of the budget that the draft being tried may count with: the ones to come are to
+        have as much."""
+        return max(0.0, self.left) / (1 + self.drafts_to_come)
 
     @property
     def too_many(self) -> str:

@@ -25,7 +25,7 @@ _LEAST_ANSWERS, _MOST_ANSWERS = 3, 8
 def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens."""
     client, task = served.client, run.task
-    left = max(0.0, run.left)
+    left = run.for_this_draft
     run.shorten(_ANSWERS_SHARE * left, _LEAST_ANSWERS)
     job = run.job(_ANSWERS_SHARE * left)
     warm_up(client, job)
