@@ -1,0 +1,150 @@
+"""Drafters of whole blocks, trained for the tiny target: DFlash and DSpark; and files that are
+almost one, as specllama and a real server see them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specllama.drafts.compat import longest_draft, verdict
+from specllama.gguf import inspect
+from specllama.gguf.files import read_headers
+from specllama.gguf.values import LazyArray
+from tests.edited import edited
+from tests.reactions import reaction
+from tests.support import MODELS, Serve, specllama
+
+TARGET = MODELS / "target.gguf"
+KINDS = ("dflash", "dspark")
+LONGEST = {"dflash": 7, "dspark": 8}  # of blocks of 8; DSpark drafts from the last token on
+
+
+def test_its_kind_and_its_longest_draft_are_named() -> None:
+    for kind in KINDS:
+        info = inspect(MODELS / f"{kind}.gguf")
+        assert (info.kind, info.faults) == (kind, ())
+        assert info.sidecar.target_layers == (1, 2, 3)
+        assert longest_draft(f"draft-{kind}", info) == LONGEST[kind]
+        assert verdict(inspect(TARGET), info).ok
+
+
+def test_pick_draft_offers_them_with_their_method(engine: str) -> None:
+    done = specllama("pick-draft", TARGET, "--llama-server", engine, "--json")
+    found = {Path(c["draft"]).name: c["method"] for c in json.loads(done.stdout)["candidates"]}
+    assert found["dflash.gguf"] == "draft-dflash"
+    assert found["dspark.gguf"] == "draft-dspark"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_drafts(kind: str, engine: str, tmp_path: Path) -> None:
+    args = (TARGET, "--draft", MODELS / f"{kind}.gguf", "--workload", "code")
+    with Serve(tmp_path, *args, "--llama-server", engine) as s:
+        assert s.info["methods"] == [f"draft-{kind}"]
+        assert s.info["speculation"] == "on"
+        assert s.info["drafted"] > s.info["accepted"] > 0
+        assert 1 <= s.info["n_max"] <= LONGEST[kind]
+
+
+def headless(to: Path, *drop: str) -> Path:
+    """A DSpark drafter without its confidence head, which says so unless the key is dropped too."""
+    fields = {} if drop else {"dflash.has_confidence_head": False}
+    gone = ("conf_proj.weight", "conf_proj.bias", *drop)
+    return edited(MODELS / "dspark.gguf", to, fields, gone)
+
+
+@pytest.mark.parametrize("drop", [(), ("dflash.has_confidence_head",)])
+def test_without_a_confidence_head_it_does_not_stop_early(
+    drop: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The creative workload stops drafting below 0.4, which such a file cannot tell."""
+    draft = headless(tmp_path / "d.gguf", *drop)
+    args = ("plan", TARGET, "--draft", draft, "-w", "creative", "--format", "json")
+    done = specllama(*args, "--llama-server", "embedded")
+    command = json.loads(done.stdout)["command"]
+    assert command[command.index("--spec-draft-p-min") + 1] == "0"
+    assert "it has no confidence head" in done.stderr + done.stdout
+
+
+def test_the_real_server_does_not_draft_with_it_and_p_min(native: Path, tmp_path: Path) -> None:
+    draft, log = headless(tmp_path / "d.gguf"), tmp_path / "log"
+    stops = ("--spec-draft-p-min", "0.4")
+    assert reaction(native, draft, "draft-dspark", log, more=stops) == "serves without"
+    assert reaction(native, draft, "draft-dspark", log) == "drafts"
+    whole = MODELS / "dspark.gguf"
+    assert reaction(native, whole, "draft-dspark", log, more=stops) == "drafts"
+
+
+# ---- almost one ---------------------------------------------------------------
+
+Make = Callable[[Path, Path], Path]
+
+
+def narrower(good: Path, to: Path) -> Path:
+    """The same network of half the width, its weights zero."""
+    (header,) = read_headers(good)
+    keep = {4096, 640, 1}  # tokens, feed-forward, the confidence
+    shapes = {t.name: [n if n in keep else n // 2 for n in t.shape] for t in header.tensors}
+    kinds = {t.name: "F32" if min(shapes[t.name]) % 32 else t.kind for t in header.tensors}
+    add = {name: (shape, kinds[name]) for name, shape in shapes.items()}
+    sizes = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    fields = {f"dflash.{name}": 32 for name in sizes} | {"dflash.embedding_length": 128}
+    return edited(good, to, fields, add=add)
+
+
+def layers(*ids: int) -> Make:
+    return lambda good, to: edited(good, to, {"dflash.target_layers": ids})
+
+
+def without(*names: str) -> Make:
+    return lambda good, to: edited(good, to, drop=names)
+
+
+def other_vocabulary(good: Path, to: Path) -> Path:
+    theirs = read_headers(MODELS / "other-vocab.gguf")[0].fields["tokenizer.ggml.tokens"]
+    assert isinstance(theirs, LazyArray)
+    as_it_lies = struct.pack("<IIQ", 9, theirs.kind, theirs.count) + theirs.raw()
+    return edited(good, to, {"tokenizer.ggml.tokens": as_it_lies})
+
+
+WRONG: dict[str, tuple[Make, str, str]] = {
+    "of a deeper target": (layers(1, 2, 9), "target layers", "dies at start"),
+    "that reads the last layer's output": (
+        layers(1, 2, 4), "target layers", "dies at the first request",
+    ),
+    "that reads two layers": (layers(2, 3), "target layers", "does not load"),
+    "of a narrower target": (narrower, "width", "dies at start"),
+    "without layers to read": (without("dflash.target_layers"), "key", "does not load"),
+    "without a mask token": (
+        without("tokenizer.ggml.mask_token_id"), "mask token", "dies at the first request",
+    ),
+    "without its norm's epsilon": (
+        without("dflash.attention.layer_norm_rms_epsilon"), "key", "does not load",
+    ),
+    "of another vocabulary": (other_vocabulary, "token text", "drafts"),
+}  # fmt: skip
+WRONG_BLOCK = {
+    "without a block size": (without("dflash.block_size"), "block size", "dies at start"),
+}
+CASES = [(k, what, *case) for k in KINDS for what, case in WRONG.items()]
+CASES += [("dspark", what, *case) for what, case in WRONG_BLOCK.items()]
+NAMES = [f"{kind} {what}" for kind, what, *_ in CASES]
+
+
+@pytest.mark.parametrize(("kind", "what", "make", "rule", "_"), CASES, ids=NAMES)
+def test_a_wrong_one_is_refused_by_its_rule(
+    kind: str, what: str, make: Make, rule: str, _: str, tmp_path: Path
+) -> None:
+    wrong = make(MODELS / f"{kind}.gguf", tmp_path / "wrong.gguf")
+    assert verdict(inspect(TARGET), inspect(wrong)).rule == rule
+
+
+@pytest.mark.parametrize(("kind", "what", "make", "_", "does"), CASES, ids=NAMES)
+def test_what_the_real_server_does_with_it(
+    kind: str, what: str, make: Make, _: str, does: str, native: Path, tmp_path: Path
+) -> None:
+    wrong = make(MODELS / f"{kind}.gguf", tmp_path / "wrong.gguf")
+    assert reaction(native, wrong, f"draft-{kind}", tmp_path / "log") == does
