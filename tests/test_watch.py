@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -231,6 +234,42 @@ def test_a_server_that_may_sleep_is_not_asked_for_slots() -> None:
     with llama(script) as url, watching(url) as watch:
         watch.look()
     assert not any(a.startswith("/slots") for a in script.asked)
+
+
+def test_what_is_odd_is_noted() -> None:
+    script = Script()
+    script.answers, script.slots = 0, [{"id": 0, "speculative": True}, {"speculative": False}]
+    script.metrics = False
+    with llama(script) as url, watching(url) as watch:
+        assert "slot 1 does not speculate, the others do" in watch.look().missing
+    script.metrics = True
+    text = script.text
+    script.text = lambda: text().replace("tokens_predicted_total 0", "tokens_predicted_total 9")  # type: ignore[method-assign]
+    with llama(script) as url, watching(url) as watch:
+        assert watch.look().missing == (
+            "nothing was drafted: speculation is off there, or finds nothing to draft",
+        )
+
+
+def test_without_a_terminal_it_says_a_line_when_something_changed(tmp_path: Path) -> None:
+    script, out = Script(), tmp_path / "out"
+    with llama(script) as url, out.open("w") as f:
+        argv = [sys.executable, "-m", "specllama", "watch", "--url", url, "--every", "0.5"]
+        watch = subprocess.Popen(argv, stdout=f)
+        try:
+            until = time.monotonic() + 60
+            while out.read_text().count("\n") < 1 and time.monotonic() < until:
+                time.sleep(0.1)
+            script.up = False
+            while "lost: " not in out.read_text() and time.monotonic() < until:
+                time.sleep(0.1)
+        finally:
+            watch.send_signal(signal.SIGINT)
+            code = watch.wait(30)
+    first, second = out.read_text().splitlines()
+    assert "tok/s 65.0" in first
+    assert second.startswith("lost: ")
+    assert code == 0
 
 
 def test_what_is_no_server_is_said() -> None:

@@ -104,6 +104,12 @@ class Counts:
             return None
         return max(0.0, self.tokens - (self.requests or 0)) / self.seconds
 
+    @property
+    def drafted_per_second(self) -> float | None:
+        """While decoding, as tokens_per_second."""
+        known = self.drafting and self.seconds and self.seconds > _ROUNDED * self.rounding_s
+        return self.drafted / self.seconds if known and self.drafted and self.seconds else None
+
 
 _COUNTED = ("drafted", "accepted", "steps", "tokens", "seconds", "requests")
 NOTHING = Counts()

@@ -19,6 +19,7 @@ def picture_data(p: Picture) -> dict[str, Any]:
         "accepted": c.accepted,
         "tokens": c.tokens,
         "tokens_per_second": c.tokens_per_second,
+        "drafted_per_second": c.drafted_per_second,
         "speedup": p.speedup,
         "chance_slower": p.slower,
         "speedup_by_length": {str(k): x for k, x in p.by_length.items()},

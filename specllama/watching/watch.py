@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,7 +171,7 @@ class Watch:
             decoding=self._decoding if state == UP else None,
             speeds=tuple(c.tokens_per_second for c in self._history.parts(QUARTER_S, 15.0)),
             restarts=self._history.restarts,
-            missing=last.missing if last is not None else (),
+            missing=tuple(_notes(last)) if last is not None else (),
         )
 
     def _since_start(self) -> Counts:
@@ -194,6 +194,16 @@ class Watch:
         if total.requests is not None:
             return int(total.requests)
         return self._logged + self._log.count() if self._log is not None else None
+
+
+def _notes(last: Snapshot) -> Iterator[str]:
+    """What is not told, and what is odd."""
+    yield from last.missing
+    if last.counts.drafted == 0 and last.counts.tokens:
+        yield "nothing was drafted: speculation is off there, or finds nothing to draft"
+    off = [str(s.id) for s in last.slots if s.speculative is False]
+    if off and len(off) < len(last.slots):
+        yield f"slot {', '.join(off)} does not speculate, the others do"
 
 
 def _request_log(tuned: Running | None) -> RequestLog | None:
