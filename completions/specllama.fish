@@ -136,7 +136,7 @@ complete -c specllama -n '__specllama_at advise' -s h -l help -d 'Show this mess
 complete -c specllama -n '__specllama_at probe' -a '(__specllama_gguf)'
 complete -c specllama -n '__specllama_at probe' -l draft -x -a '(__specllama_gguf)' -d 'Only this file that drafts.'
 complete -c specllama -n '__specllama_at probe' -l method -x -a '(__specllama_list mtp draft eagle3 dflash dspark ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache none)' -d 'Only TYPE[,TYPE], as for serve.'
-complete -c specllama -n '__specllama_at probe' -l all -d 'Every way that fits, doubtful ones and combinations too.'
+complete -c specllama -n '__specllama_at probe' -l all -d 'Every way that fits in one table, expected to pay or not; combinations too.'
 complete -c specllama -n '__specllama_at probe' -s w -l workload -x -a '(__specllama_list agent chat code creative edit rag reasoning summarize text translate (__specllama_profiles))' -d 'A profile (`profiles list`); a mix by comma; may repeat.'
 complete -c specllama -n '__specllama_at probe' -l prompts -r -F -d 'Your own questions: JSON lines (OpenAI messages too), or texts parted by lines of ---.'
 complete -c specllama -n '__specllama_at probe' -l replay -r -F -d 'Your past conversations, JSON lines with their answers (OpenAI messages): what every setting would have gained on them. Nothing is generated again.'

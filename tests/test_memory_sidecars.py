@@ -21,8 +21,7 @@ TARGET = MODELS / "target.gguf"
 
 @pytest.mark.parametrize("kind", untrained.ALL)
 def test_the_sum_is_within_a_twentieth_of_the_log(kind: str, engine: str, tmp_path: Path) -> None:
-    draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
-    args = ("--draft", draft, "--llama-server", engine)
+    args = ("--draft", MODELS / f"{kind}.gguf", "--llama-server", engine)
     with Serve(tmp_path, TARGET, *args, "--", "-lv", "4") as s:
         real = read_log(Path(s.info["log"]).read_text())
         lines = s.info["memory"]["lines"]

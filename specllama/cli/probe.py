@@ -46,7 +46,11 @@ def probe(
         typer.Option(autocompletion=complete.methods, help="Only TYPE[,TYPE], as for serve."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every way that fits, doubtful ones and combinations too.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Every way that fits in one table, expected to pay or not; combinations too.",
+        ),
     ] = False,
     workloads: Annotated[
         list[str] | None,
