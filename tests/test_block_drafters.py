@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from specllama.drafts.compat import longest_draft, verdict
+from specllama.engine.settings import Settings
 from specllama.gguf import inspect
 from specllama.gguf.files import read_headers
 from specllama.gguf.values import LazyArray
+from specllama.planning.prepare import prepare
+from specllama.planning.ways import ways
+from specllama.planning.wish import Wish
 from tests.edited import edited
 from tests.reactions import reaction
 from tests.support import MODELS, Serve, specllama
@@ -37,6 +41,18 @@ def test_pick_draft_offers_them_with_their_method(engine: str) -> None:
     found = {Path(c["draft"]).name: c["method"] for c in json.loads(done.stdout)["candidates"]}
     assert found["dflash.gguf"] == "draft-dflash"
     assert found["dspark.gguf"] == "draft-dspark"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tuning_may_go_up_to_the_whole_block(kind: str) -> None:
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    plan = prepare(settings, Wish("code", MODELS / f"{kind}.gguf"), (), "embedded")
+    best = ways(plan)[0]
+    assert best.speculation.methods == (f"draft-{kind}",)
+    assert (best.longest, best.once) == (LONGEST[kind], True)
+    more = prepare(settings, Wish("code", MODELS / f"{kind}.gguf", n_max=16), (), "embedded")
+    assert more.settings.speculation is not None
+    assert more.settings.speculation.n_max == LONGEST[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
