@@ -65,11 +65,12 @@ def test_trained_drafters_on_builds_that_have_them(
 ) -> None:
     """b9611 has EAGLE-3, b9837 DFlash."""
     binary, path = engine(old_builds, name)
-    draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
+    draft = MODELS / f"{kind}.gguf"
     args = ("--draft", draft, "--workload", "code", "--llama-server", binary)
     with Serve(tmp_path, MODELS / "target.gguf", *args, PYTHONPATH=path) as serving:
         assert serving.info["methods"] == [f"draft-{kind}"]
-        assert serving.info["drafted"] > 0
+        assert serving.info["drafted"] > serving.info["accepted"] > 0
+        assert serving.info["speculation"] == "on"
 
 
 @pytest.mark.parametrize(
