@@ -28,10 +28,11 @@ _MOMENT_S = 10.0  # of one idle moment; the rest is for the next
 
 @dataclass
 class IdleProbes:
-    """The short requests that are still to be made of one server."""
+    """The short requests that are still to be made of one server; `sent` so far."""
 
     client: Client
     plan: Plan
+    sent: int = 0
     _steps: list[Step] = field(default_factory=list)
     _waiting: list[int] = field(init=False)
     _question: Question | None = None
@@ -52,6 +53,7 @@ class IdleProbes:
         until = time.monotonic() + _MOMENT_S
         while self._waiting and time.monotonic() < until and idle():
             k = self._waiting.pop(0)
+            self.sent += 1
             try:
                 answer = ask(self.client, self._asked(), self._job(), tokens=k + 2, cache=True)
             except EngineError:

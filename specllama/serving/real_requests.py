@@ -5,7 +5,7 @@ start, and told when what they come to changes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from specllama.engine.keys import first
@@ -71,21 +71,20 @@ class Following:
         self._up, self._idle_looks, self._awake = up, 0, awake
         self._aged = spec is not None
         self._probes = IdleProbes(up.client, plan) if probes and times is None and spec else None
-        self._file = running.announce(
-            Running(
-                url=url,
-                model=str(plan.target.path),
-                workload=plan.workload.name,
-                speculation=spec,
-                times=times,
-                alpha=measured.alpha,
-                speedup=measured.speedup,
-                limits=limits,
-                slots=awake,
-                log=up.server.log,
-                log_begin=begin,
-            )
+        self._shown = Running(
+            url=url,
+            model=str(plan.target.path),
+            workload=plan.workload.name,
+            speculation=spec,
+            times=times,
+            alpha=measured.alpha,
+            speedup=measured.speedup,
+            limits=limits,
+            slots=awake,
+            log=up.server.log,
+            log_begin=begin,
         )
+        self._file = running.announce(self._shown)
         self.follower.look()
 
     def tick(self, listener: Listener) -> None:
@@ -121,6 +120,9 @@ class Following:
         if times is not None:
             self.follower.timed(times)
         self.follower.ours()
+        sent = self._probes.sent
+        self._shown = replace(self._shown, times=self.follower.times, own_requests=sent)
+        running.announce(self._shown)
         if self._probes.done:
             self._probes = None
 

@@ -173,8 +173,10 @@ class Reader:
 def _missing(found: Snapshot) -> tuple[str, ...]:
     counts, gauges = found.counts, found.gauges
     if counts.drafted is None and gauges.alpha is None and gauges.tau is None:
-        older = " before b10289" if found.engine == LLAMA_CPP else " without speculation"
-        return (f"{found.engine}{older} does not count drafted tokens: α is not known",)
+        if found.engine == LLAMA_CPP:
+            since = "llama.cpp does from b10289 on"
+            return (f"this build does not count drafted tokens ({since}): α is not known",)
+        return (f"{found.engine} counts no drafted tokens: speculation is off there",)
     return ()
 
 

@@ -26,7 +26,8 @@ _VERSION = 1
 class Running:
     """What one `serve` serves, and what was measured of it when it was tuned: `times` of its
     steps, `alpha` and `speedup` (None = not measured). `slots`: they may be asked for, since
-    the server never sleeps; `log`: of the server, whose real requests come after `log_begin`."""
+    the server never sleeps; `log`: of the server, whose requests come after `log_begin`,
+    `own_requests` of them from `serve` itself, in idle moments."""
 
     url: str
     model: str
@@ -39,12 +40,14 @@ class Running:
     slots: bool = False
     log: Path | None = None
     log_begin: int = 0
+    own_requests: int = 0
     pid: int = 0
     since: float = 0.0
 
 
 def announce(running: Running) -> Path:
-    """Writes down that this process serves; the file is to be removed at its end."""
+    """Writes down that this process serves, in place of what it wrote before; the file is to be
+    removed at its end."""
     path = _folder() / f"{os.getpid()}.json"
     keep(path, _data(running))
     return path
@@ -91,6 +94,7 @@ def _data(r: Running) -> dict[str, Any]:
         "slots": r.slots,
         "log": str(r.log) if r.log is not None else None,
         "log_begin": r.log_begin,
+        "own_requests": r.own_requests,
     }
 
 
@@ -110,6 +114,7 @@ def _read(data: Any) -> Running | None:
             slots=data["slots"] is True,
             log=Path(data["log"]) if data["log"] else None,
             log_begin=int(data["log_begin"]),
+            own_requests=int(data["own_requests"]),
             pid=int(data["pid"]),
             since=float(data["since"]),
         )

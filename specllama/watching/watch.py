@@ -186,14 +186,17 @@ class Watch:
         if tuned is None:
             return
         if self._tuned is None or tuned.log_begin != self._tuned.log_begin:
-            self._logged += self._log.count() if self._log is not None else 0
+            own = self._tuned.own_requests if self._tuned is not None else 0
+            self._logged += self._log.count() - own if self._log is not None else 0
             self._log = _request_log(tuned)
         self._tuned = tuned
 
     def _requests(self, total: Counts) -> int | None:
         if total.requests is not None:
             return int(total.requests)
-        return self._logged + self._log.count() if self._log is not None else None
+        if self._log is None or self._tuned is None:
+            return None
+        return max(0, self._logged + self._log.count() - self._tuned.own_requests)
 
 
 def _notes(last: Snapshot) -> Iterator[str]:
