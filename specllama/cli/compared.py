@@ -24,6 +24,7 @@ class Other:
 
     label: str
     state: str
+    speculation: Speculation
     measurement: Measurement | None = None
     speedup: Interval | None = None
     why: str = ""
@@ -41,14 +42,15 @@ def _others(t: Tuned, task: Task) -> Iterator[Other]:
     for trial in t.trials:
         if _new(trial.speculation, seen):
             why = _why(t.dropped, trial.speculation)
-            yield Other(label(trial.speculation), LAUNCHED, trial.measurement, _of(trial), why)
+            spec = trial.speculation
+            yield Other(label(spec), LAUNCHED, spec, trial.measurement, _of(trial), why)
     for p in sorted(t.predictions, key=lambda p: -p.known.value if len(p.known) else 0.0):
         if _new(p.speculation, seen):
             known = p.speedup if len(p.known) else None
-            yield Other(label(p.speculation), PREDICTED, speedup=known)
+            yield Other(label(p.speculation), PREDICTED, p.speculation, speedup=known)
     for spec in (*(c.speculation for c in task.candidates), *task.ngrams):
         if _new(spec, seen):
-            yield Other(way(spec), UNMEASURED, why=_why(t.dropped, spec))
+            yield Other(way(spec), UNMEASURED, spec, why=_why(t.dropped, spec))
 
 
 def _new(spec: Speculation, seen: set[str]) -> bool:

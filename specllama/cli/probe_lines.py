@@ -76,7 +76,7 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
         m = arm.measurement
         tau = m.log.tokens_per_step
         share = arm.split.draft_share if arm.split else None
-        extra = extra_memory(p.plan, arm)
+        extra = extra_memory(p.plan, arm.speculation)
         yield (
             arm.label,
             f"{m.alpha:.2f}" if m.alpha is not None else "",
@@ -98,6 +98,7 @@ def _other_row(p: Probed, o: Other) -> tuple[str, ...]:
     speed = tokens_per_second(plain, m, o.speedup) if m else 0.0
     speeds = _speeds(p, speed) if m else ("",) * len(_speeds(p, 0.0))
     tau = m.log.tokens_per_step if m else None
+    extra = extra_memory(p.plan, o.speculation)
     return (
         o.label,
         f"{m.alpha:.2f}" if m and m.alpha is not None else "",
@@ -105,7 +106,8 @@ def _other_row(p: Probed, o: Other) -> tuple[str, ...]:
         f"{tau:.2f}" if tau else "",
         *speeds,
         f"{o.speedup.value:.2f}x predicted" if o.speedup else UNMEASURED if not m else "",
-        *("",) * 4,
+        *("",) * 3,
+        f"+{mib(extra)}" if extra else "",
     )
 
 
@@ -151,7 +153,7 @@ def _alpha_k(arm: Arm) -> str:
     return f"{effective_acceptance(alpha, spec.n_max):.2f}"
 
 
-def extra_memory(plan: Plan, arm: Arm) -> int | None:
+def extra_memory(plan: Plan, speculation: Speculation) -> int | None:
     """Bytes beyond the plain server, by the plan's own sum."""
     from specllama.memory.estimate import total
     from specllama.planning import needs
@@ -159,8 +161,8 @@ def extra_memory(plan: Plan, arm: Arm) -> int | None:
     if plan.budget is None:
         return None
     q, use = plan.budget.question, plan.budget.chosen.use
-    there = plan.speculating(arm.speculation)
-    drafting = needs.drafting_of(arm.speculation, there.choice.draft, plan.user, q.machine)
+    there = plan.speculating(speculation)
+    drafting = needs.drafting_of(speculation, there.choice.draft, plan.user, q.machine)
     return total(q.lines(use, drafting)) - total(q.lines(use, None))
 
 
@@ -292,7 +294,8 @@ def serve_line(p: Planned, best: Speculation | None) -> str:
 def data(p: Probed) -> dict[str, Any]:
     """The JSON of one workload."""
     arms = [
-        arm_data(arm) | {"extra_memory_bytes": extra_memory(p.plan, arm)} for arm in p.tuned.arms
+        arm_data(arm) | {"extra_memory_bytes": extra_memory(p.plan, arm.speculation)}
+        for arm in p.tuned.arms
     ]
     return tuned_data(p.tuned) | {
         "target": str(p.plan.target.path),
