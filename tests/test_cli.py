@@ -14,6 +14,7 @@ import pytest
 from specllama import __version__
 from specllama.cli.app import split
 from specllama.cli.render import Printer
+from specllama.cli.spellings import understood
 from tests.support import MODELS, script, specllama, write_gguf
 
 TARGET = MODELS / "target.gguf"
@@ -176,9 +177,9 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
     ("words", "says"),
     [
         (("--nmax", "3"), "Did you mean --n-max?"),
-        (("-ngl", "9"), "No such option: -ngl"),
-        (("-ngl", "9"), "serve MODEL -- -ngl"),
-        (("-md", "x"), "It is --draft FILE here."),
+        (("-nkvo", "9"), "No such option: -nkvo"),
+        (("-nkvo", "9"), "serve MODEL -- -nkvo"),
+        (("--slots", "2"), "It is --parallel N here."),
     ],
 )
 def test_an_option_that_is_not_ours(
@@ -188,3 +189,21 @@ def test_an_option_that_is_not_ours(
 
     assert run(["serve", "x.gguf", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "ours", "theirs"),
+    [
+        ("serve m -md d -np 2", "serve m --draft d --parallel 2", ""),
+        ("serve m --spec-type=ngram-mod", "serve m --method=ngram-mod", ""),
+        ("serve m -ngl 20 -ctk=q8_0 --n-max 2", "serve m --n-max 2", "-ngl 20 -ctk q8_0"),
+        ("memory m -ctk q8_0 -ngl 9", "memory m -ctk q8_0", "-ngl 9"),
+        ("plan m --ctx-size 4096 -ngld 9", "plan m --context 4096 --draft-layers 9", ""),
+        ("serve m -ctkd q8_0", "serve m", "-ctkd q8_0"),
+        ("serve m -ngl", "serve m -ngl", ""),  # no value: an error as before
+        ("lint m -md d", "lint m -md d", ""),
+    ],
+)
+def test_llama_servers_own_names_are_understood(given: str, ours: str, theirs: str) -> None:
+    found = understood(given.split(), ("-x",))
+    assert found == (ours.split(), (*theirs.split(), "-x"))

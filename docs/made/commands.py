@@ -118,9 +118,14 @@ def _hints(callback: Any) -> dict[str, Any]:
     return typing.get_type_hints(inspect.unwrap(callback)) if callback is not None else {}
 
 
+def _long(option: str) -> bool:
+    """Short ones come first; otherwise they stay as they were declared."""
+    return option.startswith("--")
+
+
 def _param(p: Any, context: Any, hint: Any) -> Param:
     kinds = _kinds(hint)
-    names = tuple(sorted(p.opts, key=len)) if p.opts[0].startswith("-") else ()
+    names = tuple(sorted(p.opts, key=_long)) if p.opts[0].startswith("-") else ()
     values = tuple(item.value for item in p.shell_complete(context, "") if item.value)
     profiles = "chat" in values and "code" in values
     if profiles:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli import complete
-from specllama.cli.options import Context, LlamaServer, Prefer, Vram, Workload
+from specllama.cli.options import Context, Draft, LlamaServer, Method, Prefer, Slots, Vram, Workload
 
 if TYPE_CHECKING:
     from specllama.serving.advise import Advice
@@ -25,13 +24,10 @@ def advise(
     ctx: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The GGUF file to serve.")],
     workload: Workload = "chat",
-    draft: Annotated[Path | None, typer.Option(help="The file that drafts, as for serve.")] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(autocompletion=complete.methods, help="How to draft, as for serve."),
-    ] = None,
+    draft: Draft = None,
+    method: Method = None,
     context: Context = 0,
-    parallel: Annotated[int, typer.Option(min=1, help="Slots.")] = 1,
+    parallel: Slots = 1,
     vram: Vram = None,
     prefer: Prefer = None,
     prompts: Annotated[

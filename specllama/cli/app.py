@@ -15,6 +15,7 @@ import typer
 
 from specllama import __version__
 from specllama.cli.shown import cut
+from specllama.cli.spellings import understood
 from specllama.cli.streams import steady
 from specllama.cli.wrong_values import wrong_value
 from specllama.errors import SpecllamaError, UsageError
@@ -67,6 +68,7 @@ def _run(argv: Sequence[str]) -> int:
     ours, theirs = split(argv)
     try:
         _check_words(ours, theirs)
+        ours, theirs = understood(ours, theirs)
         code = app(
             args=ours or ["--help"], obj=theirs, prog_name="specllama", standalone_mode=False
         )
@@ -131,7 +133,7 @@ def _check_words(ours: Sequence[str], theirs: Sequence[str]) -> None:
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """(specllama's arguments, llama-server's): parted by the first `--`."""
+    """(specllama's arguments, llama-server's): separated by the first `--`."""
     args = list(argv)
     if "--" not in args:
         return args, ()
@@ -158,7 +160,7 @@ def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
         return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows where.", 1)
     return _print_error(
         f"unexpected {type(e).__name__}: {e}",
-        "This is a fault in specllama; `specllama --debug …` shows where.",
+        "This is a bug in specllama; `specllama --debug …` shows where.",
         1,
     )
 
@@ -170,19 +172,10 @@ def _in_words(message: str) -> str:
     return message
 
 
-# What llama-server calls what specllama has an option of its own for.
+# What llama-server calls what specllama has an option of its own for, and takes otherwise.
 _OURS = {
-    **dict.fromkeys(
-        ("-md", "--model-draft", "--draft-model", "--spec-draft-model"), "--draft FILE"
-    ),
-    **dict.fromkeys(("--draft-max", "--draft-n", "--spec-draft-n-max"), "--n-max N"),
-    **dict.fromkeys(("-np", "--slots"), "--parallel N"),
-    **dict.fromkeys(("-ngld", "--gpu-layers-draft"), "--draft-layers N"),
-    **dict.fromkeys(("-ctkd", "-ctvd"), "--draft-cache TYPE"),
-    "--ctx-size": "-c N",
-    "--spec-type": "--method TYPE",
-    "-m": "the model as the first argument",
-    "--model": "the model as the first argument",
+    **dict.fromkeys(("-m", "--model"), "the model as the first argument"),
+    "--slots": "--parallel N",
 }
 
 

@@ -22,7 +22,7 @@ def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str
         of = " (of these answers alone)" if a.by_answer else ""
         yield f"accepts  {alpha}{tau}{of}"
     if a.acceptance:
-        yield f"by place {', '.join(f'{x:.2f}' for x in a.acceptance)}"
+        yield f"by position {', '.join(f'{x:.2f}' for x in a.acceptance)}"
     for text in a.missing:
         yield f"note     {text}"
     if gain is not None:

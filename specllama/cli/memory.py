@@ -10,11 +10,14 @@ import typer
 from specllama.cli import complete
 from specllama.cli.options import (
     Context,
+    Draft,
     DraftCache,
     DraftLayers,
     LlamaServer,
+    Method,
     NMax,
     Prefer,
+    Slots,
     Vram,
     Workload,
 )
@@ -40,14 +43,8 @@ def memory(
             help="The model to serve: a GGUF file, or OWNER/REPO[:QUANT] on the Hub (headers only).",
         ),
     ],
-    draft: Annotated[Path | None, typer.Option(help="The file that drafts.")] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete.methods,
-            help="How to draft, as for serve; none = plain decoding.",
-        ),
-    ] = None,
+    draft: Draft = None,
+    method: Method = None,
     n_max: NMax = None,
     context: Context = 0,
     cache_k: Annotated[
@@ -68,7 +65,7 @@ def memory(
             help="V cache type (f16).",
         ),
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Slots.")] = 1,
+    parallel: Slots = 1,
     draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
     workload: Workload = "chat",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,10 @@ import typer
 from specllama.cli import complete
 from specllama.engine.settings import MOST_DRAFTED
 from specllama.errors import UsageError
+
+# The groups of --help.
+DRAFTING, MEMORY, TUNING = "How to draft", "Memory", "Tuning"
+SERVER, OUTPUT = "Server", "Output"
 
 # What is more than anyone means, so that a slip is told from a wish.
 MOST_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
@@ -43,10 +48,38 @@ Workload = Annotated[
         help="A profile: code, chat, … (`profiles list`); a mix by comma.",
     ),
 ]
+Draft = Annotated[
+    Path | None,
+    typer.Option(
+        "--draft",
+        rich_help_panel=DRAFTING,
+        help="Draft model, or a head in a file of its own (MTP, EAGLE-3, DFlash, DSpark).",
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        rich_help_panel=DRAFTING,
+        autocompletion=complete.methods,
+        help="TYPE[,TYPE]: mtp, draft, eagle3, dflash, dspark, ngram-simple, ngram-map-k, "
+        "ngram-map-k4v, ngram-mod, ngram-cache; none = plain decoding.",
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        rich_help_panel=TUNING,
+        help="Tune with your own questions: JSON lines (OpenAI messages too), or texts separated "
+        "by `---` lines.",
+    ),
+]
 LlamaServer = Annotated[
     str | None,
     typer.Option(
         "--llama-server",
+        rich_help_panel=SERVER,
         autocompletion=complete.one_of("embedded"),
         help="The binary to run, or `embedded`.",
     ),
@@ -55,19 +88,34 @@ PMin = Annotated[
     float | None,
     typer.Option(
         "--p-min",
+        rich_help_panel=DRAFTING,
         min=0,
         max=1,
         callback=a_number,
         help="Stop drafting below this probability.",
     ),
 ]
-Slots = Annotated[int, typer.Option("--parallel", min=1, help="Slots. One is right for one user.")]
-Host = Annotated[str, typer.Option("--host", envvar="LLAMA_ARG_HOST", help="Address to listen on.")]
+Slots = Annotated[
+    int,
+    typer.Option(
+        "--parallel",
+        rich_help_panel=SERVER,
+        min=1,
+        help="Server slots; 1 for a single user.",
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        "--host", rich_help_panel=SERVER, envvar="LLAMA_ARG_HOST", help="Address to listen on."
+    ),
+]
 Context = Annotated[
     int,
     typer.Option(
         "--context",
         "-c",
+        rich_help_panel=MEMORY,
         min=0,
         max=MOST_CONTEXT,
         envvar="LLAMA_ARG_CTX_SIZE",
@@ -78,11 +126,13 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the decision and the command; start nothing.")
 ]
 Vram = Annotated[
-    str | None, typer.Option("--vram", help="SIZE[,SIZE]: take the GPUs to be that large.")
+    str | None,
+    typer.Option("--vram", rich_help_panel=MEMORY, help="SIZE[,SIZE]: plan for GPUs of this size."),
 ]
 Prefer = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel=MEMORY,
         autocompletion=complete.one_of("speed", "context"),
         help="When memory is short: speed (shorter context) or context (no draft).",
     ),
@@ -91,6 +141,7 @@ DraftCache = Annotated[
     str | None,
     typer.Option(
         "--draft-cache",
+        rich_help_panel=MEMORY,
         autocompletion=complete.cache_types,
         help="Type of the draft's KV cache (f16).",
     ),
@@ -99,17 +150,25 @@ DraftLayers = Annotated[
     str | None,
     typer.Option(
         "--draft-layers",
+        rich_help_panel=MEMORY,
         autocompletion=complete.one_of("auto", "all"),
         help="Draft layers on the GPU: N, auto or all.",
     ),
 ]
 NMax = Annotated[
     int | None,
-    typer.Option("--n-max", min=1, max=MOST_DRAFTED, help="Tokens per draft (K)."),
+    typer.Option(
+        "--n-max",
+        rich_help_panel=DRAFTING,
+        min=1,
+        max=MOST_DRAFTED,
+        help="Draft length K: tokens per draft.",
+    ),
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel=SERVER,
         envvar="SPECLLAMA_API_KEY",
         callback=_api_key,
         help="Key of the server. Better in the variable: arguments show in `ps`.",

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli import complete
 from specllama.cli.options import (
     ApiKey,
     Context,
+    Draft,
     DraftCache,
     DraftLayers,
     Host,
     LlamaServer,
+    Method,
     NMax,
     PMin,
     Prefer,
@@ -41,7 +42,11 @@ Format = Enum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("plan", epilog="Arguments after -- go to llama-server and win.")(plan)
+    app.command(
+        "plan",
+        epilog="Arguments after -- go to llama-server and win. Its own names (-md, --spec-type, -np, "
+        "-ngl, -ctk …) are understood before -- too.",
+    )(plan)
 
 
 def plan(
@@ -92,16 +97,8 @@ def plan(
         int | None, typer.Option(min=1, help="GPUs of each machine, for the same; 1.")
     ] = None,
     workload: Workload = "chat",
-    draft: Annotated[
-        Path | None, typer.Option(help="File that drafts: a small model or an MTP head.")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete.methods,
-            help="How to draft, as for serve; none = plain decoding.",
-        ),
-    ] = None,
+    draft: Draft = None,
+    method: Method = None,
     n_max: NMax = None,
     p_min: PMin = None,
     draft_layers: DraftLayers = None,

@@ -12,11 +12,16 @@ import typer
 
 from specllama.cli import complete
 from specllama.cli.options import (
+    DRAFTING,
     MOST_SECONDS,
     ApiKey,
     Context,
+    Draft,
     DryRun,
     LlamaServer,
+    Method,
+    Prompts,
+    Slots,
     Vram,
     a_number,
 )
@@ -40,11 +45,8 @@ def probe(
             help="The model to probe, a file or OWNER/REPO[:QUANT] on the Hub; none with --url.",
         ),
     ] = None,
-    draft: Annotated[Path | None, typer.Option(help="Only this file that drafts.")] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(autocompletion=complete.methods, help="Only TYPE[,TYPE], as for serve."),
-    ] = None,
+    draft: Draft = None,
+    method: Method = None,
     everything: Annotated[
         bool,
         typer.Option(
@@ -61,13 +63,7 @@ def probe(
             help="A profile (`profiles list`); a mix by comma; may repeat.",
         ),
     ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            help="Your own questions: JSON lines (OpenAI messages too), or texts parted by lines "
-            "of ---."
-        ),
-    ] = None,
+    prompts: Prompts = None,
     replayed: Annotated[
         Path | None,
         typer.Option(
@@ -84,9 +80,16 @@ def probe(
             help="Seconds of wall time for all workloads together, loading the model included.",
         ),
     ] = 300,
-    n_max: Annotated[str | None, typer.Option("--n-max", help="Only these K, as 1,2,4.")] = None,
+    n_max: Annotated[
+        str | None,
+        typer.Option(
+            "--n-max",
+            rich_help_panel=DRAFTING,
+            help="Only these draft lengths K, as 1,2,4.",
+        ),
+    ] = None,
     context: Context = 0,
-    parallel: Annotated[int, typer.Option(min=1, help="Slots; each is probed.")] = 1,
+    parallel: Slots = 1,
     vram: Vram = None,
     report: Annotated[
         Path | None, typer.Option(help="Write a report: one HTML file that opens offline.")

@@ -108,7 +108,7 @@ def new(
         Path | None,
         typer.Option(
             "--from",
-            help="Your prompts: JSON lines (OpenAI messages too), texts parted by lines of ---, "
+            help="Your prompts: JSON lines (OpenAI messages too), texts separated by `---` lines, "
             "or a folder of them.",
         ),
     ] = None,

@@ -11,16 +11,22 @@ import typer
 from specllama.cli import complete
 from specllama.cli.options import (
     MOST_SECONDS,
+    OUTPUT,
+    SERVER,
+    TUNING,
     ApiKey,
     Context,
+    Draft,
     DraftCache,
     DraftLayers,
     DryRun,
     Host,
     LlamaServer,
+    Method,
     NMax,
     PMin,
     Prefer,
+    Prompts,
     Slots,
     Vram,
     Workload,
@@ -29,7 +35,11 @@ from specllama.cli.options import (
 
 
 def register(app: typer.Typer) -> None:
-    app.command("serve", epilog="Arguments after -- go to llama-server and win.")(serve)
+    app.command(
+        "serve",
+        epilog="Arguments after -- go to llama-server and win. Its own names (-md, --spec-type, -np, "
+        "-ngl, -ctk …) are understood before -- too.",
+    )(serve)
 
 
 def serve(
@@ -43,17 +53,8 @@ def serve(
         ),
     ],
     workload: Workload = "chat",
-    draft: Annotated[
-        Path | None, typer.Option(help="File that drafts: a small model or an MTP head.")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete.methods,
-            help="TYPE[,TYPE]: mtp, draft, eagle3, dflash, dspark, ngram-simple, ngram-map-k, "
-            "ngram-map-k4v, ngram-mod, ngram-cache; none = plain decoding.",
-        ),
-    ] = None,
+    draft: Draft = None,
+    method: Method = None,
     n_max: NMax = None,
     p_min: PMin = None,
     draft_layers: DraftLayers = None,
@@ -66,6 +67,7 @@ def serve(
         typer.Option(
             min=0,
             max=65535,
+            rich_help_panel=SERVER,
             envvar="LLAMA_ARG_PORT",
             help="Port; 0 = a free one.",
         ),
@@ -73,18 +75,13 @@ def serve(
     api_key: ApiKey = None,
     vram: Vram = None,
     prefer: Prefer = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            help="Tune by your own questions: JSON lines (OpenAI messages too), or texts parted "
-            "by lines of ---."
-        ),
-    ] = None,
+    prompts: Prompts = None,
     tune: Annotated[
         str,
         typer.Option(
+            rich_help_panel=TUNING,
             autocompletion=complete.one_of("auto", "off", "full"),
-            help="auto: use what was measured, else measure shortly; off; full.",
+            help="auto: reuse saved results, or run a short benchmark; off; full: a long one.",
         ),
     ] = "auto",
     budget: Annotated[
@@ -92,43 +89,56 @@ def serve(
         typer.Option(
             min=1,
             max=MOST_SECONDS,
+            rich_help_panel=TUNING,
             callback=a_number,
-            help="Seconds of wall time that tuning may take, loading the model included.",
+            help="Seconds that tuning may take, loading the model included.",
         ),
     ] = 60,
     force: Annotated[
-        bool, typer.Option("--force", help="Speculate by the fastest way even if it is slower.")
+        bool,
+        typer.Option("--force", rich_help_panel=TUNING, help="Speculate even where it is slower."),
     ] = False,
     llama_server: LlamaServer = None,
     log: Annotated[
-        Path | None, typer.Option(help="File for the server's log; its older half goes to FILE.1.")
+        Path | None,
+        typer.Option(
+            rich_help_panel=OUTPUT, help="File for the server's log; its older half goes to FILE.1."
+        ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="End with exit code 3 when speculation is off.")
+        bool,
+        typer.Option(
+            "--strict", rich_help_panel=OUTPUT, help="Exit with code 3 when speculation is off."
+        ),
     ] = False,
     dry_run: DryRun = False,
     adaptive: Annotated[
         bool,
         typer.Option(
             "--adaptive",
+            rich_help_panel=TUNING,
             help="Restart with other settings, or without speculation, when real requests show that "
-            "these are faster: while nobody asks, and no request is lost.",
+            "these are faster: while the server is idle, and no request is lost.",
         ),
     ] = False,
     idle_probes: Annotated[
         bool,
         typer.Option(
             "--idle-probes/--no-idle-probes",
-            help="Where nothing was measured: time short requests of our own while nobody asks.",
+            rich_help_panel=TUNING,
+            help="Where nothing was measured: time a few short requests while the server is idle.",
         ),
     ] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object when ready.")
+        bool,
+        typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object when ready."),
     ] = False,
     json_events: Annotated[
         bool,
         typer.Option(
-            "--json-events", help="As --json, and one line of JSON for whatever happens later."
+            "--json-events",
+            rich_help_panel=OUTPUT,
+            help="As --json, and one line of JSON for whatever happens later.",
         ),
     ] = False,
 ) -> None:

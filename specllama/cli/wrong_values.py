@@ -40,7 +40,7 @@ def _written(param: Any, context: Any) -> str:
     source = context.get_parameter_source(param.name) if context is not None else None
     if getattr(source, "name", "") == "ENVIRONMENT" and isinstance(param.envvar, str):
         return f"{param.envvar}="
-    return f"{max(param.opts, key=len)} "
+    return f"{next((o for o in param.opts if o.startswith('--')), param.opts[0])} "
 
 
 def _value(error: Any) -> str:
