@@ -439,7 +439,8 @@ def test_every_rule_is_in_the_documentation() -> None:
     for path in Path(lint_flags.__file__).parent.glob("lint*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
-                rules |= {c.value for c in ast.walk(node.args[0]) if isinstance(c, ast.Constant)}
+                found = (c.value for c in ast.walk(node.args[0]) if isinstance(c, ast.Constant))
+                rules |= {value for value in found if isinstance(value, str)}
     assert len(rules) > 40
     assert {r for r in rules if f"`{r}`" not in page} == set()
 
