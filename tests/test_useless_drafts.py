@@ -37,6 +37,10 @@ def test_builds_without_a_counter_of_steps() -> None:
     assert not Engagement(True, "", 270, 40, tokens=96, ms=960.0).only_costs
 
 
+def test_copies_are_not_judged_by_two_texts() -> None:
+    assert not Engagement(True, "", 270, 0, tokens=96, ms=960.0, copies=True).only_costs
+
+
 def test_counters_that_cannot_be_right_say_nothing_of_a_draft() -> None:
     assert not Engagement(True, "", 10, -3, tokens=96, ms=960.0).only_costs
 

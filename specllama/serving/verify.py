@@ -26,7 +26,8 @@ class Engagement:
     requests; `ms` is decoding time; `verify_steps` is None where the build has no counter.
     `slots`: what /slots calls `speculative`, None where it does not say. `memory`: what the
     target keeps (gguf/architectures.py). α and τ are None where the counts cannot be right.
-    `remedy`: what to do where it only costs time."""
+    `copies`: n-grams alone draft, of which two texts say nothing about others. `remedy`: what to
+    do where it only costs time."""
 
     engaged: bool
     reason: str
@@ -37,13 +38,14 @@ class Engagement:
     verify_steps: int | None = None
     slots: bool | None = None
     memory: str = "attention"
+    copies: bool = False
     remedy: str = ""
 
     @property
     def only_costs(self) -> str:
         """Why speculation is on and only costs time, "" when it may gain or little is known."""
         steps = self.verify_steps or self.tokens - self.accepted
-        if self._miscounted or not accepts_nothing(self.drafted, self.accepted, steps):
+        if self._miscounted or self.copies or not accepts_nothing(self.drafted, self.accepted, steps):
             return ""
         return only_costs(self.drafted, self.accepted)
 
@@ -102,11 +104,11 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     count, tokens = (1, BRIEF_TOKENS) if short else (PROBE_PROMPTS, PROBE_TOKENS)
     timings = [_ask(client, plan, prompt, tokens) for prompt in plan.prompts()[:count]]
     seen = _add(timings, _steps(before, client.metrics()))
-    seen = replace(seen, slots=_slots(client), memory=plan.target.memory)
+    copies = spec is not None and not spec.uses_draft
+    seen = replace(seen, slots=_slots(client), memory=plan.target.memory, copies=copies)
     if not plan.speculates:
         return replace(seen, engaged=False, reason=plan.choice.because)
     if seen.drafted > 0:
-        spec = plan.settings.speculation
         remedy = what_to_do(spec) if spec is not None and seen.only_costs else ""
         return replace(seen, engaged=True, reason=plan.choice.because, remedy=remedy)
     if seen.drafted < 0 or seen.accepted:
