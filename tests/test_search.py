@@ -13,7 +13,7 @@ from specllama.tuning import results
 from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, Tuned
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import answer
+from specllama.tuning.judge import Evidence, decide
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Candidate, Task
@@ -797,7 +797,7 @@ def arm(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Arm
 
 
 def judged(*arms: Arm, cut: str = "", force: bool = False) -> Tuned:
-    return answer("code", None, (), (), (), arms, (), 3, 1.0, cut, force)
+    return decide(Evidence("code", None, (), (), (), arms, (), 3, 1.0, cut, force))
 
 
 SURE = ratios(0.2, 0.22, 0.18, 0.21, 0.19, 0.2)

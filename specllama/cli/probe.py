@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,7 +29,7 @@ from specllama.cli.options import (
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.planning.plan import Plan
-    from specllama.serving.probe import Probed
+    from specllama.serving.probe import Asked, Probed
 
 
 def register(app: typer.Typer) -> None:
@@ -113,8 +113,11 @@ def probe(
     """Measure every way MODEL could speculate, and say which is fastest, or that none is."""
     from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer
+    from specllama.engine.settings import Settings
     from specllama.errors import UsageError
+    from specllama.planning.wish import Wish
     from specllama.prompts import read_prompts
+    from specllama.serving.probe import Asked
 
     if (model is None) == (url is None):
         raise UsageError("probe takes a MODEL or --url URL, one of the two")
@@ -144,21 +147,17 @@ def probe(
     for path in (report, csv):
         if path is not None:
             _check_writable(path)
-    asked = _asked(
-        model,
-        names,
-        draft=draft,
-        method=method,
-        context=context,
-        parallel=parallel,
-        vram=vram,
+    asked = Asked(
+        settings=Settings(
+            Path(model), "127.0.0.1", 0, context=context, parallel=parallel, api_key=api_key
+        ),
+        wishes=tuple(Wish(w, draft, method, vram=vram) for w in dict.fromkeys(names)),
+        user_args=tuple(ctx.obj or ()),
+        llama_server=llama_server,
         prompts=own,
         budget=budget,
         everything=everything,
-        n_max=n_max,
-        theirs=tuple(ctx.obj or ()),
-        llama_server=llama_server,
-        api_key=api_key,
+        lengths=_lengths(n_max),
     )
     settings, unseen = resolved(
         printer, model, asked.settings, asked.wishes[0], asked.user_args, llama_server, not dry_run
@@ -205,35 +204,6 @@ def _show_unseen(printer: Printer, plan: Plan) -> None:
         printer.json(plan_data(plan))
 
 
-def _asked(model: str, names: list[str], **given: Any) -> Any:
-    """The options as what serving.probe takes."""
-    from specllama.engine.settings import Settings
-    from specllama.planning.wish import Wish
-    from specllama.serving.probe import Asked
-
-    wishes = tuple(
-        Wish(name, given["draft"], given["method"], vram=given["vram"])
-        for name in dict.fromkeys(names)
-    )
-    return Asked(
-        settings=Settings(
-            Path(model),
-            "127.0.0.1",
-            0,
-            context=given["context"],
-            parallel=given["parallel"],
-            api_key=given["api_key"],
-        ),
-        wishes=wishes,
-        user_args=given["theirs"],
-        llama_server=given["llama_server"],
-        prompts=given["prompts"],
-        budget=given["budget"],
-        everything=given["everything"],
-        lengths=_lengths(given["n_max"]),
-    )
-
-
 def _lengths(text: str | None) -> tuple[int, ...]:
     from specllama.errors import UsageError
 
@@ -245,7 +215,7 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     return tuple(sorted({int(w) for w in words}))
 
 
-def _show_planned(printer: Printer, asked: Any) -> None:
+def _show_planned(printer: Printer, asked: Asked) -> None:
     from specllama.cli.planned_lines import planned_data, planned_lines
     from specllama.serving.probe import planned
 
@@ -257,7 +227,7 @@ def _show_planned(printer: Printer, asked: Any) -> None:
         printer.say(line)
 
 
-def _measured(printer: Printer, asked: Any) -> tuple[Probed, ...]:
+def _measured(printer: Printer, asked: Asked) -> tuple[Probed, ...]:
     """The answers; whatever there is after Ctrl-C or another signal that ends us."""
     from specllama.logs import new_log
     from specllama.serving.probe import probe as run
@@ -295,7 +265,7 @@ def _show(
         printer.say(f"csv      {csv}")
 
 
-def _replay(printer: Printer, asked: Any, file: Path, dry_run: bool) -> None:
+def _replay(printer: Printer, asked: Asked, file: Path, dry_run: bool) -> None:
     """What the settings would have gained on past conversations."""
     from specllama.cli import replay_lines as lines
     from specllama.logs import new_log

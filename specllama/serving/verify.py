@@ -45,7 +45,11 @@ class Engagement:
     def only_costs(self) -> str:
         """Why speculation is on and only costs time, "" when it may gain or little is known."""
         steps = self.verify_steps or self.tokens - self.accepted
-        if self._miscounted or self.copies or not accepts_nothing(self.drafted, self.accepted, steps):
+        if (
+            self._miscounted
+            or self.copies
+            or not accepts_nothing(self.drafted, self.accepted, steps)
+        ):
             return ""
         return only_costs(self.drafted, self.accepted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import (
@@ -82,37 +83,43 @@ def fastest(arms: Sequence[Arm]) -> Arm | None:
     return max(sure, key=lambda a: a.speedup.value, default=None)
 
 
-def answer(
-    workload: str,
-    plain: Plain | None,
-    trials: Sequence[Trial],
-    maps: Sequence[NgramMap],
-    predictions: Sequence[Prediction],
-    arms: Sequence[Arm],
-    dropped: Sequence[Dropped],
-    loads: int,
-    seconds: float,
-    cut: str,
-    force: bool,
-) -> Tuned:
-    """The decision. `cut`: why the search ended early, "" when it did not."""
-    best = fastest(arms)
+@dataclass(frozen=True)
+class Evidence:
+    """All that a search measured. `seconds` it took; `cut`: why it ended early, "" when it did
+    not; `force`: the fastest way is served however slow."""
+
+    workload: str
+    plain: Plain | None
+    trials: tuple[Trial, ...]
+    maps: tuple[NgramMap, ...]
+    predictions: tuple[Prediction, ...]
+    arms: tuple[Arm, ...]
+    dropped: tuple[Dropped, ...]
+    loads: int
+    seconds: float
+    cut: str = ""
+    force: bool = False
+
+
+def decide(e: Evidence) -> Tuned:
+    """The decision, with its reason."""
+    best = fastest(e.arms)
     won = best is not None and wins(best)
-    forced = force and best is not None and not won
-    reason = _reason(best, arms, dropped, cut)
+    forced = e.force and best is not None and not won
+    reason = _reason(best, e.arms, e.dropped, e.cut)
     return Tuned(
-        workload=workload,
-        plain=plain,
-        trials=tuple(trials),
-        maps=tuple(maps),
-        predictions=tuple(predictions),
-        arms=tuple(arms),
+        workload=e.workload,
+        plain=e.plain,
+        trials=e.trials,
+        maps=e.maps,
+        predictions=e.predictions,
+        arms=e.arms,
         best=best if won or forced else None,
         reason=f"{reason}; taken by --force" if forced else reason,
-        dropped=tuple(dropped),
-        loads=loads,
-        seconds=seconds,
-        state=DECIDED if won else FORCED if forced else _state(arms, dropped, cut),
+        dropped=e.dropped,
+        loads=e.loads,
+        seconds=e.seconds,
+        state=DECIDED if won else FORCED if forced else _state(e.arms, e.dropped, e.cut),
     )
 
 

@@ -28,7 +28,8 @@ from specllama.tuning.confirm import confirm
 from specllama.tuning.explore import explore
 from specllama.tuning.judge import (
     LEAST_GAIN,
-    answer,
+    Evidence,
+    decide,
     fit,
     what_is_wrong,
     wins,
@@ -101,18 +102,20 @@ def tune(
 
 
 def _answered(run: Run) -> Tuned:
-    return answer(
-        run.task.workload,
-        run.plain,
-        run.trials,
-        run.maps,
-        run.predictions,
-        run.arms,
-        run.dropped,
-        run.loads,
-        run.spent,
-        run.cut,
-        run.task.force,
+    return decide(
+        Evidence(
+            workload=run.task.workload,
+            plain=run.plain,
+            trials=tuple(run.trials),
+            maps=tuple(run.maps),
+            predictions=tuple(run.predictions),
+            arms=tuple(run.arms),
+            dropped=tuple(run.dropped),
+            loads=run.loads,
+            seconds=run.spent,
+            cut=run.cut,
+            force=run.task.force,
+        )
     )
 
 
