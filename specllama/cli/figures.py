@@ -224,12 +224,15 @@ def _heat(m: NgramMap, measured: Collection[tuple[int, int]]) -> str:
     return svg.svg([*out, *marked], height, f"speed-up by n and m, {map_name(m)}")
 
 
+_ON_LIGHT = "#1f2937"  # a cell is light in a dark theme too
+
+
 def _colour(value: float, span: float) -> tuple[str, str]:
     """(fill, ink): white at 1, greener above, redder below."""
     share = min(1.0, abs(value - 1) / span)
     full = (5, 122, 85) if value >= 1 else (200, 70, 60)
     r, g, b = (round(247 + (c - 247) * share) for c in full)
-    return f"#{r:02x}{g:02x}{b:02x}", "#ffffff" if share > 0.8 else svg.INK
+    return f"#{r:02x}{g:02x}{b:02x}", "#ffffff" if share > 0.8 else _ON_LIGHT
 
 
 def _heat_says(

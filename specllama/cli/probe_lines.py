@@ -236,10 +236,10 @@ def draft_costs(t: Tuned) -> Iterator[str]:
         even = break_even(trial.steps.curve(), trial.plain.ms)
         tau = trial.measurement.log.tokens_per_step
         if even is None:
-            yield f"even     never: no length pays even if every drafted token is accepted{name}"
+            yield f"needed   no draft length breaks even, even with every drafted token accepted{name}"
         elif tau is not None:
             have = constant_acceptance(tau, trial.speculation.n_max)
-            yield f"even     at an acceptance of {even:.2f} per position; measured {have:.2f}{name}"
+            yield f"needed   break-even at {even:.0%} acceptance per token (measured {have:.0%}){name}"
 
 
 def _findings(t: Tuned) -> Iterator[str]:
@@ -255,7 +255,7 @@ def _findings(t: Tuned) -> Iterator[str]:
         if arm.same_text is not None and arm.same_text < 1:
             yield (
                 f"{arm.label}: {arm.same_text:.0%} of greedy answers are the plain server's, "
-                "letter by letter (other batch shapes round differently)"
+                "character by character (batches of other sizes round differently)"
             )
 
 

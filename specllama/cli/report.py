@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from datetime import date
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specllama import __version__
 from specllama.cli import probe_lines
 from specllama.cli.figures import figures
 from specllama.cli.tuning_lines import arm_data, plain_data
@@ -57,7 +59,8 @@ def write_html(path: Path, found: Sequence[Probed]) -> None:
 
     source = files("specllama.cli").joinpath("report.html.j2").read_text(encoding="utf-8")
     template = Environment(autoescape=True).from_string(source)
-    _write(path, template.render(found=[_section(p) for p in found]))
+    sections = [_section(p) for p in found]
+    _write(path, template.render(found=sections, version=__version__, when=f"{date.today()}"))
 
 
 def _section(p: Probed) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2")
-INK, SOFT, GRID = "#1f2937", "#6b7280", "#e5e7eb"
+# The page around may set other ones (a dark theme); alone it is on white.
+INK, SOFT, GRID = "var(--ink, #1f2937)", "var(--soft, #6b7280)", "var(--grid, #e5e7eb)"
 WIDTH = 640
 LINE, DASHES, DOT = "", "5 4", "dot"
 _CHAR = 6.7  # mean width of a character at 12 px, generously
