@@ -180,6 +180,10 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
         (("-nkvo", "9"), "No such option: -nkvo"),
         (("-nkvo", "9"), "serve MODEL -- -nkvo"),
         (("--slots", "2"), "It is --parallel N here."),
+        (("-hf", "a/b"), "No such option: -hf\n  It is OWNER/REPO[:QUANT] as the first argument"),
+        (("-cmoe",), "serve MODEL -- -cmoe"),
+        (("-ngl",), "Option '-ngl' requires an argument"),
+        (("-ngl", "--dry-run"), "Option '-ngl' requires an argument"),
     ],
 )
 def test_an_option_that_is_not_ours(
@@ -191,6 +195,16 @@ def test_an_option_that_is_not_ours(
     assert says in capsys.readouterr().err
 
 
+def test_help_breaks_lines_at_the_terminals_width_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specllama.cli.app import run
+
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["doctor", "--help"]) == 0
+    assert "can be pasted into an issue" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("given", "ours", "theirs"),
     [
@@ -200,7 +214,7 @@ def test_an_option_that_is_not_ours(
         ("memory m -ctk q8_0 -ngl 9", "memory m -ctk q8_0", "-ngl 9"),
         ("plan m --ctx-size 4096 -ngld 9", "plan m --context 4096 --draft-layers 9", ""),
         ("serve m -ctkd q8_0", "serve m", "-ctkd q8_0"),
-        ("serve m -ngl", "serve m -ngl", ""),  # no value: an error as before
+        ("serve m -ngl -1 --dry-run", "serve m --dry-run", "-ngl -1"),
         ("lint m -md d", "lint m -md d", ""),
     ],
 )

@@ -5,7 +5,9 @@ Heavy imports stay inside the commands: `specllama --help` must start at once.
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -69,6 +71,8 @@ def _run(argv: Sequence[str]) -> int:
     try:
         _check_words(ours, theirs)
         ours, theirs = understood(ours, theirs)
+        if glued := next((w for w in ours if _GLUED.match(w)), None):
+            return _print_error(*_no_option(glued, (), ours))
         code = app(
             args=ours or ["--help"], obj=theirs, prog_name="specllama", standalone_mode=False
         )
@@ -107,6 +111,14 @@ def _register() -> None:
     )
     for command in commands:
         command.register(app)
+    for registered in app.registered_commands:
+        registered.help = _paragraphs(getattr(registered.callback, "__doc__", None) or "")
+
+
+def _paragraphs(docstring: str) -> str:
+    """Every paragraph as one line: typer keeps the docstring's own line ends, which a terminal
+    of another width breaks once more."""
+    return "\n\n".join(" ".join(p.split()) for p in inspect.cleandoc(docstring).split("\n\n"))
 
 
 def _wide_enough() -> None:
@@ -175,8 +187,13 @@ def _in_words(message: str) -> str:
 # What llama-server calls what specllama has an option of its own for, and takes otherwise.
 _OURS = {
     **dict.fromkeys(("-m", "--model"), "the model as the first argument"),
+    **dict.fromkeys(("-hf", "-hfr", "--hf-repo"), "OWNER/REPO[:QUANT] as the first argument"),
     "--slots": "--parallel N",
 }
+
+
+# What click would take apart: -cmoe into -c moe, -hf into -h and -f. -c takes numbers only.
+_GLUED = re.compile("-[ch][a-z]")
 
 
 def _no_option(name: str, near: Sequence[str], words: Sequence[str]) -> tuple[str, str, int]:

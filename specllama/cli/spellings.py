@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from specllama.errors import UsageError
 
 _COMMANDS = ("serve", "plan", "probe", "memory", "advise")
 # What specllama has an option of its own for.
@@ -21,11 +24,16 @@ _PASSED_ON = (
     *("-ctkd", "--cache-type-k-draft", "-ctvd", "--cache-type-v-draft"),
     *("-t", "--threads", "-ts", "--tensor-split", "-ot", "--override-tensor"),
 )
+_AN_OPTION = re.compile("--?[a-z]")  # -1 is a value
+_SEE = "See `specllama {} --help`."
 _OWN_OF_MEMORY = ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")
 
 
 def understood(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """specllama's arguments with its own names, and llama-server's with what belongs to them."""
+    """specllama's arguments with its own names, and llama-server's with what belongs to them.
+
+    Raises UsageError where one of llama-server's has no value.
+    """
     if not ours or ours[0] not in _COMMANDS:
         return list(ours), tuple(theirs)
     passed_on = [o for o in _PASSED_ON if ours[0] != "memory" or o not in _OWN_OF_MEMORY]
@@ -33,7 +41,9 @@ def understood(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], t
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
-        if name in passed_on and (equals or words):
+        if name in passed_on:
+            if not equals and (not words or _AN_OPTION.match(words[0])):
+                raise UsageError(f"Option '{name}' requires an argument.", _SEE.format(ours[0]))
             moved += [name, value if equals else words.pop(0)]
         else:
             kept.append(_OURS.get(name, name) + equals + value)
