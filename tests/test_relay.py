@@ -329,6 +329,14 @@ def test_who_waits_to_be_told_to_send_is_told() -> None:
         assert [body for _, _, body in server.seen] == [b"ok"]
 
 
+def test_a_length_beside_pieces_is_none() -> None:
+    with relayed() as (_, url, (server,)), raw_connection(url) as raw:
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n"
+        raw.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+        assert b"200 OK" in raw.recv(1000)
+        assert [body for _, _, body in server.seen] == [b"ok"]
+
+
 def test_two_requests_at_once_on_one_connection() -> None:
     with relayed() as (_, url, _servers), raw_connection(url) as raw:
         raw.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n" * 2)

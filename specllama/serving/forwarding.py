@@ -18,9 +18,9 @@ def forwarded(request: h11.Request) -> h11.Request:
     headers = kept_headers(request.headers)
     if not any(name.lower() == b"host" for name, _ in headers):  # HTTP/1.0
         headers.append((b"Host", b"127.0.0.1"))
-    sized = any(name.lower() == b"content-length" for name, _ in headers)
-    coded = any(name == b"transfer-encoding" for name, _ in request.headers)
-    if coded and not sized:
+    if any(name == b"transfer-encoding" for name, _ in request.headers):
+        # RFC 9112, 6.3: it says where the body ends, whatever a length beside it says
+        headers = [(n, v) for n, v in headers if n.lower() != b"content-length"]
         headers.append((b"Transfer-Encoding", b"chunked"))
     headers.append((b"Connection", b"close"))
     return h11.Request(method=request.method, target=request.target, headers=headers)
