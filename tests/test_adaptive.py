@@ -165,6 +165,31 @@ def test_what_does_not_start_gives_way_to_what_served(
         serving._launched(off, None, tmp_path, report)
 
 
+def test_requests_wait_while_a_server_that_crashed_loads_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake(tmp_path, draft_n=8, crash_after=0.7)
+    plan = planned(str(fake.path))
+    base = behind_relay(plan)
+    adaptive = Adaptive(
+        base, plan.settings.host, plan.settings.port, Policy(base.settings.speculation, [], 0.0)
+    )
+    targets: list[Any] = []
+    start = serving.launch
+
+    def launch(*args: Any) -> Any:
+        targets.append(adaptive._relay and adaptive._relay.gate.target)
+        if len(targets) > 1:
+            raise Stopped(15)
+        return start(*args)
+
+    monkeypatch.setattr(serving, "launch", launch)
+    report = Script()
+    monkeypatch.setattr(report, "ready", lambda _: None)
+    serve(base, tmp_path / "log", report, known=True, idle_probes=False, adaptive=adaptive)
+    assert targets == [None, None]
+
+
 def test_clients_reach_the_relay_and_all_ends_together(tmp_path: Path, engine: str) -> None:
     args = (TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", engine)
     with Serve(tmp_path, *args) as s:

@@ -126,6 +126,11 @@ class Adaptive:
         self._made, self._shut_at = found, now
         return found
 
+    def ended(self) -> None:
+        """The server ended by itself: requests wait for the next, also while that loads."""
+        if self._relay is not None:
+            self._relay.gate.shut()
+
     def exchanged(self, up: Launch, switch: Switch, listener: Listener) -> Plan:
         """The plan to go on with; the switch is told, and kept."""
         before, after = label(up.plan.settings.speculation), label(switch.to)

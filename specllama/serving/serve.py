@@ -129,6 +129,8 @@ def _serve(
             if isinstance(ended, Switch) and adaptive is not None:
                 before, plan = running.plan, adaptive.exchanged(running, ended, report)
             elif isinstance(ended, Exit):
+                if adaptive is not None:
+                    adaptive.ended()
                 lived = time.monotonic() - answered
                 quick = quick + 1 if lived < QUICK_S else 1
                 before, plan = None, _after_crash(running.plan, ended, quick, log, report)
