@@ -53,6 +53,10 @@ def test_no_length_beyond_the_one_that_runs() -> None:
     assert max(by_length(traffic(100, (90, 80)), TIMES, 2)) == 2
 
 
+def test_where_what_runs_was_never_timed_no_length_is_better() -> None:
+    assert by_length(traffic(1000, (500, 50, 5, 0, 0, 0, 0, 0)), TIMES, 8) == {}
+
+
 def test_few_drafts_say_nothing_of_another_length() -> None:
     assert picture(traffic(10, (5, 0)), Samples(TIMES).ratios, TIMES, 2).better is None
 

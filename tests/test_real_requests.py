@@ -176,6 +176,17 @@ def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
     assert prediction(plan, Scope(named=True)) == (None, ())  # it is the user's to say
 
 
+def test_drafts_longer_than_any_that_was_timed_predict_themselves(native: Path) -> None:
+    plan = plan_of(native)
+    assert plan.settings.speculation is not None
+    longer = replace(plan.settings.speculation, n_max=8)
+    counts = Counts(8000, 810, 1000, (800.0, 10.0, *(0.0,) * 6), 1810, 1.0)
+    keep(plan, counts, 0.4, longer)
+    found, _ = prediction(plan, Scope())
+    assert found is not None
+    assert found.speculation == longer
+
+
 def test_a_search_after_slow_real_requests_says_so(native: Path) -> None:
     plan = plan_of(native)
     keep(plan, seen(4000, 100, 20, 5, 0), -0.5)

@@ -125,9 +125,10 @@ def _by_steps(counts: Counts, times: StepTimes) -> float | None:
 
 
 def by_length(counts: Counts, times: StepTimes | None, longest: int) -> dict[int, float]:
-    """K → expected speed-up on the same tokens, for each K up to `longest` whose cost is known:
-    τ(K) = 1 + Σ a_i of the first K. What comes without a draft stays as it is."""
-    if times is None or not counts.acceptance or not times.drafted:
+    """K → expected speed-up on the same tokens, for each K up to `longest`, the one that runs:
+    τ(K) = 1 + Σ a_i of the first K. What comes without a draft stays as it is. {} where what
+    runs was never timed: there is nothing to compare another K with."""
+    if times is None or not counts.acceptance or times.of(longest) is None:
         return {}
     tokens, alone = _tokens(counts), _alone(counts)
     drafted = tokens - alone  # what came by steps with a draft
