@@ -208,6 +208,17 @@ def test_requests_of_our_own_are_not_traffic() -> None:
     assert (history.total.drafted, history.total.accepted) == (2, 0)
 
 
+@pytest.mark.parametrize("said", ["NaN", "+Inf", "1e308", "-1"])
+def test_what_nobody_can_have_counted_is_not_counted(said: str) -> None:
+    text = "".join(
+        f"{name} {said}\n"
+        for name in (ENGINES[VLLM].tokens, ENGINES[VLLM].seconds, ENGINES[VLLM].requests)
+    )
+    found = parse(text, 0.0)
+    assert found is not None
+    assert found.counts == NOTHING
+
+
 def test_nothing_is_nothing() -> None:
     assert NOTHING + NOTHING == NOTHING
     assert NOTHING.alpha is NOTHING.tau is NOTHING.tokens_per_second is None

@@ -258,9 +258,9 @@ def _counts(samples: Sequence[_Sample], names: Names) -> Counts:
         accepted=accepted,
         steps=_sum(samples, names.drafts),
         by_position=by_position,
-        tokens=_sum(samples, names.tokens),
-        seconds=seconds,
-        requests=_sum(samples, names.requests),
+        tokens=_believed(_sum(samples, names.tokens)),
+        seconds=_believed(seconds),
+        requests=_believed(_sum(samples, names.requests)),
         rounding=unit,
         rounding_s=_unit(seconds, names.digits) if seconds is not None else 0.0,
     )
@@ -278,6 +278,11 @@ def _positions(samples: Sequence[_Sample], name: str) -> tuple[float, ...]:
 def _sum(samples: Sequence[_Sample], name: str) -> float | None:
     found = [value for sample, _, value in samples if name and sample == name]
     return sum(found) if found else None
+
+
+def _believed(count: float | None) -> float | None:
+    """None for what nobody has counted: no number, or beyond all that can be told apart."""
+    return count if count is not None and 0 <= count < 2**53 else None
 
 
 def _unit(value: float, digits: int) -> float:
