@@ -70,6 +70,15 @@ def kept(path: Path) -> Any:
         return None
 
 
+def drop(path: Path) -> None:
+    """Removes a file that may be gone already. One that cannot be removed now (Windows, while
+    somebody reads it) stays."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
 def _digest(body: str) -> str:
     return hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
 

@@ -327,6 +327,22 @@ def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
         p.unlink()
 
 
+def test_a_file_that_cannot_be_removed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, while somebody reads it."""
+    path = running.announce(Running("http://127.0.0.1:1", "/m/t.gguf", "code"))
+    data = kept(path)
+    keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
+
+    def refuses(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as m:
+        m.setattr(Path, "unlink", refuses)
+        assert [r.url for r in running.all_running()] == ["http://127.0.0.1:1"]
+    path.unlink()
+    other.unlink()
+
+
 def test_requests_are_counted_in_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     line = (

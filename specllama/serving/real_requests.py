@@ -12,6 +12,7 @@ from specllama.engine.keys import first
 from specllama.serving.idle import IdleProbes
 from specllama.serving.launch import Launch
 from specllama.serving.scope import about_of, own_types
+from specllama.storage import drop
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
 from specllama.watching.counters import Counts
@@ -105,7 +106,7 @@ class Following:
 
     def close(self) -> None:
         """A last look, while the server still answers."""
-        self._file.unlink(missing_ok=True)
+        drop(self._file)
         self.follower.look()
         self.follower.close()
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, drop, keep, kept
 from specllama.tuning.results import read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.verdict import Thresholds
@@ -62,7 +62,7 @@ def all_running() -> tuple[Running, ...]:
         if running is not None and _alive(data):
             found.append(running)
         elif _dead(data):
-            path.unlink(missing_ok=True)
+            drop(path)
     return tuple(sorted(found, key=lambda r: -r.since))
 
 
