@@ -262,6 +262,7 @@ pick-draft T V --download                | 2 | --download needs --hub
 pick-draft T V --text {none.txt}         | 2 | --text needs --measure
 pick-draft T V --dir {nope}              | 2 | no such folder
 pick-draft T V --dir ~nouser             | 2 | no such folder
+plan T V --format json -o ~nouser/x      | 2 | cannot be written
 pick-draft T V --dir {long}              | 2 | no such folder
 probe T V --report {here}                | 2 | is a folder
 probe T V --report {nope}/x              | 2 | no such folder

@@ -567,6 +567,14 @@ def test_exit_codes_say_whether_something_is_left(capsys: pytest.CaptureFixture[
     assert out[-1] == "llama-server -m x --spec-draft-n-max 4 -md y --spec-type draft-simple"
 
 
+def test_a_home_of_nobody_is_a_path_like_another(tmp_path: Path) -> None:
+    assert run(["lint", "llama-server -m ~nouser/a -md ~nouser/b --spec-type draft-simple"]) == 0
+    (tmp_path / "s.service").write_text(
+        "[Service]\nEnvironmentFile=~nouser/e\nExecStart=llama-server -m x\n"
+    )
+    assert run(["lint", str(tmp_path / "s.service")]) == 0
+
+
 def test_the_command_may_stand_behind_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", "--", "llama-server", "-m", "x y", "-md", "d"]) == 1
     assert "no-spec-type: -md d" in capsys.readouterr().out

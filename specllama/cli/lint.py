@@ -12,6 +12,7 @@ import typer
 
 from specllama.cli.options import LlamaServer
 from specllama.errors import UsageError
+from specllama.storage import expanded
 
 if TYPE_CHECKING:
     from specllama.engine.capabilities import Capabilities
@@ -178,7 +179,7 @@ def _models(folder: Path) -> Any:
 
     @cache
     def read(name: str) -> ModelInfo | None:
-        for path in (Path(name).expanduser(), folder / name):
+        for path in (expanded(name), folder / name):
             if os.path.isfile(path):
                 return inspect(path)
         return None
@@ -191,9 +192,9 @@ def _files(folder: Path) -> Files:
 
     def read(name: str) -> str | None:
         try:
-            with (folder / Path(name).expanduser()).open("rb") as f:
+            with (folder / expanded(name)).open("rb") as f:
                 return f.read(_LARGEST).decode("utf-8")
-        except (OSError, ValueError, RuntimeError):
+        except (OSError, ValueError):
             return None
 
     return read

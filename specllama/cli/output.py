@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specllama.errors import UsageError
 from specllama.stop import held
+from specllama.storage import expanded
 
 _HEAD = 4096  # bytes in which a file says who made it
 
@@ -15,7 +16,7 @@ _HEAD = 4096  # bytes in which a file says who made it
 def check_replaceable(path: Path, mark: str) -> None:
     """Raises UsageError for a file that is there, is not empty, and does not say `mark` at its
     head: it is somebody else's."""
-    path = path.expanduser()
+    path = expanded(str(path))
     try:
         if not path.is_file():
             return
@@ -33,7 +34,7 @@ def check_replaceable(path: Path, mark: str) -> None:
 def save(path: Path, text: str) -> None:
     """Writes `text` in UTF-8 so that the file is the old one or the new, never half; what is no
     ordinary file (/dev/stdout, a pipe) is written to. Raises UsageError when it cannot be."""
-    path = path.expanduser()
+    path = expanded(str(path))
     data = text.encode("utf-8")
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
