@@ -375,10 +375,20 @@ def drawn(view: View, width: int) -> str:
 
     from rich.console import Console
 
-    console = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
+    # soft_wrap as the program's own console
+    console = Console(
+        file=StringIO(), width=width, force_terminal=True, color_system=None, soft_wrap=True
+    )
     with console.capture() as said:
         console.print(picture(view, console))
     return said.get()
+
+
+def test_the_screen_wraps_what_is_longer_on_a_console_that_does_not() -> None:
+    note = "nothing was drafted: speculation is off there, or finds nothing to draft"
+    text = drawn(View("http://127.0.0.1:1", UP, missing=(note,)), 40)
+    assert max(map(len, text.splitlines())) <= 40
+    assert f"note: {note}" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

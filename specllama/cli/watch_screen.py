@@ -66,7 +66,8 @@ def picture(v: View, console: Console) -> RenderableType:
 def _text(text: str, style: str = "") -> RenderableType:
     from rich.text import Text
 
-    return Text(shown(text), style=style)
+    # said here: the program's console wraps nothing by itself, and a screen cuts what is longer
+    return Text(shown(text), style=style, no_wrap=False, overflow="fold")
 
 
 def _head(v: View, width: int) -> RenderableType:
