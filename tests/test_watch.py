@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,12 @@ from specllama.cli.watch_screen import bar, picture, sparkline
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError, UsageError
 from specllama.storage import keep, kept
+from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running
+from specllama.watching.chat_server import Server
 from specllama.watching.counters import parse
+from specllama.watching.errors import WatchingError
 from specllama.watching.export import Exporter
 from specllama.watching.request_log import RequestLog
 from specllama.watching.running import Running
@@ -279,6 +282,16 @@ def test_what_is_no_server_is_said() -> None:
         done = specllama("watch", "--url", url, "--once")
     assert done.returncode == 1
     assert "has neither metrics that are known nor slots" in done.stderr
+
+
+def test_an_answer_too_deep_to_be_read_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = httpx.Response(200, text="[" * 200_000)
+    monkeypatch.setattr(httpx.Client, "get", lambda *_, **__: deep)
+    with watching("http://127.0.0.1:1") as watch, pytest.raises(WatchingError, match="neither"):
+        watch.look()
+    told = pytest.raises(TuningError, match="is no LLM server")
+    with closing(Server("http://127.0.0.1:1")) as server, told:
+        server.model()
 
 
 def test_a_key_is_asked_for() -> None:

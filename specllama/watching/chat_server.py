@@ -144,7 +144,7 @@ class Server:
                     thought = thought or thinks(data)
                     counted = tokens(data, thought) or counted
                     drafted = drafts(data) or drafted
-        except (httpx.HTTPError, ValueError) as e:
+        except (httpx.HTTPError, ValueError, RecursionError) as e:
             raise TuningError(f"{self.url} broke off an answer ({e or type(e).__name__})") from None
         if not pieces:
             raise TuningError(f"{self.url} answered with no text")
@@ -171,7 +171,7 @@ def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
 def _json(response: httpx.Response) -> Any:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -119,7 +119,7 @@ class Reader:
             return None
         try:
             data = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return _slots(data) if isinstance(data, list) else None
 
@@ -150,7 +150,7 @@ class Reader:
             data = response.json()["data"] if response.status_code == 200 else []
             entries = [m for m in data if isinstance(m, dict) and isinstance(m.get("status"), dict)]
             return {str(m["id"]): str(m["status"].get("value", "")) for m in entries}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
 
     def _get(self, path: str, model: str = "") -> httpx.Response:
