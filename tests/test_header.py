@@ -94,7 +94,7 @@ def test_tensor_types_are_those_of_gguf_py() -> None:
         (b"<!DOCTYPE html><html>", "web page"),
         (b"  <html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
-        (b"PK\x03\x04 a zip", "not a GGUF file"),
+        (b"PK\x03\x04 a zip", r"not a GGUF file (it starts with 'PK\x03\x04')"),
         (b"GGUF", "ends inside its header"),
         (b"GGUF" + struct.pack("<I", 1) + bytes(40), "version 1"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(40), "big-endian"),

@@ -173,7 +173,8 @@ def _check_magic(path: str, start: bytes, size: int) -> None:
             "Fetch the file with `git lfs pull`.",
         )
     if start[:4] != b"GGUF":
-        raise GgufError(f"{path}: not a GGUF file (it starts with {start[:4]!r})", again)
+        first = start[:4].decode("latin-1")
+        raise GgufError(f"{path}: not a GGUF file (it starts with {first!r})", again)
     if len(start) < 8:
         raise GgufError(f"{path}: the file ends inside its header ({size} bytes)", again)
     (version,) = U32.unpack_from(start, 4)
