@@ -811,6 +811,16 @@ def test_a_sure_gain_comes_before_a_faster_one_that_may_be_chance() -> None:
     assert t.best.speculation == DRAFT
 
 
+def test_what_is_missing_is_named_where_chance_is_not_it() -> None:
+    few = judged(arm(DRAFT, ratios(0.2, 0.21, 0.19)))
+    assert few.best is None
+    assert few.reason.endswith("but from 3 prompts only: 5 are needed")
+    refuted = arm(DRAFT, ratios(-0.03, -0.02))
+    pooled = ratios(-0.03, -0.02, *[0.09, 0.1] * 8)
+    refuted = replace(refuted, pooled=pooled, speedup=pooled.interval(), slower=0.001)
+    assert judged(refuted).reason.endswith("but 0.98x on the prompts that were to confirm it")
+
+
 def test_the_chance_is_stated() -> None:
     t = judged(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1), cut=True))
     assert (t.best, t.state) == (None, OPEN)

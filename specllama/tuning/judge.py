@@ -143,6 +143,15 @@ def what_is_wrong(spec: Speculation, m: Measurement) -> str:
     return "; ".join([*m.findings, *([what_to_do(spec)] if m.accepts_nothing else [])])
 
 
+def _not_sure(arm: Arm) -> str:
+    """Which condition of sure_enough an arm that reaches LEAST_GAIN misses."""
+    if arm.slower < MOST_SLOWER and len(arm.pooled) < _LEAST_TEXTS:
+        return f"but from {len(arm.pooled)} prompts only: {_LEAST_TEXTS} are needed"
+    if arm.slower < MOST_SLOWER and arm.own.value < 1.0:
+        return f"but {arm.own.value:.2f}x on the prompts that were to confirm it"
+    return f"{arm.slower:.0%} chance that it is slower"
+
+
 def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
     why = [f"{d.what}: {d.why}" for d in dropped]
     if len(why) > 1 and all("x predicted" in d.why for d in dropped):  # the best comes first
@@ -161,7 +170,7 @@ def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], c
         return measured
     more = f"; {cut}" if cut else "; measuring goes on at the next start" if best.cut else ""
     if s.value >= LEAST_GAIN:
-        return f"{measured}, {best.slower:.0%} chance that it is slower{more}"
+        return f"{measured}, {_not_sure(best)}{more}"
     alpha = best.measurement.alpha
     although = f", although {alpha:.0%} of its drafts are accepted" if alpha and alpha > 0.6 else ""
     return f"{measured}{although}: under {LEAST_GAIN:g}x it does not pay{more}"
