@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
+import itertools
 import json
 import signal
 import socket
@@ -27,7 +29,7 @@ from specllama.errors import SpecllamaError, UsageError
 from specllama.storage import keep, kept
 from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
-from specllama.watching import running
+from specllama.watching import address, running
 from specllama.watching.chat_server import Server
 from specllama.watching.counters import parse
 from specllama.watching.errors import WatchingError
@@ -521,3 +523,33 @@ def test_a_build_without_the_counters_says_so(tmp_path: Path, old_builds: Path) 
     assert data["requests"] == 1
     (missing,) = data["missing"]
     assert "llama.cpp does from b10289 on" in missing
+
+
+def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece comes in time; there is always another."""
+
+    def endless(piece: bytes) -> httpx.Client:
+        def answer(_: httpx.Request) -> httpx.Response:
+            return httpx.Response(200, content=itertools.repeat(piece))
+
+        return httpx.Client(transport=httpx.MockTransport(answer), base_url="http://x")
+
+    with pytest.raises(httpx.ReadError, match="larger than 16 MiB"):
+        address.get(endless(b"#" * 2**20), "/metrics", None, 1e9)
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with pytest.raises(httpx.ReadTimeout, match="did not end in 5 s"):
+        address.get(endless(b"# one more\n"), "/metrics", None, 5.0)
+
+
+def test_a_packed_answer_is_read_once() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(
+            200,
+            headers={"content-encoding": "gzip", "x-kept": "1"},
+            content=gzip.compress(b"hello"),
+        )
+
+    http_ = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://x")
+    found = address.get(http_, "/metrics", None, 5.0)
+    assert (found.text, found.headers["x-kept"]) == ("hello", "1")

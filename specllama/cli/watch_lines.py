@@ -71,7 +71,7 @@ def conclusion(v: View) -> str:
         LOW: f"α under {limits.warn:g}: it may not pay",
         VERY_LOW: f"α under {limits.off:g}: switch it off",
     }.get(kind, "")
-    by_length = v.since.by_length
+    by_length = v.judged.by_length
     if k is not None and k in by_length:
         said += f"; K={k} would be about {by_length[k]:.2f}x"
     return said

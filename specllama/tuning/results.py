@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, drop, keep, kept
 from specllama.tuning.arms import (
     DECIDED,
     FORCED,
@@ -200,7 +200,7 @@ def clear(target: Path | None = None) -> int:
     count = 0
     for r in all_results():
         if target is None or r.target == str(target.absolute()):
-            r.file.unlink(missing_ok=True)
+            drop(r.file)
             count += 1
     return count
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from ipaddress import ip_address
 
 import httpx
 
 from specllama.errors import UsageError
+
+_MOST_BYTES = 16 * 2**20  # of an answer: a thousand models' metrics are one
+# Of a connection, which the body that was read is no part of any more.
+_OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 def client(
@@ -32,6 +38,23 @@ def client(
         raise UsageError(
             f"--url {url}: {e}", "Give an address like http://127.0.0.1:8080."
         ) from None
+
+
+def get(
+    http: httpx.Client, path: str, params: Mapping[str, str] | None, seconds: float
+) -> httpx.Response:
+    """A whole answer within `seconds` and 16 MiB: httpx's timeout is of each piece, and a server
+    may trickle for ever. Raises httpx.HTTPError, of what does not end too."""
+    until, body = time.monotonic() + seconds, bytearray()
+    with http.stream("GET", path, params=params) as response:
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > _MOST_BYTES:
+                raise httpx.ReadError(f"its answer to {path} is larger than 16 MiB")
+            if time.monotonic() > until:
+                raise httpx.ReadTimeout(f"its answer to {path} did not end in {seconds:g} s")
+        headers = [(k, v) for k, v in response.headers.items() if k not in _OF_THE_BODY]
+        return httpx.Response(response.status_code, headers=headers, content=bytes(body))
 
 
 def on_this_machine(host: str) -> bool:

@@ -13,7 +13,7 @@ import httpx
 from specllama.engine.client import Conversation, Prompt, conversation
 from specllama.prompts import without_tools
 from specllama.tuning.errors import TuningError
-from specllama.watching.address import client
+from specllama.watching.address import client, get
 from specllama.watching.counters import Snapshot, parse
 from specllama.watching.engines import ENGINES
 from specllama.watching.served_models import (
@@ -26,7 +26,8 @@ from specllama.watching.served_models import (
 )
 from specllama.watching.streamed import Drafts, drafts, says_something, thinks, tokens
 
-_TIMEOUT = 120.0
+_TIMEOUT = 120.0  # of a piece of an answer
+_LISTS_S, _ANSWER_S = 30.0, 900.0  # of a list or of counters, and of an answer
 
 
 class _Refused(TuningError):
@@ -137,6 +138,8 @@ class Server:
                         f"{response.text[:160]}"
                     )
                 for data in _events(response):
+                    if time.monotonic() > started + _ANSWER_S:
+                        raise httpx.ReadTimeout(f"it did not end in {_ANSWER_S:g} s")
                     if says_something(data):
                         last = time.monotonic()
                         first = first or last
@@ -152,7 +155,7 @@ class Server:
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> httpx.Response:
         try:
-            return self._http.get(path, params=params)
+            return get(self._http, path, params, _LISTS_S)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
             raise TuningError(
                 f"{self.url} does not answer {path} ({e or type(e).__name__})",

@@ -16,12 +16,13 @@ from typing import Any
 import httpx
 
 from specllama.errors import SpecllamaError, UsageError
-from specllama.watching.address import client
+from specllama.watching.address import client, get
 from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot, parse
 from specllama.watching.engines import ENGINES, LLAMA_CPP
 from specllama.watching.errors import WatchingError
 
 _TIMEOUT_S = 5.0
+_MOST_NAMED = 5
 _AWAKE = ("loaded", "sleeping")  # a router's models that /metrics?model= does not wake
 
 
@@ -134,7 +135,8 @@ class Reader:
             return ""
         wanted = [m for m in models if self._model in ("", m)]
         if not wanted:
-            known = ", ".join(sorted(models))
+            names = sorted(models)
+            known = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
             raise WatchingError(f"{self.url} has no model {self._model}", f"Models: {known}")
         for name in wanted:
             if models[name] in _AWAKE:
@@ -157,7 +159,7 @@ class Reader:
         # autoload=false: were the model unloaded just now, the router would load it again
         query = {"model": model, "autoload": "false"} if model else None
         try:
-            response = self._http.get(path, params=query)
+            response = get(self._http, path, query, _TIMEOUT_S)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
             raise Lost(
                 f"{self.url} does not answer ({e or type(e).__name__})",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, drop, keep, kept
 
 _VERSION = 1
 _MOST = 20  # of one model and workload
@@ -49,7 +49,7 @@ def clear(target: Path | None = None) -> int:
     for path in _folder().glob("*.json"):
         found = _read(path)
         if found and name in (None, found[0].target):
-            path.unlink(missing_ok=True)
+            drop(path)
             count += len(found)
     return count
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, drop, keep, kept
 from specllama.tuning.arms import label, way
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.results import read_spec, spec_data
@@ -167,7 +167,7 @@ def clear(target: Path | None = None) -> int:
     count = 0
     for t in all_traffic():
         if target is None or t.about.target == str(target.absolute()):
-            t.file.unlink(missing_ok=True)
+            drop(t.file)
             count += 1
     return count
 

@@ -28,7 +28,7 @@ MINUTE_S, QUARTER_S = 60.0, 900.0
 class View:
     """What is shown of a server. `state`: up, lost (it does not answer) or unloaded (a router
     without the model); `why` in words. `now`: the last minute; `since`: since the server
-    started; `gauges`: what the engine says itself; `tuned`: what its `serve` knows of it.
+    started; `judged`: what the verdict is about; `gauges`: what the engine says itself; `tuned`: what its `serve` knows of it.
     `requests`: answered since its start, None where nobody counts them; `decoding`: tok/s of what is being answered, where slots tell."""
 
     url: str
@@ -38,6 +38,7 @@ class View:
     engine: str = ""
     now: Picture = field(default_factory=Picture)
     since: Picture = field(default_factory=Picture)
+    judged: Picture = field(default_factory=Picture)
     verdict: Verdict = field(default_factory=Verdict)
     gauges: Gauges = field(default_factory=Gauges)
     tuned: Running | None = None
@@ -163,6 +164,7 @@ class Watch:
             engine=last.engine if last is not None else "",
             now=picture(self._history.over(MINUTE_S), Ratios(), times, k),
             since=since,
+            judged=judged,
             verdict=self._verdict,
             gauges=last.gauges if last is not None and state == UP else Gauges(),
             tuned=tuned,
