@@ -19,7 +19,7 @@ from specllama import workloads
 from specllama.cli.render import Printer, ServeReport
 from specllama.engine.settings import Settings
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text
 from specllama.serving.launch import launch
 
@@ -30,8 +30,12 @@ _TOKENS = 48
 def speed(target: Path, k: int | None, engine: str | None, threads: int) -> tuple[float, ...]:
     """(tok/s, α, τ) of one server; `k` None = plain decoding."""
     settings = Settings(target, host="127.0.0.1", port=0, context=2048)
-    wish = Wish("code", _DRAFT, n_max=k) if k else Wish("code", method="none")
-    plan = prepare(settings, wish, ("-t", str(threads)), engine)
+    spec_options = (
+        SpeculationOptions("code", _DRAFT, n_max=k)
+        if k
+        else SpeculationOptions("code", method="none")
+    )
+    plan = prepare(settings, spec_options, ("-t", str(threads)), engine)
     tokens, ms, drafted, accepted = 0, 0.0, 0, 0
     running = launch(plan, Path(tempfile.mkdtemp()) / "log", ServeReport(Printer()))
     try:

@@ -22,9 +22,9 @@ from benchmarks.scores import Row, header, predicted, summary
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare, usable_engine
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import Scope
-from specllama.serving.tune import AUTO, Outcome, Wanted, tuned_plan
+from specllama.serving.tune import AUTO, Outcome, TuningOptions, tuned_plan
 from specllama.tuning.arms import label
 
 _PROMPTS = Path(__file__).parent / "prompts"
@@ -133,14 +133,16 @@ class Ground:
         return [[(start + i) % total for i in range(min(n, total))] for start in starts]
 
     def plan(self, *user: str, method: str | None = None) -> Plan:
-        wish = Wish(self.case.workload, None if method else self.draft, method)
+        spec_options = SpeculationOptions(
+            self.case.workload, None if method else self.draft, method
+        )
         settings = Settings(self.model, "127.0.0.1", 0, context=_CONTEXT)
-        return prepare(settings, wish, (*_THREADS, *user), self.engine, check_port=False)
+        return prepare(settings, spec_options, (*_THREADS, *user), self.engine, check_port=False)
 
     def tune(self) -> tuple[Outcome, float]:
         """What `serve` would find at its first start, and in how many seconds."""
         plan = self.plan()
-        wanted = Wanted(AUTO, _BUDGET, Scope(named=self.draft is not None))
+        wanted = TuningOptions(AUTO, _BUDGET, Scope(named=self.draft is not None))
         started = time.monotonic()
         outcome = tuned_plan(plan, wanted, self.folder / "tuner.log", self.say)
         seconds = time.monotonic() - started

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from specllama.errors import SpecllamaError, UsageError
-from specllama.prompts import MOST, Asked, as_record, as_text, read_asked, read_lines
+from specllama.prompts import MOST, PromptRecord, as_record, as_text, read_lines, read_records
 from specllama.storage import strict_json, write_atomically
 from specllama.workloads import Workload, load, names, own_dir
 
@@ -64,7 +64,7 @@ def make(name: str, source: Path | None, like: str) -> Made:
     if name in names():
         raise UsageError(f"there is a profile called {name} already", "Take another name.")
     model = load(like)
-    asked = _read(source) if source is not None else [Asked(p) for p in model.prompts]
+    asked = _read(source) if source is not None else [PromptRecord(p) for p in model.prompts]
     made = Made(
         own_dir() / f"{name}.toml",
         own_dir() / "prompts" / f"{name}{_LINES}",
@@ -85,9 +85,9 @@ def make(name: str, source: Path | None, like: str) -> Made:
     return made
 
 
-def _read(source: Path) -> Sequence[Asked]:
+def _read(source: Path) -> Sequence[PromptRecord]:
     if not source.is_dir():
-        return read_asked(source, "--from")
+        return read_records(source, "--from")
     found = list(islice(_in_folder(source), MOST))
     if not found:
         raise UsageError(
@@ -97,26 +97,26 @@ def _read(source: Path) -> Sequence[Asked]:
     return found
 
 
-def _in_folder(folder: Path) -> Iterator[Asked]:
+def _in_folder(folder: Path) -> Iterator[PromptRecord]:
     for file in sorted(p for p in folder.iterdir() if p.is_file() and p.name[0] != "."):
         if file.suffix.lower() == _LINES:
-            yield from read_asked(file, "--from")
+            yield from read_records(file, "--from")
         elif file.suffix.lower() in _TEXTS:
             if file.stat().st_size > _LARGEST:
                 raise UsageError(f"--from {file}: more than {_LARGEST >> 20} MiB are no prompt")
             text = "\n".join(line for _, line in read_lines(file, "--from")).strip("\n")
             if text.strip():
-                yield Asked(text)
+                yield PromptRecord(text)
 
 
-def _temperature(asked: Sequence[Asked], model: Workload) -> Sized:
+def _temperature(asked: Sequence[PromptRecord], model: Workload) -> Sized:
     said = [a.temperature for a in asked if a.temperature is not None]
     if said:
         return Sized(median(said), f"the median of {_count(len(said), 'record')}")
     return Sized(model.sampling.get("temperature", 0.8), f"as in {model.name}: no record says one")
 
 
-def _answer(asked: Sequence[Asked], model: Workload) -> Sized:
+def _answer(asked: Sequence[PromptRecord], model: Workload) -> Sized:
     """Three answers in four are no longer."""
     known = [len(a.answer) / _PER_TOKEN if a.answer else a.most for a in asked]
     lengths = [x for x in known if x]

@@ -19,7 +19,7 @@ _ROLES = {"system", "user", "assistant", "developer", "tool"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptRecord:
     """A prompt and what its record says of it. `answer`: its text, "" = none; `most`: tokens it
     was allowed."""
 
@@ -30,11 +30,11 @@ class Asked:
 
 
 def read_prompts(path: Path, option: str = "--prompts") -> tuple[Prompt, ...]:
-    """As `read_asked`, the prompts alone."""
-    return tuple(a.prompt for a in read_asked(path, option))
+    """As `read_records`, the prompts alone."""
+    return tuple(a.prompt for a in read_records(path, option))
 
 
-def read_asked(path: Path, option: str) -> tuple[Asked, ...]:
+def read_records(path: Path, option: str) -> tuple[PromptRecord, ...]:
     """The first MOST prompts of a file: `{"prompt": …}` or `{"messages": […]}` by line, or plain
     text. An answer at the end of the messages, as in a log of conversations, is not asked.
 
@@ -136,7 +136,7 @@ def _refused(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _texts(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterator[Asked]:
+def _texts(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterator[PromptRecord]:
     part: list[str] = []
     size = 0
     for _, line in chain(lines, [(0, "---")]):
@@ -151,11 +151,13 @@ def _texts(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterato
             continue
         text = "\n".join(part).strip("\n")
         if text.strip():
-            yield Asked(text)
+            yield PromptRecord(text)
         part, size = [], 0
 
 
-def _json_lines(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterator[Asked]:
+def _json_lines(
+    path: Path, lines: Iterable[tuple[int, str]], option: str
+) -> Iterator[PromptRecord]:
     for number, data in json_lines(path, lines, option):
         prompt = _prompt(data)
         if prompt is None:
@@ -191,14 +193,14 @@ def tools_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
     return tuple(tools) if good else None
 
 
-def _asked(data: Mapping[str, Any], prompt: Prompt) -> Asked:
+def _asked(data: Mapping[str, Any], prompt: Prompt) -> PromptRecord:
     """With what OpenAI's requests and logs of them say besides."""
     messages = data.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}
     answer = message(last) if isinstance(last, dict) and last.get("role") == "assistant" else None
     said = answer.get("content") if answer else data.get("answer", data.get("completion"))
     most = _number(data.get("max_tokens", data.get("max_completion_tokens")), 10**6)
-    return Asked(
+    return PromptRecord(
         prompt,
         said if isinstance(said, str) else "",
         _number(data.get("temperature"), 2),

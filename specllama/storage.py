@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specllama.stop import held
+from specllama.stop import signals_held
 
 _KEPT = '{{"digest": "{}", "data": {}}}'
 _DIGEST_AT = len('{"digest": "')
@@ -56,7 +56,7 @@ def keep(path: Path, data: Any) -> None:
         pass
 
 
-def kept(path: Path) -> Any:
+def read_stored(path: Path) -> Any:
     """What `keep` wrote to `path`; None when there is nothing, or anything else: what does not
     carry its own digest was damaged or changed by hand."""
     try:
@@ -91,7 +91,7 @@ def expanded(text: str) -> Path:
 def write_atomically(path: Path, text: str) -> None:
     """Writes `text` to `path` so that a reader sees the old file or the new, never half."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with held():
+    with signals_held():
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as f:

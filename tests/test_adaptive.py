@@ -20,9 +20,10 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import Plan, free_port
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
 from specllama.serving.adapt import Adaptive, behind_relay, reread_s
+from specllama.serving.launch import launch as real_launch
 from specllama.serving.real_requests import Measured
 from specllama.serving.scope import Scope, devices, engine_of
 from specllama.serving.serve import Ready, serve
@@ -116,7 +117,7 @@ class Script:
 def planned(engine: str, *after: str) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", free_port("127.0.0.1", 0), context=2048, parallel=2)
     theirs = ("-t", "1", *after)
-    return prepare(settings, Wish("code", DRAFT), theirs, engine, check_port=False)
+    return prepare(settings, SpeculationOptions("code", DRAFT), theirs, engine, check_port=False)
 
 
 def test_four_clients_and_three_switches_without_a_failed_request(
@@ -175,7 +176,7 @@ def test_requests_wait_while_a_server_that_crashed_loads_again(
         base, plan.settings.host, plan.settings.port, Policy(base.settings.speculation, [], 0.0)
     )
     targets: list[Any] = []
-    start = serving.launch
+    start = real_launch
 
     def launch(*args: Any) -> Any:
         targets.append(adaptive._relay and adaptive._relay.gate.target)

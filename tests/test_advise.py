@@ -20,7 +20,7 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.advise import (
     ASKED,
     COPIES,
@@ -33,7 +33,7 @@ from specllama.serving.advise import (
 from specllama.serving.changes import Change, changes, needed_alpha
 from specllama.serving.price import Price, cost_of, parse_price
 from specllama.serving.scope import scope_of
-from specllama.serving.tune import AUTO, Wanted, quick_task
+from specllama.serving.tune import AUTO, TuningOptions, quick_task
 from specllama.tuning import results
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.results import Result, Tried
@@ -44,7 +44,7 @@ from tests.support import MODELS
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
 SPEC = Speculation(("draft-simple",), DRAFT, n_max=4)
-WISH = Wish("code", DRAFT)
+WISH = SpeculationOptions("code", DRAFT)
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +52,9 @@ def _nothing_kept() -> None:
     results.clear()
 
 
-def planned(tmp: Path, wish: Wish = WISH, parallel: int = 1) -> Plan:
+def planned(tmp: Path, spec_options: SpeculationOptions = WISH, parallel: int = 1) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", 8080, parallel=parallel)
-    return prepare(settings, wish, (), str(Fake(tmp).path), check_port=False)
+    return prepare(settings, spec_options, (), str(Fake(tmp).path), check_port=False)
 
 
 @pytest.fixture
@@ -87,8 +87,10 @@ def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
     return Result(**{**given, **more})
 
 
-def said(plan: Plan, result: Result | None, wish: Wish = WISH) -> dict[str, Change]:
-    return {c.what: c for c in changes(plan, plan, result, wish)}
+def said(
+    plan: Plan, result: Result | None, spec_options: SpeculationOptions = WISH
+) -> dict[str, Change]:
+    return {c.what: c for c in changes(plan, plan, result, spec_options)}
 
 
 @given(st.floats(0.05, 1), st.floats(0.3, 5))
@@ -165,13 +167,13 @@ def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
     off = plan.without_speculation("reports")
     assert rule_of(plan, plan, known(), WISH) == MEASURED
     assert rule_of(plan, plan, None, WISH) == ASKED
-    assert rule_of(plan, plan, None, Wish("code")) == PREDICTED
-    assert rule_of(plan, off, None, Wish("code")) == REPORTS
-    assert rule_of(off, off, None, Wish("code")) == NOTHING
-    none = planned(tmp_path, Wish("code", method="none"))
-    assert rule_of(none, none, None, Wish("code", method="none")) == ASKED
+    assert rule_of(plan, plan, None, SpeculationOptions("code")) == PREDICTED
+    assert rule_of(plan, off, None, SpeculationOptions("code")) == REPORTS
+    assert rule_of(off, off, None, SpeculationOptions("code")) == NOTHING
+    none = planned(tmp_path, SpeculationOptions("code", method="none"))
+    assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == ASKED
     copies = plan.speculating(made.COPIED)
-    assert rule_of(copies, copies, None, Wish("code")) == COPIES
+    assert rule_of(copies, copies, None, SpeculationOptions("code")) == COPIES
 
 
 def test_what_reports_rule_out_is_not_called_the_decision(
@@ -244,7 +246,7 @@ def test_any_price_is_a_price_or_one_error(text: str) -> None:
 def stored(tmp: Path, gain: float) -> Plan:
     """A result for exactly what `advise TARGET --draft DRAFT -w code` asks."""
     plan = planned(tmp)
-    about = quick_task(plan, Wanted(AUTO, 60, scope_of(WISH)))[2]
+    about = quick_task(plan, TuningOptions(AUTO, 60, scope_of(WISH)))[2]
     arm = made.arm(SPEC, gain)
     best = arm if gain >= LEAST_GAIN else None
     reason = "so it was measured"
@@ -274,7 +276,7 @@ def test_alpha_and_tokens_per_step_are_kept_with_a_result(tmp_path: Path) -> Non
     assert kept.tried.speculation == SPEC
     assert kept.tried.alpha == pytest.approx(m.alpha)
     assert kept.tried.tokens_per_step > 1
-    data = storage.kept(kept.file)
+    data = storage.read_stored(kept.file)
     assert data is not None
     del data["tried"]  # as versions before wrote it
     storage.keep(kept.file, data)
@@ -317,7 +319,7 @@ def test_ways_that_were_only_predicted_are_not_called_measured(
 ) -> None:
     plan = stored(tmp_path, 0.9)
     (kept,) = results.all_results()
-    data = storage.kept(kept.file)
+    data = storage.read_stored(kept.file)
     storage.keep(kept.file, {**data, "speedup": None, "slower": None, "texts": 0, "tried": None})
     assert run([*words(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
     out = capsys.readouterr().out

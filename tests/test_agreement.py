@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specllama.cli.measured_lines import cost_lines
 from specllama.drafts.costs import Costs, best
-from specllama.drafts.inprocess import Answer
+from specllama.drafts.inprocess import Continuation
 from specllama.drafts.pick import Candidate, Measured, Picked
 from specllama.drafts.rank import predict
 from specllama.drafts.replay import Replay, expected_tau, interval, replay
@@ -127,19 +127,21 @@ class _Timed:
 @pytest.mark.parametrize("tokens", [0, 1, 40, 2000])
 def test_every_size_is_timed_from_the_same_prefix(tokens: int) -> None:
     model = _Timed()
-    answers = [Answer((1, 2), ()), Answer((1,), (7,) * tokens)]
+    answers = [Continuation((1, 2), ()), Continuation((1,), (7,) * tokens)]
     assert batch_times(model, answers, 9, all_rows=True) == tuple(range(1, 10))
     assert model.at == 0
 
 
 def test_timing_a_slow_model_is_bounded() -> None:
     model = _Timed(seconds=10)
-    assert batch_times(model, [Answer((1,), (2,) * 20)], 9, True, lambda: model.now) is not None
+    assert (
+        batch_times(model, [Continuation((1,), (2,) * 20)], 9, True, lambda: model.now) is not None
+    )
     assert model.passes == 1 + 2 + 2 * 10  # the prefix, the first touch, two rounds
 
 
 def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() -> None:
-    assert batch_times(_Timed(keeps=True), [Answer((1,), (2, 3))], 9, all_rows=True) is None
+    assert batch_times(_Timed(keeps=True), [Continuation((1,), (2, 3))], 9, all_rows=True) is None
     target, draft = inspect(TARGET), inspect(DRAFT)
     m = Measured(
         k=2, alpha=0.5, tau=1.7, tau_low=1.6, tau_high=1.8, by_position=(0.5, 0.2),

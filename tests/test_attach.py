@@ -503,7 +503,7 @@ def test_any_event_and_any_list_of_models(data: object) -> None:
     models = served_models.listed(data)
     if models:
         with suppress(TuningError):
-            served_models.choose("here", models, None)
+            served_models.model_to_ask("here", models, None)
 
 
 @given(st.text() | st.text('vllm:spec_decode_num_drafts_total{position="0"} 1\n# TYPE'))

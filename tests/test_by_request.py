@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.tuning.by_request import Asked, own_ms, rows_of
+from specllama.tuning.by_request import LengthRequest, own_ms, rows_of
 from specllama.tuning.costs import Costs, drafted_gain
 from specllama.tuning.measure import Answer
 from specllama.tuning.speedup import Cost
@@ -18,7 +18,7 @@ COSTS = Costs(Cost(10.0, 0.1, 9), {b: 9.5 + 0.5 * b for b in (1, 2, 3, 5, 9, 17)
 OWN = 0.8
 
 
-def answered(k: int, p: float, tokens: int = 400, n_max: int = 8, seed: int = 1) -> Asked:
+def answered(k: int, p: float, tokens: int = 400, n_max: int = 8, seed: int = 1) -> LengthRequest:
     """An answer by a draft whose guesses are right with probability p."""
     chance = random.Random(seed * 100 + k)
     made, drafted, accepted, ms = 1, 0, 0, 0.0
@@ -27,7 +27,7 @@ def answered(k: int, p: float, tokens: int = 400, n_max: int = 8, seed: int = 1)
         right = next((i for i in range(d) if chance.random() > p), d)
         drafted, accepted, made = drafted + d, accepted + right, made + right + 1
         ms += (COSTS.of(k + 1) or 0.0) + OWN * (n_max + 1)
-    return Asked(k, Answer(20, 5.0, 5.0, tokens, ms, drafted, accepted, "x", ()))
+    return LengthRequest(k, Answer(20, 5.0, 5.0, tokens, ms, drafted, accepted, "x", ()))
 
 
 def test_what_the_draft_takes_is_what_verifying_leaves_over() -> None:
@@ -74,7 +74,7 @@ def test_lengths_without_a_cost_are_left_out() -> None:
 )
 def test_counters_that_cannot_be_do_not_break_it(raw: list[tuple[int, int, int, float]]) -> None:
     found = [
-        Asked(k, Answer(5, 1.0, 1.0, tokens, ms, accepted, accepted, "", ()))
+        LengthRequest(k, Answer(5, 1.0, 1.0, tokens, ms, accepted, accepted, "", ()))
         for k, tokens, accepted, ms in raw
     ]
     own = own_ms(found, COSTS, 8, once=False)

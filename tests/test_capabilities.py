@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine import capabilities as module
-from specllama.engine.capabilities import Answer, describe, probe
+from specllama.engine.capabilities import Tristate, describe, read_capabilities
 from specllama.engine.errors import EngineError
 from specllama.engine.helptext import parse_options, parse_version
 from specllama.engine.locate import locate
@@ -57,16 +57,16 @@ def test_spec_types_and_build(build: str, number: int | None, types: str) -> Non
 
 def test_removed_options_are_listed_but_not_usable() -> None:
     caps = help_render.capabilities("b11434")
-    assert caps.has("--draft-max") is Answer.NO
+    assert caps.has("--draft-max") is Tristate.NO
     assert any("--draft-max" in o.names for o in caps.options)
-    assert help_render.capabilities("p0.3.16").has("--draft-max") is Answer.YES
+    assert help_render.capabilities("p0.3.16").has("--draft-max") is Tristate.YES
 
 
 def test_ik_llama_is_recognised() -> None:
     caps = help_render.capabilities("ik_llama")
     assert caps.flavour == "ik_llama"
     assert {"draft", "mtp", "suffix"} <= set(caps.spec_types)
-    assert caps.fact("eagle3_drafts") is Answer.UNKNOWN
+    assert caps.fact("eagle3_drafts") is Tristate.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -87,48 +87,48 @@ def test_options_tell_how_old_a_build_without_number_can_be() -> None:
     caps = describe("version: 1 (0c1e570)", help_render.render("b11434"))
     assert caps.build is None
     assert caps.at_least == 11368  # it lists --spec-draft-sampling
-    assert caps.fact("eagle3_drafts") is Answer.YES
-    assert caps.fact("mtp_cannot_start") is Answer.NO  # b10741 to b10748
-    assert caps.mtp_graph("qwen4exp") is Answer.YES
+    assert caps.fact("eagle3_drafts") is Tristate.YES
+    assert caps.fact("mtp_cannot_start") is Tristate.NO  # b10741 to b10748
+    assert caps.mtp_graph("qwen4exp") is Tristate.YES
     older = describe("version: 1 (0c1e570)", help_render.render("b10878"))
-    assert older.fact("slots_read_wrong_rows") is Answer.UNKNOWN  # b10662 or later
+    assert older.fact("slots_read_wrong_rows") is Tristate.UNKNOWN  # b10662 or later
 
 
 def test_a_build_without_history_has_no_number() -> None:
     caps = describe("version: 1 (0c1e570)", help_render.render("b9246"))
     assert caps.build is None
-    assert caps.fact("eagle3_drafts") is Answer.UNKNOWN
-    assert caps.mtp_graph("mimo2") is Answer.UNKNOWN
+    assert caps.fact("eagle3_drafts") is Tristate.UNKNOWN
+    assert caps.mtp_graph("mimo2") is Tristate.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("fact", "build", "answer"),
     [
-        ("eagle3_drafts", "b9464", Answer.NO),
-        ("eagle3_drafts", "b9611", Answer.YES),
-        ("slots_read_wrong_rows", "b10289", Answer.YES),
-        ("slots_read_wrong_rows", "b11434", Answer.NO),
-        ("mtp_cannot_start", "b10878", Answer.NO),
+        ("eagle3_drafts", "b9464", Tristate.NO),
+        ("eagle3_drafts", "b9611", Tristate.YES),
+        ("slots_read_wrong_rows", "b10289", Tristate.YES),
+        ("slots_read_wrong_rows", "b11434", Tristate.NO),
+        ("mtp_cannot_start", "b10878", Tristate.NO),
     ],
 )
-def test_facts_have_first_and_last_builds(fact: str, build: str, answer: Answer) -> None:
+def test_facts_have_first_and_last_builds(fact: str, build: str, answer: Tristate) -> None:
     assert help_render.capabilities(build).fact(fact) is answer
 
 
 def test_mtp_graphs_by_build() -> None:
     old, new = help_render.capabilities("b9464"), help_render.capabilities("b11434")
-    assert old.mtp_graph("qwen35") is Answer.YES
-    assert old.mtp_graph("mimo2") is Answer.NO
-    assert new.mtp_graph("mimo2") is Answer.YES
-    assert new.mtp_graph("exaone4") is Answer.NO  # carries the tensors, has no graph
+    assert old.mtp_graph("qwen35") is Tristate.YES
+    assert old.mtp_graph("mimo2") is Tristate.NO
+    assert new.mtp_graph("mimo2") is Tristate.YES
+    assert new.mtp_graph("exaone4") is Tristate.NO  # carries the tensors, has no graph
 
 
 def test_the_real_binary(native: Path) -> None:
-    caps = probe(locate(str(native)))
+    caps = read_capabilities(locate(str(native)))
     assert caps.problem == ""
     assert caps.flavour == "mainline"
     for name in ("-m", "-md", "-np", "-c", "--host", "--port", "--metrics", "--spec-type", "-fa"):
-        assert caps.has(name) is Answer.YES, name
+        assert caps.has(name) is Tristate.YES, name
     text = subprocess.run([native, "--help"], capture_output=True, text=True, check=True).stdout
     listed = [line for line in text.splitlines() if line.startswith("-") and "-----" not in line]
     assert len(caps.options) == len(listed)
@@ -141,7 +141,7 @@ def test_the_real_binary(native: Path) -> None:
 
 
 def test_the_embedded_engine() -> None:
-    caps = probe(locate("embedded"))
+    caps = read_capabilities(locate("embedded"))
     assert caps.build is not None
     assert caps.build > 11000
     assert {"draft-simple", "draft-mtp", "ngram-mod"} <= set(caps.spec_types)
@@ -156,11 +156,11 @@ if "--version" in sys.argv: print("version: 9297 (abc)", file=sys.stderr)
 else: print({help_render.render("b9246")!r})
 """
     engine = locate(str(script(tmp_path / "llama-server", body)))
-    first = probe(engine)
-    assert probe(engine) == first
+    first = read_capabilities(engine)
+    assert read_capabilities(engine) == first
     assert count.read_text() == "xx"
     script(tmp_path / "llama-server", body + "# changed\n")
-    probe(engine)
+    read_capabilities(engine)
     assert count.read_text() == "xxxx"
 
 
@@ -179,9 +179,9 @@ else: print({help_render.render("b9246")!r})
 )
 def test_no_answer_is_unknown_and_not_cached(tmp_path: Path, body: str, problem: str) -> None:
     engine = locate(str(script(tmp_path / "llama-server", body)))
-    caps = probe(engine, timeout=1)
+    caps = read_capabilities(engine, timeout=1)
     assert problem in caps.problem
-    assert caps.has("-m") is Answer.UNKNOWN
+    assert caps.has("-m") is Tristate.UNKNOWN
     assert not module._cache_file(engine).exists()
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
     path.write_text("not a program")
     path.chmod(0o755)
     with pytest.raises(EngineError, match="cannot be run"):
-        probe(locate(str(path)))
+        read_capabilities(locate(str(path)))
 
 
 @given(st.text())

@@ -10,7 +10,7 @@ import pytest
 
 from specllama import workloads
 from specllama.drafts.discover import Found
-from specllama.drafts.pick import judge
+from specllama.drafts.pick import ranked
 from specllama.errors import UsageError
 from specllama.gguf import inspect
 from specllama.planning.choose import Choice, Request, choose, parse_methods
@@ -27,8 +27,8 @@ def folder(tmp: Path, *names: str) -> Path:
     return tmp
 
 
-def request(tmp: Path, target: str = "target", **wishes: object) -> Request:
-    return replace(Request(inspect(tmp / f"{target}.gguf"), CODE), **wishes)  # type: ignore[arg-type]
+def request(tmp: Path, target: str = "target", **spec_options_list: object) -> Request:
+    return replace(Request(inspect(tmp / f"{target}.gguf"), CODE), **spec_options_list)  # type: ignore[arg-type]
 
 
 def rules(choice: Choice) -> dict[str, str]:
@@ -68,7 +68,7 @@ def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
 def test_a_draft_that_reads_over_half_is_not_taken(share: float, rule: str | None) -> None:
     target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
     draft = replace(draft, active_bytes=int(share * target.active_bytes))
-    picked = judge(target, CODE, CAPS, Found((draft,)))
+    picked = ranked(target, CODE, CAPS, Found((draft,)))
     assert [r.rule for r in picked.rejected] == ([rule] if rule else [])
     assert len(picked.candidates) == (0 if rule else 1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specllama.engine import embedded, embedded_options
-from specllama.engine.capabilities import Capabilities, describe, probe
+from specllama.engine.capabilities import Capabilities, describe, read_capabilities
 from specllama.engine.command import Command, build, check_methods, size_options, unsupported
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.locate import Engine, locate
@@ -107,7 +107,7 @@ def test_nothing_is_emitted_that_the_build_does_not_list(name: str, method: str)
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_embedded_engine_takes_everything_emitted(method: str) -> None:
-    caps = probe(locate("embedded"))
+    caps = read_capabilities(locate("embedded"))
     spec = replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32))
     xllamacpp = pytest.importorskip("xllamacpp")
     known = embedded_options.options(xllamacpp.CommonParams())

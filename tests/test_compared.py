@@ -15,14 +15,14 @@ NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
 
 
 def task(*drafts: Speculation, **more: object) -> Task:
-    from specllama.tuning.run import Candidate
+    from specllama.tuning.run import TrialCandidate
 
     told = {
         "workload": "code",
         "prompts": tuple(f"prompt number {i}" for i in range(24)),
         "sampling": {},
         "chat": False,
-        "candidates": tuple(Candidate(d, cost=0.05) for d in drafts),
+        "candidates": tuple(TrialCandidate(d, cost=0.05) for d in drafts),
         "budget": 300.0,
         "loads": 12,
     }

@@ -26,7 +26,7 @@ from specllama.tuning.confidence import (
 from specllama.tuning.costs import Costs
 from specllama.tuning.ngrams import Known, grid
 from specllama.tuning.predict import ngram_rows
-from specllama.tuning.run import Candidate, Task
+from specllama.tuning.run import Task, TrialCandidate
 from specllama.tuning.speedup import Cost, tau_constant
 from tests.fake_lab import Script, World, tuned
 
@@ -167,7 +167,7 @@ def drafted(seed: int, gains: dict[int, float], budget: float) -> Tuned:
         noise=0.04,
         drift=lambda n: math.exp(random.Random(f"{seed}/launch {n}").gauss(0, 0.05)),
     )
-    draft = Candidate(DRAFT, longest=8, cost=0.1)
+    draft = TrialCandidate(DRAFT, longest=8, cost=0.1)
     wanted = Task("code", PROMPTS, {"temperature": 0.2}, False, (draft,), budget=budget)
     return tuned(script, wanted, seed)[0]
 

@@ -13,7 +13,7 @@ from specllama.engine.settings import Settings
 from specllama.formats import Decision, Unsayable, compose, kubernetes, systemd, write
 from specllama.formats.containers import Container, container
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from tests import formats_read
 from tests.fake_ik import FakeIk
 from tests.fake_server import Fake
@@ -23,7 +23,9 @@ from tests.support import MODELS
 def decided(tmp: Path, target: Path, draft: Path, *theirs: str, **config: Any) -> Decision:
     settings = Settings(target, "127.0.0.1", 9000)
     server = str(Fake(tmp, **config).path)
-    return Decision(prepare(settings, Wish("code", draft), theirs, server, check_port=False))
+    return Decision(
+        prepare(settings, SpeculationOptions("code", draft), theirs, server, check_port=False)
+    )
 
 
 def within(c: Container) -> list[Path]:
@@ -146,9 +148,9 @@ def test_this_machines_rpc_servers_are_out_of_reach(tmp_path: Path) -> None:
 
 def test_ik_llama_has_no_image_and_no_router(tmp_path: Path) -> None:
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 9000)
-    wish = Wish("code", MODELS / "draft.gguf")
+    spec_options = SpeculationOptions("code", MODELS / "draft.gguf")
     server = str(FakeIk(tmp_path).path)
-    made = Decision(prepare(settings, wish, (), server, check_port=False))
+    made = Decision(prepare(settings, spec_options, (), server, check_port=False))
     for name, why in (
         ("compose", "no images"),
         ("kubernetes", "no images"),

@@ -18,10 +18,10 @@ from specllama.engine.exits import explain
 from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
 from specllama.serving.lab import Lab
-from specllama.serving.launch import Launch, Progress, launch
+from specllama.serving.launch import Launch, Reporter, launch
 from specllama.serving.verify import Engagement
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, gone, script, specllama
@@ -65,7 +65,7 @@ def test_a_server_that_somebody_else_ended_keeps_its_speculation(tmp_path: Path)
     assert done.returncode == 1
     assert "did not start: somebody else ended it (SIGTERM)" in " ".join(done.stderr.split())
     assert len(fake.starts) == 1
-    plan = prepare(Settings(TARGET, "127.0.0.1", 0), Wish("chat"), (), str(fake.path))
+    plan = prepare(Settings(TARGET, "127.0.0.1", 0), SpeculationOptions("chat"), (), str(fake.path))
     assert plan.settings.speculation is not None
     log, report = tmp_path / "log", ServeReport(Printer())
     assert serving._after_crash(plan, explain(-15, ""), 2, log, report) == plan
@@ -103,7 +103,7 @@ def test_a_server_that_does_not_start_is_explained(
 def test_a_server_that_ends_while_it_is_measured_did_start(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_after=0.5)
     settings = Settings(TARGET, "127.0.0.1", 0)
-    plan = prepare(settings, Wish("chat", method="none"), (), str(fake.path))
+    plan = prepare(settings, SpeculationOptions("chat", method="none"), (), str(fake.path))
     lab = Lab(plan, tmp_path / "log")
     with pytest.raises(EngineError) as broken:
         _ask_until_it_ends(lab)
@@ -132,7 +132,7 @@ def test_a_long_load_is_no_long_life(tmp_path: Path, monkeypatch: pytest.MonkeyP
     fake = Fake(tmp_path)
     launched: list[Launch] = []
 
-    def loads_for_minutes(plan: Plan, log: Path, report: Progress) -> Launch:
+    def loads_for_minutes(plan: Plan, log: Path, report: Reporter) -> Launch:
         assert len(launched) < serving.MAX_QUICK_CRASHES, "it should have been given up"
         running = launch(plan, log, report)
         running.server.started -= 10 * serving.QUICK_S
@@ -142,7 +142,7 @@ def test_a_long_load_is_no_long_life(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(serving, "launch", loads_for_minutes)
     settings = Settings(TARGET, "127.0.0.1", 0)
-    plan = prepare(settings, Wish("chat", method="none"), (), str(fake.path))
+    plan = prepare(settings, SpeculationOptions("chat", method="none"), (), str(fake.path))
     with pytest.raises(EngineError, match="ended 3 times in a row: it crashed"):
         serving.serve(plan, tmp_path / "log", ServeReport(Printer()))
 
@@ -214,9 +214,11 @@ def checked(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
     """What serve finds when it checks a scripted server with a draft."""
     fake = Fake(tmp_path, **config)
     settings = Settings(TARGET, "127.0.0.1", 0)
-    wish = Wish("chat", draft=MODELS / "draft.gguf")
+    spec_options = SpeculationOptions("chat", draft=MODELS / "draft.gguf")
     running = launch(
-        prepare(settings, wish, (), str(fake.path)), tmp_path / "log", ServeReport(Printer())
+        prepare(settings, spec_options, (), str(fake.path)),
+        tmp_path / "log",
+        ServeReport(Printer()),
     )
     try:
         return serving.check(running, brief)

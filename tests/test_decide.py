@@ -13,11 +13,11 @@ from specllama.memory.decide import (
     PARTLY,
     TOO_BIG,
     Question,
-    choose,
+    best_option,
     instead,
-    judge,
     longest_context,
     options,
+    verdict_of,
 )
 from specllama.memory.devices import Device, Machine, overcommitted
 from specllama.memory.estimate import Drafting, per_device
@@ -66,7 +66,7 @@ def test_what_fits_is_taken_as_it_is(big: Question) -> None:
     roomy = replace(big, machine=box(80))
     found = options(roomy)
     assert [o.name for o in found] == ["as chosen"]
-    assert choose(found).verdict.kind == FITS
+    assert best_option(found).verdict.kind == FITS
 
 
 def test_every_line_says_what_it_costs(big: Question) -> None:
@@ -84,15 +84,15 @@ def test_every_line_says_what_it_costs(big: Question) -> None:
         ("no speculation", ("--method", "none"), True),
     ]
     assert all(o.verdict.kind == FITS for o in found[1:])
-    assert choose(found) is found[1]
+    assert best_option(found) is found[1]
 
 
 def test_the_numbers_of_a_line_are_the_largest_that_fit(big: Question) -> None:
     longest = longest_context(big, big.drafting)
     assert longest == 30720
     at = replace(big.use, context=longest)
-    assert judge(big, at, big.drafting)[0].kind == FITS
-    assert judge(big, replace(at, context=longest + 256), big.drafting)[0].kind != FITS
+    assert verdict_of(big, at, big.drafting)[0].kind == FITS
+    assert verdict_of(big, replace(at, context=longest + 256), big.drafting)[0].kind != FITS
     layers = options(big)[1].drafting
     assert layers is not None
     assert layers.gpu_layers == 9
@@ -106,7 +106,7 @@ def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: Question) -> None:
     slow = next(o for o in found if o.flags[:1] == ("--draft-layers",))
     assert not slow.automatic
     assert "too slow to pay" in slow.warning
-    assert choose(found).flags == ("--method", "ngram-simple")
+    assert best_option(found).flags == ("--method", "ngram-simple")
 
 
 def test_a_quantised_draft_cache_is_never_taken_by_itself(big: Question) -> None:
@@ -120,7 +120,7 @@ def test_a_quantised_draft_cache_is_never_taken_by_itself(big: Question) -> None
 def test_another_draft_comes_before_giving_up(big: Question, headers: Path) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
     q = replace(big, drafting=fat, others=(big.drafting,), machine=box(49))  # type: ignore[arg-type]
-    chosen = choose(options(q))
+    chosen = best_option(options(q))
     assert chosen.name == "another draft: llama-3.2-1b.gguf"
     assert chosen.flags[0] == "--draft"
 
@@ -137,7 +137,7 @@ def test_hybrids_keep_fewer_states(headers: Path) -> None:
     found = options(q)
     assert found[0].verdict.kind == PARTLY
     assert found[1].name == "drafts of 4 tokens instead of 6"
-    assert choose(found) is found[1]
+    assert best_option(found) is found[1]
     # a target without recurrent state has none to save
     plain = replace(q, target=model(headers, "glm-4.5-air"), machine=box(70))
     assert not any(o.flags[:1] == ("--n-max",) for o in instead(plain))
@@ -146,7 +146,7 @@ def test_hybrids_keep_fewer_states(headers: Path) -> None:
 def test_a_target_that_does_not_fit_alone(big: Question) -> None:
     found = options(replace(big, machine=box(24)))
     assert found[-1].verdict.kind == PARTLY
-    chosen = choose(found)
+    chosen = best_option(found)
     assert chosen is found[0]  # the draft drives few layers out
     assert chosen.verdict.detail.endswith("target layers stay in RAM (-ngl 37)")
     fat = replace(big, machine=box(24, ram=40))
@@ -155,31 +155,31 @@ def test_a_target_that_does_not_fit_alone(big: Question) -> None:
 
 def test_a_large_draft_does_not_drive_the_target_out(big: Question, headers: Path) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
-    chosen = choose(options(replace(big, machine=box(24), drafting=fat)))
+    chosen = best_option(options(replace(big, machine=box(24), drafting=fat)))
     assert chosen.flags == ("--method", "ngram-simple")
 
 
 def test_nothing_fits(big: Question) -> None:
     found = options(replace(big, machine=box(8, ram=8)))
     assert {o.verdict.kind for o in found} == {TOO_BIG}
-    assert choose(found).name == "no speculation"
+    assert best_option(found).name == "no speculation"
     assert longest_context(replace(big, machine=box(8, ram=8)), None) == 0
 
 
 def test_without_gpus_the_ram_decides(big: Question) -> None:
-    assert judge(replace(big, machine=box(ram=64)), big.use, big.drafting)[0].kind == FITS
-    verdict, _ = judge(replace(big, machine=box(ram=40)), big.use, big.drafting)
+    assert verdict_of(replace(big, machine=box(ram=64)), big.use, big.drafting)[0].kind == FITS
+    verdict, _ = verdict_of(replace(big, machine=box(ram=40)), big.use, big.drafting)
     assert (verdict.kind, verdict.detail[:10]) == (TOO_BIG, "RAM lacks ")
 
 
 def test_layers_the_user_fixed_stay(big: Question) -> None:
     use = replace(big.use, gpu_layers=200)  # -ngl 200 after --
-    verdict, _ = judge(replace(big, machine=box(40)), use, None)
+    verdict, _ = verdict_of(replace(big, machine=box(40)), use, None)
     assert verdict.kind == TOO_BIG
 
 
 def test_two_gpus_share_by_free_memory(big: Question) -> None:
-    _, lines = judge(replace(big, machine=box(24, 32)), big.use, None)
+    _, lines = verdict_of(replace(big, machine=box(24, 32)), big.use, None)
     sums = per_device([x for x in lines if x.what == "weights"])
     assert sums["GPU0"] / sums["GPU1"] == pytest.approx(24 / 32, rel=0.05)
 

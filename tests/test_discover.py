@@ -12,7 +12,7 @@ import pytest
 from specllama import config, workloads
 from specllama.drafts.discover import discover
 from specllama.drafts.ollama import shown_name
-from specllama.drafts.pick import judge
+from specllama.drafts.pick import ranked
 from specllama.engine.settings import Speculation
 from specllama.gguf import GgufError, inspect
 from specllama.gguf.cache import InspectCache
@@ -173,7 +173,7 @@ def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_pa
     (tree / "far.gguf").symlink_to(outside)
     result = discover(inspect(target), [tree])
     assert [p.name for p in result.outside] == ["far.gguf"]
-    picked = judge(inspect(target), workloads.load("code"), None, result)
+    picked = ranked(inspect(target), workloads.load("code"), None, result)
     warned = {
         c.draft.path.name for c in picked.candidates if c.draft and "leads out" in str(c.warnings)
     }
@@ -182,7 +182,7 @@ def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_pa
 
 def candidates(target: Path, *folders: Path, everywhere: bool = False) -> list[str]:
     info = inspect(target)
-    picked = judge(info, workloads.load("code"), None, discover(info, folders, everywhere))
+    picked = ranked(info, workloads.load("code"), None, discover(info, folders, everywhere))
     return [c.draft.title for c in picked.candidates if c.draft is not None]
 
 
@@ -209,7 +209,7 @@ def test_a_link_beside_the_target_that_leads_away_is_said(target: Path, tmp_path
     outside = put(tmp_path / "elsewhere")
     (target.parent / "link.gguf").symlink_to(outside)
     info = inspect(target)
-    picked = judge(info, workloads.load("code"), None, discover(info, everywhere=False))
+    picked = ranked(info, workloads.load("code"), None, discover(info, everywhere=False))
     assert f"leads out of the folder searched, to {outside.resolve()}" in str(picked.candidates)
 
 
@@ -248,7 +248,7 @@ def test_ollamas_models_are_found_and_shown_by_their_names(
     ollama(root, "registry.ollama.ai/someone/again/latest", blob)
     assert candidates(target, everywhere=True) == ["tiny:0.5b"]
     info = inspect(target)
-    picked = judge(info, workloads.load("code"), None, discover(info))
+    picked = ranked(info, workloads.load("code"), None, discover(info))
     said = {r.what: r.rule for r in picked.rejected}
     assert said == {"hf.co/someone/Other-GGUF:Q8_0": "token text", "someone/again:latest": "twin"}
     done = specllama("pick-draft", target, "--llama-server", "embedded")

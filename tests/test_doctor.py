@@ -456,9 +456,9 @@ def test_a_start_that_fails_is_a_reason_not_an_error(
     monkeypatch.setattr(looked_at, "_served", refused)
     path = script(tmp_path / "llama-server", f"print({help_render.render('b11434')!r})")
     (engine,), _ = everything(str(path))
-    found = looked_at.look(engine, used=True, tried=True)
+    found = looked_at.examine_engine(engine, used=True, tried=True)
     assert found.start == Start(False, False, "it does not start", "Try another.")
-    assert looked_at.look(engine, used=True, tried=False).start is None
+    assert looked_at.examine_engine(engine, used=True, tried=False).start is None
 
 
 def test_arguments_for_the_server_are_refused() -> None:

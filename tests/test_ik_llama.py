@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specllama.engine.capabilities import probe
+from specllama.engine.capabilities import read_capabilities
 from specllama.engine.locate import locate
 from tests import help_render
 from tests.fake_ik import FakeIk
@@ -15,7 +15,7 @@ PAIR = (MODELS / "target.gguf", "--draft", MODELS / "draft.gguf")
 
 
 def test_a_help_that_ends_with_1_is_read(tmp_path: Path) -> None:
-    caps = probe(locate(str(FakeIk(tmp_path).path)))
+    caps = read_capabilities(locate(str(FakeIk(tmp_path).path)))
     assert (caps.problem, caps.flavour, caps.build) == ("", "ik_llama", None)
     assert len(caps.options) == len(help_render.ik_data()["options"])
     for name in ("--ctx-checkpoints", "-crs", "--webui-mcp-proxy", "--spec-autotune"):

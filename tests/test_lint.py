@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from specllama.cli.app import run
-from specllama.engine.capabilities import describe, probe
+from specllama.engine.capabilities import describe, read_capabilities
 from specllama.engine.locate import locate
 from specllama.errors import UsageError
 from specllama.formats import builds, flags, lint_flags
@@ -666,7 +666,7 @@ def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("build", [10068, 10434])
 def test_the_table_agrees_with_real_builds(build: int, old_builds: Path) -> None:
     """Where only trees some builds apart were read, the table takes more than the build."""
-    caps = probe(locate(str(old_builds / f"b{build}" / "llama-server")))
+    caps = read_capabilities(locate(str(old_builds / f"b{build}" / "llama-server")))
     table = builds.capabilities(build)
     ours = {n: o for o in table.options if not o.removed for n in o.names}
     theirs = {n: o for o in caps.options if not o.removed for n in o.names}

@@ -21,7 +21,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import Settings
 from specllama.logs import ServerLog, in_use, log_dir, new_log, remove_old
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
 from specllama.serving.serve import Ready
 from tests.fake_server import Fake
@@ -85,7 +85,7 @@ def test_two_thousand_requests_hold_the_limit(
     fake = Fake(tmp_path, lists=20)
     plan = prepare(
         Settings(MODELS / "target.gguf", "127.0.0.1", 0),
-        Wish("chat", method="none"),
+        SpeculationOptions("chat", method="none"),
         (),
         str(fake.path),
     )

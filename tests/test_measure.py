@@ -20,7 +20,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.memory.observed import recall
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text
 from specllama.serving.lab import Lab
 from specllama.storage import cache_dir
@@ -57,7 +57,7 @@ JOB = Job(COLD, 48, False)
 def lab(tmp_path: Path, engine: str, model: Path, *theirs: str, parallel: int = 1) -> Lab:
     settings = Settings(model, "127.0.0.1", 0, context=1024 * parallel, parallel=parallel)
     draft = DRAFT if model == TARGET else None
-    plan = prepare(settings, Wish("code", draft), ("-t", "1", *theirs), engine)
+    plan = prepare(settings, SpeculationOptions("code", draft), ("-t", "1", *theirs), engine)
     return Lab(plan, tmp_path / "log")
 
 
@@ -310,7 +310,7 @@ def test_a_server_that_ends_meanwhile_is_blamed(tmp_path: Path) -> None:
 def test_a_real_model(tmp_path: Path, native: Path, smollm2: Path) -> None:
     """SmolLM2-135M as its own draft: V(b), ids, and steps with every guess right."""
     settings = Settings(smollm2, "127.0.0.1", 0, context=1024)
-    plan = prepare(settings, Wish("code"), ("-t", "1"), str(native))
+    plan = prepare(settings, SpeculationOptions("code"), ("-t", "1"), str(native))
     here = Lab(plan, tmp_path / "log")
     job = replace(JOB, tokens=24)
     with running(here, None) as served:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from specllama.engine.settings import Settings
 from specllama.memory.observed import read_log
 from specllama.planning.prepare import prepare
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.planning.ways import ways
-from specllama.planning.wish import Wish
 from tests import zoo
 from tests.fake_server import Fake
 from tests.giants import build
@@ -269,7 +269,9 @@ def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
     fake = Fake(tmp_path, devices=CUDA, build=9246)
     target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
     settings = Settings(target, "127.0.0.1", 0, context=8192)
-    plan = prepare(settings, Wish("code", draft), (), str(fake.path), check_port=False)
+    plan = prepare(
+        settings, SpeculationOptions("code", draft), (), str(fake.path), check_port=False
+    )
     spec = plan.choice.speculation
     assert spec is not None
     bare = replace(spec, n_max=2, draft_layers=None)

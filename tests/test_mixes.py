@@ -18,7 +18,7 @@ from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text, without_tools
 from specllama.serving.launch import launch
 from specllama.serving.scope import Scope, subject, task
@@ -91,7 +91,7 @@ def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own()
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     keys = set()
     for name in ("code", "code,chat", "chat,code"):
-        plan = prepare(settings, Wish(name, method="ngram-simple"), (), "embedded")
+        plan = prepare(settings, SpeculationOptions(name, method="ngram-simple"), (), "embedded")
         keys.add(subject(plan, (), Scope()).key)
         assert any("those of code" in line for line in plan_lines(plan)) == (name == "code,chat")
     assert len(keys) == 3
@@ -150,7 +150,7 @@ def test_reasoning_asks_for_thoughts_and_longer_answers() -> None:
     w = workloads.load("reasoning")
     assert w.sampling["chat_template_kwargs"] == {"enable_thinking": True}
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
-    plan = prepare(settings, Wish("reasoning", method="ngram-simple"), (), "embedded")
+    plan = prepare(settings, SpeculationOptions("reasoning", method="ngram-simple"), (), "embedded")
     told: Task = task(plan, Scope(), (), 60, thorough=False)
     assert told.answer == w.answer > workloads.load("chat").answer
 
@@ -215,7 +215,7 @@ def test_an_agents_tools_are_in_the_request(monkeypatch: pytest.MonkeyPatch) -> 
 
 def agent(target: Path, *theirs: str) -> Plan:
     settings = Settings(target, "127.0.0.1", 0, context=512)
-    return prepare(settings, Wish("agent", method="ngram-simple"), theirs, "embedded")
+    return prepare(settings, SpeculationOptions("agent", method="ngram-simple"), theirs, "embedded")
 
 
 def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> No
         )
         assert task(plan, Scope(), (), 60, thorough=False).prompts == plan.prompts()
     assert not [n for n in prepare(
-        Settings(MODELS / "target.gguf", "127.0.0.1", 0), Wish("code", method="ngram-simple"), (), "embedded"
+        Settings(MODELS / "target.gguf", "127.0.0.1", 0), SpeculationOptions("code", method="ngram-simple"), (), "embedded"
     ).notes if "tools" in n]  # fmt: skip
 
 
@@ -286,7 +286,9 @@ def test_the_engines_show_tools_to_the_model(end: str, tmp_path: Path) -> None:
     if not server:
         pytest.skip("SPECLLAMA_TEST_LLAMA_SERVER must name a llama-server")
     settings = Settings(target, "127.0.0.1", 0, context=2048)
-    plan = prepare(settings, Wish("agent", method="ngram-simple"), tuple(ONE_THREAD[1:]), server)
+    plan = prepare(
+        settings, SpeculationOptions("agent", method="ngram-simple"), tuple(ONE_THREAD[1:]), server
+    )
     running = launch(plan, tmp_path / "log", Quiet())
     try:
         prompt = plan.prompts()[0]

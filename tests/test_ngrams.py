@@ -17,7 +17,7 @@ from specllama.engine.client import Client, parse_metrics
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import free_port
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.tuning.ngram_map import Map
 from specllama.tuning.ngram_rules import Cache, Mod, Simple
 from specllama.tuning.ngram_text import Rule, Text
@@ -337,7 +337,12 @@ def serving(
 ) -> Iterator[httpx.Client]:
     """llama-server with one slot and one thread, and a client for raw requests."""
     settings = Settings(model, "127.0.0.1", free_port("127.0.0.1", 0), context=2048)
-    plan = prepare(settings, Wish("code", DRAFT if model == TARGET else None), ("-t", "1"), engine)
+    plan = prepare(
+        settings,
+        SpeculationOptions("code", DRAFT if model == TARGET else None),
+        ("-t", "1"),
+        engine,
+    )
     plan = plan.speculating(spec)
     server = process.start(plan.command, tmp_path / "log")
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specllama.gguf import inspect
-from specllama.memory.decide import FITS, Question, experts_in_ram, judge
+from specllama.memory.decide import FITS, Question, experts_in_ram, verdict_of
 from specllama.memory.devices import Device, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import Places, estimate, needed, per_device
@@ -109,11 +109,11 @@ def test_experts_in_ram_may_stay_on_disk_unless_memory_is_locked(folder: Path) -
     ram = Device("RAM", "", 16 * GIB, 16 * GIB, "", shared=True, margin=0)
     gpu = Device("CUDA0", "", 24 * GIB, 24 * GIB, "", margin=0)
     q = Question(m, use, Machine((gpu,), ram), None)
-    verdict, lines = judge(q, use, None)
+    verdict, lines = verdict_of(q, use, None)
     assert verdict.kind == FITS
     assert "read from disk" in verdict.detail
     assert needed(lines)["RAM"] < 2 * GIB < 100 * GIB < per_device(lines)["RAM"]
-    locked, _ = judge(q, replace(use, mapped=False), None)
+    locked, _ = verdict_of(q, replace(use, mapped=False), None)
     assert locked.kind != FITS
 
 
@@ -127,7 +127,9 @@ def test_how_many_layers_experts_must_lie_in_ram(folder: Path) -> None:
     assert 0 < layers < 94
 
     def kind(n: int) -> str:
-        return judge(q, replace(use, moved=moved(m, list(first_layers(n, EXPERTS)))), None)[0].kind
+        return verdict_of(q, replace(use, moved=moved(m, list(first_layers(n, EXPERTS)))), None)[
+            0
+        ].kind
 
     assert kind(layers) == FITS
     assert kind(layers - 1) != FITS

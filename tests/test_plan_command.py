@@ -25,9 +25,9 @@ from specllama.formats import ELSEWHERE, FORMATS
 from specllama.formats.base import MADE
 from specllama.formats.beyond import rpc_arguments
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import scope_of
-from specllama.serving.tune import AUTO, Wanted, quick_task
+from specllama.serving.tune import AUTO, TuningOptions, quick_task
 from specllama.tuning import results
 from tests import formats_read, help_render
 from tests.fake_server import Fake
@@ -165,10 +165,10 @@ def test_on_a_terminal_notes_are_said_once(
 
 def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = planned(tmp_path, "--format", "shell", "-w", "code")
-    wish = Wish("code", Path(PAIR[2]))
+    spec_options = SpeculationOptions("code", Path(PAIR[2]))
     settings = Settings(Path(PAIR[0]), "127.0.0.1", 8080)
-    plan = prepare(settings, wish, (), str(tmp_path / "llama-server"), check_port=False)
-    about = quick_task(plan, Wanted(AUTO, 60, scope_of(wish)))[2]
+    plan = prepare(settings, spec_options, (), str(tmp_path / "llama-server"), check_port=False)
+    about = quick_task(plan, TuningOptions(AUTO, 60, scope_of(spec_options)))[2]
     assert plan.settings.speculation is not None
     best = replace(plan.settings.speculation, n_max=7)
     results.store(about, replace(tuned(), best=arm(best), arms=(arm(best),)))

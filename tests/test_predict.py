@@ -17,9 +17,9 @@ from specllama.tuning.costs import Costs
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.ngrams import Known, grid
 from specllama.tuning.predict import (
+    best_setting,
     beyond,
     cautious,
-    choose,
     combined_rows,
     draft_rows,
     known_texts,
@@ -41,22 +41,24 @@ def rows(logs: dict[int, list[float]]) -> dict[int, Ratios]:
 
 
 def test_the_highest_mean_is_chosen() -> None:
-    found = choose(rows({1: [0.1, 0.12, 0.1], 2: [0.2, 0.22, 0.2], 3: [0.0, 0.0, 0.1]}), alone)
+    found = best_setting(
+        rows({1: [0.1, 0.12, 0.1], 2: [0.2, 0.22, 0.2], 3: [0.0, 0.0, 0.1]}), alone
+    )
     assert found is not None
     assert found[0] == 2
     assert found[1].logs == (0.2, 0.22, 0.2)
 
 
 def test_nothing_to_choose_from() -> None:
-    assert choose({}, alone) is None
-    assert choose({1: Ratios()}, alone) is None
-    one = choose(rows({1: [0.3], 2: [0.5]}), alone)
+    assert best_setting({}, alone) is None
+    assert best_setting({1: Ratios()}, alone) is None
+    one = best_setting(rows({1: [0.3], 2: [0.5]}), alone)
     assert one is not None
     assert one == (2, Ratios((0.5,), (1.0,)))
 
 
 def test_a_setting_that_lives_on_one_text_comes_after_one_that_helps_in_all() -> None:
-    found = choose(rows({1: [0.2, 0.2, 0.2, 0.2], 2: [1.0, 0.0, 0.0, 0.0]}), alone)
+    found = best_setting(rows({1: [0.2, 0.2, 0.2, 0.2], 2: [1.0, 0.0, 0.0, 0.0]}), alone)
     assert found is not None
     assert found[0] == 1
 
@@ -70,7 +72,7 @@ def test_neighbours_count() -> None:
     worth[peak] = [0.32, 0.3, 0.31]
     for s in (hill, *near(hill)):
         worth[s] = [0.29, 0.27, 0.28]
-    found = choose({s: Ratios(tuple(x), (1.0,) * 3) for s, x in worth.items()}, near)
+    found = best_setting({s: Ratios(tuple(x), (1.0,) * 3) for s, x in worth.items()}, near)
     assert found is not None
     assert found[0] == hill
     assert set(near(hill)) == {
@@ -87,7 +89,7 @@ def test_the_best_of_a_hundred_does_not_flatter_itself() -> None:
     for seed in range(rounds):
         rng = random.Random(seed)
         seen = rows({k: [rng.gauss(0, 0.1) for _ in range(6)] for k in range(100)})
-        found = choose(seen, alone)
+        found = best_setting(seen, alone)
         assert found is not None
         best += seen[found[0]].mean / rounds
         said += found[1].mean / rounds
@@ -106,7 +108,7 @@ def test_the_best_of_a_hundred_does_not_flatter_itself() -> None:
     )
 )
 def test_any_rows(logs: dict[int, list[float]]) -> None:
-    found = choose(rows(logs), lambda k: [k - 1, k + 1])
+    found = best_setting(rows(logs), lambda k: [k - 1, k + 1])
     assert found is not None
     assert found[0] in logs
     assert len(found[1]) == len(next(iter(logs.values())))

@@ -15,7 +15,7 @@ import pytest
 from specllama.engine.settings import Settings, Speculation
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.prior import prediction, served_as_shown
 from specllama.serving.scope import Scope, about_of
 from specllama.tuning.confidence import Ratios
@@ -104,9 +104,9 @@ def test_idle_moments_tell_what_nobody_measured(tmp_path: Path, native: Path) ->
     assert 0 < tokens <= 2 * 48  # they are no traffic
 
 
-def plan_of(native: Path, **wish: Any) -> Plan:
+def plan_of(native: Path, **spec_options: Any) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    made = Wish("code", DRAFT, n_max=4, **wish)
+    made = SpeculationOptions("code", DRAFT, n_max=4, **spec_options)
     return prepare(settings, made, (), str(native), check_port=False)
 
 
@@ -206,7 +206,7 @@ def test_a_start_that_measures_begins_with_what_real_requests_showed(
     target = models / "target.gguf"
     theirs = ("-t", "1", "-c", "1024")
     settings = Settings(target, "127.0.0.1", 0)
-    plan = prepare(settings, Wish("code"), theirs, str(native), check_port=False)
+    plan = prepare(settings, SpeculationOptions("code"), theirs, str(native), check_port=False)
     assert plan.settings.speculation is not None
     keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
     args = (target, "-w", "code", "--llama-server", native, "--tune", "auto", "--budget", "20")

@@ -15,8 +15,8 @@ from specllama.planning.choose import Alternative, Choice
 from specllama.planning.files import adapters, named
 from specllama.planning.plan import Plan, make_plan
 from specllama.planning.refusals import check, limits, suited
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.planning.theirs import sized, wished
-from specllama.planning.wish import Wish
 from tests import help_render
 from tests.support import MODELS
 
@@ -146,8 +146,8 @@ def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
     assert "LoRA" in " ".join(limits(target, on, options("--lora", "a.gguf"), own))
 
 
-def wished_by(*words: str) -> Wish:
-    return wished(Wish("chat", n_max=3), options(*words))
+def wished_by(*words: str) -> SpeculationOptions:
+    return wished(SpeculationOptions("chat", n_max=3), options(*words))
 
 
 def test_the_users_own_speculation_is_a_wish_like_ours() -> None:
@@ -156,7 +156,7 @@ def test_the_users_own_speculation_is_a_wish_like_ours() -> None:
     assert wished_by("--spec-type", "none").method == "none"
     assert wished_by("--spec-type", "ngram-mod,none").method == "none"
     assert wished_by("--spec-type", "what-is-new").method is None
-    assert wished_by() == Wish("chat", n_max=3)
+    assert wished_by() == SpeculationOptions("chat", n_max=3)
 
 
 def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:

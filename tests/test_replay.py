@@ -18,9 +18,9 @@ from specllama.cli.replay_lines import below_table, data
 from specllama.engine.client import Conversation
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import read_prompts
-from specllama.serving.probe import Asked, planned
+from specllama.serving.probe import ProbeOptions, planned
 from specllama.serving.replay import Replay, planned_replay, replay
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.conversations import Request, by_conversation, read_conversations
@@ -38,7 +38,7 @@ from specllama.tuning.replayed import (
     spec_default,
     verdict,
 )
-from specllama.tuning.run import Candidate
+from specllama.tuning.run import TrialCandidate
 from specllama.tuning.speedup import Cost
 from tests.support import MODELS, specllama
 from tests.test_ngrams import REQUESTS, post, serving, tokenize
@@ -252,7 +252,7 @@ def test_spec_default_drafts_48_at_least() -> None:
 
 def guessing(texts: Texts, agrees: bool, passes: Sequence[float]) -> Guessed:
     bits = tuple(tuple(agrees for _ in k.answer[1:]) for k in texts.known)
-    candidate = Candidate(Speculation(("draft-simple",), Path("d.gguf")), longest=8)
+    candidate = TrialCandidate(Speculation(("draft-simple",), Path("d.gguf")), longest=8)
     return Guessed(candidate, bits, tuple(passes), timed=True)
 
 
@@ -312,10 +312,13 @@ class _Silent:
         pass
 
 
-def asked(**more: Any) -> Asked:
-    given: dict[str, Any] = {"wishes": (Wish("code", method="ngram-simple"),), **more}
+def asked(**more: Any) -> ProbeOptions:
+    given: dict[str, Any] = {
+        "spec_options_list": (SpeculationOptions("code", method="ngram-simple"),),
+        **more,
+    }
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    return Asked(settings, user_args=("-t", "1"), llama_server="embedded", **given)
+    return ProbeOptions(settings, user_args=("-t", "1"), llama_server="embedded", **given)
 
 
 def recorded(server: httpx.Client, folder: Path) -> tuple[Path, list[tuple[tuple[int, ...], int]]]:
@@ -475,9 +478,9 @@ def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPa
 def test_a_draft_that_reads_the_answers(tmp_path: Path) -> None:
     with serving("embedded", TARGET, tmp_path, None) as plain:
         path, requests = recorded(plain, tmp_path)
-    wish = (Wish("code", DRAFT),)
+    spec_options = (SpeculationOptions("code", DRAFT),)
     found: Replay = replay(
-        asked(wishes=wish), read_conversations(path), tmp_path / "log", _Silent()
+        asked(spec_options_list=spec_options), read_conversations(path), tmp_path / "log", _Silent()
     )
     alone = next(s for s in found.settings if s.speculation.methods == ("draft-simple",))
     assert set(alone.curve) == set(range(1, 17))
@@ -499,7 +502,10 @@ def test_without_llama_cpp_the_draft_is_left_out_and_it_says_how_to_get_it(
     monkeypatch.setattr(module, "available", lambda: False)
     path = file(tmp_path, {"prompt": "def f(a):", "answer": "\n    return a\n"})
     found = replay(
-        asked(wishes=(Wish("code", DRAFT),)), read_conversations(path), tmp_path / "log", _Silent()
+        asked(spec_options_list=(SpeculationOptions("code", DRAFT),)),
+        read_conversations(path),
+        tmp_path / "log",
+        _Silent(),
     )
     (dropped,) = found.dropped
     assert "pip install llama-cpp-python" in dropped.why

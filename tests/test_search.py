@@ -16,7 +16,7 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import Evidence, decide
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.results import Subject
-from specllama.tuning.run import Candidate, Task
+from specllama.tuning.run import Task, TrialCandidate
 from specllama.tuning.search import Earlier, Interrupted, tune
 from tests.fake_lab import FakeLab, Request, Script, Silent, clocked, tuned
 
@@ -28,8 +28,8 @@ NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
 SUBJECT = Subject("/models/t.gguf", "code", (("/models/t.gguf", 1, 2),), (), "b1", ("CPU",))
 
 
-def task(*candidates: Speculation | Candidate, **more: object) -> Task:
-    ways = tuple(c if isinstance(c, Candidate) else Candidate(c) for c in candidates)
+def task(*candidates: Speculation | TrialCandidate, **more: object) -> Task:
+    ways = tuple(c if isinstance(c, TrialCandidate) else TrialCandidate(c) for c in candidates)
     given = {"budget": 120.0, **more}
     return Task("code", PROMPTS, {"temperature": 0.2}, False, ways, **given)  # type: ignore[arg-type]
 
@@ -115,7 +115,7 @@ def test_a_draft_that_is_best_at_twelve_gets_a_long_one(seed: int) -> None:
     """Blocks of a GPU: V is flat. 8 is no limit."""
     script = Script(flat, accept=lambda r: 0.92, own=lambda m: 0.2, once=("draft-dflash",))
     block = Speculation(("draft-dflash",), Path("block.gguf"), n_max=4)
-    t, _ = tuned(script, task(Candidate(block, longest=16, cost=0.02, once=True)), seed)
+    t, _ = tuned(script, task(TrialCandidate(block, longest=16, cost=0.02, once=True)), seed)
     assert best_k(t) is not None
     assert best_k(t) > 8  # type: ignore[operator]
     assert t.loads == 3
@@ -150,13 +150,13 @@ def test_a_single_length_takes_a_single_launch() -> None:
 
 
 def test_a_length_that_is_not_possible_is_said() -> None:
-    t, lab = tuned(Script(smooth), task(Candidate(MTP, longest=3), lengths=(4, 6)))
+    t, lab = tuned(Script(smooth), task(TrialCandidate(MTP, longest=3), lengths=(4, 6)))
     assert lab.launches == [None]
     assert t.reason == "draft-mtp: its files and memory allow no draft longer than 3"
 
 
 def test_lengths_that_heads_forbid_are_not_tried() -> None:
-    _, lab = tuned(Script(smooth), task(Candidate(MTP, longest=2)))
+    _, lab = tuned(Script(smooth), task(TrialCandidate(MTP, longest=2)))
     assert max(s.n_max for s in lab.launches if s) == 2
 
 
@@ -173,7 +173,9 @@ def test_p_min_is_a_second_axis_when_drafts_are_rejected() -> None:
 
 def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
     """A step without a draft on a drafting server is slower by one pass: the log tells it."""
-    t, _ = tuned(Script(cpu, own=lambda m: 11.0), task(Candidate(DRAFT, cost=0.1), budget=300.0))
+    t, _ = tuned(
+        Script(cpu, own=lambda m: 11.0), task(TrialCandidate(DRAFT, cost=0.1), budget=300.0)
+    )
     assert t.trials[0].own_ms == pytest.approx(11, rel=0.02)
     assert t.trials[0].plain.ms == pytest.approx(90, rel=0.02)
     assert t.arms[0].plain_ms == pytest.approx(90, rel=0.02)
@@ -242,7 +244,7 @@ def test_where_nothing_can_win_nothing_is_launched() -> None:
 
 
 def test_a_draft_that_costs_too_much_is_not_launched() -> None:
-    t, _ = tuned(Script(flat), task(Candidate(DRAFT, cost=1.2)))
+    t, _ = tuned(Script(flat), task(TrialCandidate(DRAFT, cost=1.2)))
     assert t.loads == 1
     assert "it costs 12.0 ms a token beside 10.0: it cannot pay even if always right" in t.reason
 
@@ -264,7 +266,7 @@ def test_a_draft_that_could_pay_and_does_not_is_off_after_one_launch() -> None:
 def test_high_acceptance_alone_decides_nothing() -> None:
     """91 % accepted, 30.6 against 48.6 tok/s (continuum 2547)."""
     script = Script(flat, own=lambda m: 14.0, accept=lambda r: 0.98)
-    t, _ = tuned(script, task(Candidate(DRAFT, cost=0.1)))
+    t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.1)))
     assert t.best is None
     assert t.trials[0].measurement.alpha is not None
     assert t.trials[0].measurement.alpha > 0.8
@@ -272,7 +274,7 @@ def test_high_acceptance_alone_decides_nothing() -> None:
 
 def test_copies_that_are_faster_than_any_draft_could_be_save_its_launch() -> None:
     script = Script(flat, copies=lambda r: 0.95, span=60, length=lambda p: 150)
-    t, _ = tuned(script, task(Candidate(DRAFT, longest=1), ngrams=(NGRAM,)))
+    t, _ = tuned(script, task(TrialCandidate(DRAFT, longest=1), ngrams=(NGRAM,)))
     assert t.loads == 2
     assert any("copies alone are predicted at" in d.why for d in t.dropped)
     assert t.best is not None
@@ -388,7 +390,7 @@ def test_a_combination_wins_where_it_wins(seed: int) -> None:
         span=40,
         length=lambda p: 150,
     )
-    t, _ = tuned(script, task(Candidate(DRAFT, cost=0.1), ngrams=(NGRAM,)), seed)
+    t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.1), ngrams=(NGRAM,)), seed)
     assert t.best is not None
     assert t.best.speculation.methods == ("ngram-simple", "draft-simple")
     assert t.loads == 3
@@ -399,7 +401,7 @@ def test_a_combination_wins_where_it_wins(seed: int) -> None:
 
 def test_a_combination_that_was_asked_for_leaves_its_parts_alone() -> None:
     wanted = task(
-        Candidate(DRAFT, cost=0.1), ngrams=(NGRAM,), copies_alone=False, drafts_alone=False
+        TrialCandidate(DRAFT, cost=0.1), ngrams=(NGRAM,), copies_alone=False, drafts_alone=False
     )
     script = Script(flat, own=lambda m: 1.0, copies=lambda r: 0.5, length=lambda p: 150)
     t, _ = tuned(script, wanted)
@@ -441,7 +443,7 @@ def test_a_broken_arm_never_decides_against_a_good_one() -> None:
         span=40,
         length=lambda p: 150,
     )
-    t, lab = tuned(script, task(Candidate(DRAFT, cost=0.2), ngrams=(NGRAM,), loads=6))
+    t, lab = tuned(script, task(TrialCandidate(DRAFT, cost=0.2), ngrams=(NGRAM,), loads=6))
     assert ("ngram-simple", "draft-simple") in [s.methods for s in lab.launches if s]
     assert t.best is not None
     assert t.best.speculation.methods == ("draft-simple",)
@@ -473,7 +475,7 @@ def test_noise_of_a_tenth_does_not_hide_a_clear_gain() -> None:
 def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:
     """Each launch finds the machine slower: it is compared with itself only."""
     slowing = Script(never, accept=lambda r: 0.65, drift=lambda n: 1 + 0.04 * n)
-    t, _ = tuned(slowing, task(Candidate(DRAFT, longest=1)))
+    t, _ = tuned(slowing, task(TrialCandidate(DRAFT, longest=1)))
     assert t.best is None
     gaining = Script(smooth, drift=lambda n: 1 + 0.1 * n)
     t, _ = tuned(gaining, task(DRAFT))
@@ -497,7 +499,7 @@ def test_a_slow_first_step_flatters_no_draft(seed: int) -> None:
     """Seen: the step of a request of two tokens takes a tenth longer than those of an answer, and
     it stands for the plain step beside a server that drafts."""
     waking = Script(lambda b: 10 + 7.5 * (b - 1), accept=lambda r: 0.65, first=1.15, noise=0.02)
-    t, _ = tuned(waking, task(Candidate(DRAFT, longest=1), force=True), seed)
+    t, _ = tuned(waking, task(TrialCandidate(DRAFT, longest=1), force=True), seed)
     assert t.plain is not None
     assert t.plain.short == pytest.approx(1.15, rel=0.03)
     (arm,) = t.arms
@@ -631,7 +633,7 @@ def test_a_server_that_dies_whatever_is_asked_is_stored_as_a_crash() -> None:
 def test_a_way_that_was_measured_after_a_crash_is_decided() -> None:
     script = Script(flat, dies=lambda s: s is not None and s.n_max > 4, accept=lambda r: 0.1)
     script.own = lambda m: 2.0
-    t, lab = tuned(script, task(Candidate(DRAFT, cost=0.1)))
+    t, lab = tuned(script, task(TrialCandidate(DRAFT, cost=0.1)))
     assert len(lab.launches) == 3
     assert t.dropped[0].crashed
     assert (t.best, t.state) == (None, DECIDED)
@@ -684,7 +686,7 @@ def test_ctrl_c_before_anything_is_known_is_passed_on() -> None:
 def test_the_budget_is_wall_time_with_loading_in_it() -> None:
     script = Script(cpu, own=lambda m: 9.0, noise=0.04, load_s=lambda s: 8.0)
     for seed in range(6):
-        t, _ = tuned(script, task(Candidate(DRAFT, cost=0.1), budget=120.0), seed)
+        t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.1), budget=120.0), seed)
         assert t.seconds < 120 + 12, "what was begun is ended"
 
 
@@ -699,7 +701,7 @@ def test_a_slow_loader_is_served_at_once_and_says_so() -> None:
 
 
 def test_a_load_that_leaves_no_time_for_another_is_not_repeated() -> None:
-    t, _ = tuned(Script(cpu, load_s=lambda s: 35.0), task(Candidate(DRAFT, cost=0.1)))
+    t, _ = tuned(Script(cpu, load_s=lambda s: 35.0), task(TrialCandidate(DRAFT, cost=0.1)))
     assert t.state == OPEN
     assert "no time was left" in t.reason
     assert t.seconds < 130
@@ -714,7 +716,7 @@ def test_no_time_is_said() -> None:
 
 def test_a_gain_that_could_not_be_confirmed_is_named_and_open() -> None:
     script = Script(cpu, accept=lambda r: 0.9, own=lambda m: 3.0, load_s=lambda s: 15.0)
-    t, _ = tuned(script, task(Candidate(DRAFT, cost=0.03), budget=66.0))
+    t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.03), budget=66.0))
     assert (t.best, t.state, t.arms) == (None, OPEN, ())
     assert "no time was left to confirm it (2." in t.reason
     assert "x is predicted)" in t.reason
@@ -727,7 +729,7 @@ def narrow(budget: float, load_s: float = 0.0) -> tuple[Script, Task]:
         accept=lambda r: 0.6,
         load_s=lambda s: load_s,
     )
-    return script, task(Candidate(DRAFT, longest=2), budget=budget)
+    return script, task(TrialCandidate(DRAFT, longest=2), budget=budget)
 
 
 def open_answer(seed_from: int = 1) -> tuple[Tuned, Script, Task, int]:

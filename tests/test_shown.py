@@ -21,9 +21,9 @@ from specllama.cli.render import Bar, Printer
 from specllama.cli.results import brief
 from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning_lines
 from specllama.engine.settings import NgramSizes, Settings
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.launch import Launch
-from specllama.serving.probe import Asked, Probed, planned
+from specllama.serving.probe import Probed, ProbeOptions, planned
 from specllama.serving.tune import Outcome
 from specllama.storage import strict_json
 from specllama.tuning.arms import Dropped, NgramMap, Prediction, Tuned
@@ -80,7 +80,9 @@ def test_on_a_terminal_the_bar_shows_it() -> None:
 def probed() -> Probed:
     """One workload's plan with an answer built by hand."""
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    (each,) = planned(Asked(settings, (Wish("code", DRAFT),), llama_server="embedded"))
+    (each,) = planned(
+        ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), llama_server="embedded")
+    )
     return Probed(each, made.tuned())
 
 

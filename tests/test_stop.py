@@ -19,10 +19,10 @@ import pytest
 from specllama.engine import process
 from specllama.engine.command import Command
 from specllama.engine.settings import Settings
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import probe as probing
-from specllama.serving.probe import Asked
-from specllama.stop import ALL, INTERRUPT, Stopped, held, ignore_from_now, stop_on_signals
+from specllama.serving.probe import ProbeOptions
+from specllama.stop import ALL, INTERRUPT, Stopped, ignore_from_now, signals_held, stop_on_signals
 from specllama.storage import write_atomically
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, Tuned
@@ -180,8 +180,8 @@ def test_signals_wait_while_they_are_held() -> None:
     done = []
 
     def work() -> None:
-        with held():
-            with held():
+        with signals_held():
+            with signals_held():
                 signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGINT)
             done.append(1)
@@ -283,7 +283,9 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
     monkeypatch.setattr(probing, "tune", tune)
     monkeypatch.setattr(results, "store", lambda *_: None)
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    asked = Asked(settings, (Wish("chat"), Wish("code")), llama_server="embedded")
+    asked = ProbeOptions(
+        settings, (SpeculationOptions("chat"), SpeculationOptions("code")), llama_server="embedded"
+    )
     with stop_on_signals():
         found = probing.probe(asked, tmp_path / "log", None)  # type: ignore[arg-type]
     assert [p.tuned.workload for p in found] == (["chat", "code"] if something else ["chat"])

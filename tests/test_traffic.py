@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.storage import keep, kept
+from specllama.storage import keep, read_stored
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes, never_less
 from specllama.watching import traffic
@@ -129,7 +129,7 @@ def test_what_is_cleared_is_gone() -> None:
 def test_what_is_damaged_is_passed_over(key: str, value: object) -> None:
     traffic.add(ABOUT, SPEC, SEEN, Ratios((0.1,), (190.0,)), now=NOON)
     (found,) = traffic.all_traffic()
-    data = kept(found.file)
+    data = read_stored(found.file)
     inner = data["settings"][0]
     place = inner["counts"] if key == "drafted" else inner if key in inner else data
     place[key] = value

@@ -26,7 +26,7 @@ from specllama.cli.watch_lines import lines, view_data
 from specllama.cli.watch_screen import bar, picture, sparkline
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError, UsageError
-from specllama.storage import keep, kept
+from specllama.storage import keep, read_stored
 from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import address, running
@@ -288,7 +288,8 @@ def test_what_is_no_server_is_said() -> None:
 
 def test_an_answer_too_deep_to_be_read_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = httpx.Response(200, text="[" * 200_000)
-    monkeypatch.setattr(httpx.Client, "get", lambda *_, **__: deep)
+    for module in ("reader", "chat_server"):
+        monkeypatch.setattr(f"specllama.watching.{module}.get", lambda *_: deep)
     with watching("http://127.0.0.1:1") as watch, pytest.raises(WatchingError, match="neither"):
         watch.look()
     told = pytest.raises(TuningError, match="is no LLM server")
@@ -331,7 +332,7 @@ def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
 def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
     info = Running("http://127.0.0.1:1", "/m/t.gguf", "code")
     path = running.announce(info)
-    data = kept(path)
+    data = read_stored(path)
     keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
     keep(later := path.with_name("999998.json"), {**data, "version": 99})
     (broken := path.with_name("1.json")).write_text("{")
@@ -345,7 +346,7 @@ def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_removed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows, while somebody reads it."""
     path = running.announce(Running("http://127.0.0.1:1", "/m/t.gguf", "code"))
-    data = kept(path)
+    data = read_stored(path)
     keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
 
     def refuses(self: Path, missing_ok: bool = False) -> None:

@@ -43,7 +43,7 @@ def advise(
     """Say why MODEL is served with or without speculation, and what would change that."""
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
     from specllama.serving.advise import advise as asked
     from specllama.serving.price import parse_price
@@ -51,10 +51,10 @@ def advise(
     money = parse_price(price) if price is not None else None
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(model, "127.0.0.1", 8080, context=context, parallel=parallel)
-    wish = Wish(workload, draft, method, vram=vram, prefer=prefer)
+    spec_options = SpeculationOptions(workload, draft, method, vram=vram, prefer=prefer)
     printer = Printer(as_json)
     with printer.busy("reading the model and the engine …"):
-        found = asked(settings, wish, tuple(ctx.obj or ()), llama_server, own, money)
+        found = asked(settings, spec_options, tuple(ctx.obj or ()), llama_server, own, money)
     if as_json:
         printer.json(data(found))
         return

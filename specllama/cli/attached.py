@@ -34,7 +34,7 @@ def show_attached(
     until = time.monotonic() + budget
     with ExitStack() as open_ones, printer.busy(f"asking {' and '.join(addresses)} …"):
         servers = [open_ones.enter_context(closing(Server(a, api_key))) for a in addresses]
-        found = attach.probe(servers, prompts, profile.sampling, 96, until, model)
+        found = attach.measure_running(servers, prompts, profile.sampling, 96, until, model)
     gain = attach.speedup(found[1], found[0]) if len(found) > 1 else None
     if printer.as_json:
         printer.json(attached_data(url, found[0], gain))

@@ -35,7 +35,7 @@ def demo(
     from specllama.errors import StrictError
     from specllama.logs import new_log
     from specllama.planning.prepare import prepare
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
     from specllama.resources import demo_model
     from specllama.serving.launch import launch
     from specllama.serving.serve import Ready, check
@@ -43,9 +43,9 @@ def demo(
     no_passthrough(ctx.obj or (), "demo")
     printer = Printer(as_json)
     settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0, context=1024)
-    wish = Wish("code", draft=demo_model("draft.gguf"))
+    spec_options = SpeculationOptions("code", draft=demo_model("draft.gguf"))
     # The tiny pair needs one thread; more only wait for each other.
-    plan = prepare(settings, wish, ("-t", "1"), llama_server)
+    plan = prepare(settings, spec_options, ("-t", "1"), llama_server)
     if dry_run and as_json:
         printer.json(plan_data(plan))
         return

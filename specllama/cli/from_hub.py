@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from specllama.engine.settings import Settings
     from specllama.planning.from_hub import Here, OnHub
     from specllama.planning.plan import Plan
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
 
 
 def resolved(
     printer: Printer,
     model: str,
     settings: Settings,
-    wish: Wish,
+    spec_options: SpeculationOptions,
     theirs: Sequence[str],
     llama_server: str | None,
     download: bool,
@@ -34,7 +34,7 @@ def resolved(
     from specllama.planning.from_hub import OnHub, fetch, on_hub
 
     with printer.busy(f"asking the Hub for {repo.name} …"):
-        found = on_hub(repo, settings, wish, theirs, llama_server)
+        found = on_hub(repo, settings, spec_options, theirs, llama_server)
     for line in _lines(found, repo.name, download):
         printer.say(line)
     if isinstance(found, OnHub) and found.downloads and not download:

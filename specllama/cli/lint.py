@@ -161,11 +161,11 @@ def _builds(build: str | None, llama_server: str | None) -> Builds:
 
 
 def _asked(llama_server: str) -> Capabilities:
-    from specllama.engine.capabilities import probe
+    from specllama.engine.capabilities import read_capabilities
     from specllama.engine.errors import EngineError
     from specllama.engine.locate import locate
 
-    caps = probe(locate(llama_server))
+    caps = read_capabilities(locate(llama_server))
     if caps.problem:
         raise EngineError(f"{llama_server}: {caps.problem}", "Name the build with --build N.")
     return caps

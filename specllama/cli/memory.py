@@ -80,11 +80,11 @@ def memory(
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
     from specllama.planning.prepare import prepare
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
 
     extra = [w for o, v in (("-ctk", cache_k), ("-ctv", cache_v)) if v for w in (o, v)]
     settings = Settings(Path(target), "127.0.0.1", 8080, context=context, parallel=parallel)
-    wish = Wish(
+    spec_options = SpeculationOptions(
         workload,
         draft,
         method,
@@ -98,10 +98,10 @@ def memory(
     printer = Printer()
     theirs = (*extra, *(ctx.obj or ()))
     apart = Printer(as_json)
-    settings, plan = resolved(apart, target, settings, wish, theirs, llama_server, False)
+    settings, plan = resolved(apart, target, settings, spec_options, theirs, llama_server, False)
     if plan is None:
         with printer.busy("reading the model and the engine …"):
-            plan = prepare(settings, wish, theirs, llama_server, check_port=False)
+            plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
     assert plan.budget is not None  # `exact` makes what cannot be summed an error
     if as_json:
         said = {"target": str(plan.target.path), "warnings": list(plan.notes)}

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from specllama.errors import UsageError
-from specllama.stop import held
+from specllama.stop import signals_held
 from specllama.storage import expanded
 
 _HEAD = 4096  # bytes in which a file says who made it
@@ -48,7 +48,7 @@ def save(path: Path, text: str) -> None:
 def _replace(path: Path, data: bytes) -> None:
     if path.is_dir():
         raise IsADirectoryError(None, "it is a folder")
-    with held():
+    with signals_held():
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
         try:
             with os.fdopen(fd, "wb") as f:

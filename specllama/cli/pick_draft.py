@@ -63,7 +63,7 @@ def pick_draft(
     from specllama.cli.render import Printer
     from specllama.drafts import hub as remote
     from specllama.drafts.discover import discover
-    from specllama.drafts.pick import judge
+    from specllama.drafts.pick import ranked
     from specllama.engine.launch_options import read
     from specllama.engine.loading import check_loads
     from specllama.errors import UsageError
@@ -93,7 +93,7 @@ def pick_draft(
     if hub:
         with printer.busy("asking the Hub …"):
             found = found.and_also(remote.search(info))
-    picked = judge(info, profile, caps, found)
+    picked = ranked(info, profile, caps, found)
     if measure:
         from specllama.drafts.measured import measured
 

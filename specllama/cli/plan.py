@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from specllama.engine.settings import Settings
     from specllama.formats import Decision, Elsewhere, Written
     from specllama.planning.plan import Plan
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
 
 Format = Enum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
 
@@ -128,7 +128,7 @@ def plan(
     from specllama.errors import UsageError
     from specllama.formats import ELSEWHERE, Elsewhere, beyond, write
     from specllama.formats.base import MADE, one_line
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
 
     if output is not None and to is None:
@@ -150,15 +150,17 @@ def plan(
         Path(model).absolute(), host, port, context=context, parallel=parallel, api_key=api_key
     )
     draft = draft.absolute() if draft is not None else None
-    wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
+    spec_options = SpeculationOptions(
+        workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer
+    )
     theirs = (*beyond.rpc_arguments(rpc), *(ctx.obj or ()))
     apart = Printer(as_json=to is not None)  # stdout is the format's
-    settings, unseen = resolved(apart, model, settings, wish, theirs, llama_server, False)
+    settings, unseen = resolved(apart, model, settings, spec_options, theirs, llama_server, False)
     if unseen is not None:
         _show_unseen(printer, model, unseen, to)
         return
     with printer.busy("reading the model and the engine …"):
-        decision = _decided(settings, wish, theirs, llama_server, own, elsewhere)
+        decision = _decided(settings, spec_options, theirs, llama_server, own, elsewhere)
     if to is not None and to.value in ELSEWHERE:  # the rest is about llama-server and this machine
         decision = replace(decision, reasons=tuple(map(shown, decision_lines(decision.plan))))
     if to is None:
@@ -199,7 +201,7 @@ def _show_unseen(printer: Printer, model: str, plan: Plan, to: Format | None) ->
 
 def _decided(
     settings: Settings,
-    wish: Wish,
+    spec_options: SpeculationOptions,
     theirs: tuple[str, ...],
     llama_server: str | None,
     prompts: tuple[Prompt, ...],
@@ -210,10 +212,10 @@ def _decided(
     from specllama.formats import Decision
     from specllama.planning.prepare import prepare
     from specllama.serving.scope import scope_of
-    from specllama.serving.tune import AUTO, Wanted, measured_before
+    from specllama.serving.tune import AUTO, TuningOptions, measured_before
 
-    plan = prepare(settings, wish, theirs, llama_server, check_port=False)
-    wanted = Wanted(AUTO, 60, scope_of(wish), prompts=prompts)
+    plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
+    wanted = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
     plan, known = measured_before(plan, wanted)
     return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known, elsewhere)
 

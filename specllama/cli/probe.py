@@ -29,7 +29,7 @@ from specllama.cli.options import (
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.planning.plan import Plan
-    from specllama.serving.probe import Asked, Probed
+    from specllama.serving.probe import Probed, ProbeOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -115,9 +115,9 @@ def probe(
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
-    from specllama.serving.probe import Asked
+    from specllama.serving.probe import ProbeOptions
 
     if (model is None) == (url is None):
         raise UsageError("probe takes a MODEL or --url URL, one of the two")
@@ -147,11 +147,13 @@ def probe(
     for path in (report, csv):
         if path is not None:
             _check_writable(path)
-    asked = Asked(
+    asked = ProbeOptions(
         settings=Settings(
             Path(model), "127.0.0.1", 0, context=context, parallel=parallel, api_key=api_key
         ),
-        wishes=tuple(Wish(w, draft, method, vram=vram) for w in dict.fromkeys(names)),
+        spec_options_list=tuple(
+            SpeculationOptions(w, draft, method, vram=vram) for w in dict.fromkeys(names)
+        ),
         user_args=tuple(ctx.obj or ()),
         llama_server=llama_server,
         prompts=own,
@@ -160,7 +162,13 @@ def probe(
         lengths=_lengths(n_max),
     )
     settings, unseen = resolved(
-        printer, model, asked.settings, asked.wishes[0], asked.user_args, llama_server, not dry_run
+        printer,
+        model,
+        asked.settings,
+        asked.spec_options_list[0],
+        asked.user_args,
+        llama_server,
+        not dry_run,
     )
     if unseen is not None:  # what would be measured depends on what is in the file
         _show_unseen(printer, unseen)
@@ -174,7 +182,7 @@ def probe(
         return
     found = _measured(printer, asked)
     _show(printer, found, report, csv)
-    if len(found) < len(asked.wishes) or any(p.stopped for p in found):
+    if len(found) < len(asked.spec_options_list) or any(p.stopped for p in found):
         raise typer.Exit(1)
 
 
@@ -215,7 +223,7 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     return tuple(sorted({int(w) for w in words}))
 
 
-def _show_planned(printer: Printer, asked: Asked) -> None:
+def _show_planned(printer: Printer, asked: ProbeOptions) -> None:
     from specllama.cli.planned_lines import planned_data, planned_lines
     from specllama.serving.probe import planned
 
@@ -227,7 +235,7 @@ def _show_planned(printer: Printer, asked: Asked) -> None:
         printer.say(line)
 
 
-def _measured(printer: Printer, asked: Asked) -> tuple[Probed, ...]:
+def _measured(printer: Printer, asked: ProbeOptions) -> tuple[Probed, ...]:
     """The answers; whatever there is after Ctrl-C or another signal that ends us."""
     from specllama.logs import new_log
     from specllama.serving.probe import probe as run
@@ -265,7 +273,7 @@ def _show(
         printer.say(f"csv      {csv}")
 
 
-def _replay(printer: Printer, asked: Asked, file: Path, dry_run: bool) -> None:
+def _replay(printer: Printer, asked: ProbeOptions, file: Path, dry_run: bool) -> None:
     """What the settings would have gained on past conversations."""
     from specllama.cli import replay_lines as lines
     from specllama.logs import new_log

@@ -273,8 +273,8 @@ def serve_line(p: Planned, best: Speculation | None) -> str:
         words += ["-c", str(asked.settings.context)]
     if asked.settings.parallel > 1:
         words += ["--parallel", str(asked.settings.parallel)]
-    if p.wish.vram is not None:
-        words += ["--vram", p.wish.vram]
+    if p.spec_options.vram is not None:
+        words += ["--vram", p.spec_options.vram]
     if asked.llama_server is not None:
         words += ["--llama-server", asked.llama_server]
     theirs = plan.user.argv

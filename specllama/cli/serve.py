@@ -151,12 +151,20 @@ def serve(
     from specllama.errors import StrictError, UsageError
     from specllama.logs import new_log
     from specllama.planning.prepare import prepare
-    from specllama.planning.wish import Wish
+    from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
     from specllama.serving.adapt import behind_relay, starting
     from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run
-    from specllama.serving.tune import AUTO, FULL, OFF, Wanted, as_measured, measured_of, tuned_plan
+    from specllama.serving.tune import (
+        AUTO,
+        FULL,
+        OFF,
+        TuningOptions,
+        as_measured,
+        measured_of,
+        tuned_plan,
+    )
     from specllama.stop import Stopped
 
     if log is not None and os.path.isdir(log):
@@ -169,16 +177,20 @@ def serve(
     settings = Settings(
         model=Path(model), host=host, port=port, context=context, parallel=parallel, api_key=api_key
     )
-    wish = Wish(workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer)
+    spec_options = SpeculationOptions(
+        workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer
+    )
     as_json = as_json or json_events
     printer = Printer(as_json)
     theirs = ctx.obj or ()
-    settings, plan = resolved(printer, model, settings, wish, theirs, llama_server, not dry_run)
+    settings, plan = resolved(
+        printer, model, settings, spec_options, theirs, llama_server, not dry_run
+    )
     on_hub = plan is not None
     if plan is None:
         with printer.busy("reading the model and the engine …"):
-            plan = prepare(settings, wish, theirs, llama_server, check_port=not dry_run)
-    wanted = Wanted(tune, budget, scope_of(wish), force, own)
+            plan = prepare(settings, spec_options, theirs, llama_server, check_port=not dry_run)
+    wanted = TuningOptions(tune, budget, scope_of(spec_options), force, own)
     if dry_run:
         plan = plan if on_hub else as_measured(plan, wanted)
         if as_json:

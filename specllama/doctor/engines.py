@@ -9,13 +9,20 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from specllama.doctor.findings import EngineFound, Start
-from specllama.engine.capabilities import FACTS, MAINLINE, Answer, Capabilities, ask, probe
+from specllama.engine.capabilities import (
+    FACTS,
+    MAINLINE,
+    Capabilities,
+    Tristate,
+    ask,
+    read_capabilities,
+)
 from specllama.engine.locate import EMBEDDED, Engine
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError
 from specllama.memory.devices import LIST_TIMEOUT, parse_devices
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.resources import demo_model
 from specllama.serving.launch import LaunchFailed, launch
 from specllama.serving.serve import check
@@ -30,11 +37,11 @@ _FAULTS = {
 }
 
 
-def look(engine: Engine, used: bool, tried: bool) -> EngineFound:
+def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineFound:
     """One engine. `used`: serve takes it; `tried`: it is to be started. Raises nothing that has
     a cause in it."""
     try:
-        caps = probe(engine)
+        caps = read_capabilities(engine)
     except SpecllamaError as e:
         caps = Capabilities(None, "", "unknown", (), (), problem=e.message)
     listed = "" if caps.problem else _devices(engine)
@@ -74,9 +81,9 @@ def backends(listed: str) -> Iterator[str]:
 def faults(caps: Capabilities) -> Iterator[str]:
     """What is known of this build and limits speculation. Pure."""
     for name, said in _FAULTS.items():
-        if caps.fact(name) is Answer.YES:
+        if caps.fact(name) is Tristate.YES:
             yield f"{said} ({FACTS[name].source})"
-    if "draft-eagle3" in caps.spec_types and caps.fact("eagle3_drafts") is Answer.NO:
+    if "draft-eagle3" in caps.spec_types and caps.fact("eagle3_drafts") is Tristate.NO:
         yield f"draft-eagle3 is listed but drafts nothing ({FACTS['eagle3_drafts'].source})"
     if caps.flavour == MAINLINE and caps.options and not caps.spec_types:
         yield "no --spec-type: nothing but small models can draft"
@@ -98,8 +105,8 @@ def _start(engine: Engine) -> Start:
 
 def _served(named: str, log: Path) -> Start:
     settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0, context=1024)
-    wish = Wish("code", draft=demo_model("draft.gguf"))
-    plan = prepare(settings, wish, ("-t", "1"), named)
+    spec_options = SpeculationOptions("code", draft=demo_model("draft.gguf"))
+    plan = prepare(settings, spec_options, ("-t", "1"), named)
     said: list[str] = []
     running = launch(plan, log, _Quiet(said))
     try:

@@ -9,13 +9,13 @@ from functools import partial
 from typing import TypeVar
 
 from specllama.doctor import places, surroundings
-from specllama.doctor.engines import look
+from specllama.doctor.engines import examine_engine
 from specllama.doctor.findings import Problem, Report
 from specllama.doctor.private import cleaned, here
 from specllama.doctor.problems import problems
 from specllama.engine.locate import Engine, everything
 from specllama.errors import SpecllamaError
-from specllama.serving.launch import Progress
+from specllama.serving.launch import Reporter
 
 T = TypeVar("T")
 _MOST_STARTED = 4  # LM Studio alone may have ten
@@ -24,7 +24,7 @@ _MOST_STARTED = 4  # LM Studio alone may have ten
 class _Parts:
     """One part of the report after the other. `failed`: those that could not be looked at."""
 
-    def __init__(self, report: Progress) -> None:
+    def __init__(self, report: Reporter) -> None:
         self._report = report
         self.failed: list[Problem] = []
 
@@ -39,7 +39,7 @@ class _Parts:
             return None
 
 
-def examine(llama_server: str | None, report: Progress) -> Report:
+def examine(llama_server: str | None, report: Reporter) -> Report:
     """The whole report, safe to be shown to anybody. `llama_server`: look at this engine only.
     Starts engines, one after the other. Raises nothing that has a cause in the machine."""
     parts = _Parts(report)
@@ -50,7 +50,7 @@ def examine(llama_server: str | None, report: Progress) -> Report:
     # no engine is started by broken settings: that would be said of every one of them
     most = 0 if settings is not None and settings.config_problem else _MOST_STARTED
     seen = [
-        (engine, parts.see(engine.label, partial(look, engine, engine is used, i < most)))
+        (engine, parts.see(engine.label, partial(examine_engine, engine, engine is used, i < most)))
         for i, engine in enumerate(found)
     ]
     answers = next((engine for engine, e in seen if e is not None and not e.problem), None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.drafts.costs import Costs
-from specllama.drafts.inprocess import CONTEXT, Answer, MeasureError, loaded, usual_threads
+from specllama.drafts.inprocess import CONTEXT, Continuation, MeasureError, loaded, usual_threads
 from specllama.drafts.timing import batch_times
 
 TEMPERATURES = (0.4, 0.8, 1.2)
@@ -38,7 +38,7 @@ class Agreement:
 
 def measure(
     target: Path, drafts: Sequence[Path], prompts: Sequence[str], threads: int | None = None
-) -> tuple[list[Answer], dict[Path, Agreement]]:
+) -> tuple[list[Continuation], dict[Path, Agreement]]:
     """The target's own answers, and each draft's agreement with them.
     Raises MeasureError when llama-cpp-python is missing or cannot load a file."""
     with loaded(target, threads) as model:
@@ -48,13 +48,13 @@ def measure(
 
 def measure_text(
     target: Path, drafts: Sequence[Path], text: str, threads: int | None = None
-) -> tuple[list[Answer], dict[Path, Agreement]]:
+) -> tuple[list[Continuation], dict[Path, Agreement]]:
     """As `measure`, on given text in place of the target's answers."""
     with loaded(target, threads) as model:
         tokens = model.tokenize(text)
     size = CONTEXT // 2
     answers = [
-        Answer((tokens[at],), tuple(tokens[at + 1 : at + size]))
+        Continuation((tokens[at],), tuple(tokens[at + 1 : at + size]))
         for at in range(0, max(1, len(tokens) - 8), size)
         if len(tokens) > at + 8
     ]
@@ -64,7 +64,10 @@ def measure_text(
 
 
 def compare(
-    target: Path, drafts: Sequence[Path], answers: Sequence[Answer], threads: int | None = None
+    target: Path,
+    drafts: Sequence[Path],
+    answers: Sequence[Continuation],
+    threads: int | None = None,
 ) -> dict[Path, Agreement]:
     """Each draft's agreement on `answers`, and its and the target's costs."""
     threads = threads or usual_threads()
@@ -111,7 +114,7 @@ def compare(
 
 def guessed(
     draft: Path,
-    answers: Sequence[Answer],
+    answers: Sequence[Continuation],
     longest: int,
     threads: int | None = None,
     until: float = math.inf,

@@ -16,8 +16,8 @@ from specllama.engine.capabilities import (
     LAST_OUTPUT_FOR_DFLASH,
     LAST_OUTPUT_FOR_EAGLE3,
     MTP_ARCHITECTURES,
-    Answer,
     Capabilities,
+    Tristate,
 )
 from specllama.engine.command import unsupported
 from specllama.engine.loading import refusal
@@ -115,7 +115,7 @@ def graph_verdict(target: ModelInfo, caps: Capabilities | None) -> Verdict:
     """Whether llama.cpp (this build of it) runs an MTP head for the target's architecture."""
     arch = target.architecture
     first = MTP_ARCHITECTURES.get(arch)
-    if caps is not None and caps.mtp_graph(arch) is not Answer.NO:
+    if caps is not None and caps.mtp_graph(arch) is not Tristate.NO:
         return OK
     if first is None:
         return _no("MTP graph", f"llama.cpp has no MTP graph for {arch}")

@@ -23,7 +23,7 @@ class MeasureError(SpecllamaError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Continuation:
     """A text as token ids: the prompt's, and the target's answer to it."""
 
     prompt: tuple[int, ...]
@@ -60,7 +60,7 @@ class Model:
         except Exception as e:  # any error of the template's own code
             raise MeasureError(f"the model's chat template fails here ({e})") from None
 
-    def answer(self, prompt: str, limit: int) -> Answer:
+    def answer(self, prompt: str, limit: int) -> Continuation:
         """The greedy answer, `limit` tokens at most, ended by an end-of-generation token."""
         ids = self.tokenize(self.chat_prompt(prompt))[: CONTEXT - limit - 1] or [0]
         out: list[int] = []
@@ -72,9 +72,9 @@ class Model:
             out.append(token)
             row = self._rows([token], len(ids) + len(out) - 1, [0])[0]
         self.forget()
-        return Answer(tuple(ids), tuple(out))
+        return Continuation(tuple(ids), tuple(out))
 
-    def rows(self, answer: Answer) -> Iterator[Any]:
+    def rows(self, answer: Continuation) -> Iterator[Any]:
         """The logits that predict each answer token but the first, in order."""
         ids = [*answer.prompt, *answer.tokens]
         first = len(answer.prompt)  # its logits predict the second answer token

@@ -75,10 +75,12 @@ def pick(
     """Looks for drafts and judges them, those found elsewhere too; with `caps`, for that build of
     llama.cpp."""
     found = discover(target, folders, everywhere)
-    return judge(target, workload, caps, found.and_also(more) if more else found)
+    return ranked(target, workload, caps, found.and_also(more) if more else found)
 
 
-def judge(target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found) -> Picked:
+def ranked(
+    target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found
+) -> Picked:
     """The verdict on each model of `found` and on the target's own head. Candidates in the
     workload's order of methods, within a method those near the target first, then by predicted
     speed-up."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Protocol
 
-from specllama.drafts.inprocess import Answer
+from specllama.drafts.inprocess import Continuation
 
 _BUDGET = 10.0  # seconds of timed rounds, once there are _LEAST_ROUNDS
 _LEAST_ROUNDS = 2
@@ -25,7 +25,7 @@ class Passes(Protocol):
 
 def batch_times(
     model: Passes,
-    answers: Sequence[Answer],
+    answers: Sequence[Continuation],
     longest: int,
     all_rows: bool,
     clock: Callable[[], float] = time.monotonic,
@@ -69,7 +69,7 @@ def batch_times(
     return tuple(median(t) for t in times)
 
 
-def _text(answers: Sequence[Answer], longest: int) -> tuple[list[int], list[int]]:
+def _text(answers: Sequence[Continuation], longest: int) -> tuple[list[int], list[int]]:
     """A prefix as long as the middle of the longest answer, and what follows it."""
     answer = max(answers, key=lambda a: len(a.tokens))
     ids = [*answer.prompt, *answer.tokens]

@@ -15,7 +15,7 @@ from pathlib import Path
 from specllama.gguf import GgufError, ModelInfo
 from specllama.gguf.files import read_headers
 from specllama.gguf.model import Names
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, keep, read_stored
 
 _MOST = 8 * 2**30  # bytes of tensors; reading more takes longer than a second candidate costs
 _START = 4096  # bytes of a tensor that tell two trainings apart
@@ -113,4 +113,4 @@ def _file() -> Path:
 
 def _known() -> dict[str, tuple[list[list[int]], str]]:
     """Path → (sizes and times of its parts, digest)."""
-    return {name: (stamp, digest) for name, (stamp, digest) in (kept(_file()) or {}).items()}
+    return {name: (stamp, digest) for name, (stamp, digest) in (read_stored(_file()) or {}).items()}

@@ -22,14 +22,14 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain, signal_name
 from specllama.engine.helptext import Option, parse_options, parse_version
 from specllama.engine.locate import Engine
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, keep, read_stored
 
 MAINLINE, IK_LLAMA, UNKNOWN_FLAVOUR = "mainline", "ik_llama", "unknown"
 _FIRST_REAL_BUILD = 1000  # llama-server existed under that name from b3145 on
 HELP_TIMEOUT = 30.0  # seconds; a cold CUDA start takes several
 
 
-class Answer(Enum):
+class Tristate(Enum):
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
@@ -142,11 +142,11 @@ class Capabilities:
                 return option
         return None
 
-    def has(self, name: str) -> Answer:
+    def has(self, name: str) -> Tristate:
         """Whether the option can be passed. Unknown when the help could not be read."""
         if not self.options:
-            return Answer.UNKNOWN
-        return Answer.YES if self.find(name) else Answer.NO
+            return Tristate.UNKNOWN
+        return Tristate.YES if self.find(name) else Tristate.NO
 
     def spelling(self, *names: str) -> str | None:
         """The first of `names` this build takes. None when it takes none of them."""
@@ -160,31 +160,31 @@ class Capabilities:
         option = self.find("-lv")
         return option is not None and "4: trace" in option.help
 
-    def fact(self, name: str) -> Answer:
+    def fact(self, name: str) -> Tristate:
         """A row of FACTS for this build. Unknown for a fork, and without a build number
         where its options do not settle it."""
         fact = FACTS[name]
         if self.flavour != MAINLINE:
-            return Answer.UNKNOWN
+            return Tristate.UNKNOWN
         if self.build is None:
             if self.at_least < fact.first:
-                return Answer.UNKNOWN
+                return Tristate.UNKNOWN
             if fact.last is None:
-                return Answer.YES
-            return Answer.NO if self.at_least > fact.last else Answer.UNKNOWN
+                return Tristate.YES
+            return Tristate.NO if self.at_least > fact.last else Tristate.UNKNOWN
         inside = fact.first <= self.build and (fact.last is None or self.build <= fact.last)
-        return Answer.YES if inside else Answer.NO
+        return Tristate.YES if inside else Tristate.NO
 
-    def mtp_graph(self, architecture: str) -> Answer:
+    def mtp_graph(self, architecture: str) -> Tristate:
         """Whether this build can run the MTP head of `architecture`."""
         first = MTP_ARCHITECTURES.get(architecture)
         if first is None:
-            return Answer.NO if self.flavour == MAINLINE else Answer.UNKNOWN
+            return Tristate.NO if self.flavour == MAINLINE else Tristate.UNKNOWN
         if self.flavour != MAINLINE:
-            return Answer.UNKNOWN
+            return Tristate.UNKNOWN
         if self.build is None:
-            return Answer.YES if self.at_least >= first else Answer.UNKNOWN
-        return Answer.YES if self.build >= first else Answer.NO
+            return Tristate.YES if self.at_least >= first else Tristate.UNKNOWN
+        return Tristate.YES if self.build >= first else Tristate.NO
 
     @property
     def at_least(self) -> int:
@@ -199,7 +199,7 @@ class Capabilities:
         return max(since, default=0)
 
 
-def probe(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:
+def read_capabilities(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:
     """Capabilities of `engine`, from the cache or by asking it.
 
     Raises EngineError when the binary cannot be run at all; one that runs but
@@ -300,7 +300,7 @@ def _cache_file(engine: Engine) -> Path:
 def _read_cache(engine: Engine) -> tuple[str, str] | None:
     """What the engine printed for --version and --help the last time."""
     try:
-        data = kept(_cache_file(engine))
+        data = read_stored(_cache_file(engine))
     except OSError:
         return None  # the engine has gone; asking it will tell
     return (data["version"], data["help"]) if data is not None else None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specllama.engine import ik_llama
-from specllama.engine.capabilities import IK_LLAMA, SPEC_TYPE_SINCE, Answer, Capabilities
+from specllama.engine.capabilities import IK_LLAMA, SPEC_TYPE_SINCE, Capabilities, Tristate
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.locate import Engine
@@ -75,9 +75,9 @@ def unsupported(caps: Capabilities, method: str) -> str:
             return ""
         # Before --spec-type knew drafts, -md alone meant a draft model.
         return "" if caps.find("-md") else f"{caps.label} has no -md option"
-    if method == "draft-eagle3" and caps.fact("eagle3_drafts") is Answer.NO:
+    if method == "draft-eagle3" and caps.fact("eagle3_drafts") is Tristate.NO:
         return f"{caps.label} lists draft-eagle3 but cannot run it; it needs build ≥ b9611"
-    if method == "draft-mtp" and caps.fact("mtp_cannot_start") is Answer.YES:
+    if method == "draft-mtp" and caps.fact("mtp_cannot_start") is Tristate.YES:
         return f"no MTP model starts on {caps.label} (b10741–b10748 are broken); use another build"
     if method in caps.spec_types:
         return ""

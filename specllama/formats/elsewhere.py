@@ -41,7 +41,7 @@ _NAMED = (("eagle3", EAGLE3), ("eagle-3", EAGLE3), ("dflash", DFLASH), ("dspark"
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """What another engine is asked for. `kind` "" = no speculation; `draft` "" = nothing to
     load; `parallel`: the draft guesses all its tokens in one pass. `copies`: with n-grams as
     well. `context`: tokens of one request, 0 = the model's own; `requests` at a time. `tp` GPUs
@@ -67,7 +67,7 @@ class Asked:
     notes: tuple[str, ...]
 
 
-def asked(decision: Decision) -> Asked:
+def engine_request(decision: Decision) -> EngineRequest:
     """The decision. Raises Unsayable where no repository is known or the user's own arguments
     decide, and UsageError for a repository that is none."""
     plan, given = decision.plan, decision.elsewhere
@@ -98,7 +98,7 @@ def asked(decision: Decision) -> Asked:
     check_parts(decision, given.gpus)
     k, ngram = _length(spec, notes)
     drafter = plan.choice.draft if twin and kind == SMALL else None
-    return Asked(
+    return EngineRequest(
         target=target,
         kind=kind,
         draft=draft,
@@ -233,8 +233,12 @@ def _context(decision: Decision) -> int:
     """Tokens of one request where the user named them, 0 where they didn't: what fits into this
     machine's memory says nothing of another's."""
     plan = decision.plan
-    asked = plan.budget.wanted if plan.budget is not None else plan.settings.context
-    return 0 if asked == plan.target.context_length else asked // plan.settings.parallel
+    engine_request = plan.budget.wanted if plan.budget is not None else plan.settings.context
+    return (
+        0
+        if engine_request == plan.target.context_length
+        else engine_request // plan.settings.parallel
+    )
 
 
 def _common_notes(decision: Decision, kind: str) -> Iterator[str]:

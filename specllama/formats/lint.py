@@ -26,7 +26,7 @@ from specllama.formats.finding import Finding
 from specllama.formats.found import LLAMA, Command, Rewrite, Variable
 from specllama.formats.lint_models import Models
 from specllama.formats.lint_ways import Linted, settled
-from specllama.formats.seen import look
+from specllama.formats.seen import read_command
 
 _ROUNDS = 500  # of putting right; a command takes some ten
 _AT_ONCE = 10**6
@@ -126,7 +126,7 @@ def _findings(text: str, command: Command, here: Here) -> Iterator[Finding]:
     if command.program != LLAMA:
         yield from lint_engines.findings(command)
         return
-    seen = look(command, here.builds(command.build))
+    seen = read_command(command, here.builds(command.build))
     yield from lint_flags.findings(seen)
     yield from lint_presets.findings(text, seen)
     yield from lint_types.piped(text, seen)

@@ -203,7 +203,7 @@ def meant_type(given: str, caps: Capabilities) -> str:
     return given
 
 
-def look(command: Command, caps: Capabilities) -> Seen:
+def read_command(command: Command, caps: Capabilities) -> Seen:
     """The options of a command line, as llama.cpp's parser would part them."""
     uses: list[Use] = []
     stray: list[int] = []

@@ -13,10 +13,10 @@ from specllama.formats.elsewhere import (
     NGRAM,
     SMALL,
     SUFFIX,
-    Asked,
-    asked,
+    EngineRequest,
     check_parts,
     configuration,
+    engine_request,
     open_note,
 )
 
@@ -41,7 +41,7 @@ def write(decision: Decision) -> Written:
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     """(the configuration, what to know besides). Raises Unsayable."""
-    a = asked(decision)
+    a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
         "model-path": a.target,
@@ -67,7 +67,7 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     return config, (*notes, *open_note(decision))
 
 
-def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
         raise Unsayable(
             "SGLang drafts in one way at a time: no draft together with n-grams",

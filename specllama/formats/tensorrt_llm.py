@@ -15,9 +15,9 @@ from specllama.formats.elsewhere import (
     NGRAM,
     SMALL,
     SUFFIX,
-    Asked,
-    asked,
+    EngineRequest,
     configuration,
+    engine_request,
     open_note,
 )
 
@@ -35,7 +35,7 @@ _SINCE = {"DFlash": "1.3", "DSpark": "1.3.0rc27", "SA": "1.3", "PARD": "1.3"}
 
 def write(decision: Decision) -> Written:
     """The file, and the command that takes it."""
-    a = asked(decision)
+    a = engine_request(decision)
     if a.nodes > 1:
         raise Unsayable(
             "over several machines TensorRT-LLM is started by MPI or Slurm, which no file can say",
@@ -56,7 +56,7 @@ def write(decision: Decision) -> Written:
     return configuration(decision, "TensorRT-LLM", config, notes)
 
 
-def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     kind = _TYPES[a.kind]
     if a.parallel:
         if a.kind != SMALL:
@@ -90,7 +90,7 @@ def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
     return out, notes
 
 
-def _start(decision: Decision, a: Asked) -> str:
+def _start(decision: Decision, a: EngineRequest) -> str:
     settings = decision.plan.settings
     words = ["trtllm-serve", a.target, "--config", "FILE.yaml"]
     words += ["--host", settings.host, "--port", str(settings.port)]

@@ -13,9 +13,9 @@ from specllama.formats.elsewhere import (
     NGRAM,
     SMALL,
     SUFFIX,
-    Asked,
-    asked,
+    EngineRequest,
     configuration,
+    engine_request,
     key_note,
     record,
 )
@@ -47,7 +47,7 @@ def write(decision: Decision) -> Written:
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     """(the configuration, what to know besides). Raises Unsayable."""
-    a = asked(decision)
+    a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
         "model": a.target,
@@ -70,7 +70,7 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     return config, (*notes, *key_note(decision, "VLLM_API_KEY"))
 
 
-def _speculation(a: Asked) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
         raise Unsayable(
             "vLLM drafts in one way at a time: no draft together with n-grams",

@@ -14,7 +14,7 @@ from specllama.gguf.model import ModelInfo, Names, Sidecar
 from specllama.gguf.source import FileSource
 from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, keep, read_stored
 
 _VERSION = f"{__version__}/9"  # change when ModelInfo does
 _MOST = 5000  # models kept
@@ -26,7 +26,7 @@ class InspectCache:
     def __init__(self) -> None:
         self._file = cache_dir() / "models.json"
         self._changed = False
-        data = kept(self._file)
+        data = read_stored(self._file)
         same = isinstance(data, dict) and data.get("version") == _VERSION
         self._known: dict[str, dict[str, Any]] = data["models"] if same else {}
 

@@ -81,7 +81,9 @@ class Question:
         return (*estimate(self.target, use, self.places, drafting), *self.extra)
 
 
-def judge(q: Question, use: Use, drafting: Drafting | None) -> tuple[Verdict, tuple[Line, ...]]:
+def verdict_of(
+    q: Question, use: Use, drafting: Drafting | None
+) -> tuple[Verdict, tuple[Line, ...]]:
     """The verdict on one way to run, and its lines (with as many layers on GPUs as fit)."""
     lines = q.lines(use, drafting)
     missing = overcommitted(needed(lines), q.machine)
@@ -135,7 +137,9 @@ def longest_context(q: Question, drafting: Drafting | None, partly: bool = False
 
     def fits(n: int) -> bool:
         use = replace(q.use, context=n * _STEP)
-        return judge(q, use, drafting)[0].kind != TOO_BIG if partly else _fits(q, use, drafting)
+        return (
+            verdict_of(q, use, drafting)[0].kind != TOO_BIG if partly else _fits(q, use, drafting)
+        )
 
     most = _most(1, max(1, (q.context_limit or q.use.context) // _STEP), fits)
     return (most or 0) * _STEP
@@ -178,7 +182,7 @@ def experts_in_ram(q: Question, drafting: Drafting | None) -> int:
     return 0 if most is None else len(blocks) - most
 
 
-def choose(found: Sequence[Option]) -> Option:
+def best_option(found: Sequence[Option]) -> Option:
     """The first that fits as a whole. Where not even the plain target does, the first that
     drives few of its layers from the GPUs; else the last."""
     allowed = [o for o in found if o.automatic]
@@ -253,7 +257,7 @@ def _fewer_layers(q: Question, drafting: Drafting) -> list[Option]:
 def _option(
     q: Question, name: str, flags: tuple[str, ...], use: Use, drafting: Drafting | None
 ) -> Option:
-    verdict, lines = judge(q, use, drafting)
+    verdict, lines = verdict_of(q, use, drafting)
     return Option(name, flags, use, drafting, lines, verdict)
 
 

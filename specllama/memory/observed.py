@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, keep, read_stored
 
 MIB = 2**20
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
@@ -89,7 +89,7 @@ def remember(files: Sequence[Path], engine: Path, ours: int, real: int) -> None:
 def recall(files: Sequence[Path], engine: Path) -> Residual | None:
     """The residual of these files with this engine; None when never loaded here."""
     try:
-        data = kept(_file(files, engine))
+        data = read_stored(_file(files, engine))
     except OSError:
         return None
     return Residual(data["ours"], data["real"]) if data is not None else None

@@ -22,7 +22,7 @@ from specllama.gguf import ModelInfo
 from specllama.memory.estimate import LLAMA_CPP, Line
 from specllama.memory.place import RAM
 from specllama.memory.use import Use
-from specllama.storage import cache_dir, keep, kept
+from specllama.storage import cache_dir, keep, read_stored
 
 MIB = 2**20
 TIMEOUT = 20.0  # seconds; it takes well under one, a cold CUDA start several
@@ -63,7 +63,7 @@ def ask(tool: Path, m: ModelInfo, use: Use, flags: Sequence[str] = ()) -> Figure
         *flags,
     ]
     cached = _cache_file(tool, m, argv)
-    text = kept(cached)
+    text = read_stored(cached)
     if text is None:
         text = _run(argv)
         if text:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specllama.engine.capabilities import Answer, Capabilities
+from specllama.engine.capabilities import Capabilities, Tristate
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
 from specllama.gguf import ModelInfo
@@ -18,11 +18,11 @@ from specllama.memory.decide import (
     TOO_BIG,
     Option,
     Question,
-    choose,
+    best_option,
     instead,
-    judge,
     longest_context,
     options,
+    verdict_of,
     with_lines,
 )
 from specllama.memory.devices import MARGIN, MIB, Machine
@@ -102,13 +102,13 @@ def budget(
     found = options(question)
     check = _checker(question, tool, user)
     asked = check(found[0])
-    chosen = asked if asked.verdict.kind == FITS else check(choose((asked, *found[1:])))
+    chosen = asked if asked.verdict.kind == FITS else check(best_option((asked, *found[1:])))
     while chosen.verdict.kind == TOO_BIG and chosen is not asked:
         rest = found[found.index(_same(found, chosen)) + 1 :]
         if not rest:
             break  # not even the plain target fits
         found = (found[0], *rest)
-        chosen = check(choose(rest))
+        chosen = check(best_option(rest))
     found = tuple(_replaced(o, asked, chosen) for o in found)
     return Budget(question, use.context, found, chosen, found[found.index(chosen) + 1 :])
 
@@ -132,7 +132,7 @@ def _with_context(q: Question, prefer: str | None, ours: int, theirs: str | None
     elif not ours:
         ways = [None]
     for drafting in ways:
-        if judge(q, q.use, drafting)[0].kind == FITS:
+        if verdict_of(q, q.use, drafting)[0].kind == FITS:
             return q
         longest = longest_context(q, drafting)
         if longest >= min(LEAST_CONTEXT, q.use.context):
@@ -223,9 +223,9 @@ def equipped(
 
 def _fit_knows(draft: ModelInfo, caps: Capabilities) -> bool:
     """Whether --fit makes room for this draft by itself. Sidecars could not be measured alone."""
-    if caps.fact("fit_counts_draft") is Answer.YES:
+    if caps.fact("fit_counts_draft") is Tristate.YES:
         return True
-    return draft.kind == "model" and caps.fact("fit_adds_draft") is Answer.YES
+    return draft.kind == "model" and caps.fact("fit_adds_draft") is Tristate.YES
 
 
 def _instead(b: Budget, option: Option, choice: Choice) -> Choice:

@@ -13,22 +13,21 @@ from specllama import workloads
 from specllama.drafts import hub
 from specllama.drafts.discover import Found, Rejected, discover
 from specllama.drafts.hub import HubError, RemoteFile
-from specllama.drafts.pick import judge
+from specllama.drafts.pick import ranked
 from specllama.drafts.repository import Repository, here, is_here, models, sidecars
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import ModelInfo
-from specllama.memory.decide import FITS, PARTLY, Question, Verdict, size
-from specllama.memory.decide import judge as judge_memory
+from specllama.memory.decide import FITS, PARTLY, Question, Verdict, size, verdict_of
 from specllama.memory.devices import Machine, machine, parse_sizes
 from specllama.planning import needs
 from specllama.planning.choose import parse_methods
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare, usable_engine
 from specllama.planning.room import USUAL_CONTEXT
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 
 _SPARE = 2**30  # bytes left free on the disk
 
@@ -68,7 +67,7 @@ class Here:
 def on_hub(
     repo: Repository,
     settings: Settings,
-    wish: Wish,
+    spec_options: SpeculationOptions,
     user_args: Sequence[str] = (),
     llama_server: str | None = None,
 ) -> OnHub | Here:
@@ -76,7 +75,7 @@ def on_hub(
     holds nothing that is wanted or nothing that fits the memory."""
     engine, caps = usable_engine(llama_server)
     user = read(user_args, caps, os.environ)
-    vram = parse_sizes(wish.vram) if wish.vram is not None else ()
+    vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
     have = machine(engine, vram, user.values("--rpc"))
     try:
         files = hub.files(repo.name)
@@ -86,10 +85,10 @@ def on_hub(
     if not tried:
         raise _nothing(repo, files)
     target, why = _fitting(repo, tried, settings, user, caps, have)
-    found, notes = _drafts(target, files, wish, caps)
+    found, notes = _drafts(target, files, spec_options, caps)
     asked = replace(settings, model=target.path)
     plan = prepare(
-        asked, wish, user_args, llama_server, check_port=False, target=target, more=found
+        asked, spec_options, user_args, llama_server, check_port=False, target=target, more=found
     )
     draft = plan.choice.draft
     wanted = [target, *([draft] if draft is not None else [])]
@@ -197,18 +196,23 @@ def _verdict(
     have = needs.with_margins(needs.chosen_devices(have, user), user)
     use = needs.use_of(target, asked, user, caps, have)
     question = Question(target, use, have, None, split=needs.split_of(user))
-    return judge_memory(question, use, None)[0]
+    return verdict_of(question, use, None)[0]
 
 
 def _drafts(
-    target: ModelInfo, files: Sequence[RemoteFile], wish: Wish, caps: Capabilities
+    target: ModelInfo,
+    files: Sequence[RemoteFile],
+    spec_options: SpeculationOptions,
+    caps: Capabilities,
 ) -> tuple[Found, tuple[str, ...]]:
     """What the Hub has that may draft: looked for only where a draft is wanted and nothing here
     is expected to pay. A search that fails costs the draft, not the model."""
-    methods = parse_methods(wish.method) if wish.method else ()
-    if wish.draft is not None or (methods and not any(m.startswith("draft-") for m in methods)):
+    methods = parse_methods(spec_options.method) if spec_options.method else ()
+    if spec_options.draft is not None or (
+        methods and not any(m.startswith("draft-") for m in methods)
+    ):
         return Found(), ()
-    known = judge(target, workloads.load(wish.workload), caps, discover(target))
+    known = ranked(target, workloads.load(spec_options.workload), caps, discover(target))
     if any(c.prediction.high >= 1 for c in known.candidates):
         return Found(), ()
     beside = hub.read_drafts(target, sidecars(files))

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from specllama.engine.capabilities import Answer, Capabilities
+from specllama.engine.capabilities import Capabilities, Tristate
 from specllama.engine.given import Given
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
@@ -40,8 +40,8 @@ def use_of(
 ) -> Use:
     """The target's context. Raises MemoryInputError for sizes and tensor patterns that cannot
     be."""
-    few = caps.fact("few_outputs") is Answer.YES
-    always = caps.fact("loads_mtp_on_demand") is Answer.NO
+    few = caps.fact("few_outputs") is Tristate.YES
+    always = caps.fact("loads_mtp_on_demand") is Tristate.NO
     return Use(
         context=context_of(target, settings, user),
         parallel=settings.parallel,

@@ -13,7 +13,7 @@ from specllama.drafts import checkpoints
 from specllama.drafts.compat import METHOD_OF_KIND, longest_draft
 from specllama.drafts.discover import Found
 from specllama.drafts.ollama import called
-from specllama.engine.capabilities import SPEC_TYPE_SINCE, Answer, Capabilities, probe
+from specllama.engine.capabilities import SPEC_TYPE_SINCE, Capabilities, Tristate, read_capabilities
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.keys import usable
@@ -33,13 +33,13 @@ from specllama.planning.needs import context_of
 from specllama.planning.plan import Plan, make_plan
 from specllama.planning.prompt_cache import prompt_cache
 from specllama.planning.refusals import check, suited
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.planning.theirs import sized, wished
-from specllama.planning.wish import Wish
 
 
 def prepare(
     settings: Settings,
-    wish: Wish,
+    spec_options: SpeculationOptions,
     user_args: Sequence[str] = (),
     llama_server: str | None = None,
     check_port: bool = True,
@@ -49,35 +49,37 @@ def prepare(
     """The whole decision for `settings.model`, or for `target`, whose headers were read elsewhere;
     `more`: drafts besides those that are found here. Raises SpecllamaError for bad input and
     when no engine can be used; a draft that does not fit is a reason in the plan."""
-    workload = workloads.load(wish.workload)
-    _check(wish)
+    workload = workloads.load(spec_options.workload)
+    _check(spec_options)
     target = target or target_info(settings.model)
     engine, capabilities = usable_engine(llama_server)
     user = read(user_args, capabilities, os.environ)
     doubtful = check_loads(target, capabilities, bool(user.values("--override-kv")))
     check(settings, user)
-    wish = wished(wish, user)
-    methods = parse_methods(wish.method) if wish.method else ()
-    if wish.draft:
-        checkpoints.refuse(wish.draft)
-    draft = _named(inspect(wish.draft)) if wish.draft else None
+    spec_options = wished(spec_options, user)
+    methods = parse_methods(spec_options.method) if spec_options.method else ()
+    if spec_options.draft:
+        checkpoints.refuse(spec_options.draft)
+    draft = _named(inspect(spec_options.draft)) if spec_options.draft else None
     request = Request(
         target,
         workload,
         draft,
         methods,
-        wish.n_max,
-        wish.p_min,
-        wish.draft_layers,
+        spec_options.n_max,
+        spec_options.p_min,
+        spec_options.draft_layers,
         more,
     )
     choice = choose(request, capabilities)
     choice = replace(choice, speculation=sized(choice.speculation, user))
-    choice = suited(_with_cache_type(choice, wish.draft_cache), user, settings.parallel)
-    memory, choice, settings = _memory(target, choice, settings, wish, user, engine, capabilities)
-    notes = doubtful + tuple(_unused_notes(wish, choice))
+    choice = suited(_with_cache_type(choice, spec_options.draft_cache), user, settings.parallel)
+    memory, choice, settings = _memory(
+        target, choice, settings, spec_options, user, engine, capabilities
+    )
+    notes = doubtful + tuple(_unused_notes(spec_options, choice))
     notes += tuple(_newer_notes(choice, engine, draft, methods))
-    notes += tuple(_length_notes(target, wish, choice))
+    notes += tuple(_length_notes(target, spec_options, choice))
     notes += tuple(_address_notes(settings, user))
     notes += tuple(_slot_notes(settings.parallel, choice, capabilities))
     notes += tuple(_context_notes(target, settings, user))
@@ -110,15 +112,16 @@ def _newer_notes(
         yield f"the embedded engine (b{here}) has {','.join(named)}: --llama-server embedded"
 
 
-def _check(wish: Wish) -> None:
+def _check(spec_options: SpeculationOptions) -> None:
     """What is wrong whatever is chosen. Raises UsageError."""
-    if wish.prefer not in (None, SPEED, CONTEXT):
-        raise UsageError(f"--prefer {wish.prefer}: must be {SPEED} or {CONTEXT}")
-    if wish.draft_cache is not None and wish.draft_cache not in CACHE_TYPES:
+    if spec_options.prefer not in (None, SPEED, CONTEXT):
+        raise UsageError(f"--prefer {spec_options.prefer}: must be {SPEED} or {CONTEXT}")
+    if spec_options.draft_cache is not None and spec_options.draft_cache not in CACHE_TYPES:
         raise UsageError(
-            f"no cache type called {wish.draft_cache!r}", f"Types: {', '.join(CACHE_TYPES)}."
+            f"no cache type called {spec_options.draft_cache!r}",
+            f"Types: {', '.join(CACHE_TYPES)}.",
         )
-    layers = wish.draft_layers
+    layers = spec_options.draft_layers
     if layers is not None and not re.fullmatch(r"[0-9]{1,4}|auto|all", layers):
         raise UsageError(f"--draft-layers {layers}: must be a number of layers, auto or all")
 
@@ -127,28 +130,28 @@ def _memory(
     target: ModelInfo,
     choice: Choice,
     settings: Settings,
-    wish: Wish,
+    spec_options: SpeculationOptions,
     user: LaunchOptions,
     engine: Engine,
     caps: Capabilities,
 ) -> tuple[Budget | None, Choice, Settings]:
     """The budget, and choice and settings as it allows them. A model whose header is odd is
     served all the same, its memory unknown: llama-server will say whether it can be."""
-    vram = parse_sizes(wish.vram) if wish.vram is not None else ()
+    vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
     for model in (target, choice.draft):
-        if model is not None and model.layout.problem and not wish.exact:
+        if model is not None and model.layout.problem and not spec_options.exact:
             said = (
                 f"memory not known: {model.path.name} contradicts itself ({model.layout.problem})"
             )
             return None, replace(choice, notes=(*choice.notes, said)), settings
     have = machine(engine, vram, user.values("--rpc"))
-    if have.note and wish.exact:
+    if have.note and spec_options.exact:
         raise MemoryInputError(f"{engine.label} does not say what devices it has: {have.note}")
     if have.note:  # unknown is not "no GPU": nothing is shortened or left out for it
         said = f"memory is not judged: {have.note}"
         return None, replace(choice, notes=(*choice.notes, said)), settings
     tool = find_oracle(engine)
-    found = budget(target, choice, settings, user, caps, have, wish.prefer, tool)
+    found = budget(target, choice, settings, user, caps, have, spec_options.prefer, tool)
     choice, settings = applied(found, found.chosen, choice, settings, user, caps)
     cache, settings = prompt_cache(found, settings, user, caps)
     found = replace(found, prompt_cache=cache)
@@ -174,16 +177,16 @@ def _context_notes(target: ModelInfo, settings: Settings, user: LaunchOptions) -
         yield f"a context of {context:,} tokens; the model was trained on {trained:,}"
 
 
-def _unused_notes(wish: Wish, choice: Choice) -> Iterator[str]:
+def _unused_notes(spec_options: SpeculationOptions, choice: Choice) -> Iterator[str]:
     """Options that say something of a draft where none is used."""
     spec = choice.speculation
     if spec is not None and spec.uses_draft:
         return
     given = {
-        "--n-max": wish.n_max,
-        "--p-min": wish.p_min,
-        "--draft-layers": wish.draft_layers,
-        "--draft-cache": wish.draft_cache,
+        "--n-max": spec_options.n_max,
+        "--p-min": spec_options.p_min,
+        "--draft-layers": spec_options.draft_layers,
+        "--draft-cache": spec_options.draft_cache,
     }
     names = [name for name, value in given.items() if value is not None]
     if names:
@@ -191,16 +194,18 @@ def _unused_notes(wish: Wish, choice: Choice) -> Iterator[str]:
         yield f"{', '.join(names)}: no effect, {what}"
 
 
-def _length_notes(target: ModelInfo, wish: Wish, choice: Choice) -> Iterator[str]:
+def _length_notes(
+    target: ModelInfo, spec_options: SpeculationOptions, choice: Choice
+) -> Iterator[str]:
     """A draft length beyond what the file was trained for: llama.cpp cuts it."""
     spec = choice.speculation
     drafter = choice.draft or target
     for method in spec.methods if spec is not None else ():
         limit = longest_draft(method, drafter)
-        if limit is not None and wish.n_max is not None and wish.n_max > limit:
+        if limit is not None and spec_options.n_max is not None and spec_options.n_max > limit:
             trained = "as many heads" if method == "draft-mtp" else "that block"
             yield (
-                f"K={wish.n_max} was asked for: {drafter.title} drafts {limit} at most, it was "
+                f"K={spec_options.n_max} was asked for: {drafter.title} drafts {limit} at most, it was "
                 f"trained with {trained}"
             )
 
@@ -223,14 +228,14 @@ def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]
         return
     yield f"{slots} slots share the context, and each gains less than one alone would"
     spec = choice.speculation
-    if spec and spec.uses_draft and caps.fact("slots_read_wrong_rows") is Answer.YES:
+    if spec and spec.uses_draft and caps.fact("slots_read_wrong_rows") is Tristate.YES:
         yield f"{caps.label} drafts worse with more than one slot; b11311 and later do not"
 
 
 def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
     """The engine to use and what it can do. Raises EngineError when it cannot be used."""
     engine = locate(llama_server)
-    capabilities = probe(engine)
+    capabilities = read_capabilities(engine)
     if capabilities.problem:
         others = (
             "run `pip install -U xllamacpp`" if engine.embedded else "use `--llama-server embedded`"

@@ -10,7 +10,7 @@ from specllama.engine.capabilities import Capabilities
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings
 from specllama.gguf import ModelInfo
-from specllama.memory.decide import FITS, Question, Verdict, judge, longest_context
+from specllama.memory.decide import FITS, Question, Verdict, longest_context, verdict_of
 from specllama.memory.devices import Machine
 from specllama.memory.estimate import Drafting, total
 from specllama.planning import needs
@@ -66,6 +66,6 @@ def _room(q: Question, c: Candidate, alone: int, plain: int) -> Room | None:
         return None
     drafting = Drafting((c.method,), c.draft, c.prediction.k)
     asked = replace(q, drafting=drafting)
-    verdict, _ = judge(asked, q.use, drafting)
+    verdict, _ = verdict_of(asked, q.use, drafting)
     extra = total(q.lines(q.use, drafting)) - alone
     return Room(q.use.context, extra, verdict, longest_context(asked, drafting), plain)

@@ -1,4 +1,4 @@
-"""What the user's own options say of speculation, as wishes: `-- -md FILE` is `--draft FILE`,
+"""What the user's own options say of speculation, as options: `-- -md FILE` is `--draft FILE`,
 `-- --spec-type T` is `--method T`, so that everything decided knows."""
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from specllama.engine.launch_options import LaunchOptions, is_number
 from specllama.engine.settings import MOST_DRAFTED, NgramSizes, Speculation
 from specllama.errors import UsageError
 from specllama.planning.choose import parse_methods
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 
 
-def wished(wish: Wish, user: LaunchOptions) -> Wish:
-    """The wish, with what the user's own options hold in place of what they left open."""
+def wished(spec_options: SpeculationOptions, user: LaunchOptions) -> SpeculationOptions:
+    """The options, with what the user's own options hold in place of what they left open."""
     types = user.value("--spec-type")
     if types is not None:
-        wish = replace(wish, method=_method(types) or wish.method)
-        if "draft-" not in (wish.method or "draft-"):
-            wish = replace(wish, draft=None)  # theirs win, and theirs need none
+        spec_options = replace(spec_options, method=_method(types) or spec_options.method)
+        if "draft-" not in (spec_options.method or "draft-"):
+            spec_options = replace(spec_options, draft=None)  # theirs win, and theirs need none
     draft = user.value("--model-draft") or user.value("-md")
     if draft is not None:
-        wish = replace(wish, draft=Path(draft))
+        spec_options = replace(spec_options, draft=Path(draft))
     length = user.value("--spec-draft-n-max") or user.value("--draft-max") or ""
     if length.isdecimal() and (not is_number(length) or int(length) > MOST_DRAFTED):
         raise UsageError(
             f"{length[:20]} tokens per draft after --: at most {MOST_DRAFTED} make sense"
         )
     if is_number(length) and int(length) > 0:
-        wish = replace(wish, n_max=int(length))
-    return wish
+        spec_options = replace(spec_options, n_max=int(length))
+    return spec_options
 
 
 def _method(types: str) -> str | None:

@@ -9,7 +9,7 @@ from specllama.drafts import compat
 from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
 from specllama.gguf import ModelInfo
-from specllama.memory.decide import FITS, judge
+from specllama.memory.decide import FITS, verdict_of
 from specllama.memory.place import RAM
 from specllama.planning import needs
 from specllama.planning.plan import Plan
@@ -66,7 +66,7 @@ def _fits(plan: Plan, spec: Speculation, draft: ModelInfo | None, other: bool) -
     if plan.budget is None or not other:
         return True
     q, use = plan.budget.question, plan.budget.chosen.use
-    return judge(q, use, needs.drafting_of(spec, draft, plan.user, q.machine))[0].kind == FITS
+    return verdict_of(q, use, needs.drafting_of(spec, draft, plan.user, q.machine))[0].kind == FITS
 
 
 def _longest(
@@ -81,7 +81,7 @@ def _longest(
     q, use = plan.budget.question, plan.budget.chosen.use
     for k in range(limit, spec.n_max, -1):
         drafting = needs.drafting_of(replace(spec, n_max=k), draft, plan.user, q.machine)
-        if judge(q, use, drafting)[0].kind == FITS:
+        if verdict_of(q, use, drafting)[0].kind == FITS:
             return k
     return max(1, min(limit, spec.n_max))
 

@@ -17,7 +17,7 @@ from specllama.planning.plan import Plan, free_port
 from specllama.serving.launch import Launch
 from specllama.serving.real_requests import Following, Listener, Measured
 from specllama.serving.relay import Relay
-from specllama.serving.scope import Scope, held, own_types
+from specllama.serving.scope import Scope, own_types, with_fixed_values
 from specllama.serving.stored import options
 from specllama.tuning.arms import label
 from specllama.watching import switches
@@ -51,7 +51,7 @@ def behind_relay(plan: Plan) -> Plan:
 def starting(base: Plan, at: Settings, served: Plan, measured: Measured, scope: Scope) -> Adaptive:
     """`base`: the plan behind the relay, with all its ways; `at`: where clients come; `served`:
     the plan that serves to begin with, `measured` of it."""
-    own, scope = served.settings.speculation, held(base, scope)
+    own, scope = served.settings.speculation, with_fixed_values(base, scope)
     found = options(base, own, measured, scope)
     policy = Policy(own, found, time.monotonic(), pace(), any_length=not scope.lengths)
     return Adaptive(base, at.host, at.port, policy)

@@ -10,11 +10,11 @@ from specllama.engine.client import Prompt
 from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.changes import Change, changes
 from specllama.serving.price import Cost, Price, cost_of
 from specllama.serving.scope import own_types, scope_of
-from specllama.serving.tune import AUTO, Wanted, measured_before, quick_task
+from specllama.serving.tune import AUTO, TuningOptions, measured_before, quick_task
 from specllama.tuning import results
 from specllama.tuning.results import Result
 
@@ -49,15 +49,15 @@ class Advice:
 
 def advise(
     settings: Settings,
-    wish: Wish,
+    spec_options: SpeculationOptions,
     theirs: Sequence[str] = (),
     llama_server: str | None = None,
     prompts: tuple[Prompt, ...] = (),
     price: Price | None = None,
 ) -> Advice:
     """The decision of serve with its reasons. Starts nothing. Raises what `prepare` raises."""
-    plan = prepare(settings, wish, theirs, llama_server, check_port=False)
-    wanted = Wanted(AUTO, 60, scope_of(wish), prompts=prompts)
+    plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
+    wanted = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
     said: tuple[str, ...] = ()
     served, known = plan, None
     if plan.choice.speculation is not None and not own_types(plan):
@@ -75,19 +75,21 @@ def advise(
     others = _elsewhere(plan, known)
     return Advice(
         plan=served,
-        rule=rule_of(plan, served, known, wish),
+        rule=rule_of(plan, served, known, spec_options),
         known=known,
         said=said,
         elsewhere=others,
-        changes=tuple(changes(plan, served, known, wish)),
+        changes=tuple(changes(plan, served, known, spec_options)),
         price=price,
         cost=cost_of(known, price) if price is not None else None,
     )
 
 
-def rule_of(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> str:
+def rule_of(
+    plan: Plan, served: Plan, known: Result | None, spec_options: SpeculationOptions
+) -> str:
     """Which rule decided. `plan`: before anything measured; `served`: what follows from it."""
-    if own_types(plan) or wish.method == "none":
+    if own_types(plan) or spec_options.method == "none":
         return ASKED
     if known is not None:
         return MEASURED
@@ -98,7 +100,7 @@ def rule_of(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> str:
     spec = served.choice.speculation
     if spec is None:
         return NOTHING
-    if wish.draft is not None or wish.method is not None:
+    if spec_options.draft is not None or spec_options.method is not None:
         return ASKED
     return PREDICTED if spec.uses_draft else COPIES
 

@@ -13,7 +13,7 @@ from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
 from specllama.formats.elsewhere import concurrency
 from specllama.planning.plan import Plan
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import own_types
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.results import Result
@@ -46,21 +46,23 @@ def needed_alpha(known: Result) -> float | None:
     return max(0.0, tried.alpha * needed / accepted) if accepted > 0 else None
 
 
-def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Iterator[Change]:
+def changes(
+    plan: Plan, served: Plan, known: Result | None, spec_options: SpeculationOptions
+) -> Iterator[Change]:
     """What would change the decision, what is measured before what is known in general."""
     if plan.choice.speculation is not None and known is None and not own_types(plan):
         doubted = served.choice.speculation is None
         yield Change(
             "a measurement",
             "nothing was measured for exactly this: a rule is all there is",
-            _command("probe", plan, *(("--all",) if doubted else ()), *_same(plan, wish)),
+            _command("probe", plan, *(("--all",) if doubted else ()), *_same(plan, spec_options)),
         )
     if plan.budget is not None and plan.budget.traded:
         why = plan.budget.asked.verdict.missing or plan.budget.asked.verdict.kind
         yield Change(
             "more memory",
             f"what was asked does not fit ({why})",
-            _command("memory", plan, *_same(plan, wish)),
+            _command("memory", plan, *_same(plan, spec_options)),
         )
     spec = known.tried.speculation if known is not None and known.tried else None
     spec = spec or served.choice.speculation or plan.choice.speculation
@@ -72,14 +74,14 @@ def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Itera
             yield Change(
                 "another engine",
                 f"{r.what}: {r.detail}",
-                _command("serve", plan, "--llama-server", "PATH", *_same(plan, wish)),
+                _command("serve", plan, "--llama-server", "PATH", *_same(plan, spec_options)),
             )
     if plan.settings.parallel > 1 and spec is not None:
         yield Change(
             "fewer slots",
             f"with {plan.settings.parallel} slots a step verifies the drafts of all of them, and "
             "each gains less than one alone",
-            _command("serve", plan, *_same(plan, wish, one_slot=True)),
+            _command("serve", plan, *_same(plan, spec_options, one_slot=True)),
         )
     if known is not None and known.prompts == "profile":
         yield Change(
@@ -92,7 +94,7 @@ def changes(plan: Plan, served: Plan, known: Result | None, wish: Wish) -> Itera
         yield Change(
             "many users",
             f"the gain at more requests at once is {concurrency()}",
-            _command("plan", plan, "--format", "vllm", *_same(plan, wish)),
+            _command("plan", plan, "--format", "vllm", *_same(plan, spec_options)),
         )
 
 
@@ -179,16 +181,16 @@ def _command(name: str, plan: Plan, *words: str) -> str:
     return shlex.join(["specllama", name, str(plan.target.path), *words])
 
 
-def _same(plan: Plan, wish: Wish, one_slot: bool = False) -> Iterator[str]:
+def _same(plan: Plan, spec_options: SpeculationOptions, one_slot: bool = False) -> Iterator[str]:
     """The options that ask for exactly this, or for the same with one slot."""
     slots = 1 if one_slot else plan.settings.parallel
     given = {
         "-w": plan.workload.name,
-        "--draft": str(wish.draft) if wish.draft is not None else None,
-        "--method": wish.method,
+        "--draft": str(spec_options.draft) if spec_options.draft is not None else None,
+        "--method": spec_options.method,
         "-c": str(plan.budget.wanted) if _shortened(plan) and plan.budget is not None else None,
         "--parallel": str(slots) if slots > 1 else None,
-        "--vram": wish.vram,
+        "--vram": spec_options.vram,
     }
     for name, value in given.items():
         if value is not None:

@@ -20,7 +20,7 @@ from specllama.planning.plan import Plan
 _WHOLE_START = 2**20  # bytes of log; a start writes some dozen KiB
 
 
-class Progress(Protocol):
+class Reporter(Protocol):
     """What a user sees while something takes long."""
 
     def say(self, text: str) -> None:
@@ -43,7 +43,7 @@ class Launch:
         self.server.stop()
 
 
-def launch(plan: Plan, log: Path, report: Progress) -> Launch:
+def launch(plan: Plan, log: Path, report: Reporter) -> Launch:
     """Starts `plan`. When it dies while loading, it is started once more: out of memory, by
     the next line of its budget; for another cause that speculation is likely to have,
     without it. What is done is said.
@@ -61,7 +61,7 @@ def launch(plan: Plan, log: Path, report: Progress) -> Launch:
     return running
 
 
-def _smaller(plan: Plan, why: Exit, report: Progress) -> Plan | None:
+def _smaller(plan: Plan, why: Exit, report: Reporter) -> Plan | None:
     """What to start instead, or None when it would end the same way."""
     because = f"llama-server did not start with it: {why.message}"
     if why.kind == "memory":
@@ -101,7 +101,7 @@ def ended_hint(why: Exit, log: Path) -> str:
     return f"{why.hint} Log: {log}".strip()
 
 
-def _start(plan: Plan, log: Path, report: Progress) -> Launch:
+def _start(plan: Plan, log: Path, report: Reporter) -> Launch:
     client = Client(plan.settings.url, plan.settings.api_key)
     server = process.start(plan.command, log)
     try:

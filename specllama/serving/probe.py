@@ -11,9 +11,16 @@ from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
-from specllama.planning.wish import Wish
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.lab import Lab
-from specllama.serving.scope import Scope, held, own_types, subject, task, worth
+from specllama.serving.scope import (
+    Scope,
+    own_types,
+    subject,
+    task,
+    with_fixed_values,
+    worthwhile_drafts,
+)
 from specllama.stop import ALL, stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, OPEN, Progress, Tuned
@@ -23,13 +30,13 @@ from specllama.tuning.search import Interrupted, tune
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProbeOptions:
     """What to probe. `budget`: seconds for all workloads together; `prompts`: the user's own,
     in place of the workload's; `everything`: ways that reports speak against and combinations
     too; `lengths`: only these K."""
 
     settings: Settings
-    wishes: tuple[Wish, ...]
+    spec_options_list: tuple[SpeculationOptions, ...]
     user_args: tuple[str, ...] = ()
     llama_server: str | None = None
     prompts: tuple[Prompt, ...] = ()
@@ -43,8 +50,8 @@ class Planned:
     """One workload: what is to be measured, what is ruled out unmeasured with the reason, and
     what a result answers."""
 
-    asked: Asked
-    wish: Wish
+    asked: ProbeOptions
+    spec_options: SpeculationOptions
     plan: Plan
     task: Task
     doubts: tuple[str, ...]
@@ -65,14 +72,16 @@ class Probed:
         return self.planned.plan
 
 
-def planned(asked: Asked) -> Iterator[Planned]:
+def planned(asked: ProbeOptions) -> Iterator[Planned]:
     """What probe would measure, one workload after the other. Starts nothing."""
-    for wish in asked.wishes:
-        plan = prepare(asked.settings, wish, asked.user_args, asked.llama_server, check_port=False)
-        yield _planned(plan, wish, asked)
+    for spec_options in asked.spec_options_list:
+        plan = prepare(
+            asked.settings, spec_options, asked.user_args, asked.llama_server, check_port=False
+        )
+        yield _planned(plan, spec_options, asked)
 
 
-def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
+def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[Probed, ...]:
     """One answer per workload, in order. After Ctrl-C or SIGTERM, those until then (the last
     one `stopped`); KeyboardInterrupt when there is nothing yet.
 
@@ -99,21 +108,23 @@ def probe(asked: Asked, log: Path, progress: Progress) -> tuple[Probed, ...]:
     return tuple(out)
 
 
-def _planned(plan: Plan, wish: Wish, asked: Asked) -> Planned:
+def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) -> Planned:
     if own_types(plan):
         raise UsageError(
             "--spec-type after -- is not taken: probe measures with and without speculation",
             "Name a method with probe's own --method TYPE, and leave out --spec-type.",
         )
-    named = wish.draft is not None or wish.method is not None
-    method = wish.method is not None
-    words = (f"--vram {wish.vram}",) if wish.vram is not None else ()
-    scope = held(plan, Scope(named, method, asked.everything, asked.lengths, asked=words))
-    kept, doubts = worth(plan, scope)
+    named = spec_options.draft is not None or spec_options.method is not None
+    method = spec_options.method is not None
+    words = (f"--vram {spec_options.vram}",) if spec_options.vram is not None else ()
+    scope = with_fixed_values(
+        plan, Scope(named, method, asked.everything, asked.lengths, asked=words)
+    )
+    kept, doubts = worthwhile_drafts(plan, scope)
     narrow = replace(scope, everything=False)
-    usual, _ = worth(plan, narrow)  # the best of all answers that too
-    budget = asked.budget / len(asked.wishes)
+    usual, _ = worthwhile_drafts(plan, narrow)  # the best of all answers that too
+    budget = asked.budget / len(asked.spec_options_list)
     told = task(plan, scope, kept, budget, thorough=True, prompts=asked.prompts)
     asks = [(kept, scope), (usual, narrow)]
     about = tuple(dict.fromkeys(subject(plan, w, s, asked.prompts) for w, s in asks))
-    return Planned(asked, wish, plan, told, doubts, about)
+    return Planned(asked, spec_options, plan, told, doubts, about)

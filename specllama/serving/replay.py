@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specllama.drafts.agreement import guessed
-from specllama.drafts.inprocess import Answer, MeasureError, available, offloads
+from specllama.drafts.inprocess import Continuation, MeasureError, available, offloads
 from specllama.drafts.ollama import shown_name
 from specllama.engine.client import Client
 from specllama.engine.command import NGRAM_SIZE_OPTIONS, check_methods
@@ -21,7 +21,7 @@ from specllama.engine.launch_options import is_number
 from specllama.engine.settings import Speculation
 from specllama.errors import UsageError
 from specllama.serving.lab import Lab
-from specllama.serving.probe import Asked, Planned, planned
+from specllama.serving.probe import Planned, ProbeOptions, planned
 from specllama.stop import ALL, stop_on_signals
 from specllama.tuning.arms import Dropped, NgramMap, Progress, way
 from specllama.tuning.conversations import Conversations
@@ -39,7 +39,7 @@ from specllama.tuning.replayed import (
     spec_default,
     verdict,
 )
-from specllama.tuning.run import Candidate
+from specllama.tuning.run import TrialCandidate
 
 _COST_SHARE, _DRAFT_SHARE = 0.2, 0.5  # of the budget
 
@@ -63,9 +63,9 @@ class Replay:
     seconds: float
 
 
-def planned_replay(asked: Asked) -> Planned:
+def planned_replay(asked: ProbeOptions) -> Planned:
     """What would be replayed. Starts nothing. Raises UsageError for what cannot be."""
-    if len(asked.wishes) > 1:
+    if len(asked.spec_options_list) > 1:
         raise UsageError("--replay takes one --workload")
     if asked.settings.parallel > 1:
         raise UsageError("--replay is about one request at a time: leave out --parallel")
@@ -87,7 +87,7 @@ def planned_replay(asked: Asked) -> Planned:
     return p
 
 
-def replay(asked: Asked, source: Conversations, log: Path, progress: Progress) -> Replay:
+def replay(asked: ProbeOptions, source: Conversations, log: Path, progress: Progress) -> Replay:
     """The whole answer. Raises TuningError or EngineError when the plain server cannot be
     measured or does not tell tokens."""
     p = planned_replay(asked)
@@ -170,9 +170,9 @@ def _copies(work: _Work, texts: Texts, costs: Costs) -> None:
 
 def _drafts(work: _Work, texts: Texts, costs: Costs) -> None:
     """Every draft alone, and with the n-gram type that would have done most."""
-    task, wish = work.planned.task, work.planned.wish
-    named = wish.draft is not None or wish.method is not None
-    able: list[Candidate] = []
+    task, spec_options = work.planned.task, work.planned.spec_options
+    named = spec_options.draft is not None or spec_options.method is not None
+    able: list[TrialCandidate] = []
     for c in task.candidates:
         name = way(c.speculation)
         own = c.cost * costs.plain.ms
@@ -205,12 +205,12 @@ def _drafts(work: _Work, texts: Texts, costs: Costs) -> None:
         _predict(work, found, some, costs)
 
 
-def _guessed(work: _Work, c: Candidate, texts: Texts, costs: Costs, until: float) -> Guessed:
+def _guessed(work: _Work, c: TrialCandidate, texts: Texts, costs: Costs, until: float) -> Guessed:
     plan = work.planned.plan
     assert c.speculation.draft is not None
     given = plan.user.value("--threads") or ""
     threads = int(given) if is_number(given) and int(given) else None
-    answers = [Answer(k.prompt, k.answer) for k in texts.known]
+    answers = [Continuation(k.prompt, k.answer) for k in texts.known]
     agrees, passes = guessed(c.speculation.draft, answers, c.longest + 1, threads, until)
     gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
     why = "" if passes else "it cannot take back single tokens"

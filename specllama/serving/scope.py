@@ -19,14 +19,14 @@ from specllama.gguf import ModelInfo
 from specllama.memory.nvml import driver
 from specllama.planning.plan import Plan
 from specllama.planning.refusals import batch
+from specllama.planning.spec_options import SpeculationOptions
 from specllama.planning.theirs import sizes
 from specllama.planning.ways import Way, ways
-from specllama.planning.wish import Wish
 from specllama.tuning import results
 from specllama.tuning.arms import way
 from specllama.tuning.ngrams import MOST_COPIED
 from specllama.tuning.results import Subject
-from specllama.tuning.run import Candidate, Task
+from specllama.tuning.run import Task, TrialCandidate
 from specllama.watching.traffic import About
 
 # Arguments and variables that change neither speed nor acceptance.
@@ -46,7 +46,7 @@ class Scope:
     """What the user decided. `named`: draft or method are theirs: only that is measured,
     whatever reports say of it; `method`: the method is, so that nothing is joined with it.
     `everything`: doubtful ways too. `lengths`: only these K (empty = all); `p_min`: only this
-    (None = any). `asked`: their other wishes that change what is measured, as words."""
+    (None = any). `asked`: their other options that change what is measured, as words."""
 
     named: bool = False
     method: bool = False
@@ -56,23 +56,23 @@ class Scope:
     asked: tuple[str, ...] = ()
 
 
-def scope_of(wish: Wish) -> Scope:
+def scope_of(spec_options: SpeculationOptions) -> Scope:
     """What a user of serve or plan decided."""
     options = {
-        "--draft-layers": wish.draft_layers,
-        "--draft-cache": wish.draft_cache,
-        "--vram": wish.vram,
+        "--draft-layers": spec_options.draft_layers,
+        "--draft-cache": spec_options.draft_cache,
+        "--vram": spec_options.vram,
     }
     return Scope(
-        named=bool(wish.draft or wish.method),
-        method=bool(wish.method),
-        lengths=(wish.n_max,) if wish.n_max else (),
-        p_min=wish.p_min,
+        named=bool(spec_options.draft or spec_options.method),
+        method=bool(spec_options.method),
+        lengths=(spec_options.n_max,) if spec_options.n_max else (),
+        p_min=spec_options.p_min,
         asked=tuple(f"{name} {value}" for name, value in options.items() if value is not None),
     )
 
 
-def held(plan: Plan, scope: Scope) -> Scope:
+def with_fixed_values(plan: Plan, scope: Scope) -> Scope:
     """The scope with what the user's own arguments after `--` hold fast."""
     length = plan.user.value("--spec-draft-n-max") or plan.user.value("--draft-max") or ""
     if plan.user.value("--model-draft") is not None:
@@ -87,7 +87,7 @@ def held(plan: Plan, scope: Scope) -> Scope:
     return replace(scope, p_min=p_min) if 0 <= p_min <= 1 else scope  # else llama-server says so
 
 
-def worth(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
+def worthwhile_drafts(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
     """The drafts worth measuring, and the reasons against the others."""
     longest = {"most_k": max(scope.lengths)} if scope.lengths else {}
     there = ways(plan, unlikely=scope.everything, **longest)
@@ -103,10 +103,10 @@ def worth(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
     return [w for w in found if not w.doubt], tuple(dict.fromkeys(doubts))
 
 
-def candidates(found: Sequence[Way]) -> tuple[Candidate, ...]:
+def candidates(found: Sequence[Way]) -> tuple[TrialCandidate, ...]:
     """Each draft by itself; what is joined with it is predicted from that."""
     return tuple(
-        Candidate(_draft_alone(w.speculation), w.longest, w.cost, w.once, _trained(w.draft))
+        TrialCandidate(_draft_alone(w.speculation), w.longest, w.cost, w.once, _trained(w.draft))
         for w in found
     )
 

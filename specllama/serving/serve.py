@@ -14,7 +14,7 @@ from specllama.engine.exits import Exit, explain
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
 from specllama.serving.adapt import Adaptive
-from specllama.serving.launch import Launch, Progress, ended_hint, launch
+from specllama.serving.launch import Launch, Reporter, ended_hint, launch
 from specllama.serving.real_requests import Following, Listener, Measured
 from specllama.serving.verify import Engagement, verify
 from specllama.stop import Stopped, stop_on_signals
@@ -35,7 +35,7 @@ class Ready:
     url: str
 
 
-class Report(Progress, Listener, Protocol):
+class Report(Reporter, Listener, Protocol):
     """Where events go."""
 
     def ready(self, ready: Ready) -> None:

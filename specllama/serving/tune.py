@@ -13,7 +13,14 @@ from specllama.serving.lab import Lab
 from specllama.serving.launch import Launch, LaunchFailed, observe
 from specllama.serving.prior import prediction, served_as_shown
 from specllama.serving.real_requests import Measured
-from specllama.serving.scope import Scope, held, own_types, subject, task, worth
+from specllama.serving.scope import (
+    Scope,
+    own_types,
+    subject,
+    task,
+    with_fixed_values,
+    worthwhile_drafts,
+)
 from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, Tuned
@@ -45,7 +52,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TuningOptions:
     """How to tune. `force`: serve the fastest way found even when it does not pay; `prompts`:
     the user's own, in place of the workload's."""
 
@@ -56,7 +63,7 @@ class Wanted:
     prompts: tuple[Prompt, ...] = ()
 
 
-def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Outcome:
+def tuned_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress) -> Outcome:
     """The plan with the settings that were measured to be fastest.
 
     Ctrl-C while measuring skips the rest and goes on. Raises Stopped on a second one and on
@@ -70,7 +77,7 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
     told, doubts, about = quick_task(plan, wanted)
     known, stale = results.find(about)
     if known is not None and not stale and _answers(known, wanted):
-        scope, measured = held(plan, wanted.scope), _applied(plan, known)
+        scope, measured = with_fixed_values(plan, wanted.scope), _applied(plan, known)
         served, more = served_as_shown(plan, measured, scope, known.times)
         return Outcome(served, "cached", (_cached_line(known), *more), result=known)
     if not told.candidates and not told.ngrams:
@@ -84,7 +91,7 @@ def tuned_plan(plan: Plan, wanted: Wanted, log: Path, progress: Progress) -> Out
         earlier = known.earlier
     prior = None
     if going_on:
-        prior, more = prediction(plan, held(plan, wanted.scope))
+        prior, more = prediction(plan, with_fixed_values(plan, wanted.scope))
         notes += more
     lab = Lab(plan, log, final=True)
     try:
@@ -130,7 +137,7 @@ def _searched(
     return Outcome(_by(plan, found), "measured", tuple(notes), found)
 
 
-def _answers(known: Result, wanted: Wanted) -> bool:
+def _answers(known: Result, wanted: TuningOptions) -> bool:
     """Whether an earlier result is the answer: not an open one, nor a server that crashed."""
     asks_anew = wanted.mode != AUTO or wanted.force
     return not asks_anew and known.state not in (OPEN, CRASHED)
@@ -144,12 +151,12 @@ def few_prompts(prompts: Sequence[Prompt]) -> Sequence[str]:
     return (f"{count} little about others: give {_FEW_PROMPTS} or more",)
 
 
-def as_measured(plan: Plan, wanted: Wanted) -> Plan:
+def as_measured(plan: Plan, wanted: TuningOptions) -> Plan:
     """The plan by an earlier result, where there is one that is not stale."""
     return measured_before(plan, wanted)[0]
 
 
-def measured_before(plan: Plan, wanted: Wanted) -> tuple[Plan, Result | None]:
+def measured_before(plan: Plan, wanted: TuningOptions) -> tuple[Plan, Result | None]:
     """The plan by an earlier result, and that; the plan as it is and None where there is none, or
     none that still holds."""
     if wanted.mode != AUTO or plan.choice.speculation is None or own_types(plan):
@@ -160,11 +167,11 @@ def measured_before(plan: Plan, wanted: Wanted) -> tuple[Plan, Result | None]:
     return _applied(plan, known), known
 
 
-def quick_task(plan: Plan, wanted: Wanted) -> tuple[Task, tuple[str, ...], Subject]:
+def quick_task(plan: Plan, wanted: TuningOptions) -> tuple[Task, tuple[str, ...], Subject]:
     """What serve measures, what it rules out unmeasured with the reason, and what a result
     would be about."""
-    scope = held(plan, replace(wanted.scope, everything=wanted.force))
-    kept, doubts = worth(plan, scope)
+    scope = with_fixed_values(plan, replace(wanted.scope, everything=wanted.force))
+    kept, doubts = worthwhile_drafts(plan, scope)
     told = task(
         plan,
         scope,

@@ -18,7 +18,7 @@ from specllama.tuning.arms import Plain, Served, Trial
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import Costs, drafted_gain
 from specllama.tuning.measure import Answer, ask, measured, warm_up
-from specllama.tuning.run import Candidate, Run
+from specllama.tuning.run import Run, TrialCandidate
 from specllama.tuning.speedup import StepLog, constant_acceptance
 
 FIELD = "speculative.n_max"
@@ -29,7 +29,7 @@ _SURE = 0.99  # acceptance that no text proves
 
 
 @dataclass(frozen=True)
-class Asked:
+class LengthRequest:
     """One answer to a request for drafts of `k` tokens."""
 
     k: int
@@ -41,7 +41,9 @@ class Asked:
         return max(1, self.answer.tokens - 1 - self.answer.accepted)
 
 
-def look(run: Run, served: Served, candidate: Candidate, spec: Speculation, plain: Plain) -> Trial:
+def measure_draft(
+    run: Run, served: Served, candidate: TrialCandidate, spec: Speculation, plain: Plain
+) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens at most."""
     left = run.for_this_draft
     run.shorten(_SHARE * left, _LEAST)
@@ -50,11 +52,11 @@ def look(run: Run, served: Served, candidate: Candidate, spec: Speculation, plai
     wanted = [k for k in run.task.lengths or _LENGTHS if k <= spec.n_max]
     lengths = list(dict.fromkeys([spec.n_max, *wanted]))
     most = max(_LEAST, min(_MOST, len(run.task.prompts) // 3))
-    found: list[Asked] = []
+    found: list[LengthRequest] = []
     while len(found) < most and not (job.over and len(found) >= _LEAST):
         k = lengths[len(found) % len(lengths)]
         there = replace(job, sampling={**job.sampling, FIELD: k})
-        found.append(Asked(k, ask(served.client, run.next_question(), there)))
+        found.append(LengthRequest(k, ask(served.client, run.next_question(), there)))
         run.say()
         if not run.fresh:
             break
@@ -70,7 +72,7 @@ def look(run: Run, served: Served, candidate: Candidate, spec: Speculation, plai
     return Trial(spec, answers, StepLog(()), own, costs.plain, curve, rows=rows)
 
 
-def own_ms(found: Sequence[Asked], costs: Costs, n_max: int, once: bool) -> float | None:
+def own_ms(found: Sequence[LengthRequest], costs: Costs, n_max: int, once: bool) -> float | None:
     """ms of one pass of the draft: what the answers took beyond verifying. Each step drafts
     `n_max` tokens, whatever the request asked. None where V(b) is not known."""
     verify = [costs.of(a.k + 1) for a in found]
@@ -82,7 +84,7 @@ def own_ms(found: Sequence[Asked], costs: Costs, n_max: int, once: bool) -> floa
 
 
 def rows_of(
-    found: Sequence[Asked], costs: Costs, own: float, n_max: int, once: bool
+    found: Sequence[LengthRequest], costs: Costs, own: float, n_max: int, once: bool
 ) -> dict[int, Ratios]:
     """K → speed-up by answer, for the lengths that were asked and lie between. An answer tells
     its own K; at another it is as much better or worse than the others as it was at its own."""
@@ -104,7 +106,7 @@ def rows_of(
     return out
 
 
-def _usual(found: Sequence[Asked]) -> dict[int, float]:
+def _usual(found: Sequence[LengthRequest]) -> dict[int, float]:
     """K → acceptance per position, given the ones before, over all answers at that K."""
     out = {}
     for k in sorted({a.k for a in found}):

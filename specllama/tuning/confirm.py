@@ -30,10 +30,11 @@ from specllama.tuning.measure import (
     short_steps,
     warm_up,
 )
-from specllama.tuning.run import Candidate, Run, own_pass
+from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import Step
 from specllama.tuning.statistics import time_split
 
+_FEWEST = 2  # where the budget ends before there are _LEAST_ANSWERS
 _LEAST_ANSWERS, _WANTED_ANSWERS, _MOST_ANSWERS = 3, 5, 24
 _CALM = 3  # steps without a draft within an answer: no short request is needed then
 _SHORT = 2  # requests of two tokens after each answer
@@ -90,7 +91,7 @@ def confirm(
     run: Run,
     served: Served,
     prediction: Prediction,
-    candidate: Candidate | None,
+    candidate: TrialCandidate | None,
     earlier: Ratios = _NOTHING,
 ) -> Arm:
     """Measures until it is clear. `candidate`: the draft that takes part; `earlier`: what an
@@ -101,8 +102,9 @@ def confirm(
     seen = _Seen()
     base = _base(run)
     while True:
-        job = run.job(run.left)
+        job, before = run.job(run.left), run.left
         _one(run, client, prediction, seen, job)
+        late = run.left < before - run.left  # another one would end after the budget
         split = time_split(served.log())
         seen.own_ms = own_pass(candidate, split, seen.calm_ms, prediction.own)
         own = seen.ratios(base) + earlier
@@ -110,8 +112,8 @@ def confirm(
         run.say()
         # rounds of several requests use prompts up: some are asked again, with a number of theirs
         enough = run.task.slots == 1 or len(seen.answers) >= _WANTED_ANSWERS
-        ended = job.over or len(seen.answers) >= _MOST_ANSWERS or (enough and not run.fresh)
-        if len(seen.answers) < _LEAST_ANSWERS:
+        ended = late or len(seen.answers) >= _MOST_ANSWERS or (enough and not run.fresh)
+        if len(seen.answers) < (_FEWEST if late else _LEAST_ANSWERS):
             continue
         if ended or clear(pooled, own) or measured(seen.answers, hybrid).findings:
             break
@@ -125,7 +127,7 @@ def confirm(
         seen.calm_ms - seen.own_ms,
         prediction.speedup if len(prediction.known) else None,
         split,
-        cut=job.over and promising(pooled, own),
+        cut=late and promising(pooled, own),
     )
     trained = candidate.trained if candidate else 0
     return _more(run, client, arm, prediction.short, seen.own_ms, trained)

@@ -19,9 +19,9 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import LEAST_GAIN, what_is_wrong
 from specllama.tuning.plain import learn
 from specllama.tuning.predict import (
+    best_setting,
     beyond,
     cautious,
-    choose,
     combined_rows,
     draft_rows,
     known_texts,
@@ -29,8 +29,8 @@ from specllama.tuning.predict import (
     near_sizes,
     ngram_rows,
 )
-from specllama.tuning.run import MOST_K, Candidate, Run, Task
-from specllama.tuning.trial import look
+from specllama.tuning.run import MOST_K, Run, Task, TrialCandidate
+from specllama.tuning.trial import measure_draft
 
 _LIKELY = 0.85  # acceptance per position for which the longest K of a trial is taken
 _OVER_BYTES = 1.5  # what a pass of a small model takes beyond its bytes
@@ -86,7 +86,7 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Plain) -> None:
         return
     grid = (given,) if run.task.fixed else ngrams.grid(method)
     rows = ngram_rows(method, grid, texts, plain.costs)
-    found = choose(rows, near_sizes(grid))
+    found = best_setting(rows, near_sizes(grid))
     if found is None:
         return
     sizes, known = found
@@ -121,7 +121,7 @@ def _no_copies(rows: Mapping[NgramSizes, Ratios], known: Ratios) -> str:
     return f"{known.value:.2f}x at most by replay over the plain answers"
 
 
-def _try_draft(run: Run, c: Candidate, plain: Plain) -> None:
+def _try_draft(run: Run, c: TrialCandidate, plain: Plain) -> None:
     """One launch at the longest draft that may pay, and what it predicts."""
     spec, task = c.speculation, run.task
     lengths = [k for k in task.lengths if k <= c.longest]
@@ -148,7 +148,7 @@ def _try_draft(run: Run, c: Candidate, plain: Plain) -> None:
         run.predictions[before:] = [replace(p, own=trial.own_share) for p in new]
 
 
-def _hopeless(run: Run, c: Candidate, plain: Plain) -> str:
+def _hopeless(run: Run, c: TrialCandidate, plain: Plain) -> str:
     """Why a draft cannot win here, whatever it guesses; "" when it may."""
     costs, own = plain.costs, c.cost * plain.costs.plain.ms
     if run.task.force or run.task.everything or not costs.known:
@@ -165,7 +165,7 @@ def _hopeless(run: Run, c: Candidate, plain: Plain) -> str:
     return ""
 
 
-def _longest(run: Run, c: Candidate, plain: Plain) -> int:
+def _longest(run: Run, c: TrialCandidate, plain: Plain) -> int:
     """The K to launch a draft at: longer ones could not pay at a likely acceptance."""
     if not plain.costs.known:
         return min(c.longest, MOST_K)
@@ -174,7 +174,7 @@ def _longest(run: Run, c: Candidate, plain: Plain) -> int:
     return max(min(2, most), best_length(plain.costs, _LIKELY, own, most, c.once))
 
 
-def _trial(run: Run, c: Candidate, top: int) -> Trial | None:
+def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
     """None, with the reason kept, when the server does not start, dies, or drafts nothing of
     use. One that dies at its longest draft is tried once more with the profile's."""
     usual = c.speculation.n_max
@@ -184,9 +184,9 @@ def _trial(run: Run, c: Candidate, top: int) -> Trial | None:
         try:
             served = run.start(spec, trace=True)
             if run.task.by_request and run.plain is not None:
-                trial = by_request.look(run, served, c, spec, run.plain)
+                trial = by_request.measure_draft(run, served, c, spec, run.plain)
             else:
-                trial = look(run, served, c, spec)
+                trial = measure_draft(run, served, c, spec)
         except EngineError as e:
             run.drop(label(spec), run.lab.blame(e).message, crashed=True)
             continue
@@ -201,10 +201,10 @@ def _trial(run: Run, c: Candidate, top: int) -> Trial | None:
     return None
 
 
-def _predict_draft(run: Run, c: Candidate, trial: Trial, plain: Plain) -> None:
+def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, plain: Plain) -> None:
     asked = run.task.lengths
     rows = {k: r for k, r in draft_rows(trial).items() if not asked or k in asked}
-    found = choose(rows, near_lengths)
+    found = best_setting(rows, near_lengths)
     if found is None:
         why = trial.measurement.missing or ("no step of an asked length was seen twice",)
         run.drop(label(trial.speculation), f"K is not predicted: {why[0]}")
@@ -233,7 +233,7 @@ def _predict_combined(
         return
     grid = (copies.ngram,) if run.task.fixed and copies.ngram else ngrams.grid(method)
     rows = combined_rows(method, grid, trial, drafting.n_max, plain.costs)
-    found = choose(rows, near_sizes(grid))
+    found = best_setting(rows, near_sizes(grid))
     if found is None:
         if not run.task.drafts_alone:
             _unpredicted(run, drafting, "asked for")

@@ -136,7 +136,9 @@ def ratios_of(
     return Ratios(tuple(logs), tuple(weights))
 
 
-def choose(rows: Mapping[S, Ratios], near: Callable[[S], Sequence[S]]) -> tuple[S, Ratios] | None:
+def best_setting(
+    rows: Mapping[S, Ratios], near: Callable[[S], Sequence[S]]
+) -> tuple[S, Ratios] | None:
     """The best setting, and its speed-up by text as the other texts would have chosen. None
     when there is nothing to choose from. `near`: a setting's neighbours."""
     rows = {s: r for s, r in rows.items() if len(r)}

@@ -22,7 +22,7 @@ from specllama.tuning.ngram_rules import Mod
 from specllama.tuning.ngrams import Known, Replayed
 from specllama.tuning.predict import (
     Drafted,
-    choose,
+    best_setting,
     copied_ratios,
     joined_rows,
     near_lengths,
@@ -30,7 +30,7 @@ from specllama.tuning.predict import (
     ngram_rows,
     ratios_of,
 )
-from specllama.tuning.run import Candidate
+from specllama.tuning.run import TrialCandidate
 
 # llama.cpp's --spec-default (common/arg.cpp, b11434): ngram-mod with these, and at least 48 drafted
 SPEC_DEFAULT = NgramSizes(24, 64)
@@ -107,7 +107,7 @@ class Guessed:
     answer. `passes`: entry b-1 is ms of its pass over b tokens; `timed`: measured, not guessed
     from bytes."""
 
-    candidate: Candidate
+    candidate: TrialCandidate
     agrees: tuple[tuple[bool, ...], ...]
     passes: tuple[float, ...]
     timed: bool
@@ -140,7 +140,7 @@ def best_copies(
     for _, sizes in groupby(grid, key=lambda s: s.n):
         rows |= ngram_rows(method, tuple(sizes), texts.fresh(), costs, texts.context)
     rows = {s: texts.by_group(r) for s, r in rows.items()}
-    found = choose(rows, near_sizes(grid))
+    found = best_setting(rows, near_sizes(grid))
     speeds = NgramMap(method, {s: r.value for s, r in rows.items()})
     if found is None:
         return None, speeds
@@ -185,7 +185,7 @@ def best_draft(
     }
     step = guessed.step(costs)
     rows = {k: texts.by_group(ratios_of(found, step, costs.step)) for k, found in by_length.items()}
-    found = choose(rows, near_lengths)
+    found = best_setting(rows, near_lengths)
     if found is None:
         return None
     k, known = found
@@ -210,7 +210,7 @@ def best_joined(
     for _, sizes in groupby(grid, key=lambda s: s.n):
         rows |= joined_rows(method, tuple(sizes), drafted())
     rows = {s: texts.by_group(r) for s, r in rows.items()}
-    found = choose(rows, near_sizes(grid))
+    found = best_setting(rows, near_sizes(grid))
     speeds = NgramMap(method, {s: r.value for s, r in rows.items()}, label(drafting))
     if found is None:
         return None, speeds

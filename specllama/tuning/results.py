@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.storage import cache_dir, drop, keep, kept
+from specllama.storage import cache_dir, drop, keep, read_stored
 from specllama.tuning.arms import (
     DECIDED,
     FORCED,
@@ -215,7 +215,7 @@ def spec_data(s: Speculation) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Result | None:
-    data = kept(path)
+    data = read_stored(path)
     try:
         if data is None or data["version"] != _VERSION:
             return None

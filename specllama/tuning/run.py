@@ -35,7 +35,7 @@ _FEW = 3  # answers that a launch is worth at least
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TrialCandidate:
     """A draft to try. `longest`: the largest K its files and memory allow; `cost`: one pass of
     it as a share of the target's, by bytes; `once`: a block is one pass; `trained`: tokens of
     the context it was trained on, 0 = not shorter than the target's."""
@@ -53,7 +53,7 @@ _LEAST_DRAFTED = 8
 
 
 def own_pass(
-    candidate: Candidate | None, split: TimeSplit, step_ms: float, share: float | None = None
+    candidate: TrialCandidate | None, split: TimeSplit, step_ms: float, share: float | None = None
 ) -> float:
     """ms of one pass of the draft over one token, of a step without a draft that takes
     `step_ms` with it: from the server's log where that says it, else the `share` of the step
@@ -66,7 +66,7 @@ def own_pass(
     return step_ms * (candidate.cost / (1 + candidate.cost) if share is None else share)
 
 
-def only_the_log_tells(candidate: Candidate | None) -> bool:
+def only_the_log_tells(candidate: TrialCandidate | None) -> bool:
     """Whether a server's log knows better than its bytes what a pass of this draft takes."""
     return candidate is not None and bool(set(candidate.speculation.methods) & set(_BY_TOKEN))
 
@@ -88,7 +88,7 @@ class Task:
     prompts: tuple[Prompt, ...]
     sampling: Mapping[str, Any]
     chat: bool
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[TrialCandidate, ...] = ()
     ngrams: tuple[Speculation, ...] = ()
     fixed: bool = False
     copies_alone: bool = True

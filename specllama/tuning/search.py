@@ -37,7 +37,7 @@ from specllama.tuning.judge import (
 )
 from specllama.tuning.plain import introduced
 from specllama.tuning.predict import cautious
-from specllama.tuning.run import Candidate, Run, Task, only_the_log_tells
+from specllama.tuning.run import Run, Task, TrialCandidate, only_the_log_tells
 
 _P_MINS = (0.5, 0.75)
 _LOW_ALPHA = 0.6  # below it a draft that stops earlier may be better
@@ -184,7 +184,7 @@ def _confirmed(run: Run, p: Prediction, earlier: Earlier) -> Arm | None:
     return arm
 
 
-def _candidate(task: Task, spec: Speculation) -> Candidate | None:
+def _candidate(task: Task, spec: Speculation) -> TrialCandidate | None:
     """The draft that takes part in a setting."""
     if not spec.uses_draft:
         return None

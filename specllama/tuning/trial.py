@@ -9,7 +9,7 @@ from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Served, Trial
 from specllama.tuning.measure import Answer, Measurement, ask, measured, sample_lengths, warm_up
 from specllama.tuning.predict import draft_rows
-from specllama.tuning.run import Candidate, Run, own_pass
+from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import StepLog
 from specllama.tuning.statistics import time_split
 
@@ -22,7 +22,7 @@ _LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between are often seen by the 
 _LEAST_ANSWERS, _MOST_ANSWERS = 3, 8
 
 
-def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> Trial:
+def measure_draft(run: Run, served: Served, candidate: TrialCandidate, spec: Speculation) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens."""
     client, task = served.client, run.task
     left = run.for_this_draft
@@ -48,7 +48,7 @@ def look(run: Run, served: Served, candidate: Candidate, spec: Speculation) -> T
 def _trial(
     run: Run,
     served: Served,
-    candidate: Candidate,
+    candidate: TrialCandidate,
     spec: Speculation,
     found: Measurement,
     lengths: StepLog,

@@ -48,7 +48,7 @@ class _Side:
     replies: list[Reply] = field(default_factory=list)
 
 
-def probe(
+def measure_running(
     servers: Sequence[Server],
     prompts: Sequence[Prompt],
     sampling: Mapping[str, float],

@@ -19,9 +19,9 @@ from specllama.watching.engines import ENGINES
 from specllama.watching.served_models import (
     LOADED_LISTS,
     Listed,
-    choose,
     listed,
     loaded_elsewhere,
+    model_to_ask,
     with_loaded,
 )
 from specllama.watching.streamed import Drafts, drafts, says_something, thinks, tokens
@@ -73,7 +73,7 @@ class Server:
             )
         if any(m.loaded is None for m in models):
             models = self._told_elsewhere(models)
-        return choose(self.url, models, name)
+        return model_to_ask(self.url, models, name)
 
     def _told_elsewhere(self, models: tuple[Listed, ...]) -> tuple[Listed, ...]:
         """The models, with what proxies and desktop programs say elsewhere of what is loaded."""

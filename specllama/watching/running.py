@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, drop, keep, kept
+from specllama.storage import cache_dir, drop, keep, read_stored
 from specllama.tuning.results import read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.verdict import Thresholds
@@ -57,7 +57,7 @@ def all_running() -> tuple[Running, ...]:
     """Those whose process is alive, the last started first. Files of others are removed."""
     found = []
     for path in _folder().glob("*.json"):
-        data = kept(path)
+        data = read_stored(path)
         running = _read(data)
         if running is not None and _alive(data):
             found.append(running)

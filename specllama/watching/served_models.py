@@ -71,7 +71,7 @@ def with_loaded(models: Sequence[Listed], loaded: Mapping[str, bool | None]) -> 
     )
 
 
-def choose(url: str, models: Sequence[Listed], name: str | None) -> Listed:
+def model_to_ask(url: str, models: Sequence[Listed], name: str | None) -> Listed:
     """The model to ask: `name`, else the first loaded one that writes text.
 
     Raises TuningError when none is loaded, or nobody says which is.

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.storage import cache_dir, drop, keep, kept
+from specllama.storage import cache_dir, drop, keep, read_stored
 
 _VERSION = 1
 _MOST = 20  # of one model and workload
@@ -59,7 +59,7 @@ def _folder() -> Path:
 
 
 def _read(path: Path) -> list[Switched]:
-    data = kept(path)
+    data = read_stored(path)
     try:
         if data is None or data["version"] != _VERSION:
             return []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, drop, keep, kept
+from specllama.storage import cache_dir, drop, keep, read_stored
 from specllama.tuning.arms import label, way
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.results import read_spec, spec_data
@@ -236,7 +236,7 @@ def _rounded(x: float | None) -> float | None:
 
 
 def _read(path: Path) -> Traffic | None:
-    data = kept(path)
+    data = read_stored(path)
     try:
         if data is None or data["version"] != _VERSION:
             return None

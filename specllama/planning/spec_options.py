@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Wish:
+class SpeculationOptions:
     """What the user asked of speculation; None where they left it to specllama. `vram`:
     sizes to plan for. `prefer`: speed or context. `exact`: an unknown memory is an error."""
 
