@@ -34,6 +34,7 @@ from specllama.watching.chat_server import Server
 from specllama.watching.counters import parse
 from specllama.watching.errors import WatchingError
 from specllama.watching.export import Exporter
+from specllama.watching.reader import Idle, Reader
 from specllama.watching.request_log import RequestLog
 from specllama.watching.running import Running
 from specllama.watching.verdict import SLOWER, VERY_LOW
@@ -554,3 +555,18 @@ def test_a_packed_answer_is_read_once() -> None:
     http_ = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://x")
     found = address.get(http_, "/metrics", None, 5.0)
     assert (found.text, found.headers["x-kept"]) == ("hello", "1")
+
+
+def test_a_502_does_not_say_that_there_is_no_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [httpx.Response(502)]
+    told.append(httpx.Response(200, json={"data": [{"id": "m", "status": {"value": "unloaded"}}]}))
+    metrics = httpx.Response(200, text="llamacpp:tokens_predicted_total 1\n")
+    monkeypatch.setattr(
+        "specllama.watching.reader.get",
+        lambda http, path, *_: told.pop(0) if path == "/models" else metrics,
+    )
+    reader = Reader("http://127.0.0.1:1")
+    reader.read()
+    with pytest.raises(Idle, match="no model is loaded"):
+        reader.read()
+    reader.close()

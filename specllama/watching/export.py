@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from specllama.errors import UsageError
 from specllama.watching.watch import UP, View
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 PREFIX = "specllama"
 # name, help; by model, and for acceptance by position
@@ -29,34 +35,39 @@ class Exporter:
     """Serves them at /metrics. Raises UsageError where the port is taken."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        from prometheus_client import CollectorRegistry, Gauge, start_http_server
+        from prometheus_client import CollectorRegistry, start_http_server
 
-        self._registry = CollectorRegistry()
-        names = ("model", "url")
-        self._gauges = {
-            name: Gauge(f"{PREFIX}_{name}", text, names, registry=self._registry)
-            for name, text in GAUGES.items()
-        }
-        said = "Share of verify steps that accepted all up to this position"
-        labels = (*names, "position")
-        self._positions = Gauge(f"{PREFIX}_{BY_POSITION}", said, labels, registry=self._registry)
+        self._view: View | None = None
+        registry = CollectorRegistry()
+        registry.register(self)
         try:
-            self._server, _ = start_http_server(port, addr=host, registry=self._registry)
+            self._server, _ = start_http_server(port, addr=host, registry=registry)
         except OSError as e:
             raise UsageError(
                 f"--prometheus {port}: cannot listen there ({e.strerror})", "Give another port."
             ) from None
 
     def show(self, v: View) -> None:
-        """What is scraped from now on. A figure that is not known has no sample."""
-        where = (v.model, v.url)
-        for gauge in (*self._gauges.values(), self._positions):
-            gauge.clear()
+        """What is scraped from now on, as a whole."""
+        self._view = v
+
+    def collect(self) -> Iterator[Metric]:
+        """What prometheus-client asks a collector for. A figure that is not known has no sample."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        if (v := self._view) is None:
+            return
         for name, value in values(v).items():
+            gauge = GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], labels=("model", "url"))
             if value is not None:
-                self._gauges[name].labels(*where).set(value)
+                gauge.add_metric((v.model, v.url), value)
+            yield gauge
+        said = "Share of verify steps that accepted all up to this position"
+        names = ("model", "url", "position")
+        positions = GaugeMetricFamily(f"{PREFIX}_{BY_POSITION}", said, labels=names)
         for i, a in enumerate(v.acceptance, start=1):
-            self._positions.labels(*where, str(i)).set(a)
+            positions.add_metric((v.model, v.url, str(i)), a)
+        yield positions
 
     def close(self) -> None:
         self._server.shutdown()

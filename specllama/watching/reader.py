@@ -130,7 +130,8 @@ class Reader:
         if self._router is False:
             return ""
         models = self._models()
-        self._router = bool(models)
+        if models is not None:
+            self._router = bool(models)
         if not models:
             return ""
         wanted = [m for m in models if self._model in ("", m)]
@@ -145,9 +146,12 @@ class Reader:
         said = f"{which} is {models[which]}" if self._model else "no model is loaded"
         raise Idle(f"{self.url} is a router: {said}; it is not loaded for a look")
 
-    def _models(self) -> Mapping[str, str]:
-        """A router's models with their status; {} where this is none."""
+    def _models(self) -> Mapping[str, str] | None:
+        """A router's models with their status; {} where this is none, None where that is not
+        told now (a proxy's 502)."""
         response = self._get("/models")
+        if response.status_code >= 500:
+            return None
         try:
             data = response.json()["data"] if response.status_code == 200 else []
             entries = [m for m in data if isinstance(m, dict) and isinstance(m.get("status"), dict)]
