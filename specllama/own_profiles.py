@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def make(name: str, source: Path | None, like: str) -> Made:
 
 
 def _read(source: Path) -> Sequence[PromptRecord]:
-    if not source.is_dir():
+    if not os.path.isdir(source):  # which never raises
         return read_records(source, "--from")
     found = list(islice(_in_folder(source), MOST))
     if not found:

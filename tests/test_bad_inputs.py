@@ -264,6 +264,7 @@ pick-draft T V --dir {nope}              | 2 | no such folder
 pick-draft T V --dir ~nouser             | 2 | no such folder
 plan T V --format json -o ~nouser/x      | 2 | cannot be written
 pick-draft T V --dir {long}              | 2 | no such folder
+profiles new a --from {long}             | 2 | cannot be read (File name too long)
 probe T V --report {here}                | 2 | is a folder
 probe T V --report {nope}/x              | 2 | no such folder
 probe T V --csv {long}                   | 2 | cannot be written (File name too long)

@@ -211,7 +211,7 @@ def test_help_breaks_lines_at_the_terminals_width_only(
         ("serve m -md d -np 2", "serve m --draft d --parallel 2", ""),
         ("serve m --spec-type=ngram-mod", "serve m --method=ngram-mod", ""),
         ("serve m -ngl 20 -ctk=q8_0 --n-max 2", "serve m --n-max 2", "-ngl 20 -ctk q8_0"),
-        ("memory m -ctk q8_0 -ngl 9", "memory m -ctk q8_0", "-ngl 9"),
+        ("memory m -ctk q8_0 -ngl 9", "memory m --cache-type-k q8_0", "-ngl 9"),
         ("plan m --ctx-size 4096 -ngld 9", "plan m --context 4096 --draft-layers 9", ""),
         ("serve m -ctkd q8_0", "serve m", "-ctkd q8_0"),
         ("serve m -ngl -1 --dry-run", "serve m --dry-run", "-ngl -1"),

@@ -26,7 +26,7 @@ _PASSED_ON = (
 )
 _AN_OPTION = re.compile("--?[a-z]")  # -1 is a value
 _SEE = "See `specllama {} --help`."
-_OWN_OF_MEMORY = ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")
+_OWN_OF_MEMORY = {"-ctk": "--cache-type-k", "-ctv": "--cache-type-v"}
 
 
 def understood(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -36,7 +36,8 @@ def understood(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], t
     """
     if not ours or ours[0] not in _COMMANDS:
         return list(ours), tuple(theirs)
-    passed_on = [o for o in _PASSED_ON if ours[0] != "memory" or o not in _OWN_OF_MEMORY]
+    own = {**_OURS, **_OWN_OF_MEMORY} if ours[0] == "memory" else _OURS
+    passed_on = [o for o in _PASSED_ON if o not in (*own, *own.values())]
     kept, moved, words = [], [], list(ours)
     while words:
         word = words.pop(0)
@@ -46,5 +47,5 @@ def understood(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], t
                 raise UsageError(f"Option '{name}' requires an argument.", _SEE.format(ours[0]))
             moved += [name, value if equals else words.pop(0)]
         else:
-            kept.append(_OURS.get(name, name) + equals + value)
+            kept.append(own.get(name, name) + equals + value)
     return kept, (*moved, *theirs)

@@ -64,7 +64,7 @@ class Checkpoint:
 def checkpoint(path: Path) -> Checkpoint | None:
     """What a folder, or a config.json or .safetensors file in it, holds; None where that is no
     checkpoint."""
-    folder = path if path.is_dir() else path.parent
+    folder = path if os.path.isdir(path) else path.parent  # which never raises
     if path != folder and path.suffix not in (".json", ".safetensors"):
         return None
     config = _config(path if path.suffix == ".json" else folder / "config.json")
