@@ -29,7 +29,7 @@ from specllama.storage import strict_json
 from specllama.tuning.arms import Dropped, NgramMap, Prediction, Tuned
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import Costs
-from specllama.tuning.results import Subject, clear, store
+from specllama.tuning.results import Subject, store
 from specllama.tuning.speedup import Cost
 from tests import made
 from tests.support import MODELS
@@ -486,8 +486,9 @@ def test_a_reason_in_a_list_is_a_line(reason: str, said: str) -> None:
 
 
 def test_results_say_reasons_in_full_where_that_is_asked(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # other tests left results
     whole = f"one thing; {'another, ' * 30}last"
     about = Subject("/models/t.gguf", "code", (), (), "native", ())
     store(about, replace(made.tuned(best=False), reason=whole))
@@ -498,4 +499,3 @@ def test_results_say_reasons_in_full_where_that_is_asked(
     assert capsys.readouterr().out.splitlines()[-1] == f"off      t.gguf, code: {whole}"
     assert app.run(["results", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["reason"] == whole
-    clear()
