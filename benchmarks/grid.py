@@ -20,9 +20,9 @@ from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan
-from specllama.serving.lab import Lab
+from specllama.serving.trial_servers import TrialServers
 from specllama.tuning.confidence import Ratios, ratios
-from specllama.tuning.measure import Answer, Job, Question, ask, warm_up
+from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask, warm_up
 
 _LEAST_TOKENS = 12  # of an answer that counts
 
@@ -87,7 +87,7 @@ class Bench:
     say: Callable[[str], None]
     found: Shots = field(default_factory=Shots)
     rounds: int = 0
-    _labs: dict[str, Lab] = field(default_factory=dict)
+    _labs: dict[str, TrialServers] = field(default_factory=dict)
     _ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _saved: set[int] = field(default_factory=set)
 
@@ -97,8 +97,8 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         """Ends all servers."""
         with ExitStack() as all_of_them:
-            for lab in self._labs.values():
-                all_of_them.callback(lab.stop)
+            for runner in self._labs.values():
+                all_of_them.callback(runner.stop)
         self._labs.clear()
 
     def round(self, settings: Sequence[Setting], asked: Sequence[int]) -> int:
@@ -115,15 +115,15 @@ class Bench:
     def _started(self, setting: Setting) -> bool:
         if setting.name in self._labs:
             return self._labs[setting.name].running is not None
-        lab = Lab(setting.plan, self.folder / f"server-{len(self._labs)}.log")
-        self._labs[setting.name] = lab
+        runner = TrialServers(setting.plan, self.folder / f"server-{len(self._labs)}.log")
+        self._labs[setting.name] = runner
         try:
-            client = lab.start(setting.speculation, lambda: None).client
+            client = runner.start(setting.speculation, lambda: None).client
             warm_up(client, Job(setting.plan.workload.sampling, self.tokens, False))
         except EngineError as e:
             self.say(f"{setting.name}: {e.message}")
-            lab.stop()
-        return lab.running is not None
+            runner.stop()
+        return runner.running is not None
 
     def _answer(self, setting: Setting, number: int, i: int) -> None:
         running = self._labs[setting.name].running
@@ -142,13 +142,15 @@ class Bench:
         self.found.shots.append(Shot(setting.name, (number, i), answer.ms_per_token, answer.tokens))
         self.say(_line(setting.name, i, answer))
 
-    def _question(self, client: Client, i: int, chat: bool) -> Question:
+    def _question(self, client: Client, i: int, chat: bool) -> TokenizedPrompt:
         if i not in self._ids:
             prompt = self.prompts[i]
             self._ids[i] = client.tokenize(client.render(prompt) if chat else prompt)
-        return Question(self.prompts[i], self._ids[i])
+        return TokenizedPrompt(self.prompts[i], self._ids[i])
 
-    def _restore(self, url: str, client: Client, i: int, question: Question, job: Job) -> None:
+    def _restore(
+        self, url: str, client: Client, i: int, question: TokenizedPrompt, job: Job
+    ) -> None:
         """Brings the prompt into the server's cache from another server's file, and writes that
         where there is none."""
         if self.kept is None:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from specllama.gguf import inspect
 from specllama.memory.estimate import Places, model_lines, total
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 from tests.giants import GIANTS, build
 
 MIB = 2**20
@@ -44,7 +44,7 @@ class Row:
     """One configuration. MiB; llama.cpp's are cut to whole ones."""
 
     name: str
-    use: Use
+    use: ModelUse
     ours: tuple[float, float, float]
     theirs: tuple[int, int, int]
 
@@ -60,7 +60,7 @@ class Row:
         return int(self.ours[0]) == self.theirs[0] and int(self.ours[1]) == self.theirs[1]
 
 
-def ours(name: str, folder: Path, use: Use) -> tuple[float, float, float]:
+def ours(name: str, folder: Path, use: ModelUse) -> tuple[float, float, float]:
     """(weights, context, compute) in MiB, for all in RAM."""
     lines = list(model_lines("target", inspect(build(folder, name)), use, Places()))
 
@@ -70,7 +70,7 @@ def ours(name: str, folder: Path, use: Use) -> tuple[float, float, float]:
     return mib("weights"), mib("KV cache", "recurrent state"), mib("compute")
 
 
-def theirs(binary: str, path: Path, use: Use) -> tuple[int, int, int]:
+def theirs(binary: str, path: Path, use: ModelUse) -> tuple[int, int, int]:
     """llama-fit-params' (model, context, compute) in MiB. Reads no weights."""
     argv = [binary, "-m", str(path), "-fitp", "on", "-fit", "off", "--no-repack"]
     argv += ["-c", str(use.context), "-np", "1", "-b", str(use.batch), "-ub", str(use.ubatch)]
@@ -86,7 +86,7 @@ def rows(binary: str, folder: Path) -> Iterator[Row]:
     """Every model at every setting."""
     for name in GIANTS:
         for context, ubatch, flash, kind in SETTINGS:
-            use = Use(context, ubatch=ubatch, flash=flash, cache_k=kind, cache_v=kind)
+            use = ModelUse(context, ubatch=ubatch, flash=flash, cache_k=kind, cache_v=kind)
             yield Row(
                 name, use, ours(name, folder, use), theirs(binary, folder / f"{name}.gguf", use)
             )

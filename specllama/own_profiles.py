@@ -34,7 +34,7 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Made:
+class NewProfile:
     """A new profile. `sizes`: characters of each prompt."""
 
     file: Path
@@ -44,7 +44,7 @@ class Made:
     answer: Sized
 
 
-def make(name: str, source: Path | None, like: str) -> Made:
+def make(name: str, source: Path | None, like: str) -> NewProfile:
     """Writes the profile `name`: the prompts of `source` (a file as for --prompts, or a folder
     of such and of texts, a prompt each), or those of the profile `like`, whose settings it gets
     except for what the records say.
@@ -66,7 +66,7 @@ def make(name: str, source: Path | None, like: str) -> Made:
         raise UsageError(f"there is a profile called {name} already", "Take another name.")
     model = load(like)
     asked = _read(source) if source is not None else [PromptRecord(p) for p in model.prompts]
-    made = Made(
+    made = NewProfile(
         own_dir() / f"{name}.toml",
         own_dir() / "prompts" / f"{name}{_LINES}",
         tuple(len(as_text(a.prompt)) for a in asked),
@@ -132,7 +132,7 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _settings(model: Workload, made: Made) -> str:
+def _settings(model: Workload, made: NewProfile) -> str:
     """The TOML, as the shipped ones are written."""
     sampling = {**model.sampling, "temperature": made.temperature.value}
     switch = sampling.pop("chat_template_kwargs", None)

@@ -9,16 +9,16 @@ from pathlib import Path
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.arms import Arm, Deep, Dropped, NgramMap, Plain, Prediction, Trial, Tuned
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import Costs
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Answer, Measurement
-from specllama.tuning.speedup import Cost, Step, StepLog
+from specllama.tuning.speedup import Step, StepCost, StepLog
 from specllama.tuning.statistics import MethodTime, TimeSplit
 
 DRAFT = Path("/models/d2.gguf")
 DRAFTED = Speculation(("draft-simple",), DRAFT, n_max=3)
 COPIED = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
-COSTS = Costs(
-    Cost(90.0, 0.4, 20),
+COSTS = VerifyCosts(
+    StepCost(90.0, 0.4, 20),
     {1: 90.0, 2: 121.0, 3: 128.0, 5: 160.0, 9: 220.0, 17: 339.0, 33: 577.0, 49: 833.0},
 )
 REASON = "draft-simple d2.gguf K=3 is 1.12x plain decoding (1.05 to 1.21)"
@@ -55,7 +55,7 @@ def trial(spec: Speculation = DRAFTED, top: int = 8, best: float = 1.18) -> Tria
         Measurement(answers),
         log,
         11.0,
-        Cost(91.0, 0.5, 8),
+        StepCost(91.0, 0.5, 8),
         curve,
         TimeSplit(1000.0, {"draft-simple": MethodTime(160.0, 100, 50)}),
     )

@@ -24,7 +24,7 @@ from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
 from specllama.serving.adapt import Adaptive, behind_relay, reread_s
 from specllama.serving.launch import launch as real_launch
-from specllama.serving.real_requests import Measured
+from specllama.serving.real_requests import TuningReference
 from specllama.serving.scope import Scope, devices, engine_of
 from specllama.serving.serve import Ready, serve
 from specllama.serving.stored import options
@@ -36,7 +36,7 @@ from specllama.tuning.results import Result
 from specllama.tuning.search import Earlier
 from specllama.watching import switches
 from specllama.watching.picture import Picture
-from specllama.watching.policy import Option, Pace, Policy, Switch
+from specllama.watching.policy import Pace, Policy, ServableSetting, Switch
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, specllama
 
@@ -127,7 +127,7 @@ def test_four_clients_and_three_switches_without_a_failed_request(
     base = behind_relay(plan)
     own = base.settings.speculation
     assert own is not None
-    policy = InTurn(own, [Option(own)], time.monotonic(), Pace(0.5, 0.5, 0.5, 0.1, 0.1))
+    policy = InTurn(own, [ServableSetting(own)], time.monotonic(), Pace(0.5, 0.5, 0.5, 0.1, 0.1))
     adaptive = Adaptive(base, plan.settings.host, plan.settings.port, policy)
     script = Script()
     serve(base, tmp_path / "log", script, idle_probes=False, adaptive=adaptive)
@@ -270,14 +270,14 @@ def test_what_was_measured_of_the_model_may_serve(
     )
     monkeypatch.setattr(results, "all_results", lambda: found)
     free = [
-        Option(own, 1.1, "when it was tuned"),
-        Option(copies, 1.3, "when it was tuned for edit"),
+        ServableSetting(own, 1.1, "when it was tuned"),
+        ServableSetting(copies, 1.3, "when it was tuned for edit"),
     ]
-    assert [*options(base, own, Measured(speedup=1.1), Scope())] == free
-    assert [*options(base, own, Measured(speedup=1.1), Scope(named=True))] == free[:1]
-    assert [*options(base, None, Measured(), Scope())] == [
+    assert [*options(base, own, TuningReference(speedup=1.1), Scope())] == free
+    assert [*options(base, own, TuningReference(speedup=1.1), Scope(named=True))] == free[:1]
+    assert [*options(base, None, TuningReference(), Scope())] == [
         free[1],
-        Option(own, 9.0, "when it was tuned for edit"),
+        ServableSetting(own, 9.0, "when it was tuned for edit"),
     ]
 
 

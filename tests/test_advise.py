@@ -36,7 +36,7 @@ from specllama.serving.scope import scope_of
 from specllama.serving.tune import AUTO, TuningOptions, quick_task
 from specllama.tuning import results
 from specllama.tuning.judge import LEAST_GAIN
-from specllama.tuning.results import Result, Tried
+from specllama.tuning.results import Result, TriedSetting
 from specllama.tuning.search import Earlier
 from tests import made
 from tests.fake_server import Fake
@@ -82,7 +82,7 @@ def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
         "texts": 8,
         "earlier": Earlier(),
         "file": Path("x"),
-        "tried": Tried(SPEC, alpha, 1 + 4 * alpha),
+        "tried": TriedSetting(SPEC, alpha, 1 + 4 * alpha),
     }
     return Result(**{**given, **more})
 
@@ -106,7 +106,7 @@ def test_the_alpha_that_would_pay_follows_from_what_a_step_costs(alpha: float, g
 def test_nothing_measured_says_no_alpha() -> None:
     assert needed_alpha(known(None)) is None
     assert needed_alpha(known(1.2, tried=None)) is None
-    assert needed_alpha(known(0.9, tried=Tried(SPEC, 0.0, 1.0))) is None
+    assert needed_alpha(known(0.9, tried=TriedSetting(SPEC, 0.0, 1.0))) is None
 
 
 def test_a_draft_that_loses_names_the_alpha_it_would_need(plan: Plan) -> None:

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.cli.measured_lines import cost_lines
-from specllama.drafts.costs import Costs, best
+from specllama.drafts.costs import DraftCosts, best
 from specllama.drafts.inprocess import Continuation
-from specllama.drafts.pick import Candidate, Measured, Picked
+from specllama.drafts.pick import Candidate, MeasuredAgreement, PickResult
 from specllama.drafts.rank import predict
-from specllama.drafts.replay import Replay, expected_tau, interval, replay
+from specllama.drafts.replay import DraftReplay, expected_tau, interval, replay
 from specllama.drafts.timing import batch_times
 from specllama.engine.client import Client
 from specllama.gguf import inspect
@@ -68,13 +68,15 @@ def test_the_interval_holds_the_value() -> None:
     assert low < high
 
 
-def _always(share: float) -> list[Replay]:
+def _always(share: float) -> list[DraftReplay]:
     """Runs in which every token has this chance to be accepted, K = 1 … 8."""
-    return [Replay(k, 100, 0, 0, 0, tuple(share**i for i in range(1, k + 1))) for k in range(1, 9)]
+    return [
+        DraftReplay(k, 100, 0, 0, 0, tuple(share**i for i in range(1, k + 1))) for k in range(1, 9)
+    ]
 
 
 def test_a_step_costs_its_passes() -> None:
-    costs = Costs(1, target=(100, 120, 150), draft=(10, 12, 15))
+    costs = DraftCosts(1, target=(100, 120, 150), draft=(10, 12, 15))
     assert costs.drafting(2) == 2 * 10 + 15
     assert costs.step(2) == 150 + 35
     assert costs.speedup(1.85, 2) == pytest.approx(1.0)
@@ -82,7 +84,7 @@ def test_a_step_costs_its_passes() -> None:
 
 def test_the_best_k_follows_the_costs() -> None:
     runs = _always(0.8)
-    flat = Costs(1, target=(100,) * 9, draft=(1,) * 9)
+    flat = DraftCosts(1, target=(100,) * 9, draft=(1,) * 9)
     assert best(runs, flat.speedup).k == 8
     steep = replace(flat, target=tuple(100 + 60 * b for b in range(9)))
     assert best(runs, steep.speedup).k < 4
@@ -93,7 +95,7 @@ def test_the_best_k_follows_the_costs() -> None:
 
 def test_a_draft_as_dear_as_the_target_never_pays() -> None:
     for target in ((100.0,) * 9, tuple(100.0 + 20 * b for b in range(9))):
-        costs = Costs(1, target=target, draft=target)
+        costs = DraftCosts(1, target=target, draft=target)
         for share in (0.0, 0.5, 1.0):
             run = best(_always(share), costs.speedup)
             assert costs.speedup(run.tau, run.k) < 1
@@ -143,13 +145,13 @@ def test_timing_a_slow_model_is_bounded() -> None:
 def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() -> None:
     assert batch_times(_Timed(keeps=True), [Continuation((1,), (2, 3))], 9, all_rows=True) is None
     target, draft = inspect(TARGET), inspect(DRAFT)
-    m = Measured(
+    m = MeasuredAgreement(
         k=2, alpha=0.5, tau=1.7, tau_low=1.6, tau_high=1.8, by_position=(0.5, 0.2),
         tau_hot={}, speedup=1.2, speedup_low=1.1, speedup_high=1.3, costs=None,
         uncosted="target.gguf cannot take back single tokens", source="",
     )  # fmt: skip
     c = Candidate("draft-simple", draft, predict(target, "draft-simple", draft, "code"), (), m)
-    (line,) = cost_lines(Picked((c,), ()))
+    (line,) = cost_lines(PickResult((c,), ()))
     assert "draft.gguf: guessed from bytes, not measured (target.gguf cannot" in line
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "specllama"
@@ -56,6 +57,17 @@ def test_no_modules_import_each_other() -> None:
         for m in leaves:
             del graph[m]
     assert sorted(graph) == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """A reader who meets a name anywhere knows which class it is."""
+    names = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def _dotted(path: Path) -> str:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.tuning.by_request import LengthRequest, own_ms, rows_of
-from specllama.tuning.costs import Costs, drafted_gain
+from specllama.tuning.costs import VerifyCosts, drafted_gain
 from specllama.tuning.measure import Answer
-from specllama.tuning.speedup import Cost
+from specllama.tuning.speedup import StepCost
 
-COSTS = Costs(Cost(10.0, 0.1, 9), {b: 9.5 + 0.5 * b for b in (1, 2, 3, 5, 9, 17)})
+COSTS = VerifyCosts(StepCost(10.0, 0.1, 9), {b: 9.5 + 0.5 * b for b in (1, 2, 3, 5, 9, 17)})
 OWN = 0.8
 
 
@@ -34,7 +34,7 @@ def test_what_the_draft_takes_is_what_verifying_leaves_over() -> None:
     found = [answered(k, 0.7) for k in (8, 2, 4)]
     assert own_ms(found, COSTS, 8, once=False) == pytest.approx(OWN, rel=0.02)
     assert own_ms(found, COSTS, 8, once=True) == pytest.approx(OWN * 9 / 2, rel=0.02)
-    assert own_ms(found, Costs(COSTS.plain), 8, once=False) is None
+    assert own_ms(found, VerifyCosts(COSTS.plain), 8, once=False) is None
     assert own_ms([], COSTS, 8, once=False) is None
 
 
@@ -61,7 +61,7 @@ def test_acceptance_that_falls_with_the_length_is_kept_for_each() -> None:
 
 
 def test_lengths_without_a_cost_are_left_out() -> None:
-    short = Costs(COSTS.plain, {1: 10.0, 2: 10.5, 3: 11.0})
+    short = VerifyCosts(COSTS.plain, {1: 10.0, 2: 10.5, 3: 11.0})
     assert sorted(rows_of([answered(4, 0.7)], short, OWN, 8, once=False)) == [1, 2]
     assert rows_of([], COSTS, OWN, 8, once=False) == {}
 

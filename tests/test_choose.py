@@ -13,7 +13,7 @@ from specllama.drafts.discover import Found
 from specllama.drafts.pick import ranked
 from specllama.errors import UsageError
 from specllama.gguf import inspect
-from specllama.planning.choose import Choice, Request, choose, parse_methods
+from specllama.planning.choose import Choice, MethodRequest, choose, parse_methods
 from tests import help_render
 from tests.support import MODELS
 
@@ -27,8 +27,8 @@ def folder(tmp: Path, *names: str) -> Path:
     return tmp
 
 
-def request(tmp: Path, target: str = "target", **spec_options_list: object) -> Request:
-    return replace(Request(inspect(tmp / f"{target}.gguf"), CODE), **spec_options_list)  # type: ignore[arg-type]
+def request(tmp: Path, target: str = "target", **spec_options_list: object) -> MethodRequest:
+    return replace(MethodRequest(inspect(tmp / f"{target}.gguf"), CODE), **spec_options_list)  # type: ignore[arg-type]
 
 
 def rules(choice: Choice) -> dict[str, str]:

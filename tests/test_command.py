@@ -10,7 +10,7 @@ import pytest
 
 from specllama.engine import embedded, embedded_options
 from specllama.engine.capabilities import Capabilities, describe, read_capabilities
-from specllama.engine.command import Command, build, check_methods, size_options, unsupported
+from specllama.engine.command import LaunchCommand, build, check_methods, size_options, unsupported
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import NgramSizes, Settings, Speculation
@@ -208,7 +208,7 @@ def test_kv_is_unified_where_one_slot_became_four() -> None:
 NEW = help_render.capabilities("b11434")
 
 
-def merged(*words: str) -> Command:
+def merged(*words: str) -> LaunchCommand:
     return build(ENGINE, NEW, replace(BASE, speculation=SPEC), read(words, NEW))
 
 

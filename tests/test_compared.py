@@ -7,7 +7,7 @@ from pathlib import Path
 from specllama.cli.compared import LAUNCHED, PREDICTED, UNMEASURED, data, others
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.run import Task
-from tests.fake_lab import Script, tuned
+from tests.fake_runner import Script, tuned
 
 DRAFT = Speculation(("draft-simple",), Path("draft.gguf"), n_max=4)
 EAGLE3 = Speculation(("draft-eagle3",), Path("eagle3.gguf"), n_max=4)
@@ -36,16 +36,16 @@ def costly(b: int) -> float:
 
 def test_a_draft_that_cannot_pay_is_measured_when_everything_is_asked_for() -> None:
     script = Script(costly, accept=lambda r: 0.6)
-    usual, lab = tuned(script, task(DRAFT, EAGLE3))
-    assert lab.launches == [None]
+    usual, runner = tuned(script, task(DRAFT, EAGLE3))
+    assert runner.launches == [None]
     (one, two) = others(usual, task(DRAFT, EAGLE3))
     assert {one.state, two.state} == {UNMEASURED}
     assert "no draft can pay here" in one.why
 
     told = task(DRAFT, EAGLE3, everything=True)
-    t, lab = tuned(script, told)
+    t, runner = tuned(script, told)
     assert t.best is None
-    assert [s.methods for s in lab.launches if s] == [("draft-simple",), ("draft-eagle3",)]
+    assert [s.methods for s in runner.launches if s] == [("draft-simple",), ("draft-eagle3",)]
     rows = others(t, told)
     assert [(r.label.split(" K=")[0], r.state) for r in rows] == [
         ("draft-simple draft.gguf", LAUNCHED),

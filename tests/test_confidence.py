@@ -23,12 +23,12 @@ from specllama.tuning.confidence import (
     student_cdf,
     student_quantile,
 )
-from specllama.tuning.costs import Costs
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.ngrams import Known, grid
 from specllama.tuning.predict import ngram_rows
 from specllama.tuning.run import Task, TrialCandidate
-from specllama.tuning.speedup import Cost, tau_constant
-from tests.fake_lab import Script, World, tuned
+from specllama.tuning.speedup import StepCost, tau_constant
+from tests.fake_runner import Script, World, tuned
 
 # Student's t, upper quantiles as printed in tables (e.g. NIST handbook 1.3.6.7.2)
 TABLE = {
@@ -199,7 +199,9 @@ def worth(per_token: float, copies: float, sizes: Sequence[NgramSizes]) -> float
     for i in range(200):
         ids = world.ids(f"text {i}")
         texts.append(Known(ids, tuple(world.answer(ids, copies, 64, 1)), 64))
-    costs = Costs(Cost(PLAIN, 1.0, 9), {b: PLAIN + per_token * (b - 1) for b in range(1, 66)})
+    costs = VerifyCosts(
+        StepCost(PLAIN, 1.0, 9), {b: PLAIN + per_token * (b - 1) for b in range(1, 66)}
+    )
     return max(r.value for r in ngram_rows("ngram-simple", sizes, texts, costs).values())
 
 

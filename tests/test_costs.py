@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.tuning.costs import (
-    Costs,
+    VerifyCosts,
     best_length,
     drafted_gain,
     needed_acceptance,
     verifying,
     why_no_draft,
 )
-from specllama.tuning.speedup import Cost
+from specllama.tuning.speedup import StepCost
 
-PLAIN = Cost(90.0, 0.5, 20)
+PLAIN = StepCost(90.0, 0.5, 20)
 # as measured on one thread (shared/tuner.md)
 SEEN = {1: [85.0, 91.0, 88.0], 2: [121.0], 3: [128.0], 5: [160.0], 9: [220.0, 230.0], 17: [339.0]}
 
 
 def test_between_sizes_lies_a_straight_line_and_beyond_them_nothing() -> None:
-    costs = Costs(PLAIN, {1: 90.0, 2: 121.0, 5: 160.0})
+    costs = VerifyCosts(PLAIN, {1: 90.0, 2: 121.0, 5: 160.0})
     assert costs.of(1) == 90.0
     assert costs.of(3) == pytest.approx(134)
     assert costs.of(5) == 160.0
@@ -33,7 +33,7 @@ def test_between_sizes_lies_a_straight_line_and_beyond_them_nothing() -> None:
 
 
 def test_where_nothing_was_measured_only_the_step_is_known() -> None:
-    costs = Costs(PLAIN)
+    costs = VerifyCosts(PLAIN)
     assert not costs.known
     assert (costs.of(1), costs.of(2), costs.longest, costs.step) == (90.0, None, 1, 90.0)
     assert why_no_draft(costs, 1e9, 8, 1.03) == ""
@@ -41,7 +41,7 @@ def test_where_nothing_was_measured_only_the_step_is_known() -> None:
 
 
 def test_several_slots_are_one_pass() -> None:
-    costs = Costs(Cost(40.0, 0.1, 9), {1: 40.0, 4: 50.0, 8: 70.0, 17: 200.0}, slots=4)
+    costs = VerifyCosts(StepCost(40.0, 0.1, 9), {1: 40.0, 4: 50.0, 8: 70.0, 17: 200.0}, slots=4)
     assert costs.step == 50.0
     assert costs.of(2) == 70.0
     assert costs.longest == 4
@@ -61,7 +61,7 @@ def test_the_output_matrix_is_added_for_every_row_but_one() -> None:
     """6.8 % of the matrices, 17 ms a token: 1.24 ms for each row more; 8 drafted 232 ms and 16
     drafted 374 were measured, as 230 and 363 here."""
     line = {b: [88 + 16.5 * (b - 1)] for b in (1, 2, 9, 17)}
-    costs = verifying(line, Cost(88.0, 0.5, 9), 0.068)
+    costs = verifying(line, StepCost(88.0, 0.5, 9), 0.068)
     assert costs.of(9) == pytest.approx(88 + 16.5 * 8 / 0.932)
     assert costs.of(17) == pytest.approx(88 + 16.5 * 16 / 0.932)
 
@@ -73,7 +73,7 @@ def test_a_sliding_window_leaves_short_batches_out() -> None:
 
 
 def test_a_gain_by_hand() -> None:
-    costs = Costs(Cost(10.0, 0.1, 9), {1: 10.0, 2: 12.0, 3: 14.0})
+    costs = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 12.0, 3: 14.0})
     # 1 + 0.5 + 0.25 tokens for V(3) and three passes of 1 ms
     assert drafted_gain(costs, 0.5, 2, 1.0) == pytest.approx(1.75 * 10 / 17)
     assert drafted_gain(costs, 0.5, 2, 1.0, once=True) == pytest.approx(1.75 * 10 / 16)
@@ -83,19 +83,19 @@ def test_a_gain_by_hand() -> None:
 
 
 def test_the_acceptance_that_is_needed() -> None:
-    costs = Costs(Cost(10.0, 0.1, 9), {1: 10.0, 2: 12.0})
+    costs = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 12.0})
     # (1 + p)·10 / (12 + 2·1) = 1.03
     assert needed_acceptance(costs, 1.0, 1, 1.03) == pytest.approx(1.03 * 1.4 - 1)
     assert needed_acceptance(costs, 5.0, 1, 1.03) is None
 
 
 def test_sentences_that_end_a_candidate() -> None:
-    dear = Costs(Cost(10.0, 0.1, 9), {1: 10.0, 2: 22.0, 3: 34.0})
+    dear = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 22.0, 3: 34.0})
     assert why_no_draft(dear, 0.0, 8, 1.03) == (
         "no draft can pay here: verifying 2 tokens takes as long as 2.2 plain steps, so that even "
         "one that is always right and costs nothing gives 0.91x"
     )
-    cheap = Costs(Cost(10.0, 0.1, 9), {1: 10.0, 2: 10.5})
+    cheap = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 10.5})
     assert why_no_draft(cheap, 9.0, 8, 1.03) == (
         "it costs 9.0 ms a token beside 10.0: it cannot pay even if always right"
     )
@@ -106,12 +106,12 @@ def test_sentences_that_end_a_candidate() -> None:
 
 
 curves = st.dictionaries(st.integers(2, 65), st.floats(1, 1e4), max_size=8).map(
-    lambda d: Costs(Cost(10.0, 0.1, 9), {1: 10.0, **d} if d else {})
+    lambda d: VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, **d} if d else {})
 )
 
 
 @given(curves, st.floats(0, 1), st.floats(0, 100), st.integers(1, 20), st.booleans())
-def test_any_curve(costs: Costs, p: float, own: float, most: int, once: bool) -> None:
+def test_any_curve(costs: VerifyCosts, p: float, own: float, most: int, once: bool) -> None:
     k = best_length(costs, p, own, most, once)
     assert 1 <= k <= most
     need = needed_acceptance(costs, own, most, 1.03, once)

@@ -12,7 +12,7 @@ import pytest
 
 from specllama.cli.render import Printer, ServeReport, engagement_line
 from specllama.engine import process
-from specllama.engine.command import Command
+from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain
 from specllama.engine.settings import Settings
@@ -20,8 +20,8 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
-from specllama.serving.lab import Lab
 from specllama.serving.launch import Launch, Reporter, launch
+from specllama.serving.trial_servers import TrialServers
 from specllama.serving.verify import Engagement
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, gone, script, specllama
@@ -104,15 +104,15 @@ def test_a_server_that_ends_while_it_is_measured_did_start(tmp_path: Path) -> No
     fake = Fake(tmp_path, crash_after=0.5)
     settings = Settings(TARGET, "127.0.0.1", 0)
     plan = prepare(settings, SpeculationOptions("chat", method="none"), (), str(fake.path))
-    lab = Lab(plan, tmp_path / "log")
+    runner = TrialServers(plan, tmp_path / "log")
     with pytest.raises(EngineError) as broken:
-        _ask_until_it_ends(lab)
-    assert lab.blame(broken.value).message.startswith("llama-server ended: it crashed")
-    lab.stop()
+        _ask_until_it_ends(runner)
+    assert runner.blame(broken.value).message.startswith("llama-server ended: it crashed")
+    runner.stop()
 
 
-def _ask_until_it_ends(lab: Lab) -> None:
-    served = lab.start(None, lambda: None)
+def _ask_until_it_ends(runner: TrialServers) -> None:
+    served = runner.start(None, lambda: None)
     while True:
         served.client.complete("x", 4, {})
 
@@ -237,7 +237,7 @@ def test_builds_without_counters_leave_them_out(tmp_path: Path) -> None:
 
 def test_standing_still_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
     fake = script(tmp_path / "llama-server", "import time; time.sleep(600)")
-    server = process.start(Command((str(fake),), {}, (), ()), tmp_path / "log")
+    server = process.start(LaunchCommand((str(fake),), {}, (), ()), tmp_path / "log")
     with pytest.raises(EngineError, match="no progress for 1 s"):
         process.wait_ready(server, lambda: False, stall_s=1)
     server.stop()
@@ -247,7 +247,7 @@ def test_standing_still_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
 def test_a_slow_start_that_progresses_is_waited_for(tmp_path: Path) -> None:
     body = "import time\nfor i in range(12): print(i, flush=True); time.sleep(0.4)\ntime.sleep(600)"
     server = process.start(
-        Command((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
+        LaunchCommand((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
     )
     begin = time.monotonic()
     try:
@@ -259,7 +259,7 @@ def test_a_slow_start_that_progresses_is_waited_for(tmp_path: Path) -> None:
 def test_a_server_deaf_to_sigterm_is_killed(tmp_path: Path) -> None:
     body = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
     server = process.start(
-        Command((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
+        LaunchCommand((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
     )
     while "on" not in server.log_text().splitlines():
         time.sleep(0.05)

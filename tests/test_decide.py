@@ -12,7 +12,7 @@ from specllama.memory.decide import (
     FITS,
     PARTLY,
     TOO_BIG,
-    Question,
+    FitRequest,
     best_option,
     instead,
     longest_context,
@@ -21,7 +21,7 @@ from specllama.memory.decide import (
 )
 from specllama.memory.devices import Device, Machine, overcommitted
 from specllama.memory.estimate import Drafting, per_device
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 from tests.giants import build
 
 GIB = 2**30
@@ -49,12 +49,12 @@ def box(*gpus: float, ram: float = 64) -> Machine:
 
 
 @pytest.fixture
-def big(headers: Path) -> Question:
+def big(headers: Path) -> FitRequest:
     """Llama 3.1 70B with Llama 3.2 1B, 32k tokens, 48 GiB: a little too much."""
     draft = Drafting(("draft-simple",), model(headers, "llama-3.2-1b"), 4)
-    return Question(
+    return FitRequest(
         model(headers, "llama-3.1-70b"),
-        Use(32768, outputs=1),
+        ModelUse(32768, outputs=1),
         box(48),
         draft,
         ngram=NGRAM,
@@ -62,14 +62,14 @@ def big(headers: Path) -> Question:
     )
 
 
-def test_what_fits_is_taken_as_it_is(big: Question) -> None:
+def test_what_fits_is_taken_as_it_is(big: FitRequest) -> None:
     roomy = replace(big, machine=box(80))
     found = options(roomy)
     assert [o.name for o in found] == ["as chosen"]
     assert best_option(found).verdict.kind == FITS
 
 
-def test_every_line_says_what_it_costs(big: Question) -> None:
+def test_every_line_says_what_it_costs(big: FitRequest) -> None:
     found = options(big)
     assert found[0].verdict.kind == PARTLY
     assert found[0].verdict.missing.startswith("GPU0 lacks ")
@@ -87,7 +87,7 @@ def test_every_line_says_what_it_costs(big: Question) -> None:
     assert best_option(found) is found[1]
 
 
-def test_the_numbers_of_a_line_are_the_largest_that_fit(big: Question) -> None:
+def test_the_numbers_of_a_line_are_the_largest_that_fit(big: FitRequest) -> None:
     longest = longest_context(big, big.drafting)
     assert longest == 30720
     at = replace(big.use, context=longest)
@@ -100,7 +100,7 @@ def test_the_numbers_of_a_line_are_the_largest_that_fit(big: Question) -> None:
     assert overcommitted(per_device(more), big.machine)
 
 
-def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: Question) -> None:
+def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: FitRequest) -> None:
     tight = replace(big, machine=box(47.3))
     found = options(tight)
     slow = next(o for o in found if o.flags[:1] == ("--draft-layers",))
@@ -109,7 +109,7 @@ def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: Question) -> None:
     assert best_option(found).flags == ("--method", "ngram-simple")
 
 
-def test_a_quantised_draft_cache_is_never_taken_by_itself(big: Question) -> None:
+def test_a_quantised_draft_cache_is_never_taken_by_itself(big: FitRequest) -> None:
     found = options(replace(big, machine=box(48.3)))
     q8 = next(o for o in found if o.flags[:1] == ("--draft-cache",))
     assert q8.verdict.kind == FITS
@@ -117,7 +117,7 @@ def test_a_quantised_draft_cache_is_never_taken_by_itself(big: Question) -> None
     assert "acceptance" in q8.warning
 
 
-def test_another_draft_comes_before_giving_up(big: Question, headers: Path) -> None:
+def test_another_draft_comes_before_giving_up(big: FitRequest, headers: Path) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
     q = replace(big, drafting=fat, others=(big.drafting,), machine=box(49))  # type: ignore[arg-type]
     chosen = best_option(options(q))
@@ -126,9 +126,9 @@ def test_another_draft_comes_before_giving_up(big: Question, headers: Path) -> N
 
 
 def test_hybrids_keep_fewer_states(headers: Path) -> None:
-    q = Question(
+    q = FitRequest(
         model(headers, "qwen3.6-27b-mtp"),
-        Use(32768, outputs=1),
+        ModelUse(32768, outputs=1),
         box(17.3),
         Drafting(("draft-mtp",), longest=6),
         ngram=NGRAM,
@@ -143,7 +143,7 @@ def test_hybrids_keep_fewer_states(headers: Path) -> None:
     assert not any(o.flags[:1] == ("--n-max",) for o in instead(plain))
 
 
-def test_a_target_that_does_not_fit_alone(big: Question) -> None:
+def test_a_target_that_does_not_fit_alone(big: FitRequest) -> None:
     found = options(replace(big, machine=box(24)))
     assert found[-1].verdict.kind == PARTLY
     chosen = best_option(found)
@@ -153,37 +153,37 @@ def test_a_target_that_does_not_fit_alone(big: Question) -> None:
     assert options(fat)[0].verdict.kind == PARTLY
 
 
-def test_a_large_draft_does_not_drive_the_target_out(big: Question, headers: Path) -> None:
+def test_a_large_draft_does_not_drive_the_target_out(big: FitRequest, headers: Path) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
     chosen = best_option(options(replace(big, machine=box(24), drafting=fat)))
     assert chosen.flags == ("--method", "ngram-simple")
 
 
-def test_nothing_fits(big: Question) -> None:
+def test_nothing_fits(big: FitRequest) -> None:
     found = options(replace(big, machine=box(8, ram=8)))
     assert {o.verdict.kind for o in found} == {TOO_BIG}
     assert best_option(found).name == "no speculation"
     assert longest_context(replace(big, machine=box(8, ram=8)), None) == 0
 
 
-def test_without_gpus_the_ram_decides(big: Question) -> None:
+def test_without_gpus_the_ram_decides(big: FitRequest) -> None:
     assert verdict_of(replace(big, machine=box(ram=64)), big.use, big.drafting)[0].kind == FITS
     verdict, _ = verdict_of(replace(big, machine=box(ram=40)), big.use, big.drafting)
     assert (verdict.kind, verdict.detail[:10]) == (TOO_BIG, "RAM lacks ")
 
 
-def test_layers_the_user_fixed_stay(big: Question) -> None:
+def test_layers_the_user_fixed_stay(big: FitRequest) -> None:
     use = replace(big.use, gpu_layers=200)  # -ngl 200 after --
     verdict, _ = verdict_of(replace(big, machine=box(40)), use, None)
     assert verdict.kind == TOO_BIG
 
 
-def test_two_gpus_share_by_free_memory(big: Question) -> None:
+def test_two_gpus_share_by_free_memory(big: FitRequest) -> None:
     _, lines = verdict_of(replace(big, machine=box(24, 32)), big.use, None)
     sums = per_device([x for x in lines if x.what == "weights"])
     assert sums["GPU0"] / sums["GPU1"] == pytest.approx(24 / 32, rel=0.05)
 
 
-def test_what_is_asked_after_running_out(big: Question) -> None:
+def test_what_is_asked_after_running_out(big: FitRequest) -> None:
     names = [o.name for o in instead(replace(big, machine=box(80)))]
     assert names[-2:] == ["n-gram only (ngram-simple, 0 MiB of VRAM)", "no speculation"]

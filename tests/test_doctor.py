@@ -24,16 +24,16 @@ from specllama.doctor import surroundings
 from specllama.doctor.engines import backends, faults
 from specllama.doctor.findings import (
     DeviceFound,
+    DoctorReport,
     EngineFound,
     Folder,
     ModelFolder,
     Problem,
-    Report,
-    Settings,
     Start,
+    UserSettings,
 )
 from specllama.doctor.places import unwritable
-from specllama.doctor.private import Who, cleaned, private, variable
+from specllama.doctor.private import Identity, cleaned, private, variable
 from specllama.doctor.problems import problems
 from specllama.engine.capabilities import describe
 from specllama.engine.errors import EngineError
@@ -42,7 +42,9 @@ from specllama.logs import log_dir
 from tests import help_render
 from tests.support import script, specllama
 
-ANNA = Who(("/home/anna", "/data/users/anna"), "anna", ("annas-pc.lan", "annas-pc"), ("s3cr3t-v",))
+ANNA = Identity(
+    ("/home/anna", "/data/users/anna"), "anna", ("annas-pc.lan", "annas-pc"), ("s3cr3t-v",)
+)
 
 
 # ---- nobody's name
@@ -86,7 +88,7 @@ def test_what_tells_whose_it_is_is_not_shown(text: str, shown: str) -> None:
 
 def test_a_home_that_is_everything_stays() -> None:
     """In a container it may be "/"."""
-    assert private("/opt/x", Who(("/",), "root")) == "/opt/x"
+    assert private("/opt/x", Identity(("/",), "root")) == "/opt/x"
 
 
 @given(st.text(), st.text())
@@ -139,7 +141,7 @@ ENGINE = EngineFound(
     start=Start(True, True, "40 tokens drafted, 30 accepted"),
 )
 LOGS = Folder("logs", "/logs", True, "", {"logs": 1}, free=10**12)
-WELL = Report(
+WELL = DoctorReport(
     versions={},
     system={},
     engines=(ENGINE,),
@@ -149,7 +151,7 @@ WELL = Report(
     nvidia=(),
     folders=(LOGS,),
     models=(ModelFolder("/models", True, 3, named=True),),
-    settings=Settings("/c.toml", False, "", (), {}, {}),
+    settings=UserSettings("/c.toml", False, "", (), {}, {}),
 )
 FAILED = Start(False, False, "an illegal instruction (SIGILL)", "Use another build.")
 
@@ -221,13 +223,13 @@ def test_where_all_is_well_nothing_is_said() -> None:
         ),
         ({"models": (ModelFolder("/m", True, 0),)}, False, "no GGUF file", "model_dirs"),
         (
-            {"settings": Settings("/c", True, "/c: unknown setting 'x'", (), {}, {})},
+            {"settings": UserSettings("/c", True, "/c: unknown setting 'x'", (), {}, {})},
             True,
             "unknown setting 'x'",
             "config file",
         ),
         (
-            {"settings": Settings("/c", True, "", (), {"mine": "x.toml: no"}, {})},
+            {"settings": UserSettings("/c", True, "", (), {"mine": "x.toml: no"}, {})},
             False,
             "the profile mine is broken: x.toml: no",
             "delete",
@@ -245,7 +247,7 @@ def test_what_is_wrong_is_said_with_what_to_do(
 
 def test_a_broken_config_is_said_once() -> None:
     said = "/c.toml: not valid TOML"
-    broken = Settings("/c.toml", True, said, (), {}, {})
+    broken = UserSettings("/c.toml", True, said, (), {}, {})
     wrong = (Problem(said, "Known: llama_server, model_dirs"),)
     engine = replace(ENGINE, used=False, start=None)
     report = replace(WELL, settings=broken, engines=(engine,), wrong_engines=wrong)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine import cpu, process
-from specllama.engine.command import Command
+from specllama.engine.command import LaunchCommand
 from specllama.engine.exits import Exit, explain, why_not_speculating
 from specllama.engine.locate import locate
 from tests.support import MODELS
@@ -195,7 +195,7 @@ def test_any_log_is_explained(code: int, log: str) -> None:
 def run(engine: str, log: Path, *args: str | Path) -> Exit:
     """The real server with arguments that end it, explained."""
     argv = (*locate(engine).argv, *map(str, args), "--host", "127.0.0.1", "-t", "1", "-c", "512")
-    server = process.start(Command(argv, dict(os.environ), (), ()), log)
+    server = process.start(LaunchCommand(argv, dict(os.environ), (), ()), log)
     try:
         code = server.popen.wait(60)
     finally:

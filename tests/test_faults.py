@@ -21,7 +21,7 @@ from specllama.drafts.warnings import warnings
 from specllama.engine import process
 from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.client import Client
-from specllama.engine.command import Command
+from specllama.engine.command import LaunchCommand
 from specllama.engine.loading import check_loads, doubts, refusal
 from specllama.gguf import GgufError, ModelInfo, architectures, foreign, inspect
 from specllama.gguf.faults import ALWAYS, KNOWN_BUILDS, MAINLINE
@@ -264,7 +264,7 @@ def test_the_real_server_loads_it(native: Path, tmp_path: Path, what: str) -> No
     port = free_port("127.0.0.1", 0)
     argv = (native, "-m", path, "-c", "64", "-np", "1", "-t", "1", "--no-warmup", "--port", port)
     server = process.start(
-        Command(tuple(map(str, argv)), dict(os.environ), (), ()), tmp_path / "log"
+        LaunchCommand(tuple(map(str, argv)), dict(os.environ), (), ()), tmp_path / "log"
     )
     try:
         with closing(Client(f"http://127.0.0.1:{port}")) as client:

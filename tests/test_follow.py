@@ -11,7 +11,7 @@ from specllama.engine.settings import Speculation
 from specllama.tuning.step_times import StepTimes
 from specllama.watching.counters import Counts, Snapshot
 from specllama.watching.follow import Follower
-from specllama.watching.reader import Reader
+from specllama.watching.reader import CounterReader
 
 DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=2)
 TIMES = StepTimes(10.0, {0: 10.5, 1: 13.0, 2: 16.0})
@@ -34,7 +34,7 @@ class Counting:
 
 
 def followed(server: Counting) -> Follower:
-    return Follower(cast(Reader, server), DRAFT, TIMES, clock=lambda: server.at)
+    return Follower(cast(CounterReader, server), DRAFT, TIMES, clock=lambda: server.at)
 
 
 @pytest.mark.parametrize("minutes", [0.1, 1, 2, 4, 30])

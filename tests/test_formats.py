@@ -32,7 +32,7 @@ from specllama.formats import (
     ELSEWHERE,
     FORMATS,
     Decision,
-    Unsayable,
+    NotExpressible,
     commands,
     llama_swap,
     powershell,
@@ -41,7 +41,7 @@ from specllama.formats import (
     write,
 )
 from specllama.formats.base import commented
-from specllama.formats.lint import Here, fixed, lint
+from specllama.formats.lint import LintContext, fixed, lint
 from specllama.formats.server import command
 from specllama.gguf import inspect
 from specllama.planning.choose import Choice
@@ -187,7 +187,7 @@ def test_a_file_says_who_made_it(name: str, made: Decision) -> None:
 
 @pytest.mark.parametrize("bad", ["a#b", "a;b", "a\nb", " a"])
 def test_a_preset_refuses_what_it_would_cut(bad: str, models: Path) -> None:
-    with pytest.raises(Unsayable, match="would be cut off") as e:
+    with pytest.raises(NotExpressible, match="would be cut off") as e:
         write("preset", decision(models, None, "--alias", bad))
     assert e.value.exit_code == 2
 
@@ -195,7 +195,7 @@ def test_a_preset_refuses_what_it_would_cut(bad: str, models: Path) -> None:
 def test_a_preset_needs_a_router(models: Path) -> None:
     made = decision(models, None)
     old = replace(made.plan, capabilities=help_render.capabilities("p0.3.16"))
-    with pytest.raises(Unsayable, match="no router that reads presets"):
+    with pytest.raises(NotExpressible, match="no router that reads presets"):
         write("preset", Decision(old))
 
 
@@ -207,19 +207,19 @@ def test_options_that_add_up_are_one_line_of_a_preset(models: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b", "a\x85b", "a\x80b"])
 def test_llama_swap_refuses_macros_and_line_breaks(bad: str, models: Path) -> None:
-    with pytest.raises(Unsayable, match="llama-swap cannot say"):
+    with pytest.raises(NotExpressible, match="llama-swap cannot say"):
         write("llama-swap", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("bad", ["a\x01b", "a\rb"])
 def test_a_property_list_refuses_control_characters(bad: str, models: Path) -> None:
-    with pytest.raises(Unsayable, match="control character"):
+    with pytest.raises(NotExpressible, match="control character"):
         write("launchd", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_bytes_that_are_no_utf8_are_refused(name: str, models: Path) -> None:
-    with pytest.raises(Unsayable, match="is no UTF-8"):
+    with pytest.raises(NotExpressible, match="is no UTF-8"):
         write(name, decision(models, None, "--alias", "caf\udce9"))
 
 
@@ -254,7 +254,7 @@ def test_any_word_survives_powershell(word: str) -> None:
 def test_any_word_survives_llama_swap_or_is_refused(word: str) -> None:
     try:
         said = llama_swap.quoted(("/x", word))
-    except Unsayable:
+    except NotExpressible:
         assert "${" in word or not word.isprintable()
         return
     text = f"models:\n  a:\n    cmd: |\n      {said}\n"
@@ -271,7 +271,7 @@ def test_any_value_survives_a_preset_or_is_refused(value: str) -> None:
     option = read(("--alias", "x"), CAPS, {}).flags[0]
     try:
         key, said = preset.line(replace(option, words=("--alias", value)))
-    except Unsayable:
+    except NotExpressible:
         assert re.search(r"[#;\n\r]", value) or value != value.strip()
         return
     found = formats_read.preset(f"[a]\n{key} = {said}\n", CAPS)[1]
@@ -401,7 +401,9 @@ def test_lint_finds_the_server_in_what_is_written_and_nothing_wrong(
     name: str, kind: str, made: Decision
 ) -> None:
     text = write(name, made).text.replace("llama server", "llama-server")
-    here = Here(lambda _: CAPS, lambda file: inspect(Path(file)) if Path(file).is_file() else None)
+    here = LintContext(
+        lambda _: CAPS, lambda file: inspect(Path(file)) if Path(file).is_file() else None
+    )
     (linted,) = lint(text, kind, here)
     assert linted.findings == ()
     assert len(linted.command.words) > 10

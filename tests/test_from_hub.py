@@ -197,14 +197,14 @@ def test_the_largest_of_the_smaller_files_is_taken_when_the_usual_one_does_not_f
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import specllama.planning.from_hub as from_hub
-    from specllama.memory.decide import FITS, TOO_BIG, Verdict
+    from specllama.memory.decide import FITS, TOO_BIG, FitVerdict
 
     small = hub.root / "org/tiny-GGUF" / "tiny-Q2_K.gguf"
     (hub.root / "org/tiny-GGUF" / "tiny-Q8_0.gguf").rename(small)
     monkeypatch.setattr(
         from_hub,
         "_verdict",
-        lambda target, *_: Verdict(
+        lambda target, *_: FitVerdict(
             TOO_BIG if "Q4" in target.path.name else FITS, "RAM lacks 1 GiB"
         ),
     )
@@ -236,12 +236,12 @@ def test_where_nothing_fits_as_a_whole_the_usual_file_is_taken_with_layers_in_ra
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import specllama.planning.from_hub as from_hub
-    from specllama.memory.decide import PARTLY, Verdict
+    from specllama.memory.decide import PARTLY, FitVerdict
 
     (hub.root / "org/tiny-GGUF" / "tiny-Q8_0.gguf").rename(
         hub.root / "org/tiny-GGUF/tiny-Q2_K.gguf"
     )
-    monkeypatch.setattr(from_hub, "_verdict", lambda *_: Verdict(PARTLY, "2 layers stay in RAM"))
+    monkeypatch.setattr(from_hub, "_verdict", lambda *_: FitVerdict(PARTLY, "2 layers stay in RAM"))
     assert run(["serve", "org/tiny-GGUF", "--dry-run", "--llama-server", engine]) == 0
     assert "tiny-Q4_K_M.gguf: 2 layers stay in RAM" in capsys.readouterr().out
 

@@ -31,7 +31,7 @@ from specllama.formats.commands import (
     read,
 )
 from specllama.formats.finding import Finding
-from specllama.formats.lint import Here, fixed, lint
+from specllama.formats.lint import LintContext, fixed, lint
 from specllama.formats.words import split
 from specllama.gguf import ModelInfo, inspect
 from tests import help_render
@@ -44,15 +44,15 @@ def model(name: str) -> ModelInfo | None:
     return inspect(Path(name)) if Path(name).is_file() else None
 
 
-HERE = Here(lambda build: builds.capabilities(build or builds.NEWEST), model)
+HERE = LintContext(lambda build: builds.capabilities(build or builds.NEWEST), model)
 
 
-def rules(text: str, kind: str = SCRIPT, here: Here = HERE) -> list[str]:
+def rules(text: str, kind: str = SCRIPT, here: LintContext = HERE) -> list[str]:
     return [f.rule for linted in lint(text, kind, here) for f in linted.findings]
 
 
-def on(build: int) -> Here:
-    return Here(lambda _: builds.capabilities(build), model)
+def on(build: int) -> LintContext:
+    return LintContext(lambda _: builds.capabilities(build), model)
 
 
 # ---- files
@@ -135,7 +135,7 @@ def test_a_variable_of_a_script_counts_for_every_server_behind_it() -> None:
 
 
 def test_variables_of_the_environment_are_said_and_left() -> None:
-    here = Here(HERE.builds, model, {"LLAMA_ARG_DRAFT_MIN": "1", "PATH": "/bin"})
+    here = LintContext(HERE.builds, model, {"LLAMA_ARG_DRAFT_MIN": "1", "PATH": "/bin"})
     (linted,) = lint("llama-server -m x", SCRIPT, here)
     (finding,) = linted.findings
     assert (finding.rule, finding.fix) == ("fatal-variable", "unset LLAMA_ARG_DRAFT_MIN")
@@ -378,7 +378,7 @@ def test_a_line_is_judged_by_its_build() -> None:
 def test_what_a_build_leaves_out_is_not_called_too_new() -> None:
     caps = builds.capabilities()
     without = replace(caps, options=tuple(o for o in caps.options if "--rpc" not in o.names))
-    here = Here(lambda _: without, model)
+    here = LintContext(lambda _: without, model)
     assert rules("llama-server -m t --rpc a:1", here=here) == ["unknown-flag"]
 
 
@@ -418,7 +418,7 @@ def test_the_table_agrees_with_the_options_read_from_each_build(name: str) -> No
 
 def test_mainlines_spelling_becomes_ik_llamas() -> None:
     caps = describe("version: 0 (unknown)", help_render.render("ik_llama"))
-    here = Here(lambda _: caps, model)
+    here = LintContext(lambda _: caps, model)
     line = "llama-server -m t -md d --spec-type draft-simple --spec-draft-n-max 4 --draft-p-min 0.5"
     assert set(rules(line, here=here)) == {"other-dialect"}
     done = fixed(line, SCRIPT, here)

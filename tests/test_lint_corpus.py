@@ -20,7 +20,7 @@ from specllama.config import read_toml
 from specllama.formats import builds
 from specllama.formats.commands import SCRIPT
 from specllama.formats.finding import ENDS
-from specllama.formats.lint import Here, fixed, lint
+from specllama.formats.lint import LintContext, fixed, lint
 from specllama.gguf import ModelInfo, inspect
 from tests.support import MODELS
 
@@ -32,8 +32,8 @@ def model(name: str) -> ModelInfo | None:
     return inspect(Path(name)) if Path(name).is_file() else None
 
 
-def here(build: int | None) -> Here:
-    return Here(lambda image: builds.capabilities(build or image or builds.NEWEST), model)
+def here(build: int | None) -> LintContext:
+    return LintContext(lambda image: builds.capabilities(build or image or builds.NEWEST), model)
 
 
 def rules(text: str, build: int | None) -> list[str]:

@@ -17,13 +17,13 @@ from specllama.cli.app import run
 from specllama.errors import UsageError
 from specllama.formats import builds
 from specllama.formats.commands import DOCKERFILE, PLIST, SCRIPT, UNIT, YAML, kind_of, read
-from specllama.formats.lint import Here, fixed, lint
+from specllama.formats.lint import LintContext, fixed, lint
 from specllama.formats.lint_ways import Linted
 from tests.support import MODELS
 from tests.test_lint_corpus import speculates
 
 FILES = {"/etc/llama.env": "# tuned\nLLAMA_ARG_DRAFT_MAX=8\nOPTS='-md /d.gguf --draft-max 4'\n"}
-HERE = Here(lambda b: builds.capabilities(b or builds.NEWEST), lambda _: None, {}, FILES.get)
+HERE = LintContext(lambda b: builds.capabilities(b or builds.NEWEST), lambda _: None, {}, FILES.get)
 
 
 def found(text: str, kind: str) -> list[Linted]:

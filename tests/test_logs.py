@@ -16,7 +16,7 @@ import pytest
 from specllama import logs
 from specllama.cli.render import Printer, ServeReport
 from specllama.engine import process
-from specllama.engine.command import Command
+from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Settings
 from specllama.logs import ServerLog, in_use, log_dir, new_log, remove_old
@@ -42,8 +42,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
     return logs.MOST_BYTES
 
 
-def command(path: Path) -> Command:
-    return Command((str(path),), dict(os.environ), (), ())
+def command(path: Path) -> LaunchCommand:
+    return LaunchCommand((str(path),), dict(os.environ), (), ())
 
 
 def test_a_log_is_cut_back_while_it_is_written_to(tmp_path: Path, small: int) -> None:

@@ -22,7 +22,7 @@ from specllama.memory.observed import recall
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text
-from specllama.serving.lab import Lab
+from specllama.serving.trial_servers import TrialServers
 from specllama.storage import cache_dir
 from specllama.tuning import ngrams, plain
 from specllama.tuning.arms import Served
@@ -30,7 +30,7 @@ from specllama.tuning.measure import (
     Answer,
     Job,
     Measurement,
-    Question,
+    TokenizedPrompt,
     ask,
     by_slot,
     greedy_texts,
@@ -44,7 +44,7 @@ from specllama.tuning.plain import plain_answer
 from specllama.tuning.speedup import StepLog, tau_constant
 from specllama.tuning.statistics import time_split
 from specllama.workloads import load
-from tests.fake_lab import FakeLab, Script
+from tests.fake_runner import FakeRunner, Script
 from tests.support import MODELS
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
@@ -54,15 +54,17 @@ COLD = {"temperature": 0.0}
 JOB = Job(COLD, 48, False)
 
 
-def lab(tmp_path: Path, engine: str, model: Path, *theirs: str, parallel: int = 1) -> Lab:
+def runner(
+    tmp_path: Path, engine: str, model: Path, *theirs: str, parallel: int = 1
+) -> TrialServers:
     settings = Settings(model, "127.0.0.1", 0, context=1024 * parallel, parallel=parallel)
     draft = DRAFT if model == TARGET else None
     plan = prepare(settings, SpeculationOptions("code", draft), ("-t", "1", *theirs), engine)
-    return Lab(plan, tmp_path / "log")
+    return TrialServers(plan, tmp_path / "log")
 
 
 @contextmanager
-def running(here: Lab, spec: Speculation | None) -> Iterator[Served]:
+def running(here: TrialServers, spec: Speculation | None) -> Iterator[Served]:
     try:
         yield here.start(spec, lambda: None)
     finally:
@@ -71,15 +73,15 @@ def running(here: Lab, spec: Speculation | None) -> Iterator[Served]:
 
 @contextmanager
 def serving(tmp_path: Path, engine: str, model: Path, n_max: int, *theirs: str) -> Iterator[Client]:
-    here = lab(tmp_path, engine, model, *theirs)
+    here = runner(tmp_path, engine, model, *theirs)
     spec = here.plan.choice.speculation
     assert spec is not None
     with running(here, replace(spec, n_max=n_max)) as served:
         yield served.client
 
 
-def questions(client: Client, prompts: Sequence[str] = PROMPTS) -> list[Question]:
-    return [Question(p, client.tokenize(p)) for p in prompts]
+def questions(client: Client, prompts: Sequence[str] = PROMPTS) -> list[TokenizedPrompt]:
+    return [TokenizedPrompt(p, client.tokenize(p)) for p in prompts]
 
 
 def answers(client: Client, job: Job = JOB) -> Measurement:
@@ -134,10 +136,10 @@ def test_every_length_is_seen_twice_in_up_to_twice_the_time(
     )
 
     def counts(until: float) -> list[int]:
-        served = FakeLab(Script(lambda b: 10.0 + b, accept=lambda r: 1.0)).start(
+        served = FakeRunner(Script(lambda b: 10.0 + b, accept=lambda r: 1.0)).start(
             Speculation(("draft-mtp",), n_max=4), lambda: None
         )
-        asked = Question("a prompt", served.client.tokenize("a prompt"))
+        asked = TokenizedPrompt("a prompt", served.client.tokenize("a prompt"))
         job = replace(JOB, until=next(clock) / 3 + until)
         found = sample_lengths(served.client, asked, job, range(1, 5), 9)
         return [sum(s.drafted == k for s in found.steps) for k in (1, 2, 3, 4)]
@@ -149,7 +151,7 @@ def test_every_length_is_seen_twice_in_up_to_twice_the_time(
 
 def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None:
     """And the replay over the plain server's tokens says the same, step by step."""
-    here = lab(tmp_path, engine, TARGET)
+    here = runner(tmp_path, engine, TARGET)
     sizes = NgramSizes(3, 6)
     with running(here, None) as served:
         asked = questions(served.client)[:6]
@@ -172,7 +174,7 @@ def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None
 
 
 def test_a_plain_server_drafts_nothing(tmp_path: Path, engine: str) -> None:
-    with running(lab(tmp_path, engine, TARGET), None) as served:
+    with running(runner(tmp_path, engine, TARGET), None) as served:
         m = answers(served.client)
         assert (m.drafted, m.alpha) == (0, None)
         assert m.cost is not None
@@ -182,7 +184,7 @@ def test_a_plain_server_drafts_nothing(tmp_path: Path, engine: str) -> None:
 
 def test_batches_behind_a_cached_prompt_are_as_long_as_sent(tmp_path: Path, engine: str) -> None:
     """What verifying costs is learnt from a plain server: `prompt_n` is what was added."""
-    with running(lab(tmp_path, engine, TARGET), None) as served:
+    with running(runner(tmp_path, engine, TARGET), None) as served:
         found = plain.batches(served.client, questions(served.client), JOB, largest=17)
     assert set(found) == {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17}
     assert all(len(times) >= 2 for b, times in found.items() if b <= 9)
@@ -191,7 +193,7 @@ def test_batches_behind_a_cached_prompt_are_as_long_as_sent(tmp_path: Path, engi
 
 def test_all_token_ids_come_back(tmp_path: Path, engine: str) -> None:
     """Streamed or not: the same ids, which the prompt's are not among."""
-    with running(lab(tmp_path, engine, TARGET), None) as served:
+    with running(runner(tmp_path, engine, TARGET), None) as served:
         for question in questions(served.client)[:4]:
             streamed = ask(served.client, question, JOB)
             whole = plain_answer(served.client, question, JOB)
@@ -203,7 +205,7 @@ def test_all_token_ids_come_back(tmp_path: Path, engine: str) -> None:
 
 
 def test_the_log_tells_what_drafting_took(tmp_path: Path, engine: str) -> None:
-    here = lab(tmp_path, engine, TARGET)
+    here = runner(tmp_path, engine, TARGET)
     with running(here, here.plan.choice.speculation) as served:
         for q in questions(served.client)[:4]:
             ask(served.client, q, JOB)
@@ -246,7 +248,7 @@ def test_synthetic_rates_give_the_formulas_lengths(tmp_path: Path, native: Path)
 
 
 def test_each_slot_is_asked(tmp_path: Path, engine: str) -> None:
-    here = lab(tmp_path, engine, TARGET, parallel=2)
+    here = runner(tmp_path, engine, TARGET, parallel=2)
     with running(here, here.plan.choice.speculation) as served:
         found = by_slot(served.client, questions(served.client), JOB, 2)
         assert len(found) == 2
@@ -254,7 +256,7 @@ def test_each_slot_is_asked(tmp_path: Path, engine: str) -> None:
 
 
 def test_one_server_at_a_time(tmp_path: Path) -> None:
-    here = lab(tmp_path, "embedded", TARGET)
+    here = runner(tmp_path, "embedded", TARGET)
     ticks: list[None] = []
     try:
         first = here.start(None, lambda: ticks.append(None))
@@ -270,7 +272,7 @@ def test_one_server_at_a_time(tmp_path: Path) -> None:
 
 def test_a_traced_server_does_not_go_on_to_serve(tmp_path: Path, engine: str) -> None:
     """It tells what it takes in memory, though."""
-    here = replace(lab(tmp_path, engine, TARGET), final=True)
+    here = replace(runner(tmp_path, engine, TARGET), final=True)
     spec = here.plan.choice.speculation
     try:
         for trace in (True, False):
@@ -290,14 +292,14 @@ def test_a_traced_server_does_not_go_on_to_serve(tmp_path: Path, engine: str) ->
 
 
 def test_a_server_that_does_not_start_is_explained(tmp_path: Path) -> None:
-    here = lab(tmp_path, "embedded", TARGET)
+    here = runner(tmp_path, "embedded", TARGET)
     with pytest.raises(EngineError, match="did not start"):
         here.start(Speculation(("draft-simple",), tmp_path / "none.gguf"), lambda: None)
     assert here.running is None
 
 
 def test_a_server_that_ends_meanwhile_is_blamed(tmp_path: Path) -> None:
-    here = lab(tmp_path, "embedded", TARGET)
+    here = runner(tmp_path, "embedded", TARGET)
     with running(here, None) as served:
         assert here.running is not None
         question = questions(served.client)[0]
@@ -311,7 +313,7 @@ def test_a_real_model(tmp_path: Path, native: Path, smollm2: Path) -> None:
     """SmolLM2-135M as its own draft: V(b), ids, and steps with every guess right."""
     settings = Settings(smollm2, "127.0.0.1", 0, context=1024)
     plan = prepare(settings, SpeculationOptions("code"), ("-t", "1"), str(native))
-    here = Lab(plan, tmp_path / "log")
+    here = TrialServers(plan, tmp_path / "log")
     job = replace(JOB, tokens=24)
     with running(here, None) as served:
         asked = questions(served.client, PROMPTS[:2])

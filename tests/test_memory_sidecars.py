@@ -12,7 +12,7 @@ import pytest
 from specllama.gguf import inspect
 from specllama.memory.estimate import Drafting, Places, estimate, total
 from specllama.memory.observed import MIB, read_log
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 from tests import untrained
 from tests.support import MODELS, Serve
 
@@ -34,16 +34,16 @@ def test_the_sum_is_within_a_twentieth_of_the_log(kind: str, engine: str, tmp_pa
 # MiB of the compute buffers of target and draft together, from the log of b11434's server on
 # these files after a request: (eagle3, dflash and dspark).
 SEEN = {
-    Use(2048, outputs=1): (25.78, 25.28),
-    Use(8192, ubatch=256, outputs=1): (15.90, 15.65),
-    Use(8192, ubatch=1024, batch=1024, outputs=1): (63.54, 62.54),
-    Use(8192, flash=False, outputs=1): (167.02, 167.02),
+    ModelUse(2048, outputs=1): (25.78, 25.28),
+    ModelUse(8192, ubatch=256, outputs=1): (15.90, 15.65),
+    ModelUse(8192, ubatch=1024, batch=1024, outputs=1): (63.54, 62.54),
+    ModelUse(8192, flash=False, outputs=1): (167.02, 167.02),
 }
 
 
 @pytest.mark.parametrize("kind", untrained.ALL)
 @pytest.mark.parametrize("use", SEEN, ids=["usual", "small ubatch", "large ubatch", "no flash"])
-def test_compute_buffers(kind: str, use: Use, tmp_path: Path) -> None:
+def test_compute_buffers(kind: str, use: ModelUse, tmp_path: Path) -> None:
     """An encoder keeps logits for a whole batch, and twice: tokens are picked on the device."""
     draft = inspect(untrained.ALL[kind](tmp_path / "d.gguf"))
     drafting = Drafting((f"draft-{kind}",), draft, 3)
@@ -55,7 +55,9 @@ def test_compute_buffers(kind: str, use: Use, tmp_path: Path) -> None:
 def test_a_borrowed_output_matrix_makes_logits_of_the_targets_size(tmp_path: Path) -> None:
     draft = inspect(untrained.eagle3(tmp_path / "d.gguf"))
     assert draft.layout.vocabulary == 0
-    lines = estimate(inspect(TARGET), Use(2048), Places(), Drafting(("draft-eagle3",), draft, 3))
+    lines = estimate(
+        inspect(TARGET), ModelUse(2048), Places(), Drafting(("draft-eagle3",), draft, 3)
+    )
     compute = next(x for x in lines if (x.who, x.what) == ("draft", "compute"))
     assert compute.bytes >= 2 * 4096 * 512 * 4
 

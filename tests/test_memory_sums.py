@@ -24,7 +24,7 @@ from specllama.memory.estimate import (
     total,
 )
 from specllama.memory.overrides import EXPERTS, Override, moved
-from specllama.memory.use import CACHE_TYPES, Use
+from specllama.memory.use import CACHE_TYPES, ModelUse
 from tests import zoo
 from tests.giants import GIANTS, build
 
@@ -67,7 +67,7 @@ def test_half_of_all_sums_are_right_to_a_hundredth(compared: dict[str, list[Row]
 @pytest.mark.parametrize("kind", CACHE_TYPES)
 def test_every_cache_type(fit_params: str, headers: Path, kind: str) -> None:
     for name in ("llama-3.1-8b", "gemma-3-1b", "deepseek-v2-lite"):
-        use = Use(10_000, cache_k=kind, cache_v=kind)  # padded to 10,240
+        use = ModelUse(10_000, cache_k=kind, cache_v=kind)  # padded to 10,240
         assert Row(
             name, use, ours(name, headers, use), theirs(fit_params, headers / f"{name}.gguf", use)
         ).cache_is_exact
@@ -75,7 +75,7 @@ def test_every_cache_type(fit_params: str, headers: Path, kind: str) -> None:
 
 def test_several_slots(fit_params: str, headers: Path) -> None:
     path = build(headers, "qwen3.5-0.8b")
-    use = Use(8192, parallel=3)
+    use = ModelUse(8192, parallel=3)
     figures = oracle.ask(Path(fit_params), inspect(path), use)
     assert figures is not None
     lines = list(model_lines("target", inspect(path), use, Places()))
@@ -84,7 +84,7 @@ def test_several_slots(fit_params: str, headers: Path) -> None:
 
 
 def test_the_oracle_takes_the_formulas_place(fit_params: str, headers: Path) -> None:
-    m, use = inspect(build(headers, "llama-3.2-1b")), Use(4096, outputs=1)
+    m, use = inspect(build(headers, "llama-3.2-1b")), ModelUse(4096, outputs=1)
     lines = tuple(model_lines("target", m, use, Places()))
     figures = oracle.ask(Path(fit_params), m, use)
     assert figures is not None
@@ -121,14 +121,16 @@ def test_an_oracle_with_gpus() -> None:
 def test_kv_cache_by_hand(headers: Path) -> None:
     m = inspect(build(headers, "llama-3.1-8b"))
     # 32 layers, 8 KV heads of 128, K and V, 2 bytes: 128 KiB per token
-    assert sum(kv_bytes(m.layout, b, Use(1000)) for b in m.layout.blocks) == 1024 * 128 * 1024
-    q8 = Use(1024, cache_k="q8_0", cache_v="q8_0")
+    assert sum(kv_bytes(m.layout, b, ModelUse(1000)) for b in m.layout.blocks) == 1024 * 128 * 1024
+    q8 = ModelUse(1024, cache_k="q8_0", cache_v="q8_0")
     assert sum(kv_bytes(m.layout, b, q8) for b in m.layout.blocks) == 1024 * 128 * 1024 * 17 // 32
 
 
 def test_a_draft_gets_the_targets_whole_context(headers: Path) -> None:
     target, draft = (inspect(build(headers, n)) for n in ("llama-3.1-8b", "llama-3.2-1b"))
-    lines = estimate(target, Use(9000, parallel=2), Places(), Drafting(("draft-simple",), draft))
+    lines = estimate(
+        target, ModelUse(9000, parallel=2), Places(), Drafting(("draft-simple",), draft)
+    )
     cache = next(x for x in lines if (x.who, x.what) == ("draft", "KV cache"))
     # two slots of 4,500 tokens, padded to 4,608; 16 layers, 8 KV heads of 64: 32 KiB per token
     assert cache.bytes == 9216 * 32 * 1024
@@ -138,7 +140,7 @@ def test_rollback_copies_grow_with_k(headers: Path) -> None:
     m = inspect(build(headers, "qwen3.6-27b-mtp"))
 
     def state(longest: int, method: str = "draft-mtp") -> int:
-        use = target_use(m, Use(4096), Drafting((method,), longest=longest))
+        use = target_use(m, ModelUse(4096), Drafting((method,), longest=longest))
         return sum(state_bytes(b, use) for b in m.layout.blocks)
 
     # 48 layers; 3 taps of 10,240 and a state of 128 × 6,144 elements, 4 bytes
@@ -147,18 +149,22 @@ def test_rollback_copies_grow_with_k(headers: Path) -> None:
     assert state(4) == 5 * once
     assert state(4, "ngram-simple") == once  # checkpoints, no copies kept
     no_rollback = inspect(build(headers, "qwen3-next-80b"))
-    assert target_use(no_rollback, Use(4096), Drafting(("draft-mtp",), longest=4)).rollback == 0
+    assert (
+        target_use(no_rollback, ModelUse(4096), Drafting(("draft-mtp",), longest=4)).rollback == 0
+    )
 
 
 def test_mtp_blocks_are_loaded_with_draft_mtp_only(headers: Path) -> None:
     m = inspect(build(headers, "qwen3.6-27b-mtp"))
 
     def weights(drafting: Drafting | None) -> int:
-        return total([x for x in estimate(m, Use(4096), Places(), drafting) if x.what == "weights"])
+        return total(
+            [x for x in estimate(m, ModelUse(4096), Places(), drafting) if x.what == "weights"]
+        )
 
     head = weights(Drafting(("draft-mtp",))) - weights(None)
     assert head == m.mtp_bytes > 0
-    lines = estimate(m, Use(4096), Places(), Drafting(("draft-mtp",)))
+    lines = estimate(m, ModelUse(4096), Places(), Drafting(("draft-mtp",)))
     cache = next(x for x in lines if (x.who, x.what) == ("MTP head", "KV cache"))
     assert cache.bytes == 4096 * 2 * 4 * 256 * 2  # one block, 4 KV heads of 256, K and V
 
@@ -168,7 +174,7 @@ def test_layers_go_to_gpus_from_the_last(headers: Path) -> None:
     two = Places(("CUDA0", "CUDA1"), (3.0, 1.0))
 
     def weights(gpu_layers: int | None) -> dict[str, int]:
-        lines = estimate(m, Use(4096, gpu_layers=gpu_layers), two)
+        lines = estimate(m, ModelUse(4096, gpu_layers=gpu_layers), two)
         return per_device([x for x in lines if x.what == "weights"])
 
     block, output = m.layout.blocks[0].weights, m.layout.output + m.layout.rest
@@ -185,7 +191,7 @@ def test_layers_go_to_gpus_from_the_last(headers: Path) -> None:
 def test_experts_kept_on_the_cpu(headers: Path) -> None:
     m = inspect(build(headers, "qwen3-30b-a3b"))
     gpu = Places(("CUDA0",), (1.0,))
-    all_on_cpu = estimate(m, Use(4096, moved=moved(m, [Override(EXPERTS, "RAM")])), gpu)
+    all_on_cpu = estimate(m, ModelUse(4096, moved=moved(m, [Override(EXPERTS, "RAM")])), gpu)
     weights = per_device([x for x in all_on_cpu if x.what == "weights"])
     experts = sum(b.experts for b in m.layout.blocks)
     assert weights["RAM"] == m.layout.embedding + experts
@@ -195,14 +201,14 @@ def test_experts_kept_on_the_cpu(headers: Path) -> None:
 def test_tied_embeddings_are_copied_to_the_gpu(headers: Path) -> None:
     m = inspect(build(headers, "llama-3.2-1b"))
     weights = per_device(
-        [x for x in estimate(m, Use(4096), Places(("GPU0",), (1.0,))) if x.what == "weights"]
+        [x for x in estimate(m, ModelUse(4096), Places(("GPU0",), (1.0,))) if x.what == "weights"]
     )
     assert weights["RAM"] == m.layout.embedding
     assert weights["GPU0"] == m.tensor_bytes  # the whole model, embedding included
 
 
 def test_few_logits_are_kept_for_a_draft(headers: Path) -> None:
-    use = Use(4096, parallel=2, outputs=2)
+    use = ModelUse(4096, parallel=2, outputs=2)
     m = inspect(build(headers, "llama-3.1-8b"))
     assert target_use(m, use, Drafting(("draft-simple",), longest=4)).outputs == 10
     assert draft_use(use, Drafting(("draft-simple",), m)).outputs == 2
@@ -212,7 +218,7 @@ def test_few_logits_are_kept_for_a_draft(headers: Path) -> None:
 
 def test_an_unknown_architecture_is_an_upper_estimate(tmp_path: Path) -> None:
     path = zoo.llama(tmp_path / "new.gguf", "new", zoo.LLAMA2, 64, arch="brandnew")
-    lines = list(model_lines("target", inspect(path), Use(512), Places()))
+    lines = list(model_lines("target", inspect(path), ModelUse(512), Places()))
     assert all(x.upper for x in lines if x.what != "weights")
     assert {x.what: x.bytes for x in lines}["KV cache"] == 512 * (64 + 64) * 2
 
@@ -223,14 +229,14 @@ def test_an_unknown_architecture_is_an_upper_estimate(tmp_path: Path) -> None:
 @pytest.mark.parametrize("context", [0, -1, 2**40])
 def test_contexts_that_cannot_be(context: int) -> None:
     with pytest.raises(MemoryInputError, match="cannot be"):
-        Use(context)
+        ModelUse(context)
 
 
 def test_cache_types_that_cannot_be() -> None:
     with pytest.raises(MemoryInputError, match="no cache type called 'q3_9'"):
-        Use(512, cache_k="q3_9")
+        ModelUse(512, cache_k="q3_9")
     with pytest.raises(MemoryInputError, match="needs flash attention"):
-        Use(512, cache_v="q8_0", flash=False)
+        ModelUse(512, cache_v="q8_0", flash=False)
 
 
 @pytest.mark.parametrize(
@@ -253,4 +259,4 @@ def test_a_header_that_contradicts_its_tensors(
     zoo.write(patched, "llama", fields, tensors)
     assert not inspect(path).layout.problem
     with pytest.raises(MemoryInputError, match=says):
-        list(model_lines("target", inspect(patched), Use(512), Places()))
+        list(model_lines("target", inspect(patched), ModelUse(512), Places()))

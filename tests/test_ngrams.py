@@ -19,7 +19,7 @@ from specllama.planning.plan import free_port
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.tuning.ngram_map import Map
-from specllama.tuning.ngram_rules import Cache, Mod, Simple
+from specllama.tuning.ngram_rules import CacheRule, ModRule, SimpleRule
 from specllama.tuning.ngram_text import Rule, Text
 from specllama.tuning.ngrams import METHODS, Known, Replayed, grid, replay, replay_combined, rule
 from tests.support import MODELS
@@ -38,26 +38,26 @@ def drafts(speculator: Rule, tokens: Sequence[int], prompt: int = 0) -> list[int
 
 def test_simple_copies_what_followed_last_time() -> None:
     text = [9, 1, 2, 3, 4, 5, 1, 2, 6, 7, 8, *NEW[:5], 1, 2]
-    assert drafts(Simple(2, 3), text) == [6, 7, 8]  # the later one of two
-    assert drafts(Simple(2, 2), text) == [6, 7]
-    assert drafts(Simple(2, 14), text) == []  # the history must be longer than n + m + 1
-    assert drafts(Simple(2, 14), [9, *text]) == [6, 7, 8, *NEW[:5], 1]
-    assert drafts(Simple(3, 3), text) == []  # no such 3-gram
+    assert drafts(SimpleRule(2, 3), text) == [6, 7, 8]  # the later one of two
+    assert drafts(SimpleRule(2, 2), text) == [6, 7]
+    assert drafts(SimpleRule(2, 14), text) == []  # the history must be longer than n + m + 1
+    assert drafts(SimpleRule(2, 14), [9, *text]) == [6, 7, 8, *NEW[:5], 1]
+    assert drafts(SimpleRule(3, 3), text) == []  # no such 3-gram
 
 
 def test_simple_takes_position_0_for_no_match() -> None:
     tail = [*NEW[:9], 1, 2]
-    assert drafts(Simple(2, 3), [1, 2, 3, 4, 5, *tail]) == []
-    assert drafts(Simple(2, 3), [0, 1, 2, 3, 4, 5, *tail]) == [3, 4, 5]
+    assert drafts(SimpleRule(2, 3), [1, 2, 3, 4, 5, *tail]) == []
+    assert drafts(SimpleRule(2, 3), [0, 1, 2, 3, 4, 5, *tail]) == [3, 4, 5]
 
 
 def test_simple_wants_n_tokens_behind_the_match() -> None:
-    assert drafts(Simple(2, 3), [*NEW[:9], 1, 2, 7, 1, 2]) == [7, 1]
-    assert drafts(Simple(2, 3), [*NEW[:9], 5, 5, 5]) == []  # the match one back is left out
+    assert drafts(SimpleRule(2, 3), [*NEW[:9], 1, 2, 7, 1, 2]) == [7, 1]
+    assert drafts(SimpleRule(2, 3), [*NEW[:9], 5, 5, 5]) == []  # the match one back is left out
     # one token behind the last match, however long the run: it is never drafted
-    assert drafts(Simple(2, 3), [*NEW[:9], *[5] * 20]) == []
-    assert drafts(Simple(1, 3), [*NEW[:9], *[5] * 20]) == [5]
-    assert drafts(Simple(3, 2), [0, 1, 2, 3, 4, 5, 6, *NEW[:9], 1, 2, 3]) == []  # m < n: never
+    assert drafts(SimpleRule(2, 3), [*NEW[:9], *[5] * 20]) == []
+    assert drafts(SimpleRule(1, 3), [*NEW[:9], *[5] * 20]) == [5]
+    assert drafts(SimpleRule(3, 2), [0, 1, 2, 3, 4, 5, 6, *NEW[:9], 1, 2, 3]) == []  # m < n: never
 
 
 def test_a_draft_ends_before_the_answer_does() -> None:
@@ -117,7 +117,7 @@ def scan(tokens: Sequence[int], sampled: int, n: int, m: int) -> list[int]:
 )
 def test_simple_is_the_scan(tokens: list[int], n: int, m: int) -> None:
     text = Text(tuple(tokens))
-    fast = Simple(n, m)
+    fast = SimpleRule(n, m)
     fast.begin(text, 1)
     for length in range(1, len(tokens)):
         assert list(fast.draft(length)) == scan(tokens[:length], tokens[length], n, m)
@@ -231,7 +231,7 @@ def test_k4v_drafts_nothing_where_values_compete() -> None:
 def test_mod_chains_through_its_table_and_keeps_it() -> None:
     long = (0, *range(1, 30))
     text = Text((*long, *NEW[:3], 1, 2, 3))
-    speculator = Mod(3, 2, 5)
+    speculator = ModRule(3, 2, 5)
     speculator.begin(text, 33)
     assert list(speculator.draft(35)) == [4, 5, 6, 7, 8]
     other = Text((*NEW[50:60], 20, 21, 22))
@@ -242,7 +242,7 @@ def test_mod_chains_through_its_table_and_keeps_it() -> None:
 def test_mod_throws_short_chains_away() -> None:
     tokens = (0, *range(1, 9), 1, 2, 3)
     for least, most, expected in ((5, 9, [4, 5, 6, 7, 8]), (6, 9, []), (6, 3, [4, 5, 6])):
-        speculator = Mod(3, least, most)
+        speculator = ModRule(3, least, most)
         speculator.begin(Text(tokens), 9)
         # behind 8 the table knows nothing, and [6, 7, 8] was the last n-gram of the prompt
         assert list(speculator.draft(11)) == expected
@@ -250,7 +250,7 @@ def test_mod_throws_short_chains_away() -> None:
 
 def test_mod_forgets_after_five_bad_rounds() -> None:
     text = Text((0, *range(1, 30), *NEW[:3], 1, 2, 3))
-    speculator = Mod(3, 1, 8)
+    speculator = ModRule(3, 1, 8)
     speculator.begin(text, 33)
     for accepted in (1, 0, 1, 1, 2, 0, 1, 1, 1):  # 2 of 8 is a quarter: it starts anew
         assert len(speculator.draft(35)) == 8
@@ -268,40 +268,40 @@ def test_mod_forgets_after_five_bad_rounds() -> None:
 
 def test_mod_adds_new_history_in_chunks() -> None:
     text = Text((*NEW[:10], *range(1, 60), 1, 2, 3))
-    speculator = Mod(3, 1, 2)
+    speculator = ModRule(3, 1, 2)
     speculator.begin(text, 10)
     assert list(speculator.draft(71)) == [4, 5]
     late = Text((*NEW[:10], 1, 2, 3, 4, 5, *NEW[20:30], 1, 2, 3))
-    speculator = Mod(3, 1, 2)
+    speculator = ModRule(3, 1, 2)
     speculator.begin(late, 10)
     assert list(speculator.draft(27)) == []  # fewer than 32 tokens since the prompt
 
 
 def test_cache_counts_and_drafts_eight_at_most() -> None:
     text = [0, *range(1, 20), *NEW[:3], 1, 2]
-    assert drafts(Cache(), [*text, 3]) == [4, 5, 6, 7, 8, 9, 10, 11]
-    assert drafts(Cache(), text) == []  # of 1 and 2 tokens, two samples are wanted
-    assert drafts(Cache(), [0, *NEW[:3], 1]) == []
+    assert drafts(CacheRule(), [*text, 3]) == [4, 5, 6, 7, 8, 9, 10, 11]
+    assert drafts(CacheRule(), text) == []  # of 1 and 2 tokens, two samples are wanted
+    assert drafts(CacheRule(), [0, *NEW[:3], 1]) == []
     # after one token alone: two samples at least, two thirds of them the same
-    assert drafts(Cache(), [0, 5, 6, *NEW[:3], 5]) == []
-    assert drafts(Cache(), [0, 5, 6, 9, 5, 6, 8, 5])[:1] == [6]
-    assert drafts(Cache(), [0, 5, 6, 9, 5, 7, 8, 5]) == []
+    assert drafts(CacheRule(), [0, 5, 6, *NEW[:3], 5]) == []
+    assert drafts(CacheRule(), [0, 5, 6, 9, 5, 6, 8, 5])[:1] == [6]
+    assert drafts(CacheRule(), [0, 5, 6, 9, 5, 7, 8, 5]) == []
 
 
 def test_cache_takes_the_newer_of_two_equals() -> None:
-    assert drafts(Cache(), [0, 3, 5, 6, 9, 3, 5, 7, 8, 3, 5])[:1] == [7]
+    assert drafts(CacheRule(), [0, 3, 5, 6, 9, 3, 5, 7, 8, 3, 5])[:1] == [7]
 
 
 def test_cache_counts_each_piece_by_itself() -> None:
     text = Text((0, *NEW[:4], 1, 2, *NEW[4:8], 1, 2))
-    speculator = Cache()
+    speculator = CacheRule()
     speculator.begin(text, 3)
     for length in range(3, 12):  # one token at a time: nothing is learnt
         assert list(speculator.draft(length)) == []
     longer = Text((*NEW[20:24], 1, 2, *NEW[24:28], 1, 2))
     speculator.begin(longer, 11)
     assert list(speculator.draft(11)) == []  # no longer than the request before
-    assert list(Cache().draft(0)) == []
+    assert list(CacheRule().draft(0)) == []
 
 
 def test_the_draft_model_drafts_where_there_is_no_copy() -> None:

@@ -26,7 +26,7 @@ from specllama.engine.launch_options import read
 from specllama.engine.locate import Engine
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
-from specllama.formats import ELSEWHERE, Decision, Elsewhere, Unsayable, Written, write
+from specllama.formats import ELSEWHERE, Decision, Elsewhere, NotExpressible, WrittenFiles, write
 from specllama.formats.elsewhere import MOST_COPIED, record
 from specllama.gguf import ModelInfo, inspect
 from specllama.planning.choose import Choice
@@ -92,7 +92,7 @@ def decision(name: str, **more: Any) -> Decision:
     return decided(*drafting(f"draft-{name}", "acme/head" if name != "simple" else "a/b"), **more)
 
 
-def loaded(written: Written) -> Any:
+def loaded(written: WrittenFiles) -> Any:
     return yaml.safe_load(written.text)
 
 
@@ -148,7 +148,7 @@ def test_tensorrt_llm_is_told_each_method_in_its_own_words() -> None:
         "speculative_model": "a/b",
     }
     assert said[5]["max_matching_ngram_size"] == 12
-    with pytest.raises(Unsayable, match="own repository only"):
+    with pytest.raises(NotExpressible, match="own repository only"):
         write("tensorrt-llm", decision("assistant"))
 
 
@@ -190,7 +190,7 @@ def test_long_copies_are_cut_and_that_is_said() -> None:
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_a_draft_with_n_grams_is_refused(name: str) -> None:
     both = Speculation(("ngram-mod", "draft-mtp"), ngram=NgramSizes(12, 48))
-    with pytest.raises(Unsayable, match="one way at a time"):
+    with pytest.raises(NotExpressible, match="one way at a time"):
         write(name, decided(both))
 
 
@@ -199,7 +199,7 @@ def test_tensorrt_llm_joins_copies_with_heads_only() -> None:
     assert spoken("tensorrt-llm", decided(both))["sa_config"] == {"threshold": 12}
     spec, draft = drafting("draft-simple", "a/b")
     joined = replace(spec, methods=("ngram-mod", "draft-simple"), ngram=NgramSizes(12, 48))
-    with pytest.raises(Unsayable, match="Draft_Target together"):
+    with pytest.raises(NotExpressible, match="Draft_Target together"):
         write("tensorrt-llm", decided(joined, draft))
 
 
@@ -209,7 +209,7 @@ def test_vocabularies_of_other_sizes() -> None:
     d = decided(*drafting("draft-simple", "a/b", vocabulary=other))
     assert spoken("vllm", d)["use_heterogeneous_vocab"] is True
     for name in ("sglang", "tensorrt-llm"):
-        with pytest.raises(Unsayable, match="these differ"):
+        with pytest.raises(NotExpressible, match="these differ"):
             write(name, d)
 
 
@@ -217,7 +217,7 @@ def test_vocabularies_of_other_sizes() -> None:
     "repo", ["acme/eagle-tiny", "acme/Small-EAGLE3", "acme/x-dflash", "a/dspark"]
 )
 def test_names_that_vllm_takes_for_another_kind_are_refused(repo: str) -> None:
-    with pytest.raises(Unsayable, match="for another kind"):
+    with pytest.raises(NotExpressible, match="for another kind"):
         write("vllm", decided(*drafting("draft-simple", repo)))
     assert write("vllm", decided(*drafting("draft-eagle3", repo))).text  # said outright: kept
 
@@ -235,7 +235,7 @@ def test_p_eagle_and_pard_draft_in_parallel() -> None:
     assert spoken("vllm", pard)["parallel_drafting"] is True
     assert spoken("tensorrt-llm", pard)["decoding_type"] == "PARD"
     for name, what in (("sglang", "one pass"), ("tensorrt-llm", "no P-EAGLE")):
-        with pytest.raises(Unsayable, match=what):
+        with pytest.raises(NotExpressible, match=what):
             write(name, heads)
     assert "parallel_drafting" not in spoken("vllm", decision("simple", draft_repo="a/leopard-1b"))
 
@@ -262,7 +262,7 @@ def test_known_repositories_of_the_family_are_named() -> None:
     llama = replace(TARGET, path=Path("Llama-3.1-8B.gguf"), vocabulary=many)
     spec, draft = drafting("draft-eagle3")
     nameless = replace(draft, names=replace(draft.names, base_models=()))
-    with pytest.raises(Unsayable) as e:
+    with pytest.raises(NotExpressible) as e:
         write("vllm", decided(spec, nameless, target=llama))
     assert "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, the drafter for 8B" in e.value.hint
 
@@ -291,21 +291,21 @@ def test_whatever_a_file_names_as_its_base_is_a_repository_or_none(text: str, st
     odd = replace(TARGET, names=replace(TARGET.names, base_models=(start + text,), finetune=text))
     try:
         written = write("vllm", decided(None, target=odd, target_repo=None))
-    except Unsayable:
+    except NotExpressible:
         return
     assert re.fullmatch(r"[\w.-]+/[\w.-]+", loaded(written)["model"])
 
 
 def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:
-    with pytest.raises(Unsayable, match="which Hugging Face repository") as e:
+    with pytest.raises(NotExpressible, match="which Hugging Face repository") as e:
         write("vllm", decided(None, target_repo=None))
     assert "--target-repo" in e.value.hint
     spec = Speculation(("draft-simple",), DRAFT.path)
-    with pytest.raises(Unsayable, match="no GGUF file can draft there") as e:
+    with pytest.raises(NotExpressible, match="no GGUF file can draft there") as e:
         write("vllm", decided(spec, replace(DRAFT, names=replace(DRAFT.names, base_models=()))))
     assert "--draft-repo" in e.value.hint
     same = based(DRAFT, "acme/Big-8B")  # heads often name their target as their base
-    with pytest.raises(Unsayable, match="no GGUF file can draft"):
+    with pytest.raises(NotExpressible, match="no GGUF file can draft"):
         write("vllm", decided(spec, same))
 
 
@@ -326,7 +326,7 @@ def test_repositories_that_are_none(repo: str, which: str) -> None:
 
 
 def test_the_users_own_spec_type_is_llama_servers() -> None:
-    with pytest.raises(Unsayable, match="llama-server's own"):
+    with pytest.raises(NotExpressible, match="llama-server's own"):
         write("vllm", decided(None, None, "--spec-type", "ngram-simple"))
 
 
@@ -369,12 +369,12 @@ def test_machines_and_gpus() -> None:
     block = loaded(write("sglang", decision("dflash", nodes=2, gpus=2)))
     assert block["tp-size"] == 4
     assert "pp-size" not in block  # SGLang refuses it there
-    with pytest.raises(Unsayable, match="MPI or Slurm"):
+    with pytest.raises(NotExpressible, match="MPI or Slurm"):
         write("tensorrt-llm", d)
-    with pytest.raises(Unsayable, match="over 8 GPUs"):  # all in one stage there
+    with pytest.raises(NotExpressible, match="over 8 GPUs"):  # all in one stage there
         write("sglang", decision("dflash", nodes=4, gpus=2, target=replace(TARGET, heads=(4,))))
     heads = max(TARGET.heads)
-    with pytest.raises(Unsayable, match="attention heads"):
+    with pytest.raises(NotExpressible, match="attention heads"):
         write("vllm", decision("simple", gpus=heads + 1))
 
 

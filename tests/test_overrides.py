@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specllama.gguf import inspect
-from specllama.memory.decide import FITS, Question, experts_in_ram, verdict_of
+from specllama.memory.decide import FITS, FitRequest, experts_in_ram, verdict_of
 from specllama.memory.devices import Device, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import Places, estimate, needed, per_device
@@ -20,7 +20,7 @@ from specllama.memory.overrides import (
     named_device,
     parse,
 )
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 from tests.giants import build
 
 GPU = Places(("CUDA0",), (1.0,))
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(path: Path, *overrides: Override, mapped: bool = True) -> dict[str, int]:
     m = inspect(path)
-    lines = estimate(m, Use(4096, moved=moved(m, overrides), mapped=mapped), GPU)
+    lines = estimate(m, ModelUse(4096, moved=moved(m, overrides), mapped=mapped), GPU)
     return per_device([x for x in lines if x.what == "weights"])
 
 
@@ -105,10 +105,10 @@ def test_posix_classes_are_patterns_of_llama_cpp(folder: Path) -> None:
 
 def test_experts_in_ram_may_stay_on_disk_unless_memory_is_locked(folder: Path) -> None:
     m = inspect(build(folder, "qwen3-235b-a22b"))
-    use = Use(4096, moved=moved(m, [Override(EXPERTS, "RAM")]))
+    use = ModelUse(4096, moved=moved(m, [Override(EXPERTS, "RAM")]))
     ram = Device("RAM", "", 16 * GIB, 16 * GIB, "", shared=True, margin=0)
     gpu = Device("CUDA0", "", 24 * GIB, 24 * GIB, "", margin=0)
-    q = Question(m, use, Machine((gpu,), ram), None)
+    q = FitRequest(m, use, Machine((gpu,), ram), None)
     verdict, lines = verdict_of(q, use, None)
     assert verdict.kind == FITS
     assert "read from disk" in verdict.detail
@@ -121,8 +121,8 @@ def test_how_many_layers_experts_must_lie_in_ram(folder: Path) -> None:
     m = inspect(build(folder, "qwen3-235b-a22b"))
     ram = Device("RAM", "", 200 * GIB, 200 * GIB, "", shared=True, margin=0)
     gpu = Device("CUDA0", "", 24 * GIB, 24 * GIB, "", margin=0)
-    use = Use(4096)
-    q = Question(m, use, Machine((gpu,), ram), None)
+    use = ModelUse(4096)
+    q = FitRequest(m, use, Machine((gpu,), ram), None)
     layers = experts_in_ram(q, None)
     assert 0 < layers < 94
 
@@ -138,4 +138,4 @@ def test_how_many_layers_experts_must_lie_in_ram(folder: Path) -> None:
 def test_no_advice_where_it_does_not_help(folder: Path) -> None:
     m = inspect(build(folder, "qwen3-32b"))
     ram = Device("RAM", "", 200 * GIB, 200 * GIB, "", shared=True, margin=0)
-    assert experts_in_ram(Question(m, Use(4096), Machine((), ram), None), None) == 0
+    assert experts_in_ram(FitRequest(m, ModelUse(4096), Machine((), ram), None), None) == 0

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.watching.counters import Counts
 from specllama.watching.picture import Picture
-from specllama.watching.policy import Option, Pace, Policy
+from specllama.watching.policy import Pace, Policy, ServableSetting
 
 DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=3)
 COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
-TUNED = Option(DRAFT, 1.2, "when it was tuned")
+TUNED = ServableSetting(DRAFT, 1.2, "when it was tuned")
 
 
 def picture(
@@ -32,7 +32,7 @@ FASTER = picture(1.2, 0.01)
 PLAIN = Picture(Counts(tokens=500, seconds=10.0))
 
 
-def policy(*options: Option, any_length: bool = True) -> Policy:
+def policy(*options: ServableSetting, any_length: bool = True) -> Policy:
     return Policy(DRAFT, options or (TUNED,), since=0.0, any_length=any_length)
 
 
@@ -88,7 +88,7 @@ def test_what_is_slower_goes_to_a_shorter_draft_only_where_that_pays() -> None:
 
 
 def test_another_stored_setting_has_to_be_clearly_faster() -> None:
-    other = Option(COPIES, 1.25, "on workload edit")
+    other = ServableSetting(COPIES, 1.25, "on workload edit")
     assert policy(TUNED, other).decide(FASTER, 600) is None  # 1.25 is under 1.05 times 1.2
     switch = policy(TUNED, other).decide(picture(1.1, 0.05), 600)
     assert switch is not None
@@ -132,7 +132,7 @@ def test_nothing_is_tried_anew_while_nobody_asks() -> None:
 
 def test_what_never_paid_enough_is_not_tried_anew_but_what_is_unknown_is() -> None:
     for expected, tried in ((1.04, False), (1.06, True), (None, True)):
-        own = policy(Option(DRAFT, expected))
+        own = policy(ServableSetting(DRAFT, expected))
         own.switched(None, 600)
         assert (own.decide(PLAIN, 6000) is not None) is tried
 
@@ -176,7 +176,7 @@ _FIGURE = st.none() | st.floats(0.01, 10)
 )
 def test_any_pictures(pictures: list[tuple[float | None, float | None, int]], step: float) -> None:
     """Never to what runs, never sooner than the pace allows."""
-    own, now = policy(TUNED, Option(COPIES, 1.1)), 0.0
+    own, now = policy(TUNED, ServableSetting(COPIES, 1.1)), 0.0
     for speedup, slower, drafted in pictures:
         now += step
         before, since = own.running, own.since

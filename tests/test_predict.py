@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.arms import Trial
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import Costs
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.ngrams import Known, grid
 from specllama.tuning.predict import (
@@ -26,10 +26,10 @@ from specllama.tuning.predict import (
     near_sizes,
     ngram_rows,
 )
-from specllama.tuning.speedup import Cost, Step, StepLog
+from specllama.tuning.speedup import Step, StepCost, StepLog
 
 SPEC = Speculation(("draft-simple",), Path("d.gguf"), n_max=4)
-COSTS = Costs(Cost(10.0, 0.1, 9), {b: 10.0 + (b - 1) for b in range(1, 66)})
+COSTS = VerifyCosts(StepCost(10.0, 0.1, 9), {b: 10.0 + (b - 1) for b in range(1, 66)})
 
 
 def alone(k: int) -> list[int]:
@@ -130,7 +130,7 @@ def test_a_copy_by_hand() -> None:
 
 
 def test_sizes_without_a_cost_are_left_out() -> None:
-    short = Costs(Cost(10.0, 0.1, 9), {1: 10.0, 9: 20.0})
+    short = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 9: 20.0})
     text = Known(tuple(range(50)), tuple(range(20, 40)))
     found = ngram_rows("ngram-simple", grid("ngram-simple"), [text], short)
     assert found
@@ -174,7 +174,7 @@ def launched(k: int, p: float, n: int = 20, decline: float = 0.0) -> Trial:
         answers.append(Answer(9, 9.0, 9.0, tokens, 1.0, 9, 9, "", steps, tuple(range(40)), ids))
     lengths = tuple(Step(j, 0, 10.0 + 3.0 * j) for j in range(k + 1) for _ in range(3))
     spec = Speculation(SPEC.methods, SPEC.draft, n_max=k)
-    return Trial(spec, Measurement(tuple(answers)), StepLog(lengths), 1.0, Cost(9.5, 0.1, 9))
+    return Trial(spec, Measurement(tuple(answers)), StepLog(lengths), 1.0, StepCost(9.5, 0.1, 9))
 
 
 def true_gain(k: int, p: float, decline: float, plain: float = 9.5) -> float:
@@ -203,7 +203,7 @@ def test_lengths_without_a_cost_have_no_prediction() -> None:
 
 def test_an_old_builds_answers_have_no_rows() -> None:
     silent = Measurement((Answer(9, 9.0, 9.0, 40, 1.0, 9, 9, "", ()),))
-    assert draft_rows(Trial(SPEC, silent, StepLog(()), 0.0, Cost(10, 0, 2))) == {}
+    assert draft_rows(Trial(SPEC, silent, StepLog(()), 0.0, StepCost(10, 0, 2))) == {}
 
 
 def test_a_combination_without_copies_is_the_draft() -> None:
@@ -217,7 +217,7 @@ def test_a_combination_without_copies_is_the_draft() -> None:
 def test_a_combination_needs_ids_and_costs() -> None:
     trial = launched(4, 0.7)
     sizes = [NgramSizes(4, 8)]
-    assert combined_rows("ngram-simple", sizes, trial, 4, Costs(Cost(10, 0, 9))) == {}
+    assert combined_rows("ngram-simple", sizes, trial, 4, VerifyCosts(StepCost(10, 0, 9))) == {}
     assert combined_rows("ngram-simple", sizes, trial, 9, COSTS) == {}
     bare = Measurement(
         tuple(

@@ -27,7 +27,7 @@ from specllama.errors import UsageError
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_record, read_prompts
-from specllama.serving.probe import Probed, ProbeOptions, planned
+from specllama.serving.probe import ProbeOptions, ProbeResult, planned
 from specllama.serving.scope import Scope
 from specllama.serving.tune import TuningOptions, quick_task
 from specllama.tuning.results import store
@@ -160,7 +160,7 @@ def test_a_run_line_keeps_the_ngram_sizes_that_were_measured() -> None:
     assert each.plan.choice.speculation is not None
     best = made.arm(replace(each.plan.choice.speculation, ngram=NgramSizes(6, 12)))
     tuned = replace(made.tuned(), workload="edit", arms=(best,), best=best)
-    words = shlex.split(run_line(Probed(each, tuned)))
+    words = shlex.split(run_line(ProbeResult(each, tuned)))
     at = words.index("--")
     sizes = ["--spec-ngram-simple-size-n", "6", "--spec-ngram-simple-size-m", "12"]
     assert words[at + 1 :] == sizes

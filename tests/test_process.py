@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from specllama.engine import process
-from specllama.engine.command import Command
+from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError
 from specllama.engine.process import ServerProcess
 from tests.support import script
@@ -22,7 +22,7 @@ from tests.support import script
 
 @contextmanager
 def started(path: Path, log: Path, *args: str) -> Iterator[ServerProcess]:
-    server = process.start(Command((str(path), *args), dict(os.environ), (), ()), log)
+    server = process.start(LaunchCommand((str(path), *args), dict(os.environ), (), ()), log)
     try:
         yield server
     finally:
@@ -47,7 +47,7 @@ def test_what_cannot_be_run_says_why(
         path.write_text(body)
         path.chmod(mode)
     with pytest.raises(EngineError, match=says):
-        process.start(Command((str(path),), dict(os.environ), (), ()), tmp_path / "log")
+        process.start(LaunchCommand((str(path),), dict(os.environ), (), ()), tmp_path / "log")
     assert not psutil.Process().children()
 
 

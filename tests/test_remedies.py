@@ -60,7 +60,7 @@ def test_the_known_drafter_of_a_family_is_named(target: ModelInfo) -> None:
     assert target.vocabulary is not None
     names = replace(target.names, name="Qwen3-8B")
     qwen = replace(target, names=names, vocabulary=replace(target.vocabulary, n_tokens=151936))
-    assert "z-lab/Qwen3-8B-DFlash-b16" in remedy(qwen, "draft-dflash", "width")
+    assert "z-runner/Qwen3-8B-DFlash-b16" in remedy(qwen, "draft-dflash", "width")
 
 
 def test_serve_says_it(tmp_path: Path) -> None:

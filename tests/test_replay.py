@@ -21,10 +21,10 @@ from specllama.errors import UsageError
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import read_prompts
 from specllama.serving.probe import ProbeOptions, planned
-from specllama.serving.replay import Replay, planned_replay, replay
+from specllama.serving.replay import ConversationReplay, planned_replay, replay
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.conversations import Request, by_conversation, read_conversations
-from specllama.tuning.costs import Costs
+from specllama.tuning.conversations import PastRequest, by_conversation, read_conversations
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.ngrams import Known
 from specllama.tuning.ngrams import replay as replay_ngrams
 from specllama.tuning.replayed import (
@@ -39,7 +39,7 @@ from specllama.tuning.replayed import (
     verdict,
 )
 from specllama.tuning.run import TrialCandidate
-from specllama.tuning.speedup import Cost
+from specllama.tuning.speedup import StepCost
 from tests.support import MODELS, specllama
 from tests.test_ngrams import REQUESTS, post, serving, tokenize
 
@@ -182,7 +182,7 @@ def test_arbitrary_lines_are_read_or_refused(
 
 
 def test_neighbours_share_a_group() -> None:
-    requests = [Request(line, "p", "a") for line in (1, 1, 2, 4, 4, 9)]
+    requests = [PastRequest(line, "p", "a") for line in (1, 1, 2, 4, 4, 9)]
     assert list(by_conversation(requests, 10)) == [0, 0, 1, 2, 2, 3]
     assert list(by_conversation(requests, 2)) == [0, 0, 0, 1, 1, 1]
     assert list(by_conversation([], 2)) == []
@@ -190,8 +190,8 @@ def test_neighbours_share_a_group() -> None:
 
 # ---- predicting, by hand-made costs ------------------------------------------------
 
-FLAT = Costs(Cost(10.0, 0.1, 9), {1: 10.0, 65: 10.0})  # verifying is free: a gain is τ
-STEEP = Costs(Cost(10.0, 0.1, 9), {b: 10.0 * b for b in range(1, 66)})
+FLAT = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 65: 10.0})  # verifying is free: a gain is τ
+STEEP = VerifyCosts(StepCost(10.0, 0.1, 9), {b: 10.0 * b for b in range(1, 66)})
 
 
 def copying(count: int = 6) -> Texts:
@@ -247,7 +247,7 @@ def test_spec_default_drafts_48_at_least() -> None:
     nothing = spec_default(short, FLAT)
     assert nothing is not None
     assert (nothing.drafted, nothing.tau) == (0, 1.0)
-    assert spec_default(text, Costs(Cost(10.0, 0.1, 9), {1: 10.0, 33: 12.0})) is None
+    assert spec_default(text, VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 33: 12.0})) is None
 
 
 def guessing(texts: Texts, agrees: bool, passes: Sequence[float]) -> Guessed:
@@ -479,7 +479,7 @@ def test_a_draft_that_reads_the_answers(tmp_path: Path) -> None:
     with serving("embedded", TARGET, tmp_path, None) as plain:
         path, requests = recorded(plain, tmp_path)
     spec_options = (SpeculationOptions("code", DRAFT),)
-    found: Replay = replay(
+    found: ConversationReplay = replay(
         asked(spec_options_list=spec_options), read_conversations(path), tmp_path / "log", _Silent()
     )
     alone = next(s for s in found.settings if s.speculation.methods == ("draft-simple",))

@@ -18,7 +18,7 @@ from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task, TrialCandidate
 from specllama.tuning.search import Earlier, Interrupted, tune
-from tests.fake_lab import FakeLab, Request, Script, Silent, clocked, tuned
+from tests.fake_runner import FakeRunner, Request, Script, Silent, clocked, tuned
 
 PROMPTS = tuple(f"prompt number {i}" for i in range(24))
 DRAFT = Speculation(("draft-simple",), Path("draft.gguf"), n_max=4)
@@ -78,13 +78,13 @@ def best_k(t: Tuned) -> int | None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_smooth_optimum_is_found_in_three_launches(seed: int) -> None:
-    t, lab = tuned(Script(smooth), task(DRAFT), seed)
+    t, runner = tuned(Script(smooth), task(DRAFT), seed)
     assert best_k(t) == 3
     assert t.best is not None
     assert t.best.speedup.value == pytest.approx(2.533 / 11.5 * 10, rel=0.12)
-    assert t.loads == len(lab.launches) == 3
-    assert lab.launches[-1] == t.best.speculation, "the last server is the one that serves"
-    assert lab.up
+    assert t.loads == len(runner.launches) == 3
+    assert runner.launches[-1] == t.best.speculation, "the last server is the one that serves"
+    assert runner.up
     assert t.state == DECIDED
     assert t.reason.startswith("draft-simple draft.gguf K=3 is 2.")
     assert t.seconds < 120
@@ -93,10 +93,10 @@ def test_a_smooth_optimum_is_found_in_three_launches(seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_cliff_is_not_stepped_on(seed: int) -> None:
     """84 tok/s at K = 3, 6 at K = 4 (llama.cpp issue 25356)."""
-    t, lab = tuned(Script(lambda b: 12 + 0.2 * b if b <= 4 else 400.0), task(DRAFT), seed)
+    t, runner = tuned(Script(lambda b: 12 + 0.2 * b if b <= 4 else 400.0), task(DRAFT), seed)
     assert best_k(t) in (2, 3)
     assert t.loads == 3
-    assert max(s.n_max for s in lab.launches if s) <= 3, "V(b) showed it before any launch"
+    assert max(s.n_max for s in runner.launches if s) <= 3, "V(b) showed it before any launch"
 
 
 def test_of_equal_lengths_a_short_one_is_taken() -> None:
@@ -132,32 +132,32 @@ def test_of_a_head_that_declines_with_depth_a_short_draft_is_taken() -> None:
 
 
 def test_only_the_lengths_asked_for() -> None:
-    t, lab = tuned(Script(smooth), task(DRAFT, lengths=(1, 2)))
+    t, runner = tuned(Script(smooth), task(DRAFT, lengths=(1, 2)))
     assert set(t.trials[0].curve) == {1, 2}
-    assert {s.n_max for s in lab.launches if s} <= {1, 2}
+    assert {s.n_max for s in runner.launches if s} <= {1, 2}
     assert best_k(t) == 2
     script = Script(smooth, accept=lambda r: 0.45)
-    t, lab = tuned(script, task(DRAFT, lengths=(1, 2, 5), thorough=True, loads=12))
-    assert {s.n_max for s in lab.launches if s} <= {1, 2, 5}
-    assert {s.p_min for s in lab.launches if s} == {0.0, 0.5, 0.75}
+    t, runner = tuned(script, task(DRAFT, lengths=(1, 2, 5), thorough=True, loads=12))
+    assert {s.n_max for s in runner.launches if s} <= {1, 2, 5}
+    assert {s.p_min for s in runner.launches if s} == {0.0, 0.5, 0.75}
 
 
 def test_a_single_length_takes_a_single_launch() -> None:
-    t, lab = tuned(Script(smooth), task(DRAFT, lengths=(2,), p_min=0.5))
-    assert [(s.n_max, s.p_min) for s in lab.launches if s] == [(2, 0.5)]
+    t, runner = tuned(Script(smooth), task(DRAFT, lengths=(2,), p_min=0.5))
+    assert [(s.n_max, s.p_min) for s in runner.launches if s] == [(2, 0.5)]
     assert best_k(t) == 2
     assert t.loads == 2
 
 
 def test_a_length_that_is_not_possible_is_said() -> None:
-    t, lab = tuned(Script(smooth), task(TrialCandidate(MTP, longest=3), lengths=(4, 6)))
-    assert lab.launches == [None]
+    t, runner = tuned(Script(smooth), task(TrialCandidate(MTP, longest=3), lengths=(4, 6)))
+    assert runner.launches == [None]
     assert t.reason == "draft-mtp: its files and memory allow no draft longer than 3"
 
 
 def test_lengths_that_heads_forbid_are_not_tried() -> None:
-    _, lab = tuned(Script(smooth), task(TrialCandidate(MTP, longest=2)))
-    assert max(s.n_max for s in lab.launches if s) == 2
+    _, runner = tuned(Script(smooth), task(TrialCandidate(MTP, longest=2)))
+    assert max(s.n_max for s in runner.launches if s) == 2
 
 
 def test_p_min_is_a_second_axis_when_drafts_are_rejected() -> None:
@@ -165,8 +165,8 @@ def test_p_min_is_a_second_axis_when_drafts_are_rejected() -> None:
         return 0.85 if r.speculation and r.speculation.p_min else 0.4
 
     script = Script(smooth, accept=accept)
-    t, lab = tuned(script, task(DRAFT, thorough=True, loads=12, budget=400.0))
-    assert {s.p_min for s in lab.launches if s} == {0.0, 0.5, 0.75}
+    t, runner = tuned(script, task(DRAFT, thorough=True, loads=12, budget=400.0))
+    assert {s.p_min for s in runner.launches if s} == {0.0, 0.5, 0.75}
     assert t.best is not None
     assert t.best.speculation.p_min > 0
 
@@ -183,26 +183,26 @@ def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
 
 def test_only_a_trial_says_where_time_goes() -> None:
     """What goes on to serve must not list its cache at every request."""
-    found, lab = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT))
+    found, runner = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT))
     assert found.best is not None
-    assert [s.n_max if s else 0 for s in lab.launches[:1]] == [0]
-    assert lab.traced == [False, True, False]
+    assert [s.n_max if s else 0 for s in runner.launches[:1]] == [0]
+    assert runner.traced == [False, True, False]
     assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)  # less the draft's own pass
 
 
 @pytest.mark.parametrize(("method", "traced"), [(DRAFT, True), (MTP, True), (EAGLE, False)])
 def test_without_a_trial_the_confirmation_says_it(method: Speculation, traced: bool) -> None:
     """Where a draft of k tokens is one pass, the log does not tell its cost."""
-    _, lab = tuned(Script(flat, own=lambda m: 1.0), task(method, lengths=(3,)))
-    assert lab.traced == [False, traced]
+    _, runner = tuned(Script(flat, own=lambda m: 1.0), task(method, lengths=(3,)))
+    assert runner.traced == [False, traced]
 
 
 @pytest.mark.parametrize(("own", "traced"), [(0.1, False), (None, True)])
 def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, traced: bool) -> None:
     """It goes on with one load, which can serve."""
     known = Prediction(replace(DRAFT, n_max=3), Ratios((0.4, 0.5), (1.0, 1.0)), "earlier", own=own)
-    found, lab = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT), earlier=Earlier((known,)))
-    assert lab.traced == [traced]
+    found, runner = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT), earlier=Earlier((known,)))
+    assert runner.traced == [traced]
     assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)
 
 
@@ -211,17 +211,17 @@ def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, trace
 
 def test_what_real_requests_predict_is_confirmed_first_in_one_load() -> None:
     prior = Prediction(replace(DRAFT, n_max=3), ratios(*[0.4] * 8), "real requests", own=0.0)
-    found, lab = tuned(Script(flat), task(DRAFT, MTP), prior=prior)
+    found, runner = tuned(Script(flat), task(DRAFT, MTP), prior=prior)
     assert (best_k(found), found.loads, found.state) == (3, 1, DECIDED)
-    assert [s.n_max for s in lab.launches if s] == [3]
+    assert [s.n_max for s in runner.launches if s] == [3]
 
 
 def test_where_it_is_refuted_everything_else_is_looked_at() -> None:
     """What was seen on another machine, say: here a draft loses, and copies win."""
     prior = Prediction(replace(DRAFT, n_max=3), Ratios(), "real requests", own=0.0)
     script = copier(accept=lambda r: 0.05)
-    found, lab = tuned(script, copying(budget=400.0), prior=prior)
-    assert lab.launches[:2] == [prior.speculation, None]
+    found, runner = tuned(script, copying(budget=400.0), prior=prior)
+    assert runner.launches[:2] == [prior.speculation, None]
     assert found.best is not None
     assert found.best.speculation.methods == ("ngram-simple",)
     assert found.loads <= 5
@@ -232,9 +232,9 @@ def test_where_it_is_refuted_everything_else_is_looked_at() -> None:
 
 def test_where_nothing_can_win_nothing_is_launched() -> None:
     """A MoE on one GPU: each verified token wakes more experts (issue 19493)."""
-    t, lab = tuned(Script(steep), task(DRAFT, MTP))
+    t, runner = tuned(Script(steep), task(DRAFT, MTP))
     assert t.best is None
-    assert lab.launches == [None]
+    assert runner.launches == [None]
     assert (t.loads, t.state) == (1, DECIDED)
     assert (
         "draft-simple draft.gguf: no draft can pay here: verifying 2 tokens takes as long as 2.2 "
@@ -282,12 +282,12 @@ def test_copies_that_are_faster_than_any_draft_could_be_save_its_launch() -> Non
 
 
 def test_a_dead_head_is_named() -> None:
-    t, lab = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), task(MTP))
+    t, runner = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), task(MTP))
     assert t.best is None
     assert re.search(
         "it only costs time: 0 of [0-9]+ drafted tokens accepted; its MTP head is", t.reason
     )
-    assert len(lab.launches) == 2
+    assert len(runner.launches) == 2
 
 
 def test_degenerate_output_never_wins() -> None:
@@ -322,10 +322,10 @@ def test_a_hybrid_that_accepts_everything_is_doubted() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_copies_are_predicted_and_confirmed_in_two_launches(seed: int) -> None:
-    t, lab = tuned(copier(), copying(budget=300.0), seed)
+    t, runner = tuned(copier(), copying(budget=300.0), seed)
     assert t.best is not None
     assert t.best.speculation.methods == ("ngram-simple",)
-    assert t.loads == len(lab.launches) == 2
+    assert t.loads == len(runner.launches) == 2
     assert t.best.predicted is not None
     assert t.best.predicted.low < t.best.own.value < t.best.predicted.high
     assert len(t.maps) == 1
@@ -337,16 +337,16 @@ def test_copies_are_predicted_and_confirmed_in_two_launches(seed: int) -> None:
 
 
 def test_answers_without_copies_need_no_launch() -> None:
-    t, lab = tuned(Script(cpu, length=lambda p: 150), copying())
+    t, runner = tuned(Script(cpu, length=lambda p: 150), copying())
     assert t.best is None
-    assert lab.launches == [None]
+    assert runner.launches == [None]
     assert "nothing would be drafted: no run of 2 tokens came back in the answers" in t.reason
 
 
 def test_the_users_own_sizes_are_kept() -> None:
-    t, lab = tuned(copier(), copying(fixed=True, budget=300.0))
+    t, runner = tuned(copier(), copying(fixed=True, budget=300.0))
     assert list(t.maps[0].speeds) == [NgramSizes(12, 48)]
-    assert all(s.ngram == NgramSizes(12, 48) for s in lab.launches if s)
+    assert all(s.ngram == NgramSizes(12, 48) for s in runner.launches if s)
 
 
 def test_the_types_differ_and_the_best_is_launched() -> None:
@@ -361,9 +361,9 @@ def test_the_types_differ_and_the_best_is_launched() -> None:
 def test_an_ngram_that_never_fires_when_it_serves() -> None:
     """Nothing to replay: the profile's sizes and shorter ones are tried."""
     script = Script(cpu, gives_ids=False)
-    t, lab = tuned(script, copying(budget=900.0))
+    t, runner = tuned(script, copying(budget=900.0))
     assert t.best is None
-    assert [s.ngram for s in lab.launches if s and s.ngram] == [
+    assert [s.ngram for s in runner.launches if s and s.ngram] == [
         NgramSizes(6, 12),
         NgramSizes(12, 48),
     ]
@@ -374,9 +374,9 @@ def test_an_ngram_that_never_fires_when_it_serves() -> None:
 
 
 def test_hybrids_are_not_replayed_but_tried() -> None:
-    t, lab = tuned(copier(), copying(hybrid=True, budget=300.0))
+    t, runner = tuned(copier(), copying(hybrid=True, budget=300.0))
     assert t.maps == ()
-    assert next(s.ngram.n for s in lab.launches if s and s.ngram) == 6
+    assert next(s.ngram.n for s in runner.launches if s and s.ngram) == 6
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -423,8 +423,8 @@ def test_no_more_than_four_loads_before_serving(seed: int) -> None:
     """Whatever is there to be tried; that of the plain server that serves in the end counts."""
     types = tuple(replace(NGRAM, methods=(m,)) for m in ("ngram-simple", "ngram-mod"))
     script = copier(verify=never, accept=lambda r: 0.65, noise=0.05)
-    t, lab = tuned(script, task(DRAFT, MTP, ngrams=types, budget=600.0), seed)
-    serving = t.best is None or lab.launches[-1] != t.best.speculation
+    t, runner = tuned(script, task(DRAFT, MTP, ngrams=types, budget=600.0), seed)
+    serving = t.best is None or runner.launches[-1] != t.best.speculation
     assert t.loads + serving <= 4
 
 
@@ -443,11 +443,11 @@ def test_a_broken_arm_never_decides_against_a_good_one() -> None:
         span=40,
         length=lambda p: 150,
     )
-    t, lab = tuned(script, task(TrialCandidate(DRAFT, cost=0.2), ngrams=(NGRAM,), loads=6))
-    assert ("ngram-simple", "draft-simple") in [s.methods for s in lab.launches if s]
+    t, runner = tuned(script, task(TrialCandidate(DRAFT, cost=0.2), ngrams=(NGRAM,), loads=6))
+    assert ("ngram-simple", "draft-simple") in [s.methods for s in runner.launches if s]
     assert t.best is not None
     assert t.best.speculation.methods == ("draft-simple",)
-    assert t.best.speculation == lab.launches[-1]
+    assert t.best.speculation == runner.launches[-1]
     assert t.state == DECIDED
     assert any("degenerate" in d.why for d in t.dropped)
 
@@ -611,8 +611,8 @@ def test_a_bad_slot_is_named() -> None:
 
 def test_a_server_that_dies_at_the_longest_draft() -> None:
     script = Script(flat, dies=lambda s: s is not None and s.n_max > 6)
-    t, lab = tuned(script, task(DRAFT))
-    assert [s.n_max for s in lab.launches if s][:2] == [8, 4]
+    t, runner = tuned(script, task(DRAFT))
+    assert [s.n_max for s in runner.launches if s][:2] == [8, 4]
     assert best_k(t) in (3, 4)
     assert t.dropped[0].why == "llama-server did not start: it crashed (SIGSEGV)"
     assert t.dropped[0].crashed
@@ -634,8 +634,8 @@ def test_a_server_that_dies_whatever_is_asked_is_stored_as_a_crash() -> None:
 def test_a_way_that_was_measured_after_a_crash_is_decided() -> None:
     script = Script(flat, dies=lambda s: s is not None and s.n_max > 4, accept=lambda r: 0.1)
     script.own = lambda m: 2.0
-    t, lab = tuned(script, task(TrialCandidate(DRAFT, cost=0.1)))
-    assert len(lab.launches) == 3
+    t, runner = tuned(script, task(TrialCandidate(DRAFT, cost=0.1)))
+    assert len(runner.launches) == 3
     assert t.dropped[0].crashed
     assert (t.best, t.state) == (None, DECIDED)
 
@@ -656,16 +656,16 @@ def test_a_baseline_that_dies_is_an_error() -> None:
 
 @pytest.mark.parametrize("launch", [2, 3])
 def test_ctrl_c_keeps_what_was_learnt(launch: int) -> None:
-    lab = FakeLab(Script(smooth))
+    runner = FakeRunner(Script(smooth))
 
     def dies(s: Speculation | None) -> bool:
-        if len(lab.launches) == launch:
+        if len(runner.launches) == launch:
             raise KeyboardInterrupt
         return False
 
-    lab.script.dies = dies
-    with clocked(lab), pytest.raises(Interrupted) as stopped:
-        tune(lab, task(DRAFT), Silent())
+    runner.script.dies = dies
+    with clocked(runner), pytest.raises(Interrupted) as stopped:
+        tune(runner, task(DRAFT), Silent())
     partial = stopped.value.partial
     assert partial.plain is not None
     assert len(partial.trials) == launch - 2
@@ -692,8 +692,8 @@ def test_the_budget_is_wall_time_with_loading_in_it() -> None:
 
 
 def test_a_slow_loader_is_served_at_once_and_says_so() -> None:
-    t, lab = tuned(Script(cpu, load_s=lambda s: 90.0), task(DRAFT, ngrams=(NGRAM,)))
-    assert lab.launches == [None]
+    t, runner = tuned(Script(cpu, load_s=lambda s: 90.0), task(DRAFT, ngrams=(NGRAM,)))
+    assert runner.launches == [None]
     assert (t.best, t.state) == (None, OPEN)
     assert t.reason.startswith(
         "loading took 90 s of 120: no time was left to measure anything; --budget 570 gives it"
@@ -755,8 +755,8 @@ def test_an_answer_cut_short_is_continued_at_the_next_start() -> None:
     own = first.arms[0].own
     assert earlier.measured[first.arms[0].label] == own
     assert earlier.used >= len(own) + len(first.trials[0].measurement.answers)
-    second, lab = tuned(script, wanted, seed, earlier)
-    assert (second.loads, len(lab.launches)) == (1, 1), "no plain server, no trial"
+    second, runner = tuned(script, wanted, seed, earlier)
+    assert (second.loads, len(runner.launches)) == (1, 1), "no plain server, no trial"
     assert second.plain is None
     assert second.arms[0].own.logs[-len(own) :] == own.logs, "its data count"
     assert len(second.arms[0].own) == len(own) + len(second.arms[0].measurement.answers)
@@ -854,9 +854,9 @@ def test_an_arm_that_drafted_nothing_never_wins() -> None:
     "script", [Script(smooth), copier(), Script(steep), Script(smooth, per_token=False)]
 )
 def test_what_is_told_meanwhile(script: Script) -> None:
-    lab, silent = FakeLab(script), Silent()
-    with clocked(lab):
-        tune(lab, task(DRAFT, ngrams=(NGRAM,), budget=100.0), silent)
+    runner, silent = FakeRunner(script), Silent()
+    with clocked(runner):
+        tune(runner, task(DRAFT, ngrams=(NGRAM,), budget=100.0), silent)
     assert silent.said[0] == "measuring without speculation"
 
 

@@ -23,14 +23,14 @@ from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.launch import Launch
-from specllama.serving.probe import Probed, ProbeOptions, planned
+from specllama.serving.probe import ProbeOptions, ProbeResult, planned
 from specllama.serving.tune import Outcome
 from specllama.storage import strict_json
 from specllama.tuning.arms import Dropped, NgramMap, Prediction, Tuned
 from specllama.tuning.confidence import Interval, Ratios
-from specllama.tuning.costs import Costs
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.results import Subject, store
-from specllama.tuning.speedup import Cost
+from specllama.tuning.speedup import StepCost
 from tests import made
 from tests.support import MODELS
 
@@ -77,20 +77,20 @@ def test_on_a_terminal_the_bar_shows_it() -> None:
 
 
 @pytest.fixture(scope="module")
-def probed() -> Probed:
+def probed() -> ProbeResult:
     """One workload's plan with an answer built by hand."""
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     (each,) = planned(
         ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), llama_server="embedded")
     )
-    return Probed(each, made.tuned())
+    return ProbeResult(each, made.tuned())
 
 
-def lines(probed: Probed, t: Tuned) -> list[str]:
+def lines(probed: ProbeResult, t: Tuned) -> list[str]:
     return list(tuning_lines(Outcome(probed.plan, "measured", ("a note",), t)))
 
 
-def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: Probed) -> None:
+def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: ProbeResult) -> None:
     said = lines(probed, made.tuned())
     assert said[0] == "tuning   a note"
     assert said[1] == f"tuned    {made.REASON} (4 loads of the model, 57 s)"
@@ -103,7 +103,7 @@ def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: Probed) 
     assert off[1] == f"tuned    off: {made.REASON} (1 load of the model, 57 s)"
 
 
-def test_what_the_answer_says_is_not_said_again(probed: Probed) -> None:
+def test_what_the_answer_says_is_not_said_again(probed: ProbeResult) -> None:
     why = "it costs 30.0 ms a token beside 40.0: it cannot pay even if always right"
     both = (Dropped("draft-simple a.gguf", why), Dropped("draft-simple b.gguf", why))
     t = replace(made.tuned(best=False), predictions=(), dropped=both, reason="no draft pays")
@@ -124,7 +124,7 @@ def read(data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_numbers_in_json(probed: Probed) -> None:
+def test_the_numbers_in_json(probed: ProbeResult) -> None:
     one = Prediction(made.DRAFTED, Ratios((0.1,), (60.0,)), "one answer")
     none = Prediction(made.COPIED, Ratios(), "as the profile has it")
     t = replace(made.tuned(), predictions=(*made.tuned().predictions, one, none))
@@ -158,7 +158,7 @@ def test_the_numbers_in_json(probed: Probed) -> None:
 # ---- probe ------------------------------------------------------------------------
 
 
-def test_the_table(probed: Probed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table(probed: ProbeResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: 2**20)
     names = probe_lines.columns(probed)
     plain, drafted, copied, *_ = probe_lines.rows(probed)
@@ -174,7 +174,9 @@ def test_the_table(probed: Probed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(zip(names, plain, strict=True))["speed-up"] == "1x"
 
 
-def test_several_slots_show_both_speeds(probed: Probed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_slots_show_both_speeds(
+    probed: ProbeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: None)
     both = replace(
         probed, planned=replace(probed.planned, task=replace(probed.planned.task, slots=4))
@@ -188,7 +190,7 @@ def test_several_slots_show_both_speeds(probed: Probed, monkeypatch: pytest.Monk
     assert probe_lines.about_length(both).endswith(", 4 requests at a time")
 
 
-def test_a_verdict_names_the_length_it_is_about(probed: Probed) -> None:
+def test_a_verdict_names_the_length_it_is_about(probed: ProbeResult) -> None:
     said = list(probe_lines.verdict(probed))
     about = "prompts of 60 to 460 tokens and answers of up to 64"
     assert said[0] == f"verdict  on for {about}: {made.REASON}"
@@ -205,7 +207,7 @@ def test_a_verdict_names_the_length_it_is_about(probed: Probed) -> None:
     assert said[-1].startswith("run      specllama serve ")
 
 
-def test_nothing_measured_is_shown_as_that(probed: Probed) -> None:
+def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:
     """Loading took the whole budget: no plain row, no curve, no length."""
     t = replace(
         made.tuned("open", best=False), plain=None, trials=(), maps=(), predictions=(), arms=(),
@@ -221,7 +223,7 @@ def test_nothing_measured_is_shown_as_that(probed: Probed) -> None:
     assert figures(t) == []
 
 
-def test_plots_in_text(probed: Probed) -> None:
+def test_plots_in_text(probed: ProbeResult) -> None:
     out = "\n".join(probe_lines.below_table(probed))
     assert "speed-up by draft length K, draft-simple d2.gguf" in out
     assert re.search(r"K=3 .*●.* 1\.18x predicted, 1\.12x measured", out)
@@ -237,13 +239,14 @@ def test_plots_in_text(probed: Probed) -> None:
 
 
 def test_what_verifying_costs_where_it_is_not_known() -> None:
-    plain = Cost(50.0, 0.5, 9)
-    assert verify_line(Costs(plain)) == ""
+    plain = StepCost(50.0, 0.5, 9)
+    assert verify_line(VerifyCosts(plain)) == ""
     assert (
-        verify_line(Costs(plain, {1: 50.0, 3: 75.0})) == "2 tokens take as long as 1.2 plain steps"
+        verify_line(VerifyCosts(plain, {1: 50.0, 3: 75.0}))
+        == "2 tokens take as long as 1.2 plain steps"
     )
     assert (
-        verify_line(Costs(plain, {1: 50.0, 8: 100.0}, 4))
+        verify_line(VerifyCosts(plain, {1: 50.0, 8: 100.0}, 4))
         == "2 tokens take as long as 1.4 plain steps"
     )
 
@@ -251,7 +254,7 @@ def test_what_verifying_costs_where_it_is_not_known() -> None:
 # ---- the report -------------------------------------------------------------------
 
 
-def test_every_figure_says_what_it_shows(probed: Probed) -> None:
+def test_every_figure_says_what_it_shows(probed: ProbeResult) -> None:
     found = {f.title: f for f in figures(made.tuned(), NgramSizes(12, 48))}
     assert list(found) == [
         "What verifying costs",
@@ -309,7 +312,7 @@ def drawn(figure: str) -> None:
 @pytest.mark.parametrize("step_ms", [0.4, 12.0, 2400.0])
 def test_figures_of_any_size(longest: int, step_ms: float) -> None:
     verify = {b: step_ms * (1 + 0.2 * (b - 1)) for b in range(1, longest + 1)}
-    plain = replace(made.plain(), costs=Costs(Cost(step_ms, 0.01, 9), verify))
+    plain = replace(made.plain(), costs=VerifyCosts(StepCost(step_ms, 0.01, 9), verify))
     trials = (
         made.trial(top=min(longest, 16)),
         made.trial(replace(made.DRAFTED, methods=("draft-mtp",))),
@@ -321,7 +324,7 @@ def test_figures_of_any_size(longest: int, step_ms: float) -> None:
             drawn(f.svg)
 
 
-def test_a_report_opens_offline_and_hides_no_markup(probed: Probed, tmp_path: Path) -> None:
+def test_a_report_opens_offline_and_hides_no_markup(probed: ProbeResult, tmp_path: Path) -> None:
     evil = replace(made.tuned(), reason="<b>&amp; a file called <script>x</script>.gguf")
     report.write_html(tmp_path / "r.html", [replace(probed, tuned=evil), probed])
     text = (tmp_path / "r.html").read_text()
@@ -332,7 +335,7 @@ def test_a_report_opens_offline_and_hides_no_markup(probed: Probed, tmp_path: Pa
     assert "speed-up (95 %)" in text
 
 
-def test_rows_of_csv(probed: Probed, tmp_path: Path) -> None:
+def test_rows_of_csv(probed: ProbeResult, tmp_path: Path) -> None:
     report.write_csv(tmp_path / "r.csv", [probed])
     plain, drafted, copied = csv.DictReader((tmp_path / "r.csv").open())
     assert plain["label"] == "no speculation"
@@ -451,7 +454,7 @@ def test_what_takes_long_is_said_now_and_then_without_a_terminal(
     assert "quick" not in capsys.readouterr().out
 
 
-def test_the_speeds_of_a_table_divide_to_its_speed_ups(probed: Probed) -> None:
+def test_the_speeds_of_a_table_divide_to_its_speed_ups(probed: ProbeResult) -> None:
     """They were measured in turn; the plain server's own figure is of other minutes."""
     at = probe_lines.columns(probed).index("tok/s")
     plain, drafted, copied, *_ = probe_lines.rows(probed)

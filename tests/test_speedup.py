@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.tuning.speedup import (
-    Cost,
     Step,
+    StepCost,
     StepLog,
     Trend,
     agreement,
@@ -26,7 +26,7 @@ from specllama.tuning.speedup import (
     trend,
 )
 
-CURVE = {k: Cost(10 + 2 * k, 0.01, 50) for k in range(1, 6)}
+CURVE = {k: StepCost(10 + 2 * k, 0.01, 50) for k in range(1, 6)}
 LEVEL = Trend(0.7, 0.0, 0.7)
 
 
@@ -169,8 +169,8 @@ def test_shorter_drafts_begin_elsewhere() -> None:
 
 def test_break_even_by_hand() -> None:
     # one token for 12 ms: p = 0.2; longer drafts need more
-    assert break_even({1: Cost(12, 0, 9)}, 10.0) == pytest.approx(0.2, abs=1e-6)
-    assert break_even({1: Cost(25, 0, 9)}, 10.0) is None  # two tokens for 2.5
+    assert break_even({1: StepCost(12, 0, 9)}, 10.0) == pytest.approx(0.2, abs=1e-6)
+    assert break_even({1: StepCost(25, 0, 9)}, 10.0) is None  # two tokens for 2.5
     assert break_even(CURVE, 10.0) == pytest.approx(0.2, abs=1e-3)
 
 

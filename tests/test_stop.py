@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from specllama.engine import process
-from specllama.engine.command import Command
+from specllama.engine.command import LaunchCommand
 from specllama.engine.settings import Settings
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import probe as probing
@@ -210,8 +210,8 @@ def signalled(after: float) -> Iterator[None]:
 _DEAF = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
 
 
-def command(path: Path) -> Command:
-    return Command((str(path),), dict(os.environ), (), ())
+def command(path: Path) -> LaunchCommand:
+    return LaunchCommand((str(path),), dict(os.environ), (), ())
 
 
 def test_a_signal_while_a_server_is_being_ended_ends_it_at_once(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
 ) -> None:
     """`something`: whether the second one has learnt anything yet."""
 
-    def tune(lab: Any, task: Any, progress: Any) -> Tuned:
+    def tune(runner: Any, task: Any, progress: Any) -> Tuned:
         if task.workload == "chat":
             return answered("chat")
         try:

@@ -15,12 +15,12 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes, never_less
 from specllama.watching import traffic
 from specllama.watching.counters import NOTHING, Counts
-from specllama.watching.traffic import About
+from specllama.watching.traffic import TrafficKey
 
 DAY = 86_400.0
 NOON = 1_790_000_000.0
 SPEC = Speculation(("draft-simple",), Path("/m/draft.gguf"), n_max=2)
-ABOUT = About(
+ABOUT = TrafficKey(
     "/m/t.gguf", "code", "draft-simple draft.gguf", (("/m/t.gguf", 5, 7),), "a build", ("CPU",)
 )
 SEEN = Counts(

@@ -14,8 +14,8 @@ from specllama.watching.verdict import (
     UNKNOWN,
     VERY_LOW,
     Thresholds,
+    TrafficVerdict,
     Turns,
-    Verdict,
     sentence,
     verdict,
 )
@@ -50,12 +50,12 @@ def test_what_a_picture_comes_to(picture: Picture, kind: str) -> None:
 
 
 def test_a_verdict_holds_until_it_is_clearly_over() -> None:
-    slower = Verdict(SLOWER)
+    slower = TrafficVerdict(SLOWER)
     assert verdict(seen(0.3, 0.98, 0.7), LIMITS, slower).kind == SLOWER
     assert verdict(seen(0.3, 1.01, 0.4), LIMITS, slower).kind == EVEN
-    assert verdict(seen(0.6, 1.02, 0.3), LIMITS, Verdict(PAYS)).kind == PAYS
-    assert verdict(seen(0.42), LIMITS, Verdict(VERY_LOW)).kind == VERY_LOW
-    assert verdict(seen(0.42), LIMITS, Verdict(LOW)).kind == LOW
+    assert verdict(seen(0.6, 1.02, 0.3), LIMITS, TrafficVerdict(PAYS)).kind == PAYS
+    assert verdict(seen(0.42), LIMITS, TrafficVerdict(VERY_LOW)).kind == VERY_LOW
+    assert verdict(seen(0.42), LIMITS, TrafficVerdict(LOW)).kind == LOW
 
 
 def test_another_length_is_named_while_it_is_better() -> None:
@@ -63,9 +63,9 @@ def test_another_length_is_named_while_it_is_better() -> None:
     assert verdict(found, LIMITS).better == 2
     nearer = seen(0.5, 1.1, 0.02, K2=1.13, K4=1.1)
     assert verdict(nearer, LIMITS).better is None
-    assert verdict(nearer, LIMITS, Verdict(PAYS, 2)).better == 2
+    assert verdict(nearer, LIMITS, TrafficVerdict(PAYS, 2)).better == 2
     over = seen(0.5, 1.1, 0.02, K2=1.11, K4=1.1)
-    assert verdict(over, LIMITS, Verdict(PAYS, 2)).better is None
+    assert verdict(over, LIMITS, TrafficVerdict(PAYS, 2)).better is None
 
 
 def test_a_length_that_is_slower_than_plain_decoding_is_not_better() -> None:
@@ -91,13 +91,13 @@ def test_what_is_too_little_changes_nothing() -> None:
 
 def test_the_line() -> None:
     p = seen(0.33, 0.96, 0.8, K2=1.05, K4=0.96)
-    assert sentence(p, Verdict(EVEN, 2)) == (
+    assert sentence(p, TrafficVerdict(EVEN, 2)) == (
         "α=0.33 over 1,000 drafted tokens, about 0.96x: K=2 would be about 1.05x; "
         "`--adaptive` would switch"
     )
-    assert sentence(seen(0.41, 1.31, 0.01), Verdict(PAYS)) == (
+    assert sentence(seen(0.41, 1.31, 0.01), TrafficVerdict(PAYS)) == (
         "α=0.41 over 1,000 drafted tokens, about 1.31x"
     )
-    slow = sentence(seen(0.2, 0.8, 0.999), Verdict(SLOWER), adaptive=True)
+    slow = sentence(seen(0.2, 0.8, 0.999), TrafficVerdict(SLOWER), adaptive=True)
     assert slow.endswith("about 0.80x (>99% chance that it is slower than plain decoding)")
-    assert sentence(seen(0.0), Verdict(VERY_LOW)).startswith("none of 1,000 drafted tokens")
+    assert sentence(seen(0.0), TrafficVerdict(VERY_LOW)).startswith("none of 1,000 drafted tokens")

@@ -34,7 +34,7 @@ from specllama.watching.chat_server import Server
 from specllama.watching.counters import parse
 from specllama.watching.errors import WatchingError
 from specllama.watching.export import Exporter
-from specllama.watching.reader import Idle, Reader
+from specllama.watching.reader import CounterReader, Idle
 from specllama.watching.request_log import RequestLog
 from specllama.watching.running import Running
 from specllama.watching.verdict import SLOWER, VERY_LOW
@@ -410,9 +410,9 @@ def test_the_screen_wraps_what_is_longer_on_a_console_that_does_not() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_screen_fits(width: int) -> None:
-    from specllama.watching.verdict import Verdict
+    from specllama.watching.verdict import TrafficVerdict
 
-    text = drawn(a_view(verdict=Verdict(SLOWER), requests=41, restarts=1), width)
+    text = drawn(a_view(verdict=TrafficVerdict(SLOWER), requests=41, restarts=1), width)
     assert max(len(line) for line in text.splitlines()) <= width
     for said in ("α", "0.30", "speed-up", "0.80x", "requests", "41", "slower than plain", "█", "▃"):
         assert said in text
@@ -436,9 +436,9 @@ def test_the_screen_of_a_lost_server_and_of_names_that_move_the_cursor() -> None
 
 def test_thresholds_of_the_profile() -> None:
     from specllama.cli.watch_lines import conclusion
-    from specllama.watching.verdict import Verdict
+    from specllama.watching.verdict import TrafficVerdict
 
-    assert conclusion(a_view(verdict=Verdict(VERY_LOW))) == "α under 0.4: switch it off"
+    assert conclusion(a_view(verdict=TrafficVerdict(VERY_LOW))) == "α under 0.4: switch it off"
     assert conclusion(a_view()) == ""
 
 
@@ -565,7 +565,7 @@ def test_a_502_does_not_say_that_there_is_no_router(monkeypatch: pytest.MonkeyPa
         "specllama.watching.reader.get",
         lambda http, path, *_: told.pop(0) if path == "/models" else metrics,
     )
-    reader = Reader("http://127.0.0.1:1")
+    reader = CounterReader("http://127.0.0.1:1")
     reader.read()
     with pytest.raises(Idle, match="no model is loaded"):
         reader.read()

@@ -10,9 +10,9 @@ from specllama.cli.units import mib
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from specllama.memory.decide import Option
+    from specllama.memory.decide import MemoryOption
     from specllama.memory.devices import Device
-    from specllama.memory.estimate import Line
+    from specllama.memory.estimate import MemoryLine
     from specllama.planning.budget import Budget
 
 
@@ -52,7 +52,7 @@ def advice(b: Budget) -> Iterator[str]:
         )
 
 
-def verdict(option: Option) -> str:
+def verdict(option: MemoryOption) -> str:
     """`fits`, or why not."""
     v = option.verdict
     if not v.detail:
@@ -93,7 +93,7 @@ def _device_line(d: Device) -> str:
     return f"device   {d.name}, {d.label}: {'; '.join(parts)}"
 
 
-def table(lines: tuple[Line, ...], b: Budget) -> Table:
+def table(lines: tuple[MemoryLine, ...], b: Budget) -> Table:
     """One row per line, one column per device, and the sums."""
     from rich.table import Table
 
@@ -127,7 +127,7 @@ def prompt_cache(b: Budget) -> str | None:
     )
 
 
-def _cell(lines: list[Line]) -> str:
+def _cell(lines: list[MemoryLine]) -> str:
     if not lines:
         return ""
     most = "≤ " if any(x.upper for x in lines) else ""
@@ -162,7 +162,7 @@ def data(b: Budget) -> dict[str, Any]:
     }
 
 
-def option_data(o: Option) -> dict[str, Any]:
+def option_data(o: MemoryOption) -> dict[str, Any]:
     """One way to run, without its lines."""
     from specllama.memory.estimate import per_device
 
@@ -178,7 +178,7 @@ def option_data(o: Option) -> dict[str, Any]:
     }
 
 
-def _line_data(x: Line) -> dict[str, Any]:
+def _line_data(x: MemoryLine) -> dict[str, Any]:
     return {
         "who": x.who,
         "what": x.what,

@@ -11,7 +11,13 @@ import typer
 from specllama.cli.options import LlamaServer
 
 if TYPE_CHECKING:
-    from specllama.doctor.findings import EngineFound, Folder, ModelFolder, Report, Settings
+    from specllama.doctor.findings import (
+        DoctorReport,
+        EngineFound,
+        Folder,
+        ModelFolder,
+        UserSettings,
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +50,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def lines(r: Report) -> Iterator[tuple[str, str | None]]:
+def lines(r: DoctorReport) -> Iterator[tuple[str, str | None]]:
     """(line, style): what is there, then what is wrong with it."""
     for line in found_lines(r):
         yield line, None
@@ -61,7 +67,7 @@ def lines(r: Report) -> Iterator[tuple[str, str | None]]:
         yield "serve works here; the notes above are worth a look", "green"
 
 
-def found_lines(r: Report) -> Iterator[str]:
+def found_lines(r: DoctorReport) -> Iterator[str]:
     from specllama.cli.units import mib
 
     ours = ("specllama", "python")
@@ -117,7 +123,7 @@ def _models(m: ModelFolder) -> str:
     return f"models   {m.path}: {m.models} GGUF file{'s' if m.models != 1 else ''}"
 
 
-def _settings(s: Settings) -> Iterator[str]:
+def _settings(s: UserSettings) -> Iterator[str]:
     yield f"settings {s.config}: {'read' if s.config_exists and not s.config_problem else 'broken' if s.config_problem else 'not there'}"
     for path in s.llama_config:
         yield f"settings {path}: llama.cpp's own, read"

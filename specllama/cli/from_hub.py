@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
-    from specllama.planning.from_hub import Here, OnHub
+    from specllama.planning.from_hub import LocalCopy, OnHub
     from specllama.planning.plan import Plan
     from specllama.planning.spec_options import SpeculationOptions
 
@@ -42,7 +42,7 @@ def resolved(
     return replace(settings, model=fetch(found)), None
 
 
-def _lines(found: OnHub | Here, repo: str, download: bool) -> Iterator[str]:
+def _lines(found: OnHub | LocalCopy, repo: str, download: bool) -> Iterator[str]:
     from specllama.cli.units import mib
     from specllama.planning.from_hub import OnHub
 

@@ -57,13 +57,13 @@ def lint(
     when something is, with 2 for bad input.
     """
     from specllama.cli.render import Printer
-    from specllama.formats.lint import Here, fixed
+    from specllama.formats.lint import LintContext, fixed
     from specllama.formats.lint import lint as find
 
     name, text, kind = _input(what, ctx.obj or ())
     environ = {} if name else os.environ
     folder = Path(name).parent
-    here = Here(_builds(build, llama_server), _models(folder), environ, _files(folder))
+    here = LintContext(_builds(build, llama_server), _models(folder), environ, _files(folder))
     found = _checked(lambda: find(text, kind, here), name)
     if not found:
         raise UsageError(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specllama.drafts.costs import Costs
-    from specllama.drafts.pick import Candidate, Picked
+    from specllama.drafts.costs import DraftCosts
+    from specllama.drafts.pick import Candidate, PickResult
 
 
-def cost_lines(picked: Picked) -> list[str]:
+def cost_lines(picked: PickResult) -> list[str]:
     """Which step times each measured candidate's predicted speed-up comes from."""
     steps, guessed = [], []
-    costs: Costs | None = None
+    costs: DraftCosts | None = None
     for c in picked.candidates:
         if (m := c.measured) is None:
             continue
@@ -56,7 +56,7 @@ def measured_data(c: Candidate) -> dict[str, Any] | None:
     }
 
 
-def _costs_data(costs: Costs | None) -> dict[str, Any] | None:
+def _costs_data(costs: DraftCosts | None) -> dict[str, Any] | None:
     if costs is None:
         return None
     return {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specllama.cli.render import Printer
-    from specllama.drafts.pick import Candidate, Picked
+    from specllama.drafts.pick import Candidate, PickResult
     from specllama.gguf import ModelInfo
     from specllama.planning.room import Room
 
@@ -123,7 +123,7 @@ def pick_draft(
 def _print(
     printer: Printer,
     target: ModelInfo,
-    picked: Picked,
+    picked: PickResult,
     space: Sequence[Room | None],
     show_all: bool,
 ) -> None:
@@ -171,7 +171,7 @@ def _row(target: ModelInfo, c: Candidate, room: Room | None) -> tuple[str, ...]:
     return (*cells, f"{p.prior.alpha:.2f}", tau, f"{p.low:.2f}x to {p.high:.2f}x")
 
 
-def _best(picked: Picked, space: Sequence[Room | None]) -> ModelInfo | None:
+def _best(picked: PickResult, space: Sequence[Room | None]) -> ModelInfo | None:
     """The file of the first candidate that fits, else of the first."""
     ways = list(zip(picked.candidates, space, strict=True))
     fitting = [c for c, room in ways if room is None or room.longest]
@@ -195,7 +195,7 @@ def _file(target: ModelInfo, c: Candidate) -> str:
 
 def _last_lines(
     target: ModelInfo,
-    picked: Picked,
+    picked: PickResult,
     workload: str,
     draft: str | None,
     there: str | None,
@@ -236,7 +236,7 @@ def _advice(target: ModelInfo) -> list[str]:
 
 def _data(
     target: ModelInfo,
-    picked: Picked,
+    picked: PickResult,
     space: Sequence[Room | None],
     workload: str,
     draft: str | None,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.engine.client import Prompt
     from specllama.engine.settings import Settings
-    from specllama.formats import Decision, Elsewhere, Written
+    from specllama.formats import Decision, Elsewhere, WrittenFiles
     from specllama.planning.plan import Plan
     from specllama.planning.spec_options import SpeculationOptions
 
@@ -220,7 +220,7 @@ def _decided(
     return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known, elsewhere)
 
 
-def _print(written: Written) -> None:
+def _print(written: WrittenFiles) -> None:
     """To stdout: in UTF-8 with plain line ends where it goes to a program or a file, as lines to
     read on a terminal."""
     stdout: Any = sys.stdout

@@ -9,10 +9,10 @@ from specllama.drafts.ollama import shown_name
 
 if TYPE_CHECKING:
     from specllama.engine.settings import Speculation
-    from specllama.serving.probe import Planned
+    from specllama.serving.probe import PlannedProbe
 
 
-def planned_lines(p: Planned) -> Iterator[str]:
+def planned_lines(p: PlannedProbe) -> Iterator[str]:
     """One workload."""
     yield f"{p.plan.target.title}, {p.task.workload}: {p.task.budget:.0f} s"
     if p.plan.workload.mixed:
@@ -35,7 +35,7 @@ def _with(s: Speculation) -> str:
     return f" with {shown_name(s.draft)}" if s.draft is not None else ""
 
 
-def planned_data(p: Planned) -> dict[str, Any]:
+def planned_data(p: PlannedProbe) -> dict[str, Any]:
     """The same for JSON."""
     return {
         "target": str(p.plan.target.path),

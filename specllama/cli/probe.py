@@ -29,7 +29,7 @@ from specllama.cli.options import (
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.planning.plan import Plan
-    from specllama.serving.probe import Probed, ProbeOptions
+    from specllama.serving.probe import ProbeOptions, ProbeResult
 
 
 def register(app: typer.Typer) -> None:
@@ -235,7 +235,7 @@ def _show_planned(printer: Printer, asked: ProbeOptions) -> None:
         printer.say(line)
 
 
-def _measured(printer: Printer, asked: ProbeOptions) -> tuple[Probed, ...]:
+def _measured(printer: Printer, asked: ProbeOptions) -> tuple[ProbeResult, ...]:
     """The answers; whatever there is after Ctrl-C or another signal that ends us."""
     from specllama.logs import new_log
     from specllama.serving.probe import probe as run
@@ -250,7 +250,7 @@ def _measured(printer: Printer, asked: ProbeOptions) -> tuple[Probed, ...]:
 
 
 def _show(
-    printer: Printer, found: tuple[Probed, ...], report: Path | None, csv: Path | None
+    printer: Printer, found: tuple[ProbeResult, ...], report: Path | None, csv: Path | None
 ) -> None:
     from specllama.cli import probe_lines as lines
     from specllama.cli.report import write_csv, write_html

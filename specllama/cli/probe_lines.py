@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from specllama.engine.settings import Speculation
     from specllama.planning.plan import Plan
-    from specllama.serving.probe import Planned, Probed
+    from specllama.serving.probe import PlannedProbe, ProbeResult
     from specllama.tuning.arms import Arm, Plain, Tuned
     from specllama.tuning.confidence import Interval
     from specllama.tuning.measure import Measurement
@@ -33,14 +33,14 @@ _TEXT = ("arm", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
 _MORE = ("first token", "draft/verify", "memory")
 
 
-def title(p: Probed) -> str:
+def title(p: ProbeResult) -> str:
     from specllama.tuning.arms import OPEN
 
     early = " (cut short: the answer is open)" if p.tuned.state == OPEN else ""
     return f"{p.plan.target.title}, {p.tuned.workload}{early}"
 
 
-def columns(p: Probed) -> tuple[str, ...]:
+def columns(p: ProbeResult) -> tuple[str, ...]:
     """With several slots tok/s is that of all together, and each request's is shown too."""
     if slots(p) == 1:
         return _TEXT + _MORE
@@ -49,11 +49,11 @@ def columns(p: Probed) -> tuple[str, ...]:
     return (*names, *_MORE)
 
 
-def slots(p: Probed) -> int:
+def slots(p: ProbeResult) -> int:
     return p.planned.task.slots
 
 
-def table(p: Probed) -> Table:
+def table(p: ProbeResult) -> Table:
     """One row per arm, the plain server first."""
     from rich.table import Table
 
@@ -65,7 +65,7 @@ def table(p: Probed) -> Table:
     return out
 
 
-def rows(p: Probed) -> Iterator[tuple[str, ...]]:
+def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
     """The cells of the table, as text: the arms, then every other way, whatever is known of it."""
     plain = p.tuned.plain
     if plain is not None:
@@ -92,7 +92,7 @@ def rows(p: Probed) -> Iterator[tuple[str, ...]]:
     yield from (_other_row(p, o) for o in others(p.tuned, p.planned.task))
 
 
-def _other_row(p: Probed, o: Other) -> tuple[str, ...]:
+def _other_row(p: ProbeResult, o: Other) -> tuple[str, ...]:
     """Of a way that was not confirmed: what its one launch showed, or what is predicted."""
     m, plain = o.measurement, p.tuned.plain
     speed = tokens_per_second(plain, m, o.speedup) if m else 0.0
@@ -119,7 +119,7 @@ def tokens_per_second(plain: Plain | None, own: Measurement, speedup: Interval |
     return plain.measurement.tokens_per_second * speedup.value
 
 
-def _speeds(p: Probed, all_together: float) -> tuple[str, ...]:
+def _speeds(p: ProbeResult, all_together: float) -> tuple[str, ...]:
     n = slots(p)
     each = (f"{all_together / n:.1f}",) if n > 1 else ()
     return (f"{all_together:.1f}", *each)
@@ -166,7 +166,7 @@ def extra_memory(plan: Plan, speculation: Speculation) -> int | None:
     return total(q.lines(use, drafting)) - total(q.lines(use, None))
 
 
-def below_table(p: Probed) -> Iterator[str]:
+def below_table(p: ProbeResult) -> Iterator[str]:
     """The curves, the answer, what was dropped and why, and the line to run."""
     for trial in p.tuned.trials:
         yield from speed_plot(trial, p.tuned.arms)
@@ -174,7 +174,7 @@ def below_table(p: Probed) -> Iterator[str]:
     yield from verdict(p)
 
 
-def verdict(p: Probed) -> Iterator[str]:
+def verdict(p: ProbeResult) -> Iterator[str]:
     """The answer and what it rests on."""
     t = p.tuned
     about = f" for {length}" if (length := about_length(p)) else ""
@@ -195,7 +195,7 @@ def verdict(p: Probed) -> Iterator[str]:
         yield f"run      {run_line(p)}"
 
 
-def about_length(p: Probed) -> str:
+def about_length(p: ProbeResult) -> str:
     """Which lengths a verdict is about: it may be another one after a long context."""
     t = p.tuned
     measured = [a.measurement for a in t.arms] or ([t.plain.measurement] if t.plain else [])
@@ -259,11 +259,11 @@ def _findings(t: Tuned) -> Iterator[str]:
             )
 
 
-def run_line(p: Probed) -> str:
+def run_line(p: ProbeResult) -> str:
     return serve_line(p.planned, p.tuned.best.speculation if p.tuned.best else None)
 
 
-def serve_line(p: Planned, best: Speculation | None) -> str:
+def serve_line(p: PlannedProbe, best: Speculation | None) -> str:
     """`specllama serve …` with what was found, and what was asked of the server here too."""
     from specllama.engine.command import size_options
 
@@ -291,7 +291,7 @@ def serve_line(p: Planned, best: Speculation | None) -> str:
     return shlex.join(words + (["--", *theirs] if theirs else []))
 
 
-def data(p: Probed) -> dict[str, Any]:
+def data(p: ProbeResult) -> dict[str, Any]:
     """The JSON of one workload."""
     arms = [
         arm_data(arm) | {"extra_memory_bytes": extra_memory(p.plan, arm.speculation)}

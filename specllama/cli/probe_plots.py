@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes, Speculation
     from specllama.tuning.arms import Arm, NgramMap, Trial
     from specllama.tuning.confidence import Interval
-    from specllama.tuning.costs import Costs
+    from specllama.tuning.costs import VerifyCosts
 
 _BAR = 40  # characters for the largest speed-up shown
 _VERIFIED = (2, 4, 8, 16)
@@ -124,7 +124,7 @@ def grid(m: NgramMap) -> tuple[list[int], list[int], dict[tuple[int, int], float
     return sorted({n for n, _ in cells}), sorted({m for _, m in cells}), cells
 
 
-def verify_line(costs: Costs) -> str:
+def verify_line(costs: VerifyCosts) -> str:
     """What verifying some tokens at once costs; "" when it is not known."""
     known = [(b, ms / costs.step) for b in _VERIFIED if (ms := costs.of(b)) is not None]
     if not costs.known or not known:

@@ -12,7 +12,7 @@ from specllama.cli import complete
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from specllama.own_profiles import Made
+    from specllama.own_profiles import NewProfile
     from specllama.workloads import Workload
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -148,7 +148,7 @@ def new(
         printer.say(line)
 
 
-def _made_lines(name: str, made: Made) -> Iterator[str]:
+def _made_lines(name: str, made: NewProfile) -> Iterator[str]:
     yield f"profile  {made.file}"
     yield f"prompts  {_sizes(made.sizes)}: {made.prompts}"
     yield f"sampling temperature {made.temperature.value:g}: {made.temperature.because}"

@@ -15,8 +15,8 @@ from specllama.drafts.ollama import shown_name
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from specllama.serving.probe import Planned
-    from specllama.serving.replay import Replay
+    from specllama.serving.probe import PlannedProbe
+    from specllama.serving.replay import ConversationReplay
     from specllama.tuning.arms import NgramMap
     from specllama.tuning.conversations import Conversations
     from specllama.tuning.replayed import Setting
@@ -27,7 +27,7 @@ _COLUMNS = (
 _LEFT = ("setting", "what it is")
 
 
-def planned_replay_lines(p: Planned, source: Conversations) -> Iterator[str]:
+def planned_replay_lines(p: PlannedProbe, source: Conversations) -> Iterator[str]:
     """--dry-run: what would be done."""
     yield f"{p.plan.target.title}, {_held(source)}"
     yield f"baseline {p.plan.speculating(None).command.display()}"
@@ -41,11 +41,11 @@ def planned_replay_lines(p: Planned, source: Conversations) -> Iterator[str]:
         yield f"note     {doubt} (--all replays it)"
 
 
-def planned_replay_data(p: Planned, source: Conversations) -> dict[str, Any]:
+def planned_replay_data(p: PlannedProbe, source: Conversations) -> dict[str, Any]:
     return {"replay": planned_data(p) | _source_data(source)}
 
 
-def title(r: Replay) -> str:
+def title(r: ConversationReplay) -> str:
     texts = r.texts
     return (
         f"{r.planned.plan.target.title}, {_answers(len(texts.known))} of {texts.tokens:,} "
@@ -53,7 +53,7 @@ def title(r: Replay) -> str:
     )
 
 
-def table(r: Replay) -> Table:
+def table(r: ConversationReplay) -> Table:
     """One row per setting, the fastest first, and plain decoding where it stands among them."""
     from rich.table import Table
 
@@ -80,7 +80,7 @@ def _row(s: Setting) -> tuple[str, ...]:
     )
 
 
-def below_table(r: Replay) -> Iterator[str]:
+def below_table(r: ConversationReplay) -> Iterator[str]:
     """The best type's map, the answer and what it rests on, and the line to run."""
     yield from ngram_table(_of_best(r) or r.maps)
     yield f"verdict  {'on' if r.best else 'off'} for these conversations: {r.reason}"
@@ -102,7 +102,7 @@ def below_table(r: Replay) -> Iterator[str]:
     yield f"run      {run_line(r)}"
 
 
-def _of_best(r: Replay) -> list[NgramMap]:
+def _of_best(r: ConversationReplay) -> list[NgramMap]:
     """The map that the answer was chosen from; the other types have their rows in the table."""
     if r.best is None:
         return []
@@ -112,11 +112,11 @@ def _of_best(r: Replay) -> list[NgramMap]:
     return [m for m in there if draft in m.draft][:1]
 
 
-def run_line(r: Replay) -> str:
+def run_line(r: ConversationReplay) -> str:
     return serve_line(r.planned, r.best.speculation if r.best is not None else None)
 
 
-def data(r: Replay) -> dict[str, Any]:
+def data(r: ConversationReplay) -> dict[str, Any]:
     """The JSON object. A speed-up is [value, low, high]; times in ms."""
     return {
         "replay": {

@@ -18,7 +18,7 @@ from specllama.errors import UsageError
 from specllama.stop import signals_held
 
 if TYPE_CHECKING:
-    from specllama.serving.probe import Probed
+    from specllama.serving.probe import ProbeResult
 
 _COLUMNS = (
     "target workload label methods draft n_max p_min alpha tau tokens_per_second "
@@ -27,7 +27,7 @@ _COLUMNS = (
 ).split()
 
 
-def write_csv(path: Path, found: Sequence[Probed]) -> None:
+def write_csv(path: Path, found: Sequence[ProbeResult]) -> None:
     """A row per arm, the plain server first. Raises UsageError when it cannot be written."""
     text = io.StringIO()
     out = csv.DictWriter(text, _COLUMNS, extrasaction="ignore", lineterminator="\n")
@@ -39,7 +39,7 @@ def write_csv(path: Path, found: Sequence[Probed]) -> None:
     _write(path, text.getvalue())
 
 
-def _csv_rows(p: Probed) -> Iterator[dict[str, Any]]:
+def _csv_rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
     if p.tuned.plain is not None:
         yield {"label": "no speculation", **(plain_data(p.tuned.plain) or {})}
     for arm in p.tuned.arms:
@@ -53,7 +53,7 @@ def _csv_rows(p: Probed) -> Iterator[dict[str, Any]]:
         }
 
 
-def write_html(path: Path, found: Sequence[Probed]) -> None:
+def write_html(path: Path, found: Sequence[ProbeResult]) -> None:
     """The report. Raises UsageError when it cannot be written."""
     from jinja2 import Environment
 
@@ -63,7 +63,7 @@ def write_html(path: Path, found: Sequence[Probed]) -> None:
     _write(path, template.render(found=sections, version=__version__, when=f"{date.today()}"))
 
 
-def _section(p: Probed) -> dict[str, Any]:
+def _section(p: ProbeResult) -> dict[str, Any]:
     """What the template shows of one workload."""
     return {
         "title": probe_lines.title(p),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from specllama.tuning.results import Result
     from specllama.tuning.step_times import StepTimes
-    from specllama.watching.switches import Switched
+    from specllama.watching.switches import SwitchRecord
     from specllama.watching.traffic import Traffic
 
 _SWITCHES = 5  # shown
@@ -77,7 +77,7 @@ def results(
         printer.say(line)
 
 
-def switch_lines(made: Sequence[Switched]) -> Iterator[str]:
+def switch_lines(made: Sequence[SwitchRecord]) -> Iterator[str]:
     """What --adaptive did last, the newest first."""
     from specllama.tuning.results import moment
 
@@ -88,13 +88,13 @@ def switch_lines(made: Sequence[Switched]) -> Iterator[str]:
 
 def traffic_lines(seen: Sequence[Traffic], known: Sequence[Result]) -> Iterator[str]:
     """What real requests showed, a line for each setting that served them."""
-    from specllama.watching.verdict import Verdict, sentence
+    from specllama.watching.verdict import TrafficVerdict, sentence
 
     for t in seen:
         for s in t.settings:
             if s.counts.alpha is not None:
                 name = f"{shown_name(Path(t.about.target))}, {t.about.workload}, {s.label}"
-                said = sentence(s.picture(_times(t, known)), Verdict(), adaptive=True)
+                said = sentence(s.picture(_times(t, known)), TrafficVerdict(), adaptive=True)
                 yield f"real     {name}: real requests: {said}"
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from specllama.doctor import places, surroundings
 from specllama.doctor.engines import examine_engine
-from specllama.doctor.findings import Problem, Report
+from specllama.doctor.findings import DoctorReport, Problem
 from specllama.doctor.private import cleaned, here
 from specllama.doctor.problems import problems
 from specllama.engine.locate import Engine, everything
@@ -39,7 +39,7 @@ class _Parts:
             return None
 
 
-def examine(llama_server: str | None, report: Reporter) -> Report:
+def examine(llama_server: str | None, report: Reporter) -> DoctorReport:
     """The whole report, safe to be shown to anybody. `llama_server`: look at this engine only.
     Starts engines, one after the other. Raises nothing that has a cause in the machine."""
     parts = _Parts(report)
@@ -55,7 +55,7 @@ def examine(llama_server: str | None, report: Reporter) -> Report:
     ]
     answers = next((engine for engine, e in seen if e is not None and not e.problem), None)
     have = parts.see("devices", lambda: surroundings.devices(answers))
-    whole = Report(
+    whole = DoctorReport(
         versions=surroundings.versions(),
         system=parts.see("the system", surroundings.system) or {},
         engines=tuple(e for _, e in seen if e is not None),

@@ -75,7 +75,7 @@ class ModelFolder:
 
 
 @dataclass(frozen=True)
-class Settings:
+class UserSettings:
     """What the user set. `config`: the file, `config_problem`: what is wrong in it; `profiles`:
     their own, with what is wrong ("" = nothing); `variables`: with their values where those say
     nothing of anybody."""
@@ -98,7 +98,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """Everything. `failed`: parts that could not be looked at. `nvidia`: GPUs by the driver."""
 
     versions: Mapping[str, str]
@@ -110,7 +110,7 @@ class Report:
     nvidia: tuple[str, ...]
     folders: tuple[Folder, ...]
     models: tuple[ModelFolder, ...]
-    settings: Settings | None
+    settings: UserSettings | None
     failed: tuple[Problem, ...] = ()
     problems: tuple[Problem, ...] = ()
 

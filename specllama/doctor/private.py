@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Who:
+class Identity:
     """Whose machine it is. `secrets`: texts that must not be seen, wherever they turn up."""
 
     homes: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Who:
     secrets: tuple[str, ...] = ()
 
 
-def here() -> Who:
+def here() -> Identity:
     """The user and the machine that this runs on. Never raises."""
     homes: list[str] = []
     try:
@@ -75,7 +75,7 @@ def here() -> Who:
         pass
     name = socket.gethostname()
     hosts = tuple(dict.fromkeys(h for h in (name, name.split(".")[0]) if len(h) > 1))
-    return Who(tuple(dict.fromkeys(homes)), _user(), hosts, _secrets(os.environ))
+    return Identity(tuple(dict.fromkeys(homes)), _user(), hosts, _secrets(os.environ))
 
 
 def _user() -> str:
@@ -101,7 +101,7 @@ def variable(name: str, value: str) -> str:
     return value if plain else "set"
 
 
-def private(text: str, who: Who) -> str:
+def private(text: str, who: Identity) -> str:
     """`text` without what tells whose it is."""
     for secret in who.secrets:
         text = text.replace(secret, "…")
@@ -134,12 +134,12 @@ def _harmless(host: str) -> bool:
     return host in _KNOWN or host == "::1" or host.startswith(("127.", "0.0.0.0", "<"))
 
 
-def cleaned(value: T, who: Who) -> T:
+def cleaned(value: T, who: Identity) -> T:
     """A value of findings.py with every text in it private."""
     return _cleaned(value, who)  # type: ignore[no-any-return]
 
 
-def _cleaned(value: Any, who: Who) -> Any:
+def _cleaned(value: Any, who: Identity) -> Any:
     if isinstance(value, str):
         return private(value, who)
     if isinstance(value, tuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specllama.doctor.findings import EngineFound, Folder, Problem, Report
+from specllama.doctor.findings import DoctorReport, EngineFound, Folder, Problem
 
 _LITTLE_DISK = 500 * 2**20
 _WHERE = {
@@ -14,7 +14,7 @@ _WHERE = {
 }
 
 
-def problems(r: Report) -> tuple[Problem, ...]:
+def problems(r: DoctorReport) -> tuple[Problem, ...]:
     """The serious ones first."""
     broken = r.settings.config_problem if r.settings is not None else ""
     found = [*r.failed, *(p for p in r.wrong_engines if p.what != broken)]
@@ -22,7 +22,7 @@ def problems(r: Report) -> tuple[Problem, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda p: not p.serious))
 
 
-def _engines(r: Report) -> Iterator[Problem]:
+def _engines(r: DoctorReport) -> Iterator[Problem]:
     if not r.engines and not r.wrong_engines:
         yield Problem(
             "no llama-server was found, and the embedded engine (xllamacpp) is not installed",
@@ -46,7 +46,7 @@ def _newer(e: EngineFound) -> str:
     return f"Use {update}, or another engine with --llama-server."
 
 
-def _devices(r: Report) -> Iterator[Problem]:
+def _devices(r: DoctorReport) -> Iterator[Problem]:
     used = next((e for e in r.engines if e.used), None)
     if used is not None and r.nvidia and not used.gpus and not used.problem:
         other = next((e for e in r.engines if e.gpus), None)
@@ -65,7 +65,7 @@ def _devices(r: Report) -> Iterator[Problem]:
             )
 
 
-def _folders(r: Report) -> Iterator[Problem]:
+def _folders(r: DoctorReport) -> Iterator[Problem]:
     for f in r.folders:
         if f.unwritable:
             yield _unwritable(f)
@@ -96,7 +96,7 @@ def _unwritable(f: Folder) -> Problem:
     )
 
 
-def _models(r: Report) -> Iterator[Problem]:
+def _models(r: DoctorReport) -> Iterator[Problem]:
     for m in r.models:
         if m.named and not m.exists:
             yield Problem(
@@ -112,7 +112,7 @@ def _models(r: Report) -> Iterator[Problem]:
         )
 
 
-def _settings(r: Report) -> Iterator[Problem]:
+def _settings(r: DoctorReport) -> Iterator[Problem]:
     if r.settings is None:
         return
     if r.settings.config_problem:

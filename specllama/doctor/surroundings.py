@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 
 from specllama import __version__, config, workloads
-from specllama.doctor.findings import DeviceFound, Settings
+from specllama.doctor.findings import DeviceFound, UserSettings
 from specllama.doctor.private import variable
 from specllama.engine import config_ini, cpu
 from specllama.engine.locate import Engine
@@ -67,14 +67,14 @@ def nvidia() -> tuple[str, ...]:
     return tuple(g.name for g in nvml.gpus())
 
 
-def settings(environ: Mapping[str, str]) -> Settings:
+def settings(environ: Mapping[str, str]) -> UserSettings:
     """The config file, llama.cpp's own, profiles and variables."""
     file, problem = config.path(), ""
     try:
         config.load()
     except UsageError as e:
         problem = e.message
-    return Settings(
+    return UserSettings(
         config=str(file),
         config_exists=file.is_file(),
         config_problem=problem,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.drafts.costs import Costs
+from specllama.drafts.costs import DraftCosts
 from specllama.drafts.inprocess import CONTEXT, Continuation, MeasureError, loaded, usual_threads
 from specllama.drafts.timing import batch_times
 
@@ -32,7 +32,7 @@ class Agreement:
 
     agrees: tuple[tuple[bool, ...], ...]
     probability: dict[float, tuple[tuple[float, ...], ...]]
-    costs: Costs | None
+    costs: DraftCosts | None
     uncosted: str
 
 
@@ -101,7 +101,7 @@ def compare(
     def agreement(d: Path) -> Agreement:
         own, costs, stateful = drafting[d], None, target if verifying is None else d
         if verifying is not None and own is not None:
-            costs = Costs(threads, verifying, own)
+            costs = DraftCosts(threads, verifying, own)
         return Agreement(
             agrees=tuple(agrees[d]),
             probability={t: tuple(chances[d][t]) for t in TEMPERATURES},

@@ -40,7 +40,7 @@ METHOD_OF_KIND: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Compatibility:
     """`ok`, or the `rule` that failed with its `detail` for the user."""
 
     ok: bool
@@ -49,14 +49,14 @@ class Verdict:
     token_id: int | None = None
 
 
-OK = Verdict(True)
+OK = Compatibility(True)
 
 
-def _no(rule: str, detail: str) -> Verdict:
-    return Verdict(False, rule, detail)
+def _no(rule: str, detail: str) -> Compatibility:
+    return Compatibility(False, rule, detail)
 
 
-def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = None) -> Verdict:
+def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = None) -> Compatibility:
     """Whether `draft`, used as its kind is, can draft for `target`; with `caps`, on that build."""
     method = METHOD_OF_KIND.get(draft.kind)
     if draft.kind == P_EAGLE:
@@ -69,7 +69,7 @@ def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = Non
         return _no("tensors", "the file holds no tensors")
     if (fault := refusal(draft, caps)) is not None:
         return _no(fault.rule, fault.detail)
-    rules: Mapping[str, Callable[[ModelInfo, ModelInfo], Verdict]] = {
+    rules: Mapping[str, Callable[[ModelInfo, ModelInfo], Compatibility]] = {
         "model": vocabulary_verdict,
         "mtp-head": _mtp_head,
         "gemma4-assistant": _gemma4_assistant,
@@ -95,7 +95,7 @@ def longest_draft(method: str, drafter: ModelInfo) -> int | None:
     return None
 
 
-def own_head_verdict(target: ModelInfo, caps: Capabilities | None = None) -> Verdict:
+def own_head_verdict(target: ModelInfo, caps: Capabilities | None = None) -> Compatibility:
     """Whether the target's own MTP head can draft: key and tensors, graph, build."""
     if not target.mtp_heads and not target.mtp_tensors:
         return _no("no head", "no MTP head in the target")
@@ -111,7 +111,7 @@ def own_head_verdict(target: ModelInfo, caps: Capabilities | None = None) -> Ver
     return graph_verdict(target, caps)
 
 
-def graph_verdict(target: ModelInfo, caps: Capabilities | None) -> Verdict:
+def graph_verdict(target: ModelInfo, caps: Capabilities | None) -> Compatibility:
     """Whether llama.cpp (this build of it) runs an MTP head for the target's architecture."""
     arch = target.architecture
     first = MTP_ARCHITECTURES.get(arch)
@@ -124,7 +124,7 @@ def graph_verdict(target: ModelInfo, caps: Capabilities | None) -> Verdict:
     return _no("MTP graph", f"{caps.label} cannot run {arch}'s MTP head; it needs build ≥ b{first}")
 
 
-def _mtp_head(target: ModelInfo, head: ModelInfo) -> Verdict:
+def _mtp_head(target: ModelInfo, head: ModelInfo) -> Compatibility:
     """The architecture decides the graph; the width is a hard assertion (n_embd_out)."""
     if head.architecture != target.architecture:
         return _no(
@@ -136,7 +136,7 @@ def _mtp_head(target: ModelInfo, head: ModelInfo) -> Verdict:
     return _same_vocabulary(target, head)
 
 
-def _gemma4_assistant(target: ModelInfo, head: ModelInfo) -> Verdict:
+def _gemma4_assistant(target: ModelInfo, head: ModelInfo) -> Compatibility:
     if target.architecture != "gemma4":
         return _no(
             "architecture",
@@ -147,7 +147,7 @@ def _gemma4_assistant(target: ModelInfo, head: ModelInfo) -> Verdict:
     return _same_vocabulary(target, head)
 
 
-def _eagle3(target: ModelInfo, draft: ModelInfo) -> Verdict:
+def _eagle3(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     if len(draft.sidecar.target_layers) != 3:
         return _no(
             "target layers",
@@ -158,7 +158,7 @@ def _eagle3(target: ModelInfo, draft: ModelInfo) -> Verdict:
     return _reads_layers(target, draft)
 
 
-def _dflash(target: ModelInfo, draft: ModelInfo) -> Verdict:
+def _dflash(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     if not draft.sidecar.target_layers:
         return _no("target layers", "the file names no target layers")
     if draft.embedding_length != target.embedding_length:
@@ -173,7 +173,7 @@ def _dflash(target: ModelInfo, draft: ModelInfo) -> Verdict:
     return _reads_layers(target, draft)
 
 
-def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Verdict:
+def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     """What every drafter needs that reads inputs of the target's layers."""
     arch, layers = target.architecture, draft.sidecar.target_layers
     outside = [i for i in layers if not 0 <= i <= target.layers]
@@ -195,11 +195,11 @@ def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Verdict:
     return _same_vocabulary(target, draft)
 
 
-def _width(got: int, target: ModelInfo) -> Verdict:
+def _width(got: int, target: ModelInfo) -> Compatibility:
     return _no("width", f"it expects hidden size {got}, the target's is {target.embedding_length}")
 
 
-def _same_vocabulary(target: ModelInfo, draft: ModelInfo) -> Verdict:
+def _same_vocabulary(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     """For drafters trained with one target: the same number of tokens with the same texts."""
     a, b = target.vocabulary, draft.vocabulary
     if a is not None and b is not None and a.n_tokens != b.n_tokens:
@@ -207,7 +207,7 @@ def _same_vocabulary(target: ModelInfo, draft: ModelInfo) -> Verdict:
     return vocabulary_verdict(target, draft)
 
 
-def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
+def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     """llama.cpp's vocabulary rule, with the failing part named."""
     a, b = target.vocabulary, draft.vocabulary
     if a is None or b is None:
@@ -231,16 +231,16 @@ def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Verdict:
     return OK if a.fingerprint == b.fingerprint else _tokens_verdict(a, b)
 
 
-def _without_tokenizer(model: ModelInfo) -> Verdict:
+def _without_tokenizer(model: ModelInfo) -> Compatibility:
     return _no("vocabulary missing", f"{model.title} has no tokenizer")
 
 
-def _tokens_verdict(a: Vocabulary, b: Vocabulary) -> Verdict:
+def _tokens_verdict(a: Vocabulary, b: Vocabulary) -> Compatibility:
     shared = min(a.n_tokens, b.n_tokens)
     ours, theirs = a.tokens, b.tokens
     for i in range(FIRST_CHECKED_ID, shared):
         if ours[i] != theirs[i] and _c_string(ours[i]) != _c_string(theirs[i]):
-            return Verdict(
+            return Compatibility(
                 False,
                 "token text",
                 f"token {i} is {_show(ours[i])} in the target and {_show(theirs[i])} in the draft",

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from specllama.drafts.replay import Replay
+from specllama.drafts.replay import DraftReplay
 
 
 @dataclass(frozen=True)
-class Costs:
+class DraftCosts:
     """Medians in ms on `threads` threads; entry b-1 is for a batch of b tokens. `target`:
     logits for every row; `draft`: for the last one. The first entries: one plain step, and
     one drafting pass."""
@@ -38,6 +38,6 @@ class Costs:
         return tau * self.target[0] / self.step(k)
 
 
-def best(runs: Iterable[Replay], speedup: Callable[[float, int], float]) -> Replay:
+def best(runs: Iterable[DraftReplay], speedup: Callable[[float, int], float]) -> DraftReplay:
     """The run with the highest `speedup` by its τ and K."""
     return max(runs, key=lambda r: speedup(r.tau, r.k))

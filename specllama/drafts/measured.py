@@ -15,7 +15,7 @@ from specllama.drafts.agreement import (
     measure_text,
 )
 from specllama.drafts.inprocess import MeasureError
-from specllama.drafts.pick import Candidate, Measured, Picked
+from specllama.drafts.pick import Candidate, MeasuredAgreement, PickResult
 from specllama.drafts.rank import draft_cost, verify_cost
 from specllama.drafts.replay import expected_tau, interval, replay
 from specllama.errors import UsageError
@@ -28,8 +28,12 @@ _LONGEST_TEXT = 2**22  # characters; far more than is compared
 
 
 def measured(
-    target: ModelInfo, picked: Picked, workload: Workload, text: Path | None, threads: int | None
-) -> Picked:
+    target: ModelInfo,
+    picked: PickResult,
+    workload: Workload,
+    text: Path | None,
+    threads: int | None,
+) -> PickResult:
     """The candidates with their plain drafts measured, the best first. Drafts that are
     not on this machine keep their prior. Raises MeasureError, or UsageError for the text."""
     drafts = [
@@ -72,7 +76,7 @@ def _speed(c: Candidate) -> float:
     return c.measured.speedup if c.measured else 0.0
 
 
-def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) -> Measured:
+def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) -> MeasuredAgreement:
     """At the K with the highest speed-up by measured τ and measured costs; by costs guessed
     from bytes where they could not be measured."""
 
@@ -83,7 +87,7 @@ def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) ->
 
     run = costs.best([replay(agreement.agrees, k) for k in range(1, MOST_K + 1)], speedup)
     low, high = interval(agreement.agrees, run.k)
-    return Measured(
+    return MeasuredAgreement(
         k=run.k,
         alpha=run.alpha,
         tau=run.tau,

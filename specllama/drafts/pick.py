@@ -10,9 +10,9 @@ from pathlib import Path
 from specllama.drafts import compat
 from specllama.drafts.checkpoints import P_EAGLE
 from specllama.drafts.compat import METHOD_OF_KIND
-from specllama.drafts.costs import Costs
+from specllama.drafts.costs import DraftCosts
 from specllama.drafts.discover import Found, Rejected, discover
-from specllama.drafts.rank import Prediction, predict
+from specllama.drafts.rank import PriorPrediction, predict
 from specllama.drafts.twins import twin
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
@@ -25,7 +25,7 @@ _HALF = 0.5  # a whole model over half the target cannot pay
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAgreement:
     """Agreement with the target, by replay over its answers (temperature 0). `tau` at `k`
     with its 95 % interval; `tau_hot`: temperature → τ at that k. `speedup` at `k`, with the
     interval that τ's gives, from `costs`; None = guessed from bytes, `uncosted` says why."""
@@ -40,7 +40,7 @@ class Measured:
     speedup: float
     speedup_low: float
     speedup_high: float
-    costs: Costs | None
+    costs: DraftCosts | None
     uncosted: str
     source: str
 
@@ -51,13 +51,13 @@ class Candidate:
 
     method: str
     draft: ModelInfo | None
-    prediction: Prediction
+    prediction: PriorPrediction
     warnings: tuple[str, ...]
-    measured: Measured | None = None
+    measured: MeasuredAgreement | None = None
 
 
 @dataclass(frozen=True)
-class Picked:
+class PickResult:
     """Candidates, best first, and the rejected with their rules."""
 
     candidates: tuple[Candidate, ...]
@@ -71,7 +71,7 @@ def pick(
     folders: Iterable[Path] = (),
     everywhere: bool = True,
     more: Found | None = None,
-) -> Picked:
+) -> PickResult:
     """Looks for drafts and judges them, those found elsewhere too; with `caps`, for that build of
     llama.cpp."""
     found = discover(target, folders, everywhere)
@@ -80,7 +80,7 @@ def pick(
 
 def ranked(
     target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found
-) -> Picked:
+) -> PickResult:
     """The verdict on each model of `found` and on the target's own head. Candidates in the
     workload's order of methods, within a method those near the target first, then by predicted
     speed-up."""
@@ -130,20 +130,22 @@ def ranked(
         return c.prediction.high < 1, place, not here, -c.prediction.speedup
 
     candidates.sort(key=rank)
-    return Picked(tuple(candidates), tuple(rejected))
+    return PickResult(tuple(candidates), tuple(rejected))
 
 
-def _verdict(target: ModelInfo, model: ModelInfo, caps: Capabilities | None) -> compat.Verdict:
+def _verdict(
+    target: ModelInfo, model: ModelInfo, caps: Capabilities | None
+) -> compat.Compatibility:
     share = model.active_bytes / max(1, target.active_bytes)
     if model.kind == "model" and share > _HALF:
         detail = f"it reads {share:.0%} of the target's bytes per token; it cannot pay"
-        return compat.Verdict(False, "size", detail)
+        return compat.Compatibility(False, "size", detail)
     found = compat.verdict(target, model, caps)
     doubt = next(
         (f for f in doubts(model, caps) if f.rule not in {t.rule for t in target.faults}), None
     )
     if found.ok and doubt is not None:
-        return compat.Verdict(False, doubt.rule, f"{doubt.detail}; with --draft it is tried")
+        return compat.Compatibility(False, doubt.rule, f"{doubt.detail}; with --draft it is tried")
     return found
 
 

@@ -21,7 +21,7 @@ _EXPERT_SHARE = 0.8
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PriorPrediction:
     """At the best K for the prior α. `low`/`high`: speed-ups at the ends of its range."""
 
     prior: Prior
@@ -40,7 +40,7 @@ def tau(p: float, k: int) -> float:
 
 def predict(
     target: ModelInfo, method: str, draft: ModelInfo | None, workload: str, most_k: int = _MOST_K
-) -> Prediction:
+) -> PriorPrediction:
     """The prediction for a draft method; `draft` None = the target's own head."""
     expected = prior(method, workload)
     step = draft_cost(target, method, draft)
@@ -52,7 +52,7 @@ def predict(
     # α is an average over positions; as a conditional acceptance it is a little low,
     # which errs on the safe side.
     k = max(range(1, max(1, most_k) + 1), key=lambda k: speedup(expected.alpha, k))
-    return Prediction(
+    return PriorPrediction(
         prior=expected,
         k=k,
         tau=tau(expected.alpha, k),

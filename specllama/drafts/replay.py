@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Replay:
+class DraftReplay:
     """`steps` verify steps made `tokens`; `drafted`/`accepted` tokens; `by_position[i-1]`
     = a_i, the share of steps in which the first i drafted tokens were all accepted."""
 
@@ -35,7 +35,7 @@ class Replay:
         return 1 + sum(self.by_position)
 
 
-def replay(answers: Sequence[Sequence[bool]], k: int) -> Replay:
+def replay(answers: Sequence[Sequence[bool]], k: int) -> DraftReplay:
     """Replays draft length `k`. Each answer: one bit per generated token but the first,
     which comes from the prompt. As in the server, a draft is never longer than what is
     left to generate, less the token that verification adds (server-context.cpp)."""
@@ -56,7 +56,7 @@ def replay(answers: Sequence[Sequence[bool]], k: int) -> Replay:
             at += run + 1
             tokens += run + 1
     by_position = tuple(h / steps if steps else 0.0 for h in hits)
-    return Replay(k, steps, tokens, drafted, accepted, by_position)
+    return DraftReplay(k, steps, tokens, drafted, accepted, by_position)
 
 
 def expected_tau(answers: Sequence[Sequence[float]], k: int) -> float:

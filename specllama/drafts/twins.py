@@ -14,7 +14,7 @@ from pathlib import Path
 
 from specllama.gguf import GgufError, ModelInfo
 from specllama.gguf.files import read_headers
-from specllama.gguf.model import Names
+from specllama.gguf.model import ModelNames
 from specllama.storage import cache_dir, keep, read_stored
 
 _MOST = 8 * 2**30  # bytes of tensors; reading more takes longer than a second candidate costs
@@ -55,7 +55,7 @@ def _same(a: ModelInfo, b: ModelInfo) -> bool:
 
 def _facts(m: ModelInfo) -> ModelInfo:
     """What must agree: everything but where the file lies and what it is called."""
-    nameless = Names("", "", "", "", ())
+    nameless = ModelNames("", "", "", "", ())
     return replace(
         m,
         path=Path(),

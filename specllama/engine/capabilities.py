@@ -20,7 +20,7 @@ from pathlib import Path
 from specllama import __version__
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain, signal_name
-from specllama.engine.helptext import Option, parse_options, parse_version
+from specllama.engine.helptext import HelpOption, parse_options, parse_version
 from specllama.engine.locate import Engine
 from specllama.storage import cache_dir, keep, read_stored
 
@@ -126,7 +126,7 @@ class Capabilities:
     build: int | None
     commit: str
     flavour: str
-    options: tuple[Option, ...]
+    options: tuple[HelpOption, ...]
     spec_types: tuple[str, ...]
     problem: str = ""
 
@@ -135,7 +135,7 @@ class Capabilities:
         name = f"b{self.build}" if self.build else "a build without a number"
         return name if self.flavour == MAINLINE else f"{self.flavour}, {name}"
 
-    def find(self, name: str) -> Option | None:
+    def find(self, name: str) -> HelpOption | None:
         """The usable option with this spelling; None when absent or removed."""
         for option in self.options:
             if name in option.names and not option.removed:
@@ -243,7 +243,7 @@ def describe(version_text: str, help_text: str, problem: str = "") -> Capabiliti
     )
 
 
-def _flavour(options: tuple[Option, ...], spec_type: Option | None) -> str:
+def _flavour(options: tuple[HelpOption, ...], spec_type: HelpOption | None) -> str:
     names = {n for o in options for n in o.names}
     if (spec_type and ":k=v" in spec_type.hint) or {"--spec-autotune", "-mtprot"} & names:
         return IK_LLAMA

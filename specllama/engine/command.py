@@ -32,7 +32,7 @@ NGRAM_SIZE_OPTIONS = (
 
 
 @dataclass(frozen=True)
-class Command:
+class LaunchCommand:
     """What is run. `changes`: where the user's arguments replaced ours. `dropped`: variables
     kept from the child, each with its reason. Secrets are in `env` only."""
 
@@ -46,7 +46,9 @@ class Command:
         return shlex.join(self.argv)
 
 
-def build(engine: Engine, caps: Capabilities, settings: Settings, user: LaunchOptions) -> Command:
+def build(
+    engine: Engine, caps: Capabilities, settings: Settings, user: LaunchOptions
+) -> LaunchCommand:
     """The command for these settings, with the user's own arguments merged in last."""
     argv = list(engine.argv)
     changes: list[str] = []
@@ -63,7 +65,7 @@ def build(engine: Engine, caps: Capabilities, settings: Settings, user: LaunchOp
     if settings.api_key:
         env[API_KEY_ENV] = settings.api_key
     env.update(user.secrets)
-    return Command(tuple(argv), env, tuple(changes), dropped)
+    return LaunchCommand(tuple(argv), env, tuple(changes), dropped)
 
 
 def unsupported(caps: Capabilities, method: str) -> str:

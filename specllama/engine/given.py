@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specllama.engine import config_ini
 from specllama.engine.capabilities import Capabilities
-from specllama.engine.helptext import Option
+from specllama.engine.helptext import HelpOption
 from specllama.errors import UsageError
 
 MODEL_OPTIONS = frozenset(
@@ -45,7 +45,7 @@ class Given:
     """One option with the words that ask for it. `source`: the variable or file it comes from,
     "" = it is an argument after `--`."""
 
-    option: Option
+    option: HelpOption
     words: tuple[str, ...]
     source: str = ""
 
@@ -102,11 +102,11 @@ def _tells_variables(caps: Capabilities) -> bool:
     return any(o.env.startswith("LLAMA_ARG_") for o in caps.options)
 
 
-def _by_variable(caps: Capabilities) -> dict[str, Option]:
+def _by_variable(caps: Capabilities) -> dict[str, HelpOption]:
     """Variable → its option, with the LLAMA_ARG_NO_ form of options that have an opposite. The
     embedded engine names none: there by llama.cpp's habit of naming them."""
     told = _tells_variables(caps)
-    out: dict[str, Option] = {}
+    out: dict[str, HelpOption] = {}
     for option in caps.options:
         longest = max(
             (n for n in option.names if n.startswith("--") and not n.startswith("--no-")),
@@ -122,7 +122,7 @@ def _by_variable(caps: Capabilities) -> dict[str, Option]:
     return out
 
 
-def _words(option: Option, source: str, value: str, off: bool = False) -> tuple[str, ...]:
+def _words(option: HelpOption, source: str, value: str, off: bool = False) -> tuple[str, ...]:
     """The arguments that do what a variable (or a line of config.ini) does; () when that is
     nothing. `off`: it names the option's opposite."""
     if option.arity:

@@ -22,7 +22,7 @@ _VERSION = re.compile(r"version: (?:(\d+) \(([\w.-]+)\)|\S+ \(build (\d+), commi
 
 
 @dataclass(frozen=True)
-class Option:
+class HelpOption:
     """One option: every spelling, the value hint ("" for a switch), the printed default.
 
     One that was taken away is `removed`; `advice` is what the help says to use instead. `help`:
@@ -86,10 +86,10 @@ _OLDER = _Layout(re.compile(r" {2,10}-"), 34)
 _OLDER_USAGE = re.compile(r"^usage: .*\[options\]\s*$", re.M)
 
 
-def parse_options(text: str) -> tuple[Option, ...]:
+def parse_options(text: str) -> tuple[HelpOption, ...]:
     """Every option listed in a help text, in order. () when it is no such text."""
     layout = _OLDER if _OLDER_USAGE.search(text) else _MAINLINE
-    options: list[Option] = []
+    options: list[HelpOption] = []
     current: tuple[str, list[str]] | None = None  # (names and hint, help lines)
 
     def finish() -> None:
@@ -136,13 +136,13 @@ def _names_and_hint(head: str) -> tuple[tuple[str, ...], str]:
     return tuple(names), " ".join(hint.split())
 
 
-def _option(head: str, help_text: str) -> Option | None:
+def _option(head: str, help_text: str) -> HelpOption | None:
     names, hint = _names_and_hint(head)
     if not names:
         return None
     default = _DEFAULT.search(help_text)
     removed = help_text.strip().lower().startswith(_REMOVED)
-    return Option(
+    return HelpOption(
         names=names,
         hint=hint,
         default=default[1].strip("'\"") if default else None,

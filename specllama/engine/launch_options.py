@@ -18,7 +18,7 @@ from pathlib import Path
 
 from specllama.engine.capabilities import IK_LLAMA, Capabilities
 from specllama.engine.given import MODEL_OPTIONS, Given, configured, variables
-from specllama.engine.helptext import Option
+from specllama.engine.helptext import HelpOption
 from specllama.engine.keys import first, usable
 from specllama.errors import UsageError
 
@@ -145,7 +145,7 @@ def parsed(words: Sequence[str], caps: Capabilities) -> Iterator[Given]:
         at += 1 + len(values)
 
 
-def _following(option: Option, rest: Sequence[str], caps: Capabilities) -> int:
+def _following(option: HelpOption, rest: Sequence[str], caps: Capabilities) -> int:
     """How many words behind an option are its values."""
     if option.hint or caps.flavour != IK_LLAMA:
         return option.arity
@@ -166,7 +166,7 @@ def _no_number(text: str) -> bool:
         return False
 
 
-def _lookup(name: str, caps: Capabilities) -> Option:
+def _lookup(name: str, caps: Capabilities) -> HelpOption:
     option = caps.find(name)
     if option:
         return option
@@ -190,7 +190,7 @@ def _lookup(name: str, caps: Capabilities) -> Option:
     )
 
 
-def _refuse(name: str, option: Option) -> None:
+def _refuse(name: str, option: HelpOption) -> None:
     if "--parallel" in option.names:
         raise UsageError(
             f"{name} after -- is not taken: speculation is decided for a known number of slots",

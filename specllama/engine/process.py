@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from specllama.engine import orphans
-from specllama.engine.command import Command
+from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError
 from specllama.logs import ServerLog
 from specllama.stop import signals_held
@@ -80,7 +80,7 @@ class ServerProcess:
             _signal_group(self.popen, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def start(command: Command, log: Path) -> ServerProcess:
+def start(command: LaunchCommand, log: Path) -> ServerProcess:
     """Starts the server with its output appended to `log`.
 
     Call it from the main thread: on Linux the child is tied to the thread that
@@ -116,7 +116,7 @@ def _end_all() -> None:
             popen.wait()
 
 
-def _popen(command: Command, out: FileIO) -> subprocess.Popen[bytes]:
+def _popen(command: LaunchCommand, out: FileIO) -> subprocess.Popen[bytes]:
     """Raises OSError when it cannot be run."""
     if sys.platform == "win32":
         return _spawn(command.argv, command, out, creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
@@ -136,7 +136,7 @@ def _popen(command: Command, out: FileIO) -> subprocess.Popen[bytes]:
 
 
 def _spawn(
-    argv: Sequence[str], command: Command, out: FileIO, **options: Any
+    argv: Sequence[str], command: LaunchCommand, out: FileIO, **options: Any
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,

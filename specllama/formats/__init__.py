@@ -1,6 +1,6 @@
 """A decision in other people's formats: one module per format, imported when it is asked for.
 
-A module has `write(decision) -> Written`. It raises Unsayable for a decision that its format
+A module has `write(decision) -> WrittenFiles`. It raises NotExpressible for a decision that its format
 cannot say.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from specllama.errors import UsageError
-from specllama.formats.base import Decision, Elsewhere, Unsayable, Written
+from specllama.formats.base import Decision, Elsewhere, NotExpressible, WrittenFiles
 
 # Format → the module that writes it, and the function there when it is not `write`.
 FORMATS: dict[str, str] = {
@@ -34,9 +34,9 @@ FORMATS: dict[str, str] = {
 ELSEWHERE = tuple(f for f in FORMATS if f.startswith(("vllm", "sglang", "tensorrt-llm")))
 
 
-def write(name: str, decision: Decision) -> Written:
+def write(name: str, decision: Decision) -> WrittenFiles:
     """The decision in the format `name`. Raises UsageError when there is none of that name and
-    Unsayable when it cannot say this decision."""
+    NotExpressible when it cannot say this decision."""
     where = FORMATS.get(name)
     if where is None:
         raise UsageError(
@@ -45,8 +45,16 @@ def write(name: str, decision: Decision) -> Written:
     module, _, function = where.partition(":")
     writer = getattr(import_module(f"specllama.formats.{module}"), function or "write")
     written = writer(decision)
-    assert isinstance(written, Written)
+    assert isinstance(written, WrittenFiles)
     return written
 
 
-__all__ = ["ELSEWHERE", "FORMATS", "Decision", "Elsewhere", "Unsayable", "Written", "write"]
+__all__ = [
+    "ELSEWHERE",
+    "FORMATS",
+    "Decision",
+    "Elsewhere",
+    "NotExpressible",
+    "WrittenFiles",
+    "write",
+]

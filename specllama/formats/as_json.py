@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specllama.formats.base import MADE, Decision, Written
+from specllama.formats.base import MADE, Decision, WrittenFiles
 from specllama.storage import strict_json
 
 
-def write(decision: Decision) -> Written:
-    return Written(strict_json({"comment": MADE, **decision.data}, indent=2) + "\n")
+def write(decision: Decision) -> WrittenFiles:
+    return WrittenFiles(strict_json({"comment": MADE, **decision.data}, indent=2) + "\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specllama.errors import UsageError
-from specllama.formats.words import Home, Simple, Word, split
+from specllama.formats.words import Home, SimpleCommand, Word, split
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 # a name with hyphens is a macro of llama-swap
@@ -38,7 +38,7 @@ UNKNOWN = Value(None)
 Known = Mapping[str, Value]
 
 
-def assigned(source: str, simple: Simple, known: Known) -> Iterator[tuple[str, Value]]:
+def assigned(source: str, simple: SimpleCommand, known: Known) -> Iterator[tuple[str, Value]]:
     """What a simple command sets."""
     words = simple.words
     first = next((i for i, w in enumerate(words) if w.text not in KEYWORDS), len(words))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the names of the formats are in `specllama --help`
 MADE = "made by `specllama plan`"  # in every file, so that it is known as one and replaced
 
 
-class Unsayable(UsageError):
+class NotExpressible(UsageError):
     """A format that cannot say a decision; the message is one sentence with the reason."""
 
 
@@ -60,7 +60,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """The text of a file, its last line ended. `notes`: what a user has to know or do besides,
     one line each; they are shown, and are not part of the text."""
 

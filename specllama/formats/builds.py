@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 
 from specllama.engine.capabilities import MAINLINE, SPEC_TYPE_SINCE, Capabilities
-from specllama.engine.helptext import Option
+from specllama.engine.helptext import HelpOption
 
 NEWEST = 11434  # the last build whose source was read
 # Builds at which the command line changed (llama.cpp PR 15434, 18471, 22397, 22838, 22964).
@@ -46,7 +46,7 @@ def capabilities(build: int = NEWEST) -> Capabilities:
         if "--flash-attn" in names and build < FLASH_ATTENTION_TAKES_A_VALUE:
             hint = ""
         text = f"(env: {env})" if env else ""
-        options.append(Option(names, hint, None, bool(stub), stub, text))
+        options.append(HelpOption(names, hint, None, bool(stub), stub, text))
     return Capabilities(build, "", MAINLINE, tuple(options), types)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specllama.formats import kubernetes, server, sglang, vllm
-from specllama.formats.base import Decision, Written, commented, yaml_text
+from specllama.formats.base import Decision, WrittenFiles, commented, yaml_text
 from specllama.formats.containers import published
 from specllama.formats.elsewhere import record
 
@@ -24,7 +24,7 @@ _PERIOD_S, _DOWNLOADING_S = 10, 1800
 
 
 @dataclass(frozen=True)
-class Engine:
+class ClusterEngine:
     """One engine as a container. `args` without address; `rank`: its arguments for machine number
     {n} at the address {first}, `other`: more of them for all but the first."""
 
@@ -50,39 +50,39 @@ class Engine:
         return [w.format(n=number, first=first, port=_RENDEZVOUS) for w in self.rank]
 
 
-def vllm_compose(decision: Decision) -> Written:
+def vllm_compose(decision: Decision) -> WrittenFiles:
     """vLLM by compose."""
     return _compose(decision, _vllm(decision))
 
 
-def sglang_compose(decision: Decision) -> Written:
+def sglang_compose(decision: Decision) -> WrittenFiles:
     """SGLang by compose."""
     return _compose(decision, _sglang(decision))
 
 
-def vllm_kubernetes(decision: Decision) -> Written:
+def vllm_kubernetes(decision: Decision) -> WrittenFiles:
     """vLLM in Kubernetes."""
     return _kubernetes(decision, _vllm(decision))
 
 
-def sglang_kubernetes(decision: Decision) -> Written:
+def sglang_kubernetes(decision: Decision) -> WrittenFiles:
     """SGLang in Kubernetes."""
     return _kubernetes(decision, _sglang(decision))
 
 
-def _vllm(decision: Decision) -> Engine:
+def _vllm(decision: Decision) -> ClusterEngine:
     config, notes = vllm.configured(decision)
     model = str(config.pop("model"))
     rank = ("--node-rank", "{n}", "--master-addr", "{first}")
     args = (model, *_flags(config))
-    return Engine("vllm", 8000, "VLLM_API_KEY", args, rank, ("--headless",), notes)
+    return ClusterEngine("vllm", 8000, "VLLM_API_KEY", args, rank, ("--headless",), notes)
 
 
-def _sglang(decision: Decision) -> Engine:
+def _sglang(decision: Decision) -> ClusterEngine:
     config, notes = sglang.configured(decision)
     rank = ("--node-rank", "{n}", "--dist-init-addr", "{first}:{port}")
     args = ("sglang", "serve", *_flags(config))
-    return Engine("sglang", 30000, "SGLANG_API_KEY", args, rank, (), notes)
+    return ClusterEngine("sglang", 30000, "SGLANG_API_KEY", args, rank, (), notes)
 
 
 def _flags(config: Mapping[str, Any]) -> list[str]:
@@ -96,7 +96,7 @@ def _flags(config: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def _compose(decision: Decision, e: Engine) -> Written:
+def _compose(decision: Decision, e: ClusterEngine) -> WrittenFiles:
     """One service; over several machines two, of which each machine runs one by its profile."""
     nodes, settings = decision.elsewhere.nodes, decision.plan.settings
     key = "${" + e.key + ":?set it}" if settings.api_key else ""
@@ -123,10 +123,10 @@ def _compose(decision: Decision, e: Engine) -> Written:
         )
     notes = (*notes, *e.notes)
     text = commented((*decision.comments, *notes)) + yaml_text({"services": services})
-    return Written(text, notes)
+    return WrittenFiles(text, notes)
 
 
-def _service(decision: Decision, e: Engine, key: str) -> dict[str, Any]:
+def _service(decision: Decision, e: ClusterEngine, key: str) -> dict[str, Any]:
     """What a service has wherever it runs."""
     gpus = decision.elsewhere.gpus
     device = {"driver": "nvidia", "count": gpus, "capabilities": ["gpu"]}
@@ -150,13 +150,13 @@ def _service(decision: Decision, e: Engine, key: str) -> dict[str, Any]:
     }
 
 
-def _published(decision: Decision, e: Engine) -> str:
+def _published(decision: Decision, e: ClusterEngine) -> str:
     settings = decision.plan.settings
     host = published(settings.host)
     return f"{host}:{settings.port}:{e.port}"
 
 
-def _kubernetes(decision: Decision, e: Engine) -> Written:
+def _kubernetes(decision: Decision, e: ClusterEngine) -> WrittenFiles:
     """A Deployment on one machine, a LeaderWorkerSet on several, and the Service."""
     name, nodes = decision.name, decision.elsewhere.nodes
     labels = {"app.kubernetes.io/name": name}
@@ -202,10 +202,12 @@ def _kubernetes(decision: Decision, e: Engine) -> Written:
     notes += e.notes
     docs = (head, kubernetes.service(name))
     text = commented((*decision.comments, *notes)) + "---\n".join(yaml_text(d) for d in docs)
-    return Written(text, tuple(notes))
+    return WrittenFiles(text, tuple(notes))
 
 
-def _pod(decision: Decision, e: Engine, words: list[str], answers: bool = True) -> dict[str, Any]:
+def _pod(
+    decision: Decision, e: ClusterEngine, words: list[str], answers: bool = True
+) -> dict[str, Any]:
     """One machine's pod. `answers`: it is the one that is asked."""
     health: dict[str, Any] = {
         "httpGet": {"path": "/health", "port": "http"},

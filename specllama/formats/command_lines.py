@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from specllama.formats import builds
 from specllama.formats.assigned import Known, expanded
-from specllama.formats.found import LLAMA, SGLANG, SHELL, TEXT, VLLM, Command, Variable
+from specllama.formats.found import LLAMA, SGLANG, SHELL, TEXT, VLLM, FoundCommand, Variable
 from specllama.formats.shell_ways import Ways, walk
-from specllama.formats.words import Simple, Word, simples
+from specllama.formats.words import SimpleCommand, Word, simples
 
 _LLAMA_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*$")
 _VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai(?::|$|@)")
@@ -36,7 +36,7 @@ def shell(
     lines: bool = True,
     plain: bool = False,
     known: Known | None = None,
-) -> Iterator[Command]:
+) -> Iterator[FoundCommand]:
     """The servers in text[start:end], which is shell text (`plain`: a command line that no shell
     reads), in order; one whose variables depend on branches comes once for each way there.
     `known`: what is set before."""
@@ -48,7 +48,7 @@ def shell(
         yield from found
 
 
-def _started(simple: Simple, ways: Ways) -> Iterator[Command]:
+def _started(simple: SimpleCommand, ways: Ways) -> Iterator[FoundCommand]:
     for known in ways:
         found = server(expanded(simple.words, known))
         if found is not None:
@@ -73,7 +73,7 @@ def _set(known: Known) -> Iterator[Variable]:
             yield Variable(name, value.text or "", at, at + len(name), value.text is not None)
 
 
-def server(words: Sequence[Word]) -> Command | None:
+def server(words: Sequence[Word]) -> FoundCommand | None:
     """The server that these words start."""
     first = _first(words)
     if _starts_nothing(words):
@@ -93,7 +93,7 @@ def server(words: Sequence[Word]) -> Command | None:
         ):
             rest = tuple(words[at:])
             begin = words[at - 1].end
-            return Command(program, rest, tuple(styles(rest)), begin, build=build)
+            return FoundCommand(program, rest, tuple(styles(rest)), begin, build=build)
     return None
 
 
@@ -174,7 +174,7 @@ def quoted_assignment(text: str, word: Word) -> Iterator[Variable]:
         yield Variable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
 
 
-def _nested(text: str, words: Sequence[Word], ways: Ways) -> Iterator[Command]:
+def _nested(text: str, words: Sequence[Word], ways: Ways) -> Iterator[FoundCommand]:
     """Servers in a quoted word: sh -c '…'."""
     own = tuple(assignments(words))
     for word in () if _starts_nothing(words) else words:

@@ -19,7 +19,7 @@ from specllama.formats import (
     yaml_commands,
 )
 from specllama.formats.command_lines import shell
-from specllama.formats.found import LLAMA, SHELL, Command
+from specllama.formats.found import LLAMA, SHELL, FoundCommand
 from specllama.formats.words import split
 
 SCRIPT, WINDOWS, YAML, PRESET = "script", "windows", "yaml", "preset"
@@ -52,10 +52,10 @@ def kind_of(name: str, text: str) -> str:
 
 def read(
     text: str, kind: str = SCRIPT, files: env_files.Files = env_files.nothing
-) -> tuple[Command, ...]:
+) -> tuple[FoundCommand, ...]:
     """Every server that the text starts, in order. `files`: reads those with variables that it
     names. Raises UsageError for what cannot be read."""
-    readers: dict[str, Callable[[str], Iterator[Command]]] = {
+    readers: dict[str, Callable[[str], Iterator[FoundCommand]]] = {
         SCRIPT: shell,
         WINDOWS: _windows,
         YAML: partial(yaml_commands.read, files=files),
@@ -68,22 +68,22 @@ def read(
     return tuple(replace(c, line=_line(text, c)) for c in found)
 
 
-def _line(text: str, command: Command) -> int:
+def _line(text: str, command: FoundCommand) -> int:
     scalar = command.scalar
     at = scalar.start if scalar is not None and scalar.inner is None else command.place[0]
     return text.count("\n", 0, at) + 1
 
 
-def _windows(text: str) -> Iterator[Command]:
+def _windows(text: str) -> Iterator[FoundCommand]:
     """PowerShell and batch files: ` and ^ continue lines, \\ is part of paths. Read as shell text
     of the same length, so that places stay."""
     same = re.sub(r"(?im)^[ \t]*(?:::|rem\b)[^\n]*", lambda m: " " * len(m[0]), text)
     yield from shell(re.sub(r"[`^](?=\r?\n)", r"\\", same.replace("\\", "/")))
 
 
-def bare(text: str) -> tuple[Command, ...]:
+def bare(text: str) -> tuple[FoundCommand, ...]:
     """Arguments alone, without the program: llama-server's."""
     words = next(iter(split(text, lines=False)), [])
     if not words or not words[0].text.startswith("-"):
         return ()
-    return (Command(LLAMA, tuple(words), (SHELL,) * len(words), 0),)
+    return (FoundCommand(LLAMA, tuple(words), (SHELL,) * len(words), 0),)

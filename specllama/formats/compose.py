@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Written, commented, yaml_text
+from specllama.formats.base import Decision, WrittenFiles, commented, yaml_text
 from specllama.formats.containers import PORT, Container, container, published
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """One service."""
     c = container(decision)
     settings = decision.plan.settings
@@ -40,7 +40,7 @@ def write(decision: Decision) -> Written:
     text = commented((*decision.comments, *notes)) + yaml_text(
         {"services": {decision.name: service}}
     )
-    return Written(text, notes)
+    return WrittenFiles(text, notes)
 
 
 def _literal(text: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from specllama.formats.assigned import UNKNOWN, Value, assigned, expanded
 from specllama.formats.command_lines import ASSIGNMENT, image, quoted_assignment, server, styles
-from specllama.formats.found import FLOW, Command, Variable
-from specllama.formats.words import Simple, Word, split
+from specllama.formats.found import FLOW, FoundCommand, Variable
+from specllama.formats.words import SimpleCommand, Word, split
 from specllama.formats.yaml_scalars import items
 
 _INSTRUCTION = re.compile(
@@ -19,7 +19,7 @@ _INSTRUCTION = re.compile(
 )
 
 
-def read(text: str) -> Iterator[Command]:
+def read(text: str) -> Iterator[FoundCommand]:
     """The last stage's. An ARG is known to what builds the image, an ENV to the server too."""
     kind, build = "", None
     args: dict[str, Value] = {}
@@ -38,11 +38,11 @@ def read(text: str) -> Iterator[Command]:
             variables, words, written, env = [], [], [], {}
         elif word == "ARG":
             args.update({w.text: UNKNOWN for w in line if "=" not in w.text})
-            args.update(assigned(text, Simple(line), args))
+            args.update(assigned(text, SimpleCommand(line), args))
         elif word == "ENV":
             old = not ASSIGNMENT.match(line[0].text) if line else False
             variables += _old_way(line) if old else _set(text, line, {**args, **env})
-            env.update(() if old else assigned(text, Simple(line), {**args, **env}))
+            env.update(() if old else assigned(text, SimpleCommand(line), {**args, **env}))
         else:
             begin = begin or start
             if word == "ENTRYPOINT":
@@ -60,7 +60,7 @@ def read(text: str) -> Iterator[Command]:
         own = tuple(written[len(words) - len(found.words) :])
         yield replace(found, styles=own, variables=tuple(variables), build=build)
     elif kind and words:
-        yield Command(
+        yield FoundCommand(
             kind, tuple(words), tuple(written), begin, variables=tuple(variables), build=build
         )
 

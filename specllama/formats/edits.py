@@ -17,10 +17,10 @@ from specllama.formats.found import (
     SHELL,
     TEXT,
     XML,
-    Change,
-    Command,
+    FoundCommand,
     Rewrite,
     Scalar,
+    TextEdit,
     Variable,
 )
 from specllama.formats.words import Word
@@ -30,7 +30,7 @@ _TO_VALUE = r"""["']?(?:[ \t]*[=:][ \t]*|</key>\s*<string>|["']?\s*,?\s*["']?val
 _BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\n]*\n)*")
 
 
-def edited(text: str, command: Command, changes: tuple[Change | Rewrite, ...]) -> str:
+def edited(text: str, command: FoundCommand, changes: tuple[TextEdit | Rewrite, ...]) -> str:
     """The file's text with all changes made, the last one in it first, so that the places of
     the others stay."""
     scalar = command.scalar
@@ -45,7 +45,7 @@ def edited(text: str, command: Command, changes: tuple[Change | Rewrite, ...]) -
     return text
 
 
-def _place(command: Command, change: Change | Rewrite) -> int:
+def _place(command: FoundCommand, change: TextEdit | Rewrite) -> int:
     if isinstance(change, Rewrite):
         return change.start
     if change.count:
@@ -53,24 +53,24 @@ def _place(command: Command, change: Change | Rewrite) -> int:
     return command.words[change.at - 1].end if change.at else command.begin
 
 
-def _anew(command: Command, scalar: Scalar, changes: tuple[Change | Rewrite, ...]) -> bool:
+def _anew(command: FoundCommand, scalar: Scalar, changes: tuple[TextEdit | Rewrite, ...]) -> bool:
     """Whether the whole YAML text is written anew: it must be, or a new word holds what would
     end it. Words of a macro stand in another."""
     if any(w.home is not None for w in touched(command, changes)):
         return False
-    new = [w for c in changes if isinstance(c, Change) for w in c.new if isinstance(w, str)]
+    new = [w for c in changes if isinstance(c, TextEdit) for w in c.new if isinstance(w, str)]
     if scalar.inner is None:
-        return any(isinstance(c, Change) for c in changes)
+        return any(isinstance(c, TextEdit) for c in changes)
     return any(re.search(r"""[:#"'\\{}\[\]]""", w) for w in new)
 
 
-def _within(command: Command, start: int) -> Command:
+def _within(command: FoundCommand, start: int) -> FoundCommand:
     """The same with places that count from `start`."""
     words = tuple(replace(w, start=w.start - start, end=w.end - start) for w in command.words)
     return replace(command, words=words, begin=command.begin - start, scalar=None)
 
 
-def _applied(text: str, source: str, command: Command, change: Change | Rewrite) -> str:
+def _applied(text: str, source: str, command: FoundCommand, change: TextEdit | Rewrite) -> str:
     """One change. `source`: the text before any of them."""
     if isinstance(change, Rewrite):
         return text[: change.start] + change.new + text[change.end :]
@@ -97,7 +97,7 @@ def _applied(text: str, source: str, command: Command, change: Change | Rewrite)
     return text[:start] + glue.join(written) + text[end:]
 
 
-def _style(command: Command, change: Change) -> str:
+def _style(command: FoundCommand, change: TextEdit) -> str:
     """How the words of a change are written: as those they replace or follow."""
     at = change.at if change.count else max(change.at - 1, 0)
     if not change.count and not change.at:
@@ -118,18 +118,18 @@ def valued(text: str, variable: Variable) -> Variable:
     )
 
 
-def touched(command: Command, changes: Sequence[Change | Rewrite]) -> tuple[Word, ...]:
+def touched(command: FoundCommand, changes: Sequence[TextEdit | Rewrite]) -> tuple[Word, ...]:
     """The words that changes replace, and those behind which they put others."""
     found: list[Word] = []
     for change in changes:
-        if isinstance(change, Change):
+        if isinstance(change, TextEdit):
             first = change.at if change.count else max(change.at - 1, 0)
             last = change.at + change.count
             found += command.words[first:last]
     return tuple(found)
 
 
-def obstacle(text: str, command: Command, changes: Sequence[Change | Rewrite]) -> str:
+def obstacle(text: str, command: FoundCommand, changes: Sequence[TextEdit | Rewrite]) -> str:
     """Why changes cannot be written where the words stand, "" = they can: words that come from
     shell variables may stand apart, or in a text that takes no quotes."""
     for change in changes:
@@ -160,7 +160,7 @@ def _quoted(word: str, style: str) -> str:
     return word if style == INI else json.dumps(word, ensure_ascii=False)
 
 
-def _glue(text: str, at: int, style: str, command: Command) -> str:
+def _glue(text: str, at: int, style: str, command: FoundCommand) -> str:
     """What stands between two words here."""
     if style == FLOW:
         return ", "
@@ -189,7 +189,7 @@ def _whole(text: str, start: int, end: int, style: str) -> tuple[int, int]:
     return (before.start() if before else start), end
 
 
-def _ini(text: str, command: Command, change: Change, new: list[str]) -> str:
+def _ini(text: str, command: FoundCommand, change: TextEdit, new: list[str]) -> str:
     """Lines `key = value`: the words come in pairs, keys with their dashes."""
     lines: list[str] = []
     for given, word in zip(change.new, new, strict=True):

@@ -14,7 +14,7 @@ from specllama.config import read_toml
 from specllama.drafts.families import family_of
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.errors import UsageError
-from specllama.formats.base import Decision, Unsayable, Written, commented, yaml_text
+from specllama.formats.base import Decision, NotExpressible, WrittenFiles, commented, yaml_text
 from specllama.gguf import ModelInfo
 
 # What drafts, whatever it is called in an engine.
@@ -68,14 +68,14 @@ class EngineRequest:
 
 
 def engine_request(decision: Decision) -> EngineRequest:
-    """The decision. Raises Unsayable where no repository is known or the user's own arguments
+    """The decision. Raises NotExpressible where no repository is known or the user's own arguments
     decide, and UsageError for a repository that is none."""
     plan, given = decision.plan, decision.elsewhere
     for option, repo in (("--target-repo", given.target_repo), ("--draft-repo", given.draft_repo)):
         if repo is not None and not _REPO.fullmatch(repo):
             raise UsageError(f"{option} {repo}: must be OWNER/NAME, as on huggingface.co")
     if plan.user.value("--spec-type") or plan.user.on("--spec-default"):
-        raise Unsayable(
+        raise NotExpressible(
             "--spec-type after -- is llama-server's own: other engines cannot be told so",
             "Name the method with --method.",
         )
@@ -119,10 +119,10 @@ def engine_request(decision: Decision) -> EngineRequest:
 
 
 def check_parts(decision: Decision, gpus: int) -> None:
-    """Raises Unsayable when the target's layers cannot be parted over so many GPUs."""
+    """Raises NotExpressible when the target's layers cannot be parted over so many GPUs."""
     heads = max(decision.plan.target.heads, default=0)
     if heads % gpus:
-        raise Unsayable(
+        raise NotExpressible(
             f"the target's {heads} attention heads cannot be parted over {gpus} GPUs",
             "Give --gpus and --nodes that divide them.",
         )
@@ -184,7 +184,7 @@ def _target(decision: Decision) -> tuple[str, list[str]]:
         return given, []
     guess = repo_of(target)
     if guess is None:
-        raise Unsayable(
+        raise NotExpressible(
             f"{target.path.name} does not say which Hugging Face repository it was made from",
             "Name the original weights: --target-repo OWNER/NAME.",
         )
@@ -196,7 +196,7 @@ def _draft(decision: Decision, target: str) -> tuple[str, list[str]]:
     assert draft is not None
     guess = repo_of(draft)
     if guess is None or guess == target:
-        raise Unsayable(
+        raise NotExpressible(
             f"no GGUF file can draft there, and {draft.title} does not say which Hugging Face "
             "repository it was made from",
             f"Name it: --draft-repo OWNER/NAME{_known(decision)}; or leave it out: --method ngram-simple.",
@@ -268,10 +268,10 @@ def concurrency() -> str:
 
 def configuration(
     decision: Decision, engine: str, config: Mapping[str, Any], notes: tuple[str, ...]
-) -> Written:
+) -> WrittenFiles:
     """An engine's configuration file: what it was written for, and why, as comments."""
     version = f"written for {engine} {record(engine.lower())['version']}"
-    return Written(commented((*decision.comments, version, *notes)) + yaml_text(config), notes)
+    return WrittenFiles(commented((*decision.comments, version, *notes)) + yaml_text(config), notes)
 
 
 def key_note(decision: Decision, variable: str) -> Sequence[str]:

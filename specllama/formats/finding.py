@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specllama.engine.capabilities import Capabilities
-from specllama.formats.found import Change, Rewrite, Variable
-from specllama.formats.seen import Seen, Use
+from specllama.formats.found import Rewrite, TextEdit, Variable
+from specllama.formats.seen import OptionUse, ParsedCommand
 
 # What comes of it: the server does not start, or ends later; nothing drafts, or the option does nothing; it
 # serves, but slower, with more memory, or wrongly.
 ENDS, NOTHING, WORSE = "ends", "does nothing", "worse"
-Edits = tuple[Change | Rewrite, ...]
+Edits = tuple[TextEdit | Rewrite, ...]
 
 _SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
 # What an option is for → its spellings, the newest first. Per n-gram type: {} is the type.
@@ -51,12 +51,12 @@ class Finding:
     edits: Edits = ()
 
 
-def remove(use: Use) -> Change:
-    return Change(use.at, use.count)
+def remove(use: OptionUse) -> TextEdit:
+    return TextEdit(use.at, use.count)
 
 
-def instead(use: Use, *new: str | int) -> Change:
-    return Change(use.at, use.count, new)
+def instead(use: OptionUse, *new: str | int) -> TextEdit:
+    return TextEdit(use.at, use.count, new)
 
 
 def revalued(variable: Variable | None, value: str) -> Edits:
@@ -67,12 +67,12 @@ def revalued(variable: Variable | None, value: str) -> Edits:
     return (Rewrite(at, at + len(variable.value), value),)
 
 
-def after(use: Use, *new: str | int) -> Change:
+def after(use: OptionUse, *new: str | int) -> TextEdit:
     """Words put in behind an option."""
-    return Change(use.at + use.count, 0, new)
+    return TextEdit(use.at + use.count, 0, new)
 
 
-def spellings(means: str, seen: Seen) -> tuple[str, ...]:
+def spellings(means: str, seen: ParsedCommand) -> tuple[str, ...]:
     """The options that say `means` for the methods of this command line, in this build."""
     if means.startswith("-"):
         found = seen.caps.spelling(means)

@@ -14,7 +14,7 @@ REMOVED, INVENTED, FOREIGN = "removed", "invented", "foreign"
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongFlag:
     """A flag that llama-server does not take (any more). `means`: see flags.toml. `pair`: two
     values follow it."""
 
@@ -48,10 +48,10 @@ class OtherEngine:
 
 
 @cache
-def wrong() -> Mapping[str, Wrong]:
+def wrong() -> Mapping[str, WrongFlag]:
     """Spelling → what is known of it."""
     return {
-        name: Wrong(r["kind"], r["value"], r["means"], r["why"], r.get("pair", False))
+        name: WrongFlag(r["kind"], r["value"], r["means"], r["why"], r.get("pair", False))
         for r in _data()["llama"]
         for name in r["names"]
     }

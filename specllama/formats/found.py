@@ -45,7 +45,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Command:
+class FoundCommand:
     """One server. `words`: its arguments; `styles`: how each of them is written. `where`: what it
     is called in the file. `build`: of the image it runs in. `begin`: where an argument goes when
     there is none yet. `partial`: more options come from elsewhere. `site`: where the command
@@ -77,7 +77,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Change:
+class TextEdit:
     """words[at:at+count] become `new`: texts, and numbers of words that stay as they are
     written."""
 

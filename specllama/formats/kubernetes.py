@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Written, commented, yaml_text
+from specllama.formats.base import Decision, WrittenFiles, commented, yaml_text
 from specllama.formats.containers import PORT, Container, container
 
 # Whose GPU → what its device plugin calls one. Others have a plugin of the user's choice.
@@ -13,7 +13,7 @@ _GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.c
 _PERIOD_S = 10
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """One pod, its models in a volume of the cluster's."""
     c = container(decision)
     name = decision.name
@@ -31,7 +31,7 @@ def write(decision: Decision) -> Written:
     )
     docs = (_deployment(decision, c, secret), service(name))
     text = commented((*decision.comments, *notes)) + "---\n".join(yaml_text(d) for d in docs)
-    return Written(text, notes)
+    return WrittenFiles(text, notes)
 
 
 def _deployment(decision: Decision, c: Container, secret: str) -> dict[str, Any]:

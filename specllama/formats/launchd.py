@@ -8,12 +8,12 @@ from pathlib import Path
 from xml.parsers.expat import ExpatError
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Unsayable, Written, one_line
+from specllama.formats.base import Decision, NotExpressible, WrittenFiles, one_line
 
 _KEY_FILE = "~/.config/specllama/api-key"
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """The agent's property list: argv as it is, without any quoting."""
     cmd = server.command(decision)
     label = f"specllama.{decision.name}"
@@ -41,10 +41,10 @@ def write(decision: Decision) -> Written:
     except (ValueError, ExpatError):
         same = False
     if not same:
-        raise Unsayable("a property list cannot say a control character", "Rename the file.")
+        raise NotExpressible("a property list cannot say a control character", "Rename the file.")
     head, rest = text.split("<plist", 1)
     said = "".join(f"  {_comment(line)}\n" for line in (*decision.comments, *notes))
-    return Written(f"{head}<!--\n{said}-->\n<plist{rest}", notes)
+    return WrittenFiles(f"{head}<!--\n{said}-->\n<plist{rest}", notes)
 
 
 def _comment(text: str) -> str:

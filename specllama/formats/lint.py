@@ -23,7 +23,7 @@ from specllama.formats import (
 from specllama.formats.edits import edited, touched, valued
 from specllama.formats.env_files import Files, nothing
 from specllama.formats.finding import Finding
-from specllama.formats.found import LLAMA, Command, Rewrite, Variable
+from specllama.formats.found import LLAMA, FoundCommand, Rewrite, Variable
 from specllama.formats.lint_models import Models
 from specllama.formats.lint_ways import Linted, settled
 from specllama.formats.seen import read_command
@@ -35,7 +35,7 @@ Builds = Callable[[int | None], Capabilities]
 
 
 @dataclass(frozen=True)
-class Here:
+class LintContext:
     """What lint may look at. `builds`: what the build can do that an image names (None: it names
     none); `environ`: the variables that the commands would inherit; `files`: reads those with
     variables."""
@@ -46,7 +46,7 @@ class Here:
     files: Files = nothing
 
 
-def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
+def lint(text: str, kind: str, here: LintContext) -> tuple[Linted, ...]:
     """Every server of the text. Raises UsageError for a text that cannot be read."""
     found = commands.read(text, kind, here.files)
     if not found and kind == commands.SCRIPT:
@@ -58,7 +58,7 @@ def lint(text: str, kind: str, here: Here) -> tuple[Linted, ...]:
     return settled(text, [(c, tuple(_findings(text, c, here))) for c in all_of_them])
 
 
-def fixed(text: str, kind: str, here: Here) -> str:
+def fixed(text: str, kind: str, here: LintContext) -> str:
     """The text with everything put right that can be; the rest of it stays as it is. A change
     after which it could not be read is not made."""
     hopeless: set[Key] = set()
@@ -83,7 +83,7 @@ def fixed(text: str, kind: str, here: Here) -> str:
     return text
 
 
-def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, Command, Finding]]:
+def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, FoundCommand, Finding]]:
     """What is put right next: a finding of each command, the last one in the text first, of
     those that touch no common part of it."""
     chances = []
@@ -101,7 +101,7 @@ def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, Comma
     return out
 
 
-def _extent(command: Command, finding: Finding) -> tuple[int, int]:
+def _extent(command: FoundCommand, finding: Finding) -> tuple[int, int]:
     """(end, start) of all that a change may touch."""
     words = touched(command, finding.edits)
     if command.scalar is not None and not any(w.home is not None for w in words):
@@ -113,7 +113,7 @@ def _extent(command: Command, finding: Finding) -> tuple[int, int]:
     return max(end for _, end in places), min(start for start, _ in places)
 
 
-def _names(text: str, kind: str, here: Here) -> list[str]:
+def _names(text: str, kind: str, here: LintContext) -> list[str]:
     """The servers that a text starts, by what each is called; none when it cannot be read."""
     try:
         found = commands.read(text, kind, here.files) or commands.bare(text)
@@ -122,7 +122,7 @@ def _names(text: str, kind: str, here: Here) -> list[str]:
     return [name for _, name in {c.place for c in found}]
 
 
-def _findings(text: str, command: Command, here: Here) -> Iterator[Finding]:
+def _findings(text: str, command: FoundCommand, here: LintContext) -> Iterator[Finding]:
     if command.program != LLAMA:
         yield from lint_engines.findings(command)
         return

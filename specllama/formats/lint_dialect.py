@@ -11,10 +11,10 @@ from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.formats import builds, flags
 from specllama.formats.finding import ENDS, Edits, Finding, instead, remove
-from specllama.formats.seen import Seen, Use
+from specllama.formats.seen import OptionUse, ParsedCommand
 
 
-def findings(seen: Seen) -> Iterator[Finding]:
+def findings(seen: ParsedCommand) -> Iterator[Finding]:
     if seen.caps.flavour != IK_LLAMA:
         return
     typed = seen.all("--spec-type")
@@ -44,7 +44,7 @@ def findings(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def foreign(use: Use) -> bool:
+def foreign(use: OptionUse) -> bool:
     """Whether an option that ik_llama.cpp lacks is one of mainline's speculation, new or old."""
     if use.usable:
         return False
@@ -59,12 +59,12 @@ def foreign(use: Use) -> bool:
     return old or (known and re.match(r"--(spec|draft)-|-cd$", use.name) is not None)
 
 
-def _own(text: str, seen: Seen) -> bool:
+def _own(text: str, seen: ParsedCommand) -> bool:
     """A stage in ik_llama.cpp's grammar."""
     return ":" in text or "=" in text or (text in seen.caps.spec_types and text != "none")
 
 
-def _speculation(seen: Seen, methods: tuple[str, ...]) -> Speculation:
+def _speculation(seen: ParsedCommand, methods: tuple[str, ...]) -> Speculation:
     def number(default: str, *names: str) -> float:
         text = seen.text(*names) or default
         return float(text) if re.fullmatch(r"\d{1,6}(\.\d+)?", text) else float(default)

@@ -13,7 +13,7 @@ from typing import Any
 from specllama.formats import flags
 from specllama.formats.elsewhere import record
 from specllama.formats.finding import ENDS, Edits, Finding
-from specllama.formats.found import VLLM, Change, Command
+from specllama.formats.found import VLLM, FoundCommand, TextEdit
 from specllama.formats.seen import lookup_name
 
 _CONFIG = ("--speculative-config", "-sc")
@@ -40,7 +40,7 @@ class _Flag:
     written: str
 
 
-def findings(command: Command) -> Iterator[Finding]:
+def findings(command: FoundCommand) -> Iterator[Finding]:
     vllm = command.program == VLLM
     table = flags.other_engine("vllm" if vllm else "sglang")
     given = list(_flags(command))
@@ -56,7 +56,7 @@ def findings(command: Command) -> Iterator[Finding]:
         else:
             value = table.methods.get(flag.value, flag.value)
             new = (means, value) if means and means not in {f.name for f in given} else ()
-            edits = (Change(flag.at, flag.count, new),) if flag.fixed else ()
+            edits = (TextEdit(flag.at, flag.count, new),) if flag.fixed else ()
             fix = " ".join(new) or "take it out"
         yield Finding(
             "removed-flag" if gone else "other-engine-flag",
@@ -93,7 +93,7 @@ def _unknown(program: str, flag: _Flag, vllm: bool) -> Iterator[Finding]:
         near = _nearest(name, known)
         fix = f"did you mean {near}?" if near else "take it out"
         if flag.fixed and difflib.SequenceMatcher(None, name, near).ratio() >= _TYPO:
-            edits = (Change(flag.at, flag.count, tuple(filter(None, (near, flag.value)))),)
+            edits = (TextEdit(flag.at, flag.count, tuple(filter(None, (near, flag.value)))),)
     version = record("vllm" if vllm else "sglang")["version"]
     yield Finding(
         "unknown-flag",
@@ -113,7 +113,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
-def _flags(command: Command) -> Iterator[_Flag]:
+def _flags(command: FoundCommand) -> Iterator[_Flag]:
     at = 0
     while at < len(command.words):
         word = command.words[at]
@@ -167,8 +167,8 @@ def _config(given: list[_Flag], wrong: list[_Flag], table: flags.OtherEngine) ->
         config.setdefault("num_speculative_tokens", 5)
     ordered = {k: config[k] for k in ("method", "model", *config) if k in config}
     first = parts[0] if old is None else old
-    kept = Change(first.at, first.count, ("--speculative-config", json.dumps(ordered)))
-    return (kept, *(Change(f.at, f.count) for f in parts if f is not first))
+    kept = TextEdit(first.at, first.count, ("--speculative-config", json.dumps(ordered)))
+    return (kept, *(TextEdit(f.at, f.count) for f in parts if f is not first))
 
 
 def _value(key: str, text: str, methods: Mapping[str, str]) -> object:
@@ -214,7 +214,7 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 shown,
                 f"{method} is not vLLM's name of it",
                 f'"method": "{table.methods[method]}"',
-                (Change(flag.at, flag.count, (flag.name, json.dumps(new))),),
+                (TextEdit(flag.at, flag.count, (flag.name, json.dumps(new))),),
             )
         known = {*record("vllm")["speculative"], "tensor_parallel_size"}
         if strange := sorted(
@@ -237,7 +237,7 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 shown,
                 "tensor_parallel_size is the target's: vLLM ends at it here",
                 "draft_tensor_parallel_size",
-                (Change(flag.at, flag.count, (flag.name, json.dumps(new))),),
+                (TextEdit(flag.at, flag.count, (flag.name, json.dumps(new))),),
             )
 
 
@@ -283,7 +283,7 @@ def _sglang(given: list[_Flag], table: flags.OtherEngine, end: int) -> Iterator[
                 f"{flag.written} {flag.value}",
                 f"{flag.value} is not SGLang's name of it",
                 f"{flag.name} {meant}",
-                (Change(flag.at, flag.count, (flag.name, meant)),),
+                (TextEdit(flag.at, flag.count, (flag.name, meant)),),
             )
     algorithm = next((f.value.upper() for f in given if f.name == "--speculative-algorithm"), "")
     some = {f.name: f for f in given if f.name in _TRIPLE}
@@ -295,7 +295,7 @@ def _sglang(given: list[_Flag], table: flags.OtherEngine, end: int) -> Iterator[
             " ".join(f"{f.written} {f.value}" for f in some.values()),
             "SGLang takes steps, top-k and draft tokens all three or none of them",
             "add " + (" ".join(new) or "the others, or leave all three out"),
-            (Change(end, 0, new),) if new else (),
+            (TextEdit(end, 0, new),) if new else (),
         )
 
 

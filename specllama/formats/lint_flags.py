@@ -18,8 +18,8 @@ from specllama.formats.finding import (
     spec_type,
     spellings,
 )
-from specllama.formats.found import Change
-from specllama.formats.seen import Seen, Use, find, is_option, meant_type
+from specllama.formats.found import TextEdit
+from specllama.formats.seen import OptionUse, ParsedCommand, find, is_option, meant_type
 
 _RULES = {
     flags.REMOVED: "removed-flag",
@@ -36,7 +36,7 @@ _SIZE = re.compile(r"--spec-ngram-(?:simple|map-k|map-k4v)-(size-n|size-m|min-hi
 _SIZE_MEANS = {"size-n": "lookup", "size-m": "ngram-length", "min-hits": "min-hits"}
 
 
-def findings(seen: Seen) -> Iterator[Finding]:
+def findings(seen: ParsedCommand) -> Iterator[Finding]:
     for use in seen.uses:
         if not use.usable:
             if seen.caps.flavour != IK_LLAMA or not lint_dialect.foreign(use):
@@ -47,7 +47,7 @@ def findings(seen: Seen) -> Iterator[Finding]:
         yield _stray(seen, number)
 
 
-def _unknown(seen: Seen, use: Use) -> Finding:
+def _unknown(seen: ParsedCommand, use: OptionUse) -> Finding:
     shown = seen.show(use)
     span = builds.since(use.name) if seen.caps.flavour == MAINLINE else None
     build = seen.caps.build or builds.NEWEST
@@ -94,11 +94,13 @@ def _unknown(seen: Seen, use: Use) -> Finding:
         shown,
         f"this llama-server has no option {use.name} ({seen.caps.label}) and ends at once",
         f"did you mean {near}?" if near else "take it out, or ask your build (--llama-server)",
-        (Change(use.at, 1, (near,)),) if typo else (),
+        (TextEdit(use.at, 1, (near,)),) if typo else (),
     )
 
 
-def _of_other_builds(seen: Seen, use: Use, span: tuple[int, int], late: bool) -> Finding:
+def _of_other_builds(
+    seen: ParsedCommand, use: OptionUse, span: tuple[int, int], late: bool
+) -> Finding:
     first, last = span
     size = _SIZE.fullmatch(use.name)
     means = _MEANS.get(use.name) or (_SIZE_MEANS[size[1]] if size else "")
@@ -118,7 +120,7 @@ def _of_other_builds(seen: Seen, use: Use, span: tuple[int, int], late: bool) ->
     )
 
 
-def _translated(seen: Seen, use: Use, means: str) -> Edits:
+def _translated(seen: ParsedCommand, use: OptionUse, means: str) -> Edits:
     """Changes that say the same as the build takes it; what is said already goes."""
     if means == "load-mode":
         return _load_mode(seen)
@@ -132,11 +134,11 @@ def _translated(seen: Seen, use: Use, means: str) -> Edits:
     return (instead(use, *(w for n in names for w in (n, use.values[0]))),)
 
 
-def _given(seen: Seen, name: str) -> bool:
+def _given(seen: ParsedCommand, name: str) -> bool:
     return any(u.usable for u in seen.all(name))
 
 
-def _types(seen: Seen, use: Use, means: str) -> Edits:
+def _types(seen: ParsedCommand, use: OptionUse, means: str) -> Edits:
     """`--speculative-algorithm X`, `--draft-self`: a --spec-type, unless there is one."""
     if seen.all("--spec-type"):
         return (remove(use),)
@@ -148,7 +150,7 @@ def _types(seen: Seen, use: Use, means: str) -> Edits:
     return (instead(use, *words),) if words else (remove(use),)
 
 
-def _load_mode(seen: Seen) -> Edits:
+def _load_mode(seen: ParsedCommand) -> Edits:
     """--mlock and its like as one -lm."""
     old = [u for u in seen.uses if (w := seen.wrong(u)) and w.means == "load-mode"]
     names = {u.name for u in old}
@@ -165,7 +167,7 @@ def _load_mode(seen: Seen) -> Edits:
     return (*(remove(u) for u in reversed(old[1:])), first)
 
 
-def _vllm_config(seen: Seen, use: Use) -> Edits:
+def _vllm_config(seen: ParsedCommand, use: OptionUse) -> Edits:
     """vLLM's JSON as options of llama-server."""
     try:
         given = json.loads(seen.word(use.values[0]).text) if use.values else {}
@@ -192,7 +194,7 @@ def _vllm_config(seen: Seen, use: Use) -> Edits:
     return (instead(use, *words),) if words else (remove(use),)
 
 
-def _values(seen: Seen, use: Use) -> Iterator[Finding]:
+def _values(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
     option = use.option
     assert option is not None
     words = [seen.word(v) for v in use.values]
@@ -222,17 +224,17 @@ def _values(seen: Seen, use: Use) -> Iterator[Finding]:
         )
 
 
-def _number(text: str, use: Use) -> bool:
+def _number(text: str, use: OptionUse) -> bool:
     if text in ("auto", "all") and any("gpu-layers" in n or n.endswith("ngl") for n in use.names):
         return True
     return re.match(r"\s*[-+]?(\d|\.\d|inf)", text) is not None  # as std::stoi begins
 
 
-def _bare_flash(seen: Seen, use: Use) -> Finding:
+def _bare_flash(seen: ParsedCommand, use: OptionUse) -> Finding:
     behind = use.at + 1
     # what stands behind is another option, or a word of its own
     loose = use.values and is_option(seen.word(behind).text, seen.caps)
-    edits: Edits = (Change(use.at, 1 if loose or not use.values else 2, (use.at, "on")),)
+    edits: Edits = (TextEdit(use.at, 1 if loose or not use.values else 2, (use.at, "on")),)
     return Finding(
         "bare-flag",
         ENDS,
@@ -243,7 +245,7 @@ def _bare_flash(seen: Seen, use: Use) -> Finding:
     )
 
 
-def _stray(seen: Seen, number: int) -> Finding:
+def _stray(seen: ParsedCommand, number: int) -> Finding:
     word = seen.word(number)
     before = seen.word(number - 1).text if number else ""
     switch = find(before, seen.caps) if before.startswith("-") else None
@@ -257,15 +259,15 @@ def _stray(seen: Seen, number: int) -> Finding:
         if takes_none
         else f"{word.text!r} is no option: llama-server ends at it",
         "take it out",
-        (Change(number, 1),) if known else (),
+        (TextEdit(number, 1),) if known else (),
     )
 
 
-def _as_words(seen: Seen, edits: Edits) -> str:
+def _as_words(seen: ParsedCommand, edits: Edits) -> str:
     """The words that changes put in."""
     said = [
         " ".join(seen.word(n).text if isinstance(n, int) else n for n in e.new)
         for e in edits
-        if isinstance(e, Change) and e.new
+        if isinstance(e, TextEdit) and e.new
     ]
     return " ".join(said) or "take it out"

@@ -13,7 +13,7 @@ from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove
-from specllama.formats.seen import Seen
+from specllama.formats.seen import ParsedCommand
 from specllama.planning import refusals
 from specllama.planning.choose import Choice
 from specllama.planning.files import named
@@ -21,7 +21,7 @@ from specllama.planning.files import named
 _AUTO_SLOTS = 4  # without -np (llama.cpp, server.cpp)
 
 
-def findings(seen: Seen) -> Iterator[Finding]:
+def findings(seen: ParsedCommand) -> Iterator[Finding]:
     user = _options(seen)
     slots = _slots(seen)
     try:
@@ -61,7 +61,7 @@ def _refused(e: UsageError) -> Finding:
     return Finding("refused", ENDS, what.split(":")[0], what, "correct it, or leave it out")
 
 
-def _options(seen: Seen) -> LaunchOptions:
+def _options(seen: ParsedCommand) -> LaunchOptions:
     """The options whose values are known; files that are not here are on another machine."""
     given = tuple(
         Given(u.option, (u.name, *(seen.word(v).text for v in u.values)))
@@ -75,13 +75,13 @@ def _options(seen: Seen) -> LaunchOptions:
     return user.without({name for name, file in named(user) if not os.path.isfile(file)})
 
 
-def _slots(seen: Seen) -> int:
+def _slots(seen: ParsedCommand) -> int:
     word = seen.value("--parallel")
     known = word is not None and re.fullmatch(r"\d{1,9}", word.text)
     return max(1, int(word.text)) if known and word is not None else _AUTO_SLOTS
 
 
-def _speculation(seen: Seen) -> Speculation:
+def _speculation(seen: ParsedCommand) -> Speculation:
     """The lengths that the command line asks for; llama.cpp's own where it says nothing."""
 
     def number(name: str, default: int) -> int:

@@ -22,9 +22,9 @@ from specllama.formats.finding import (
     remove,
     spec_type,
 )
-from specllama.formats.found import Change
+from specllama.formats.found import TextEdit
 from specllama.formats.lint_types import retyped
-from specllama.formats.seen import Seen, Use
+from specllama.formats.seen import OptionUse, ParsedCommand
 from specllama.gguf import GgufError, ModelInfo
 
 # Reads a model file; None when there is none. Raises GgufError for one that is no GGUF.
@@ -41,7 +41,7 @@ _BY_NAME = (
 _NEED_A_FILE = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
 
 
-def findings(seen: Seen, models: Models) -> Iterator[Finding]:
+def findings(seen: ParsedCommand, models: Models) -> Iterator[Finding]:
     try:
         target, draft = _model(seen, models, "-m"), _model(seen, models, "-md")
     except GgufError as e:
@@ -66,21 +66,21 @@ def findings(seen: Seen, models: Models) -> Iterator[Finding]:
         yield from _wrong_type(seen, draft)
 
 
-def _at(seen: Seen, name: str) -> int:
+def _at(seen: ParsedCommand, name: str) -> int:
     use = seen.last(name)
     return use.values[0] if use is not None and use.values else -1
 
 
-def _model(seen: Seen, models: Models, name: str) -> ModelInfo | None:
+def _model(seen: ParsedCommand, models: Models, name: str) -> ModelInfo | None:
     text = seen.text(name)
     return models(text) if text else None
 
 
-def _draft_counts(seen: Seen) -> bool:
+def _draft_counts(seen: ParsedCommand) -> bool:
     return seen.caps.flavour != MAINLINE or bool(seen.draft_types) or not seen.has_types
 
 
-def method_of(seen: Seen, draft: ModelInfo | None) -> str:
+def method_of(seen: ParsedCommand, draft: ModelInfo | None) -> str:
     """The method that a draft is for: by its file, else by its name."""
     if draft is not None:
         return METHOD_OF_KIND.get(draft.kind, "draft-simple")
@@ -89,7 +89,7 @@ def method_of(seen: Seen, draft: ModelInfo | None) -> str:
     return next((m for pattern, m in _BY_NAME if re.search(pattern, name)), "draft-simple")
 
 
-def _no_type(seen: Seen, draft: ModelInfo | None) -> Iterator[Finding]:
+def _no_type(seen: ParsedCommand, draft: ModelInfo | None) -> Iterator[Finding]:
     """-md that does nothing: --spec-type defaults to none (llama.cpp PR 23988)."""
     if not seen.has_draft or seen.open or seen.caps.flavour != MAINLINE:
         return
@@ -126,7 +126,7 @@ def _no_type(seen: Seen, draft: ModelInfo | None) -> Iterator[Finding]:
     )
 
 
-def _beside_ngrams(seen: Seen, shown: str, draft: ModelInfo | None) -> Finding:
+def _beside_ngrams(seen: ParsedCommand, shown: str, draft: ModelInfo | None) -> Finding:
     types = (*seen.types, method_of(seen, draft))
     return Finding(
         "draft-unused",
@@ -138,21 +138,21 @@ def _beside_ngrams(seen: Seen, shown: str, draft: ModelInfo | None) -> Finding:
     )
 
 
-def _unless(seen: Seen) -> str:
+def _unless(seen: ParsedCommand) -> str:
     """A repository's sidecar is used by its name (arg.cpp, b10103)."""
     only_repo = bool(seen.text("-hfd")) and not seen.text("-md")
     return " (unless the repository holds a sidecar)" if only_repo else ""
 
 
-def _added(seen: Seen, use: Use | None, words: tuple[str, ...]) -> Edits:
+def _added(seen: ParsedCommand, use: OptionUse | None, words: tuple[str, ...]) -> Edits:
     """--spec-type behind the draft, or at the end of the arguments, where there are any."""
     if words and use is not None:
         return (after(use, *words),)
     number = len(seen.command.words)
-    return (Change(number, 0, words),) if words and number else ()
+    return (TextEdit(number, 0, words),) if words and number else ()
 
 
-def _no_draft(seen: Seen, target: ModelInfo | None) -> Iterator[Finding]:
+def _no_draft(seen: ParsedCommand, target: ModelInfo | None) -> Iterator[Finding]:
     """Methods whose draft is not named, or whose head is not in the target."""
     if seen.has_draft or seen.open or seen.caps.flavour != MAINLINE or not seen.all("--spec-type"):
         return
@@ -180,7 +180,7 @@ def _no_draft(seen: Seen, target: ModelInfo | None) -> Iterator[Finding]:
         )
 
 
-def _target(seen: Seen, target: ModelInfo) -> Iterator[Finding]:
+def _target(seen: ParsedCommand, target: ModelInfo) -> Iterator[Finding]:
     shown = f"-m {Path(target.path).name}"
     fault = refusal(target, seen.caps)
     if fault is not None and not seen.all("--override-kv"):  # which may mend it
@@ -205,7 +205,7 @@ def _target(seen: Seen, target: ModelInfo) -> Iterator[Finding]:
         )
 
 
-def _one_file(seen: Seen, target: ModelInfo | None, draft: ModelInfo | None) -> bool:
+def _one_file(seen: ParsedCommand, target: ModelInfo | None, draft: ModelInfo | None) -> bool:
     """Whether target and draft are one file, by whatever names."""
     if target is not None and draft is not None:
         return os.path.samefile(target.path, draft.path)
@@ -213,7 +213,7 @@ def _one_file(seen: Seen, target: ModelInfo | None, draft: ModelInfo | None) -> 
     return all(names) and len({os.path.normpath(str(n)) for n in names}) == 1
 
 
-def _same(seen: Seen, target: ModelInfo | None) -> Finding:
+def _same(seen: ParsedCommand, target: ModelInfo | None) -> Finding:
     found = _misfit(seen, "", None)
     happens = "the draft is the target: drafting costs more than it saves"
     if "draft-mtp" in seen.types and target is not None and own_head_verdict(target, seen.caps).ok:
@@ -223,14 +223,14 @@ def _same(seen: Seen, target: ModelInfo | None) -> Finding:
     return replace(found, rule="draft-is-target", effect=WORSE, happens=happens)
 
 
-def _misfit(seen: Seen, why: str, draft: ModelInfo | None) -> Finding:
+def _misfit(seen: ParsedCommand, why: str, draft: ModelInfo | None) -> Finding:
     """The draft goes, and with it the methods that need it."""
     dies = draft is not None and draft.kind != "model"
     kept = tuple(t for t in seen.types if not t.startswith("draft-"))
     edits = [remove(u) for u in seen.all("-md")]
     in_arguments = bool(edits)
     if seen.all("--spec-type"):
-        edits += [e for e in retyped(seen, kept) if isinstance(e, Change)]
+        edits += [e for e in retyped(seen, kept) if isinstance(e, TextEdit)]
     return Finding(
         "misfit",
         ENDS if dies else NOTHING,
@@ -241,7 +241,7 @@ def _misfit(seen: Seen, why: str, draft: ModelInfo | None) -> Finding:
     )
 
 
-def _swapped(seen: Seen, target: ModelInfo, draft: ModelInfo) -> Finding:
+def _swapped(seen: ParsedCommand, target: ModelInfo, draft: ModelInfo) -> Finding:
     big, small = _at(seen, "-md"), _at(seen, "-m")
     return Finding(
         "swapped",
@@ -249,11 +249,11 @@ def _swapped(seen: Seen, target: ModelInfo, draft: ModelInfo) -> Finding:
         f"-m {target.path.name} -md {draft.path.name}",
         "the draft is larger than the target: every token takes longer than without it",
         "exchange them",
-        (Change(small, 1, (big,)), Change(big, 1, (small,))) if big >= 0 and small >= 0 else (),
+        (TextEdit(small, 1, (big,)), TextEdit(big, 1, (small,))) if big >= 0 and small >= 0 else (),
     )
 
 
-def _wrong_type(seen: Seen, draft: ModelInfo) -> Iterator[Finding]:
+def _wrong_type(seen: ParsedCommand, draft: ModelInfo) -> Iterator[Finding]:
     method = METHOD_OF_KIND[draft.kind]
     if not seen.draft_types or method in seen.draft_types or not seen.all("--spec-type"):
         return

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from specllama.engine.helptext import Option
+from specllama.engine.helptext import HelpOption
 from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, instead, remove
 from specllama.formats.found import Rewrite
-from specllama.formats.preset_file import BOM, EVERYWHERE, Line, Section, same_id, sections
-from specllama.formats.seen import Seen, Use, find
+from specllama.formats.preset_file import BOM, EVERYWHERE, PresetLine, Section, same_id, sections
+from specllama.formats.seen import OptionUse, ParsedCommand, find
 
 # What the router sets for its children, or takes from its own command line only.
 _ROUTERS_OWN = set(
@@ -30,7 +30,7 @@ _LETTERS = {
 }  # fmt: skip
 
 
-def findings(text: str, seen: Seen) -> Iterator[Finding]:
+def findings(text: str, seen: ParsedCommand) -> Iterator[Finding]:
     """What is wrong with the section of a preset that a command is."""
     if not seen.command.paired:
         return
@@ -129,7 +129,7 @@ def _newline(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def _refused(text: str, line: Line) -> Finding:
+def _refused(text: str, line: PresetLine) -> Finding:
     return Finding(
         "refused-line",
         ENDS,
@@ -140,10 +140,10 @@ def _refused(text: str, line: Line) -> Finding:
     )
 
 
-def _spellings(seen: Seen, by_key: dict[int, Line]) -> Iterator[Finding]:
+def _spellings(seen: ParsedCommand, by_key: dict[int, PresetLine]) -> Iterator[Finding]:
     """Of several keys for one option the router takes the last in the order of the alphabet; of one
     key given twice the last line."""
-    groups: dict[tuple[str, ...], list[Use]] = {}
+    groups: dict[tuple[str, ...], list[OptionUse]] = {}
     for use in seen.uses:
         if use.option is not None and "--spec-type" not in use.names:
             groups.setdefault(use.names, []).append(use)
@@ -166,7 +166,7 @@ def _spellings(seen: Seen, by_key: dict[int, Line]) -> Iterator[Finding]:
             )
 
 
-def _key(seen: Seen, use: Use) -> Iterator[Finding]:
+def _key(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
     key, value = use.written.lstrip("-"), seen.word(use.at + 1).text
     shown = f"{key} = {value}"
     if "_" in key and not key.startswith("LLAMA_ARG_") and use.option is not None:
@@ -208,7 +208,7 @@ def _key(seen: Seen, use: Use) -> Iterator[Finding]:
         )
 
 
-def _cut(seen: Seen, use: Use, line: Line) -> Iterator[Finding]:
+def _cut(seen: ParsedCommand, use: OptionUse, line: PresetLine) -> Iterator[Finding]:
     """# and ; begin a comment wherever they stand; a value that goes on behind one is cut."""
     whole = seen.word(use.at + 1).text + line.cut
     glued = bool(line.value) and line.end - len(line.cut) == line.value_at + len(line.value)
@@ -233,7 +233,7 @@ def _cut(seen: Seen, use: Use, line: Line) -> Iterator[Finding]:
     )
 
 
-def _switch(seen: Seen, use: Use, option: Option) -> Iterator[Finding]:
+def _switch(seen: ParsedCommand, use: OptionUse, option: HelpOption) -> Iterator[Finding]:
     """preset.cpp, parse_bool_arg and to_args: words that are neither on nor off."""
     key, value = use.written.lstrip("-"), seen.word(use.at + 1).text
     negative = use.name in option.opposites

@@ -17,8 +17,8 @@ from specllama.formats.finding import (
     revalued,
     spellings,
 )
-from specllama.formats.found import Change
-from specllama.formats.seen import Seen, Use
+from specllama.formats.found import TextEdit
+from specllama.formats.seen import OptionUse, ParsedCommand
 
 _LENGTH = "--spec-draft-n-max"
 # Options that only a draft model or a sidecar reads.
@@ -32,7 +32,7 @@ _NGRAM = re.compile(r"--spec-(ngram-simple|ngram-map-k4v|ngram-map-k|ngram-mod)-
 _MOST_AS_LENGTH = 16  # -ngld of such a number, without a draft length, is meant as one
 
 
-def findings(seen: Seen) -> Iterator[Finding]:
+def findings(seen: ParsedCommand) -> Iterator[Finding]:
     if seen.caps.flavour != MAINLINE:
         return  # ik_llama.cpp has a --spec-type of its own grammar
     yield from lint_types.findings(seen)
@@ -44,7 +44,7 @@ def findings(seen: Seen) -> Iterator[Finding]:
     yield from _bad_builds(seen)
 
 
-def _lengths(seen: Seen) -> Iterator[Finding]:
+def _lengths(seen: ParsedCommand) -> Iterator[Finding]:
     length = seen.last(_LENGTH)
     if length is not None and length.usable and seen.only_ngrams and not seen.open:
         names = [n for n in spellings("draft-length", seen) if not seen.all(n)]
@@ -81,7 +81,7 @@ def _lengths(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _idle(seen: Seen) -> Iterator[Finding]:
+def _idle(seen: ParsedCommand) -> Iterator[Finding]:
     """Options that nothing reads, given the methods that are on."""
     if seen.open:
         return
@@ -90,7 +90,7 @@ def _idle(seen: Seen) -> Iterator[Finding]:
             yield Finding("idle-flag", NOTHING, seen.show(use), why, "take it out", (remove(use),))
 
 
-def _why_idle(seen: Seen, use: Use) -> str:
+def _why_idle(seen: ParsedCommand, use: OptionUse) -> str:
     names = set(use.names)
     if names & set(_DEAD):
         return "nothing in llama-server reads it"
@@ -108,7 +108,7 @@ def _why_idle(seen: Seen, use: Use) -> str:
     return ""
 
 
-def _slots(seen: Seen) -> Iterator[Finding]:
+def _slots(seen: ParsedCommand) -> Iterator[Finding]:
     use, text = seen.last("--parallel"), seen.text("--parallel") or ""
     if not seen.speculates:
         return
@@ -121,13 +121,13 @@ def _slots(seen: Seen) -> Iterator[Finding]:
             f"{slots} slots: the draft's memory and kept states grow with them, the gain falls, and "
             "each has only its part of the context",
             "-np 1, for one user at a time",
-            (Change(use.at, 2, (use.at, "1")),)
+            (TextEdit(use.at, 2, (use.at, "1")),)
             if use is not None
             else revalued(seen.variable(_SLOTS), "1"),
         )
 
 
-def _draft_cache(seen: Seen) -> Iterator[Finding]:
+def _draft_cache(seen: ParsedCommand) -> Iterator[Finding]:
     for name, variable in (("-ctkd", f"{_CACHE}_K"), ("-ctvd", f"{_CACHE}_V")):
         use, kind = seen.last(name), (seen.text(name) or "").lower()
         if (use is None or use.usable) and kind.startswith(("q", "iq")) and not seen.only_ngrams:
@@ -141,14 +141,14 @@ def _draft_cache(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def _synthetic(seen: Seen) -> Iterator[Finding]:
+def _synthetic(seen: ParsedCommand) -> Iterator[Finding]:
     names, why = flags.synthetic()
     for use in seen.all(*names):
         if use.usable:
             yield Finding("harmful-flag", WORSE, seen.show(use), why, "take it out", (remove(use),))
 
 
-def _bad_builds(seen: Seen) -> Iterator[Finding]:
+def _bad_builds(seen: ParsedCommand) -> Iterator[Finding]:
     build = seen.caps.build
     slots = any(f.rule == "parallel" for f in _slots(seen))
     for bad in flags.bad_builds():

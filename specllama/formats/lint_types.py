@@ -18,30 +18,30 @@ from specllama.formats.finding import (
     revalued,
     spec_type,
 )
-from specllama.formats.found import Change, Rewrite
-from specllama.formats.seen import SPEC_TYPE_VARIABLE, Seen, meant_type
+from specllama.formats.found import Rewrite, TextEdit
+from specllama.formats.seen import SPEC_TYPE_VARIABLE, ParsedCommand, meant_type
 
 
-def findings(seen: Seen) -> Iterator[Finding]:
+def findings(seen: ParsedCommand) -> Iterator[Finding]:
     yield from _types(seen)
     yield from _repeated(seen)
     yield from _drafts_at_once(seen)
 
 
-def retyped(seen: Seen, types: tuple[str, ...]) -> Edits:
+def retyped(seen: ParsedCommand, types: tuple[str, ...]) -> Edits:
     """The first --spec-type names these methods, or goes where there are none."""
     if not seen.all("--spec-type"):
         return revalued(seen.variable(SPEC_TYPE_VARIABLE), ",".join(types) or "none")
     first, *others = seen.all("--spec-type")
     words = spec_type(types, seen.caps)
     if not words:
-        kept: Change = remove(first)
+        kept: TextEdit = remove(first)
     else:
-        kept = Change(first.at, first.count, (first.at, words[1]))
+        kept = TextEdit(first.at, first.count, (first.at, words[1]))
     return (kept, *(remove(u) for u in others))
 
 
-def _types(seen: Seen) -> Iterator[Finding]:
+def _types(seen: ParsedCommand) -> Iterator[Finding]:
     """Values of --spec-type that this build does not take or cannot run."""
     uses = seen.all("--spec-type")
     variable = seen.variable(SPEC_TYPE_VARIABLE)
@@ -113,7 +113,7 @@ def _types(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def piped(text: str, seen: Seen) -> Iterator[Finding]:
+def piped(text: str, seen: ParsedCommand) -> Iterator[Finding]:
     """Types without quotes around them, so that the shell takes | for a pipe."""
     use = seen.all("--spec-type")[-1:]
     words = seen.command.words
@@ -138,7 +138,7 @@ def piped(text: str, seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _unparted(seen: Seen) -> str | None:
+def _unparted(seen: ParsedCommand) -> str | None:
     """A part of a list between its commas that is no single name (common/arg.cpp: string_split)."""
     if (seen.caps.build or builds.NEWEST) < builds.SPEC_TYPES_ARE_A_LIST:
         return None
@@ -160,7 +160,7 @@ def _unknown_type(given: str, meant: str) -> str:
     return f"--spec-type {given} does not exist in this build: llama-server ends at once"
 
 
-def _repeated(seen: Seen) -> Iterator[Finding]:
+def _repeated(seen: ParsedCommand) -> Iterator[Finding]:
     uses = seen.all("--spec-type")
     if len(uses) < 2:
         if uses and (v := seen.variable(SPEC_TYPE_VARIABLE)) is not None:
@@ -191,7 +191,7 @@ def _repeated(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _drafts_at_once(seen: Seen) -> Iterator[Finding]:
+def _drafts_at_once(seen: ParsedCommand) -> Iterator[Finding]:
     """Two draft methods, several n-gram types in one value where only one is taken."""
     uses = seen.all("--spec-type")
     if len(seen.draft_types) > 1 and uses:

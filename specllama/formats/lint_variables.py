@@ -8,10 +8,10 @@ from specllama.engine.capabilities import MAINLINE
 from specllama.formats import builds, flags
 from specllama.formats.finding import ENDS, NOTHING, Finding
 from specllama.formats.found import Rewrite
-from specllama.formats.seen import Seen
+from specllama.formats.seen import ParsedCommand
 
 
-def findings(seen: Seen) -> Iterator[Finding]:
+def findings(seen: ParsedCommand) -> Iterator[Finding]:
     build = seen.caps.build or seen.caps.at_least or builds.NEWEST
     if seen.caps.flavour != MAINLINE or build < builds.DRAFT_FLAGS_REMOVED:
         return

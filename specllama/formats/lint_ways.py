@@ -9,10 +9,10 @@ from functools import cache
 
 from specllama.formats.edits import edited, obstacle, touched
 from specllama.formats.finding import ENDS, Finding
-from specllama.formats.found import Change, Command, Rewrite
+from specllama.formats.found import FoundCommand, Rewrite, TextEdit
 from specllama.formats.words import Word
 
-Found = Sequence[tuple[Command, tuple[Finding, ...]]]
+Found = Sequence[tuple[FoundCommand, tuple[Finding, ...]]]
 Place = tuple[int, int, int]
 Edited = Callable[[int, Finding], str]  # the text after a finding's edits, by a command's number
 
@@ -22,9 +22,9 @@ class Linted:
     """One server of a text and what is wrong with it. `owners`: the way to it (a command with the
     words it has then) that each finding is of. `unseen`: variables whose value is unknown."""
 
-    command: Command
+    command: FoundCommand
     findings: tuple[Finding, ...]
-    owners: tuple[Command, ...]
+    owners: tuple[FoundCommand, ...]
     unseen: tuple[str, ...]
 
 
@@ -39,7 +39,7 @@ def settled(text: str, found: Found) -> tuple[Linted, ...]:
     def edits_of(number: int, finding: Finding) -> str:
         return edited(text, found[number][0], finding.edits)
 
-    servers: dict[tuple[int, str], list[tuple[Command, list[Finding]]]] = {}
+    servers: dict[tuple[int, str], list[tuple[FoundCommand, list[Finding]]]] = {}
     for number, (command, findings) in enumerate(found):
         own = [_settled(text, found, number, f, homes, edits_of) for f in findings]
         kept = [f for f in own if f is not None]
@@ -47,8 +47,8 @@ def settled(text: str, found: Found) -> tuple[Linted, ...]:
     return tuple(_joined(ways) for ways in servers.values())
 
 
-def _joined(ways: Sequence[tuple[Command, list[Finding]]]) -> Linted:
-    once: dict[tuple[str, ...], tuple[Finding, Command]] = {}
+def _joined(ways: Sequence[tuple[FoundCommand, list[Finding]]]) -> Linted:
+    once: dict[tuple[str, ...], tuple[Finding, FoundCommand]] = {}
     for command, findings in ways:
         for n, f in enumerate(findings):
             nth = sum(f == other for other in findings[:n])
@@ -58,7 +58,7 @@ def _joined(ways: Sequence[tuple[Command, list[Finding]]]) -> Linted:
     return Linted(ways[0][0], tuple(f for f, _ in pairs), tuple(c for _, c in pairs), tuple(unseen))
 
 
-def _unseen(command: Command) -> Iterator[str]:
+def _unseen(command: FoundCommand) -> Iterator[str]:
     """What may be any option: variables that stand alone, files that are not here."""
     yield from command.missing
     for n, word in enumerate(command.words):
@@ -99,7 +99,7 @@ def _settled(
     )
 
 
-def _shared(command: Command, finding: Finding) -> str:
+def _shared(command: FoundCommand, finding: Finding) -> str:
     """What to call the words that others use too."""
     homes = (w.home.name for w in touched(command, finding.edits) if w.home is not None)
     if any(isinstance(e, Rewrite) for e in finding.edits):
@@ -113,7 +113,7 @@ def _left(finding: Finding, why: str) -> Finding:
 
 def _against(
     found: Found, number: int, finding: Finding, homes: dict[Place, set[int]], edits_of: Edited
-) -> list[Command]:
+) -> list[FoundCommand]:
     """The servers, or ways to this one, that share the words and do not ask for the same."""
     command = found[number][0]
     words = _keys(command, touched(command, finding.edits))
@@ -131,24 +131,24 @@ def _against(
     return [found[n][0] for n in sorted(others) if not asks_too(n)]
 
 
-def _as_own(found: Found, command: Command, finding: Finding) -> Finding | None:
+def _as_own(found: Found, command: FoundCommand, finding: Finding) -> Finding | None:
     """Options that are put in, in the server's own words: right behind its name."""
-    changes = [e for e in finding.edits if isinstance(e, Change)]
+    changes = [e for e in finding.edits if isinstance(e, TextEdit)]
     elsewhere = (c for c, _ in found if c.place != command.place)
     alone = all(c.begin != command.begin for c in elsewhere)
     if alone and len(changes) == len(finding.edits) == 1 and not changes[0].count:
-        return replace(finding, edits=(Change(0, 0, changes[0].new),))
+        return replace(finding, edits=(TextEdit(0, 0, changes[0].new),))
     return None
 
 
-def _places(command: Command) -> set[Place]:
+def _places(command: FoundCommand) -> set[Place]:
     variables = [v for v in command.variables if v.in_text]
     names = {_key(command, v.start, v.end) for v in variables}
     values = {_key(command, v.value_at, v.value_at + len(v.value)) for v in variables}
     return _keys(command, command.words) | names | values
 
 
-def _keys(command: Command, words: Sequence[Word]) -> set[Place]:
+def _keys(command: FoundCommand, words: Sequence[Word]) -> set[Place]:
     placed = (w for w in words if w.start >= 0)
     return {
         (-1, w.start, w.end) if w.home is not None else _key(command, w.start, w.end)
@@ -156,7 +156,7 @@ def _keys(command: Command, words: Sequence[Word]) -> set[Place]:
     }
 
 
-def _key(command: Command, start: int, end: int) -> Place:
+def _key(command: FoundCommand, start: int, end: int) -> Place:
     """Places in a text that is written anew count from its own beginning."""
     scalar = command.scalar
     return (scalar.start if scalar is not None and scalar.inner is None else -1), start, end

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Unsayable, Written, commented
+from specllama.formats.base import Decision, NotExpressible, WrittenFiles, commented
 
 _MACRO = "${PORT}"  # llama-swap's own, a free port for each model
 # What a YAML block cannot hold, and what ends a line in it.
@@ -17,8 +17,8 @@ _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _LEAST_TIMEOUT_S = 120
 
 
-def write(decision: Decision) -> Written:
-    """One model; llama-swap gives it its port. Raises Unsayable for what its `cmd` cannot say:
+def write(decision: Decision) -> WrittenFiles:
+    """One model; llama-swap gives it its port. Raises NotExpressible for what its `cmd` cannot say:
     `${`, which has no escape there, and line breaks."""
     cmd = server.command(decision)
     settings = decision.plan.settings
@@ -47,7 +47,7 @@ def write(decision: Decision) -> Written:
     notes: tuple[str, ...] = ("llama-swap --config FILE --listen HOST:PORT",)
     if keyed:
         notes += ("llama-swap takes the API key from the variable LLAMA_API_KEY, and asks for it",)
-    return Written(text, notes)
+    return WrittenFiles(text, notes)
 
 
 def _text(text: str) -> str:
@@ -58,12 +58,12 @@ def _text(text: str) -> str:
 def quoted(words: tuple[str, ...]) -> str:
     for word in words:
         if "${" in word:
-            raise Unsayable(
+            raise NotExpressible(
                 f"llama-swap cannot say {word!r}: it takes ${{…}} for a macro of its own",
                 "Rename the file, or take another --format.",
             )
         if _UNREADABLE.search(word):
-            raise Unsayable(
+            raise NotExpressible(
                 f"llama-swap cannot say {word!r}: line breaks and control characters end its text"
             )
     # its splitter is POSIX's, on Windows the system's own (commands.go)

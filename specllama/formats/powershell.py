@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Written, commented
+from specllama.formats.base import Decision, WrittenFiles, commented
 
 # Each of these opens or closes a text in single quotes (PowerShell's tokenizer).
 _QUOTES = re.compile("['\u2018\u2019\u201a\u201b]")
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """The command, one option a line."""
     cmd = server.command(decision)
     lines = [f"& {_joined(cmd.program)}", *(_joined(o.words) for o in cmd.options)]
@@ -26,7 +26,7 @@ def write(decision: Decision) -> Written:
     text = needs + commented((*decision.comments, *notes)) + unset + " `\n  ".join(lines) + "\n"
     # Windows' own PowerShell reads a file without this mark in the old code page
     mark = "" if text.isascii() else "\ufeff"
-    return Written(mark + text, notes)
+    return WrittenFiles(mark + text, notes)
 
 
 def _joined(words: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ import shlex
 
 from specllama.engine.given import Given
 from specllama.formats import server
-from specllama.formats.base import Decision, Unsayable, Written, commented
+from specllama.formats.base import Decision, NotExpressible, WrittenFiles, commented
 
 # The router takes these itself and drops them from a section (server-models.cpp, b11434).
 _ROUTERS = (server.HOST, server.PORT, server.KEY_FILE, "--ssl-key-file", "--ssl-cert-file")
@@ -22,12 +22,12 @@ _ADD_UP = {
 _CUTS = re.compile(r"[#;\n\r]")
 
 
-def write(decision: Decision) -> Written:
-    """One section, named like the model's file. Raises Unsayable for a build without a router,
+def write(decision: Decision) -> WrittenFiles:
+    """One section, named like the model's file. Raises NotExpressible for a build without a router,
     and for values that INI would cut."""
     plan = decision.plan
     if plan.capabilities.find("--models-preset") is None:
-        raise Unsayable(
+        raise NotExpressible(
             f"{plan.engine.label} ({plan.capabilities.label}) has no router that reads presets",
             "Name a llama-server of b7389 or later with --llama-server.",
         )
@@ -44,7 +44,7 @@ def write(decision: Decision) -> Written:
     notes = (*decision.comments, how, *_notes(decision))
     lines = "".join(f"{key} = {value}".rstrip() + "\n" for key, value in keys.items())
     text = f"{commented(notes, ';')}\n[{decision.name}]\n{lines}"
-    return Written(text, (how, *_notes(decision)))
+    return WrittenFiles(text, (how, *_notes(decision)))
 
 
 def _notes(decision: Decision) -> tuple[str, ...]:
@@ -66,11 +66,13 @@ def line(given: Given) -> tuple[str, str]:
     if len(words) == 1:
         return key, "false" if positive and words[0] in off else "true"
     if len(words) > 2:
-        raise Unsayable(f"a preset cannot say {shlex.join(words)}: it takes one value per option")
+        raise NotExpressible(
+            f"a preset cannot say {shlex.join(words)}: it takes one value per option"
+        )
     value = words[1]
     if _CUTS.search(value) or value != value.strip():
         what = "a blank at its end" if value != value.strip() else "# or ; or a line break"
-        raise Unsayable(
+        raise NotExpressible(
             f"a preset cannot say {shlex.join(words)}: {what} would be cut off",
             "Rename the file, or take another --format." if "/" in value else "",
         )

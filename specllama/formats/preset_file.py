@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from specllama.errors import UsageError
 from specllama.formats import builds
-from specllama.formats.found import INI, LLAMA, Command, Variable
+from specllama.formats.found import INI, LLAMA, FoundCommand, Variable
 from specllama.formats.words import Word
 
 BOM = "\ufeff"
@@ -21,7 +21,7 @@ _PAIR = re.compile(r"([ \t]*)(-*)([A-Za-z_][\w.-]*)([ \t]*(=)?[ \t]*)([^#;]*?)[ 
 
 
 @dataclass(frozen=True)
-class Line:
+class PresetLine:
     """`key = value`; text[start:end] is the line without its end. `cut`: what stands behind the
     value, from # or ; on. `refused`: why the router ends at it, "" = it does not; `right`: the
     line as it must be then."""
@@ -45,16 +45,16 @@ class Section:
     name: str
     start: int
     end: int
-    lines: tuple[Line, ...]
+    lines: tuple[PresetLine, ...]
     earlier: tuple[Section, ...] = ()
 
     @property
-    def options(self) -> tuple[Line, ...]:
+    def options(self) -> tuple[PresetLine, ...]:
         """The lines that the model gets, not the router."""
         return tuple(line for line in self.lines if line.key not in _ROUTERS)
 
 
-def read(text: str) -> Iterator[Command]:
+def read(text: str) -> Iterator[FoundCommand]:
     """The models of a preset. What [*] sets holds in the others as well. Raises UsageError for a
     line that is neither `key = value` nor a header."""
     found = sections(text)
@@ -71,7 +71,7 @@ def read(text: str) -> Iterator[Command]:
         own = {_variable(line) for line in section.options}
         inherited = tuple(Variable(k, v) for k, v in shared.items() if k and k not in own)
         everywhere = section.name == EVERYWHERE
-        yield Command(
+        yield FoundCommand(
             LLAMA,
             words,
             (INI,) * len(words),
@@ -95,7 +95,7 @@ def sections(text: str) -> tuple[Section, ...]:
 
 
 def _all(text: str) -> Iterator[Section]:
-    name, start, lines = "", 0, list[Line]()
+    name, start, lines = "", 0, list[PresetLine]()
     at = 0
     for number, whole in enumerate(text.splitlines(keepends=True), 1):
         line = whole.rstrip("\r\n")
@@ -118,7 +118,7 @@ def _all(text: str) -> Iterator[Section]:
     yield Section(name, start, at, tuple(lines))
 
 
-def _line(body: str, place: int) -> Line | None:
+def _line(body: str, place: int) -> PresetLine | None:
     m = _PAIR.match(body)
     if m is None:
         return None
@@ -137,7 +137,9 @@ def _line(body: str, place: int) -> Line | None:
     right = f"{key} = {value}{' ' + rest if rest else ''}" if refused else ""
     key_at = place + m.start(3)
     why = " and ".join(refused)
-    return Line(place, place + len(body), key, key_at, value, value_at, rest or "", why, right)
+    return PresetLine(
+        place, place + len(body), key, key_at, value, value_at, rest or "", why, right
+    )
 
 
 def _is_switch(key: str) -> bool:
@@ -145,13 +147,13 @@ def _is_switch(key: str) -> bool:
     return option is not None and not option.hint
 
 
-def _words(line: Line) -> tuple[Word, Word]:
+def _words(line: PresetLine) -> tuple[Word, Word]:
     key = Word(_dashed(line.key), line.key_at, line.key_at + len(line.key))
     end = min(line.value_at + len(line.value), line.end)
     return key, Word(line.value, min(line.value_at, end), end)
 
 
-def _variable(line: Line) -> str:
+def _variable(line: PresetLine) -> str:
     """The variable that stands for an option; "" = none."""
     if line.key.startswith("LLAMA_ARG_"):
         return line.key

@@ -12,7 +12,7 @@ from xml.sax.saxutils import unescape
 
 from specllama.errors import UsageError
 from specllama.formats.command_lines import server, shell
-from specllama.formats.found import XML, Command, Variable
+from specllama.formats.found import XML, FoundCommand, Variable
 from specllama.formats.words import Word
 
 _ARRAY = re.compile(r"<key>ProgramArguments</key>\s*<array>(.*?)</array>", re.S)
@@ -22,7 +22,7 @@ _PAIR = re.compile(r"<key>(.*?)</key>\s*<string>(.*?)</string>", re.S)
 _ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
-def read(text: str) -> Iterator[Command]:
+def read(text: str) -> Iterator[FoundCommand]:
     """Raises UsageError for what is no property list."""
     try:
         job = plistlib.loads(text.encode())

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from specllama.engine.capabilities import Capabilities
-from specllama.engine.helptext import Option
+from specllama.engine.helptext import HelpOption
 from specllama.formats import flags
-from specllama.formats.found import Command, Variable
+from specllama.formats.found import FoundCommand, Variable
 from specllama.formats.words import Word
 
 SPEC_TYPE_VARIABLE = "LLAMA_ARG_SPEC_TYPE"
@@ -21,12 +21,12 @@ _DRAFT_PRESETS = ("--fim-qwen-7b-spec", "--fim-qwen-14b-spec")  # arg.cpp: with 
 
 
 @dataclass(frozen=True)
-class Use:
+class OptionUse:
     """One option as it is written. `name`: as llama.cpp looks it up; `option` None: this build
     has none of that name. `values`: numbers of words. `count`: the words it takes in all."""
 
     name: str
-    option: Option | None
+    option: HelpOption | None
     at: int
     values: tuple[int, ...]
     written: str
@@ -42,25 +42,25 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ParsedCommand:
     """`stray`: words where an option should stand. `open`: a variable there may hold any
     option, so that nothing is surely missing."""
 
-    command: Command
+    command: FoundCommand
     caps: Capabilities
-    uses: tuple[Use, ...]
+    uses: tuple[OptionUse, ...]
     stray: tuple[int, ...]
     open: bool
 
     def word(self, number: int) -> Word:
         return self.command.words[number]
 
-    def all(self, *names: str) -> tuple[Use, ...]:
+    def all(self, *names: str) -> tuple[OptionUse, ...]:
         """Every use of the options with one of these spellings, usable in this build or not."""
         wanted = set(names)
         return tuple(u for u in self.uses if wanted & set(u.names))
 
-    def last(self, *names: str) -> Use | None:
+    def last(self, *names: str) -> OptionUse | None:
         return next(reversed(self.all(*names)), None)
 
     def value(self, *names: str) -> Word | None:
@@ -81,17 +81,17 @@ class Seen:
     def variable(self, name: str) -> Variable | None:
         return next((v for v in reversed(self.command.variables) if v.name == name), None)
 
-    def show(self, use: Use) -> str:
+    def show(self, use: OptionUse) -> str:
         """The option and its value as a user wrote it."""
         return " ".join([use.written, *(self.word(v).text for v in use.values)])
 
     @property
-    def draft_uses(self) -> tuple[Use, ...]:
+    def draft_uses(self) -> tuple[OptionUse, ...]:
         """What names a draft, or means to."""
         known = {*_DRAFT_FILE, *_DRAFT_REPO, *_DRAFT_PRESETS}
         return tuple(u for u in self.uses if known & set(u.names) or self._means_draft(u))
 
-    def _means_draft(self, use: Use) -> bool:
+    def _means_draft(self, use: OptionUse) -> bool:
         wrong = self.wrong(use)
         return wrong is not None and wrong.means in ("draft-file", "draft-repo")
 
@@ -108,7 +108,7 @@ class Seen:
                 return f"{v.name}={v.value}"
         return ""
 
-    def wrong(self, use: Use) -> flags.Wrong | None:
+    def wrong(self, use: OptionUse) -> flags.WrongFlag | None:
         """What is known of an option that this build does not take."""
         found = None if use.usable else flags.wrong().get(use.name)
         if found is None or found.means != "draft-file" or not use.values:
@@ -119,7 +119,7 @@ class Seen:
         from_hub = _REPO.fullmatch(text) is not None and "gguf" in text.lower()
         return replace(found, means="draft-repo") if from_hub else found
 
-    def weights(self, use: Use) -> str:
+    def weights(self, use: OptionUse) -> str:
         """The Hugging Face repository that a draft is named by where llama-server needs a GGUF
         file; "" = it is not."""
         known = self.wrong(use)
@@ -203,9 +203,9 @@ def meant_type(given: str, caps: Capabilities) -> str:
     return given
 
 
-def read_command(command: Command, caps: Capabilities) -> Seen:
+def read_command(command: FoundCommand, caps: Capabilities) -> ParsedCommand:
     """The options of a command line, as llama.cpp's parser would part them."""
-    uses: list[Use] = []
+    uses: list[OptionUse] = []
     stray: list[int] = []
     words, at, opened = command.words, 0, command.partial
     while at < len(words):
@@ -219,18 +219,18 @@ def read_command(command: Command, caps: Capabilities) -> Seen:
         use = _use(words, at, caps, command.paired)
         uses.append(use)
         at += use.count
-    return Seen(command, caps, tuple(uses), tuple(stray), opened)
+    return ParsedCommand(command, caps, tuple(uses), tuple(stray), opened)
 
 
-def _use(words: Sequence[Word], at: int, caps: Capabilities, paired: bool) -> Use:
+def _use(words: Sequence[Word], at: int, caps: Capabilities, paired: bool) -> OptionUse:
     written = words[at].text
     name = lookup_name(written)
     option = find(name, caps)
     if option is None and "=" in name:
-        return Use(name, None, at, (), written, 1)
+        return OptionUse(name, None, at, (), written, 1)
     if paired:
         switch = option is not None and not option.hint and not option.removed
-        return Use(name, option, at, () if switch else (at + 1,), written, 2)
+        return OptionUse(name, option, at, () if switch else (at + 1,), written, 2)
     wanted = _arity(name, option, words[at + 1 : at + 2])
     values: list[int] = []
     for number in range(at + 1, min(at + 1 + wanted, len(words))):
@@ -238,10 +238,10 @@ def _use(words: Sequence[Word], at: int, caps: Capabilities, paired: bool) -> Us
         if text.startswith("-") and is_option(text, caps):
             break  # llama.cpp would take it as the value; what is meant is another option
         values.append(number)
-    return Use(name, option, at, tuple(values), written, 1 + len(values))
+    return OptionUse(name, option, at, tuple(values), written, 1 + len(values))
 
 
-def _arity(name: str, option: Option | None, following: Sequence[Word]) -> int:
+def _arity(name: str, option: HelpOption | None, following: Sequence[Word]) -> int:
     known = flags.wrong().get(name)
     if known is not None and (option is None or option.removed):
         return 2 if known.pair else int(known.takes_value)
@@ -255,7 +255,7 @@ def lookup_name(written: str) -> str:
     return written.replace("_", "-") if written.startswith("--") else written
 
 
-def find(name: str, caps: Capabilities) -> Option | None:
+def find(name: str, caps: Capabilities) -> HelpOption | None:
     """The option, usable or still listed as removed; by its variable as well (presets)."""
     usable = caps.find(name)
     if usable is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from specllama.engine.given import Given
 from specllama.engine.launch_options import parsed
-from specllama.formats.base import Decision, Unsayable
+from specllama.formats.base import Decision, NotExpressible
 
 HOST, PORT, MODEL, KEY_FILE, RPC = "--host", "--port", "--model", "--api-key-file", "--rpc"
 _ADAPTERS = ("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled")
@@ -45,14 +45,14 @@ class ServerCommand:
 
 
 def command(decision: Decision) -> ServerCommand:
-    """The plan's command with absolute paths. Raises Unsayable for a word that no text file can
+    """The plan's command with absolute paths. Raises NotExpressible for a word that no text file can
     hold."""
     plan = decision.plan
     words = plan.command.argv
     for word in words:
         if re.search("[\ud800-\udfff]", word):
             shown = word.encode("utf-8", "backslashreplace").decode()
-            raise Unsayable(f"{shown} is no UTF-8, which a text file has to be", "Rename it.")
+            raise NotExpressible(f"{shown} is no UTF-8, which a text file has to be", "Rename it.")
     at = len(plan.engine.argv)
     program = tuple(absolute(w) if os.sep in w else w for w in words[:at])
     options = parsed(words[at:], plan.capabilities)
@@ -86,10 +86,10 @@ def _scaled(word: str, change: Callable[[str], str]) -> str:
 
 
 def refuse_writing(cmd: ServerCommand, where: str) -> None:
-    """Raises Unsayable when the server is told to write files, which it cannot in `where`."""
+    """Raises NotExpressible when the server is told to write files, which it cannot in `where`."""
     for option in cmd.options:
         if _WRITTEN & set(option.option.names):
-            raise Unsayable(
+            raise NotExpressible(
                 f"{' '.join(option.words)}: {where} may only read your files",
                 f"Leave {option.words[0]} out, or take another --format.",
             )

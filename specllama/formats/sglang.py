@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.formats.base import Decision, Unsayable, Written
+from specllama.formats.base import Decision, NotExpressible, WrittenFiles
 from specllama.formats.elsewhere import (
     DFLASH,
     DSPARK,
@@ -32,7 +32,7 @@ _ALGORITHMS = {
 _ONE_STAGE = (DFLASH, DSPARK)  # refuse pp above 1 (0.5.23, arg_groups/speculative_hook.py:319, 713)
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """The file, and how it is started on each machine."""
     config, notes = configured(decision)
     notes = (*_start(decision, str(config["model-path"])), *notes)
@@ -40,7 +40,7 @@ def write(decision: Decision) -> Written:
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the configuration, what to know besides). Raises Unsayable."""
+    """(the configuration, what to know besides). Raises NotExpressible."""
     a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
@@ -69,17 +69,17 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
-        raise Unsayable(
+        raise NotExpressible(
             "SGLang drafts in one way at a time: no draft together with n-grams",
             "Plan one of them: --method mtp, draft, … or ngram-simple.",
         )
     if a.parallel:
-        raise Unsayable(
+        raise NotExpressible(
             f"SGLang has no drafts that guess all their tokens in one pass but DFlash and DSpark: {a.draft}",
             "vLLM has: --format vllm.",
         )
     if a.kind == SMALL and not a.same_tokens:
-        raise Unsayable(
+        raise NotExpressible(
             "SGLang takes a draft model only with exactly the target's tokens, and these differ",
             "Take a draft of the target's own family and size of vocabulary, or --format vllm.",
         )

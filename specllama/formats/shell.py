@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Written, commented
+from specllama.formats.base import Decision, WrittenFiles, commented
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """The command, one option a line. Variables that llama-server must not see are unset: some
     would add to --spec-type."""
     cmd = server.command(decision)
@@ -17,4 +17,6 @@ def write(decision: Decision) -> Written:
     key = ("llama-server takes the API key from the variable LLAMA_API_KEY.",)
     text = "#!/bin/sh\n" + commented(decision.comments)
     notes = key if decision.plan.settings.api_key and not cmd.value(server.KEY_FILE) else ()
-    return Written(text + commented(notes) + unset + "exec " + " \\\n  ".join(lines) + "\n", notes)
+    return WrittenFiles(
+        text + commented(notes) + unset + "exec " + " \\\n  ".join(lines) + "\n", notes
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specllama.formats.assigned import KEYWORDS, POSITIONAL, UNKNOWN, Known, assigned
-from specllama.formats.words import Simple
+from specllama.formats.words import SimpleCommand
 
 Ways = tuple[Known, ...]
 _MOST = 16  # ways that are told apart
@@ -28,7 +28,9 @@ class _Fork:
     complete: bool = False
 
 
-def walk(source: str, simples: Sequence[Simple], known: Known) -> Iterator[tuple[Simple, Ways]]:
+def walk(
+    source: str, simples: Sequence[SimpleCommand], known: Known
+) -> Iterator[tuple[SimpleCommand, Ways]]:
     """Each simple command with the ways that lead to it. `known`: what is set before."""
     ways: Ways = (known,)
     forks: list[_Fork] = []
@@ -54,7 +56,7 @@ def _with(known: Known, new: Known) -> Known:
     return {**known, **kept} if kept else known
 
 
-def _branched(simple: Simple, ways: Ways, forks: list[_Fork]) -> Ways:
+def _branched(simple: SimpleCommand, ways: Ways, forks: list[_Fork]) -> Ways:
     """The ways that lead into a command, after the keywords before it."""
     fork = forks[-1] if forks else None
     next_case = simple.before.startswith(";;") and simple.words[0].text != "esac"

@@ -6,7 +6,7 @@ import os
 import re
 
 from specllama.formats import server
-from specllama.formats.base import Decision, Written, commented
+from specllama.formats.base import Decision, WrittenFiles, commented
 
 _KEY_FILE = "/etc/specllama/api-key"
 _KEY_ENV = "%E/specllama/api-key.env"
@@ -55,12 +55,12 @@ DeviceAllow=char-kfd rw
 _GROUPS = ("video", "render")
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """The unit, its first lines saying where it goes."""
     return unit(decision, for_machine=hasattr(os, "geteuid") and os.geteuid() == 0)
 
 
-def unit(decision: Decision, for_machine: bool) -> Written:
+def unit(decision: Decision, for_machine: bool) -> WrittenFiles:
     """The unit of the machine's manager, or of a user's."""
     cmd = server.command(decision)
     if for_machine:
@@ -91,7 +91,7 @@ def unit(decision: Decision, for_machine: bool) -> Written:
         f"{key}{_HARDENED}{_MACHINE + _devices(decision) if for_machine else ''}\n"
         f"[Install]\nWantedBy={wanted}\n"
     )
-    return Written(text, notes)
+    return WrittenFiles(text, notes)
 
 
 def _devices(decision: Decision) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from specllama.formats import env_files
 from specllama.formats.assigned import Value, expanded
 from specllama.formats.command_lines import assignments, quoted_assignment, server
-from specllama.formats.found import Command, Variable
+from specllama.formats.found import FoundCommand, Variable
 from specllama.formats.words import Home, Word, split
 
 # Lines go on behind a backslash; comments may stand between them.
@@ -21,7 +21,7 @@ _SETTING = re.compile(
 )
 
 
-def read(text: str, files: env_files.Files) -> Iterator[Command]:
+def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
     """In whatever order the lines stand; one without a value takes back those before it."""
     # a ; in the first column is a comment, also between continued lines
     source = re.sub(r"(?m)^[ \t]*;[^\n]*", lambda m: "#" + " " * (len(m[0]) - 1), text)
@@ -50,7 +50,7 @@ def _started(
     known: Mapping[str, Value],
     variables: tuple[Variable, ...],
     missing: tuple[str, ...],
-) -> Iterator[Command]:
+) -> Iterator[FoundCommand]:
     # ${NAME} is always one argument, $NAME is parted at blanks
     words = expanded([replace(w, quoted=w.text.startswith("${")) for w in line], known)
     found = server(words)

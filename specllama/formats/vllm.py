@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.formats.base import Decision, Unsayable, Written
+from specllama.formats.base import Decision, NotExpressible, WrittenFiles
 from specllama.formats.elsewhere import (
     DFLASH,
     DSPARK,
@@ -38,7 +38,7 @@ _TAKEN_FOR = ("eagle-", "eagle3", "dflash", "dspark")
 _STOPPED = (EAGLE3, DFLASH)
 
 
-def write(decision: Decision) -> Written:
+def write(decision: Decision) -> WrittenFiles:
     """The file, and how it is started on each machine."""
     config, notes = configured(decision)
     notes = (*_start(decision), *notes)
@@ -46,7 +46,7 @@ def write(decision: Decision) -> Written:
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the configuration, what to know besides). Raises Unsayable."""
+    """(the configuration, what to know besides). Raises NotExpressible."""
     a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
@@ -72,14 +72,14 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
-        raise Unsayable(
+        raise NotExpressible(
             "vLLM drafts in one way at a time: no draft together with n-grams",
             "Plan one of them: --method mtp, draft, … or ngram-simple.",
         )
     method = _METHODS[a.kind]
     wrong = next((w for w in _TAKEN_FOR if w in a.draft.lower()), None)
     if method in ("draft_model", "mtp") and wrong:
-        raise Unsayable(
+        raise NotExpressible(
             f"vLLM takes a draft with {wrong!r} in its name for another kind: {a.draft}",
             "Copy it to a folder with another name, or plan with a draft of that kind.",
         )

@@ -46,7 +46,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Simple:
+class SimpleCommand:
     """A simple command. `before`: the operators that part it from the one before. `arrays`:
     number of a word NAME= → the words in its brackets."""
 
@@ -66,10 +66,10 @@ def split(
 
 def simples(
     source: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
-) -> list[Simple]:
+) -> list[SimpleCommand]:
     """The same with what stands between the commands."""
     at, end = start, len(source) if end is None else end
-    found = [Simple([])]
+    found = [SimpleCommand([])]
     between = ""
     redirected = False
     documents: list[str] = []  # ends of the here-documents that begin behind this line
@@ -90,7 +90,7 @@ def simples(
         elif c in _OPERATORS and not plain:
             between += c
             if words:
-                found.append(Simple([]))
+                found.append(SimpleCommand([]))
             redirected = False
             at += 1
         elif not plain and (here := _HERE.match(source, at, end)):
@@ -104,7 +104,7 @@ def simples(
             at = word.end
             if not redirected:
                 if not words:
-                    found[-1], between = Simple([], between), ""
+                    found[-1], between = SimpleCommand([], between), ""
                 found[-1].words.append(word)
             redirected = False
     return [s for s in found if s.words]

@@ -12,7 +12,7 @@ import yaml
 from specllama.errors import UsageError
 from specllama.formats import command_lines, env_files, swap_macros
 from specllama.formats.assigned import Known, Value
-from specllama.formats.found import BLOCK, FLOW, Command, Variable
+from specllama.formats.found import BLOCK, FLOW, FoundCommand, Variable
 from specllama.formats.words import Word
 from specllama.formats.yaml_scalars import commands, keys, listed, pairs, words
 
@@ -33,7 +33,7 @@ class _File:
     seen: set[int]  # nodes that were looked at: an anchor may hold itself
 
 
-def read(text: str, files: env_files.Files) -> Iterator[Command]:
+def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
     """Raises UsageError for what is no YAML."""
     try:
         roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
@@ -50,7 +50,7 @@ def read(text: str, files: env_files.Files) -> Iterator[Command]:
         yield from _walk(file, root, "")
 
 
-def _walk(file: _File, node: yaml.Node | None, where: str) -> Iterator[Command]:
+def _walk(file: _File, node: yaml.Node | None, where: str) -> Iterator[FoundCommand]:
     if id(node) in file.seen or len(file.seen) > _MOST_NODES:
         return
     file.seen.add(id(node))
@@ -68,11 +68,11 @@ def _walk(file: _File, node: yaml.Node | None, where: str) -> Iterator[Command]:
             yield from _walk(file, child, key)
 
 
-def _of_mapping(file: _File, given: dict[str, yaml.Node], where: str) -> Iterator[Command]:
+def _of_mapping(file: _File, given: dict[str, yaml.Node], where: str) -> Iterator[FoundCommand]:
     set_here, missing = _variables(file, given)
     named = given.get("name")
     title = named.value if isinstance(named, yaml.ScalarNode) and where != "models" else where
-    found: list[Command] = []
+    found: list[FoundCommand] = []
     if isinstance(cmd := given.get("cmd"), yaml.ScalarNode):
         known = {**file.macros, "MODEL_ID": Value((Word(where, -1, -1),), where)}
         own = swap_macros.macros(given.get("macros"), known, lambda n: words(file.text, n))
@@ -88,7 +88,7 @@ def _of_mapping(file: _File, given: dict[str, yaml.Node], where: str) -> Iterato
         yield replace(c, variables=variables, where=c.where or title, missing=missing)
 
 
-def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterator[Command]:
+def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterator[FoundCommand]:
     """The server that image, entrypoint, command and args make together; variables may be all
     that it is given."""
     named = given.get("image")
@@ -113,9 +113,9 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
         rest = styles[len(parts) - len(found.words) :]
         yield replace(found, styles=tuple(rest), build=build, begin=begin)
     elif kind and parts and parts[0].text.startswith("-"):
-        yield Command(kind, tuple(parts), tuple(styles), begin, build=build)
+        yield FoundCommand(kind, tuple(parts), tuple(styles), begin, build=build)
     elif kind and not parts and named is not None and variables:
-        yield Command(kind, (), (), named.start_mark.index, build=build)
+        yield FoundCommand(kind, (), (), named.start_mark.index, build=build)
     for word in parts:  # sh -c "…"
         inside = file.text[word.start + 1 : word.end - 1]
         if found is None and inside == word.text and _SERVER.search(inside):

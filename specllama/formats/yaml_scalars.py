@@ -12,7 +12,7 @@ import yaml
 from specllama.errors import UsageError
 from specllama.formats import command_lines
 from specllama.formats.assigned import Known
-from specllama.formats.found import SHELL, Command, Scalar, Variable
+from specllama.formats.found import SHELL, FoundCommand, Scalar, Variable
 from specllama.formats.words import Word, split
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -90,7 +90,7 @@ def commands(
     kind: str = "",
     build: int | None = None,
     known: Known | None = None,
-) -> Iterator[Command]:
+) -> Iterator[FoundCommand]:
     """The servers of a command line (`plain`) or a script. `kind`: what the image runs, so that
     arguments are enough; `known`: what ${name} stands for."""
     start, end = _span(text, node)
@@ -105,7 +105,7 @@ def commands(
     found = list(command_lines.shell(source, *span, plain=plain, known=known))
     given = [w for line in split(source, *span, plain=plain) for w in line]
     if not found and kind and given and given[0].text.startswith("-"):
-        found = [Command(kind, tuple(given), (SHELL,) * len(given), span[0])]
+        found = [FoundCommand(kind, tuple(given), (SHELL,) * len(given), span[0])]
     for c in found:
         if not direct:
             c = _unplaced(c, node.start_mark.index)
@@ -113,7 +113,7 @@ def commands(
         yield replace(c, scalar=whole, build=c.build or build)
 
 
-def _unplaced(command: Command, at: int) -> Command:
+def _unplaced(command: FoundCommand, at: int) -> FoundCommand:
     """Variables have no place in the file then; `at`: the text's, for the command's own."""
     variables = tuple(Variable(v.name, v.value) for v in command.variables)
     return replace(command, variables=variables, site=at + 1 + max(command.site, 0))

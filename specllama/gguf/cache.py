@@ -10,7 +10,7 @@ from specllama import __version__
 from specllama.gguf.faults import Fault
 from specllama.gguf.files import inspect, shards
 from specllama.gguf.layout import Block, Layout
-from specllama.gguf.model import ModelInfo, Names, Sidecar
+from specllama.gguf.model import ModelInfo, ModelNames, Sidecar
 from specllama.gguf.source import FileSource
 from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
@@ -86,7 +86,9 @@ def _restore(data: dict[str, Any], parts: tuple[Path, ...]) -> ModelInfo:
             **data,
             "path": parts[0],
             "shards": parts,
-            "names": Names(**{**data["names"], "base_models": tuple(data["names"]["base_models"])}),
+            "names": ModelNames(
+                **{**data["names"], "base_models": tuple(data["names"]["base_models"])}
+            ),
             "heads": tuple(data["heads"]),
             "kv_heads": tuple(data["kv_heads"]),
             "window_pattern": tuple(data["window_pattern"]),

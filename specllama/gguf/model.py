@@ -21,7 +21,7 @@ from specllama.gguf.vocabulary import Vocabulary, read_vocabulary
 
 
 @dataclass(frozen=True)
-class Names:
+class ModelNames:
     """What the file calls itself. Hints for ranking, never for deciding."""
 
     name: str
@@ -60,7 +60,7 @@ class ModelInfo:
     shards: tuple[Path, ...]
     kind: str
     architecture: str
-    names: Names
+    names: ModelNames
     file_bytes: int
     tensor_bytes: int
     active_bytes: int
@@ -223,13 +223,13 @@ def _drafts_in_parallel(h: Header, arch: str, names: set[str]) -> bool:
     return arch == "eagle3" and (said or h.number("eagle3.block_count") > 1)
 
 
-def _names(h: Header) -> Names:
+def _names(h: Header) -> ModelNames:
     count = min(h.number("general.base_model.count"), 8)
     bases = (
         h.text(f"general.base_model.{i}.repo_url") or h.text(f"general.base_model.{i}.name")
         for i in range(count)
     )
-    return Names(
+    return ModelNames(
         name=h.text("general.name"),
         basename=h.text("general.basename"),
         size_label=h.text("general.size_label"),

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from specllama.gguf.layout import Block, Layout
-from specllama.memory.use import CACHE_TYPES, Use, pad
+from specllama.memory.use import CACHE_TYPES, ModelUse, pad
 
 
-def kv_bytes(layout: Layout, block: Block, use: Use) -> int:
+def kv_bytes(layout: Layout, block: Block, use: ModelUse) -> int:
     """The KV cache of one block (src/llama-kv-cache.cpp). A sliding-window block keeps the
     window and one ubatch, padded to 256 (src/llama-kv-cache-iswa.cpp)."""
     if not block.k and not block.v:
@@ -18,13 +18,13 @@ def kv_bytes(layout: Layout, block: Block, use: Use) -> int:
     return (_row(block.k, use.cache_k) + _row(v, use.cache_v)) * cells * use.streams
 
 
-def window_cells(layout: Layout, use: Use) -> int:
+def window_cells(layout: Layout, use: ModelUse) -> int:
     """Tokens a sliding-window block keeps for one stream."""
     slots = use.parallel if use.unified else 1
     return pad(min(use.cells, layout.window * slots + use.tokens), 256)
 
 
-def state_bytes(block: Block, use: Use) -> int:
+def state_bytes(block: Block, use: ModelUse) -> int:
     """Recurrent state of one block, f32, one per slot, with its rollback copies
     (src/llama-memory-recurrent.cpp: n_rows = mem_size * (1 + n_rs_seq))."""
     return block.state * 4 * use.parallel * (1 + use.rollback)

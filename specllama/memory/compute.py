@@ -14,7 +14,7 @@ from dataclasses import replace
 from specllama.gguf import ModelInfo
 from specllama.gguf.layout import Block
 from specllama.memory.cache import window_cells
-from specllama.memory.use import CACHE_TYPES, Use
+from specllama.memory.use import CACHE_TYPES, ModelUse
 
 _F32 = 4
 _RESIDUALS = 5  # beside a dense feed-forward; 4 in b11434's graphs, 5 in b11549's
@@ -26,7 +26,7 @@ _MASK_UNTIL_LOGITS = frozenset("qwen35 qwen35moe qwen3next gemma4".split())
 _DELTA_NET = frozenset("qwen35 qwen35moe qwen3next qwen4exp".split())
 
 
-def compute_bytes(m: ModelInfo, use: Use, blocks: Sequence[Block] | None = None) -> int:
+def compute_bytes(m: ModelInfo, use: ModelUse, blocks: Sequence[Block] | None = None) -> int:
     """Bytes of the compute buffer of a context of `m` that runs `blocks` (None = its own)."""
     if blocks is not None:
         m = replace(m, layout=replace(m.layout, blocks=tuple(blocks)))
@@ -37,17 +37,17 @@ def compute_bytes(m: ModelInfo, use: Use, blocks: Sequence[Block] | None = None)
     return int(max(layers + side, _logits(m, use)))
 
 
-def input_bytes(m: ModelInfo, use: Use) -> int:
+def input_bytes(m: ModelInfo, use: ModelUse) -> int:
     """What stays in RAM when the layers run on a GPU: the embedded tokens, room for embeddings
     given in place of tokens (build_inp_embd has both), the masks, positions and indices."""
     return 2 * _width(m, use) + _mask(m, use) + _INDICES * use.tokens
 
 
-def _width(m: ModelInfo, use: Use) -> int:
+def _width(m: ModelInfo, use: ModelUse) -> int:
     return m.embedding_length * use.tokens * _F32
 
 
-def _mask(m: ModelInfo, use: Use) -> int:
+def _mask(m: ModelInfo, use: ModelUse) -> int:
     """One mask for full attention, one for sliding windows; f16 with flash attention."""
     size = 2 if use.flash else _F32
     keeping = [b for b in m.layout.blocks if b.k]
@@ -59,7 +59,7 @@ def _mask(m: ModelInfo, use: Use) -> int:
     return cells * use.streams * use.tokens * size
 
 
-def _attention(m: ModelInfo, use: Use) -> int:
+def _attention(m: ModelInfo, use: ModelUse) -> int:
     """Residual, Q, K, V and the result; without flash attention the scores of all heads."""
     q = m.layout.query * use.tokens * _F32
     k = max((b.k for b in m.layout.blocks), default=0) * use.tokens * _F32
@@ -76,7 +76,7 @@ def _attention(m: ModelInfo, use: Use) -> int:
     return alive
 
 
-def _feed_forward(m: ModelInfo, use: Use) -> int:
+def _feed_forward(m: ModelInfo, use: ModelUse) -> int:
     width, layout = _width(m, use), m.layout
     dense = 3 * layout.ff * use.tokens * _F32 + _RESIDUALS * width
     experts = 0
@@ -86,7 +86,7 @@ def _feed_forward(m: ModelInfo, use: Use) -> int:
     return max(dense, experts, _mixer(m, use))
 
 
-def _mixer(m: ModelInfo, use: Use) -> int:
+def _mixer(m: ModelInfo, use: ModelUse) -> int:
     """Recurrent blocks: their input three times over; RWKV mixes the input six ways."""
     if m.memory == "attention":
         return 0
@@ -98,7 +98,7 @@ def _mixer(m: ModelInfo, use: Use) -> int:
     return 3 * m.layout.mixer * use.tokens * _F32 + residuals * width + state
 
 
-def _logits(m: ModelInfo, use: Use) -> float:
+def _logits(m: ModelInfo, use: ModelUse) -> float:
     """All logits with the last layer's result; on top of what cannot be reused."""
     rows = use.tokens if use.outputs is None else min(use.outputs, use.tokens)
     logits = m.layout.vocabulary * rows * _F32 + 2 * m.embedding_length * rows * _F32
@@ -111,7 +111,7 @@ def _logits(m: ModelInfo, use: Use) -> float:
     return logits + mask + (_FRAGMENTS * feed if feed < logits else 0)
 
 
-def _mask_until_logits(m: ModelInfo, use: Use) -> float:
+def _mask_until_logits(m: ModelInfo, use: ModelUse) -> float:
     """How much of the mask's room the logits cannot have: found by comparison, not derived."""
     mask = _mask(m, use)
     if m.architecture in _MASK_UNTIL_LOGITS:

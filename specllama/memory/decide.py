@@ -11,7 +11,7 @@ from specllama.memory.devices import MIB, Machine, overcommitted
 from specllama.memory.estimate import (
     KEEPS_STATES,
     Drafting,
-    Line,
+    MemoryLine,
     Places,
     estimate,
     needed,
@@ -19,7 +19,7 @@ from specllama.memory.estimate import (
 )
 from specllama.memory.overrides import Moved
 from specllama.memory.place import RAM
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 
 FITS, PARTLY, TOO_BIG = "fits", "fits only if", "does not fit"
 LEAST_CONTEXT = 4096  # what llama.cpp's --fit does not go below (--fit-ctx)
@@ -31,7 +31,7 @@ _KEEPS_LAYERS = 0.9
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FitVerdict:
     """`kind`: fits, fits only if, does not fit. `missing`: the device that has too little and
     how much. `gpu_layers`: of the target, on GPUs (with the output counted), where not all are."""
 
@@ -42,53 +42,53 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Option:
+class MemoryOption:
     """One way to run. `flags`: specllama's, that ask for it. `automatic`: may be taken
     without being asked for. `lines` are its memory."""
 
     name: str
     flags: tuple[str, ...]
-    use: Use
+    use: ModelUse
     drafting: Drafting | None
-    lines: tuple[Line, ...] = field(repr=False)
-    verdict: Verdict
+    lines: tuple[MemoryLine, ...] = field(repr=False)
+    verdict: FitVerdict
     automatic: bool = True
     warning: str = ""
 
 
 @dataclass(frozen=True)
-class Question:
+class FitRequest:
     """What is asked: a target used in a way on a machine, drafts to choose from (the wanted
     one first), n-grams for when none fits. `context_limit`: the longest context that makes
     sense. `split`: shares asked for with -ts. `extra`: what is needed besides (a projector)."""
 
     target: ModelInfo
-    use: Use
+    use: ModelUse
     machine: Machine
     drafting: Drafting | None
     others: tuple[Drafting, ...] = ()
     ngram: Drafting | None = None
     context_limit: int = 0
     split: tuple[float, ...] = ()
-    extra: tuple[Line, ...] = ()
+    extra: tuple[MemoryLine, ...] = ()
 
     @property
     def places(self) -> Places:
         return Places(self.machine.names, self.machine.shares(self.split))
 
-    def lines(self, use: Use, drafting: Drafting | None) -> tuple[Line, ...]:
+    def lines(self, use: ModelUse, drafting: Drafting | None) -> tuple[MemoryLine, ...]:
         """The sum by formula."""
         return (*estimate(self.target, use, self.places, drafting), *self.extra)
 
 
 def verdict_of(
-    q: Question, use: Use, drafting: Drafting | None
-) -> tuple[Verdict, tuple[Line, ...]]:
+    q: FitRequest, use: ModelUse, drafting: Drafting | None
+) -> tuple[FitVerdict, tuple[MemoryLine, ...]]:
     """The verdict on one way to run, and its lines (with as many layers on GPUs as fit)."""
     lines = q.lines(use, drafting)
     missing = overcommitted(needed(lines), q.machine)
     if not missing:
-        return Verdict(FITS, _from_disk(q, lines)), lines
+        return FitVerdict(FITS, _from_disk(q, lines)), lines
     device, short = max(missing, key=lambda x: x[1])
     lacks = f"{device.name} lacks {size(short)}"
     if q.machine.gpus and use.gpu_layers is None:
@@ -99,11 +99,11 @@ def verdict_of(
             detail = f"{layers - most} of {layers} target layers stay in RAM (-ngl {most})"
             if said := _from_disk(q, partly):
                 detail += f"; {said}"
-            return Verdict(PARTLY, detail, lacks, most), partly
-    return Verdict(TOO_BIG, lacks, lacks), lines
+            return FitVerdict(PARTLY, detail, lacks, most), partly
+    return FitVerdict(TOO_BIG, lacks, lacks), lines
 
 
-def _from_disk(q: Question, lines: Sequence[Line]) -> str:
+def _from_disk(q: FitRequest, lines: Sequence[MemoryLine]) -> str:
     """What is read from disk while serving; "" when nothing is."""
     sums = per_device(lines)
     most = sum(line.on_disk for line in lines)
@@ -121,17 +121,17 @@ def size(n: int) -> str:
     return f"{n / MIB:,.0f} MiB" if n >= 10 * MIB else f"{n / MIB:.1f} MiB"
 
 
-def with_lines(q: Question, option: Option, lines: tuple[Line, ...]) -> Option:
+def with_lines(q: FitRequest, option: MemoryOption, lines: tuple[MemoryLine, ...]) -> MemoryOption:
     """The option judged by other figures: one that fitted and does not is too big."""
     missing = overcommitted(needed(lines), q.machine)
     if not missing:
         return replace(option, lines=lines)
     device, short = max(missing, key=lambda x: x[1])
     lacks = f"{device.name} lacks {size(short)}"
-    return replace(option, lines=lines, verdict=Verdict(TOO_BIG, lacks, lacks))
+    return replace(option, lines=lines, verdict=FitVerdict(TOO_BIG, lacks, lacks))
 
 
-def longest_context(q: Question, drafting: Drafting | None, partly: bool = False) -> int:
+def longest_context(q: FitRequest, drafting: Drafting | None, partly: bool = False) -> int:
     """The longest context (a multiple of 256) that fits as a whole, or with some of the target's
     layers in RAM (`partly`); 0 when none does."""
 
@@ -145,13 +145,13 @@ def longest_context(q: Question, drafting: Drafting | None, partly: bool = False
     return (most or 0) * _STEP
 
 
-def options(q: Question) -> tuple[Option, ...]:
+def options(q: FitRequest) -> tuple[MemoryOption, ...]:
     """What can be chosen, the wanted way first; where that fits, nothing else."""
     wanted = _option(q, "as chosen", (), q.use, q.drafting)
     return (wanted,) if wanted.verdict.kind == FITS else (wanted, *instead(q))
 
 
-def instead(q: Question) -> tuple[Option, ...]:
+def instead(q: FitRequest) -> tuple[MemoryOption, ...]:
     """What can be had instead, by what is given up: states, another draft, the draft's
     layers or cache, the draft. Only what fits is listed, except what needs no draft."""
     if q.drafting is None:
@@ -164,7 +164,7 @@ def instead(q: Question) -> tuple[Option, ...]:
     return tuple(out)
 
 
-def experts_in_ram(q: Question, drafting: Drafting | None) -> int:
+def experts_in_ram(q: FitRequest, drafting: Drafting | None) -> int:
     """Of how many layers the experts must lie in RAM (--n-cpu-moe N) so that all layers stay on
     the GPUs; 0 where that is not needed, or does not help."""
     blocks = q.target.layout.blocks
@@ -182,7 +182,7 @@ def experts_in_ram(q: Question, drafting: Drafting | None) -> int:
     return 0 if most is None else len(blocks) - most
 
 
-def best_option(found: Sequence[Option]) -> Option:
+def best_option(found: Sequence[MemoryOption]) -> MemoryOption:
     """The first that fits as a whole. Where not even the plain target does, the first that
     drives few of its layers from the GPUs; else the last."""
     allowed = [o for o in found if o.automatic]
@@ -197,7 +197,7 @@ def best_option(found: Sequence[Option]) -> Option:
     return found[-1]
 
 
-def _smaller(q: Question, drafting: Drafting) -> list[Option]:
+def _smaller(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
     out = []
     if drafting.method in KEEPS_STATES and q.target.memory != "attention" and drafting.longest > 1:
         out += _fewer_states(q, drafting)
@@ -223,7 +223,7 @@ def _smaller(q: Question, drafting: Drafting) -> list[Option]:
     return out
 
 
-def _fewer_states(q: Question, drafting: Drafting) -> list[Option]:
+def _fewer_states(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
     """Hybrids keep a state per drafted token: shorter drafts keep fewer."""
     most = _most(1, drafting.longest - 1, lambda n: _fits(q, q.use, replace(drafting, longest=n)))
     if most is None:
@@ -233,7 +233,7 @@ def _fewer_states(q: Question, drafting: Drafting) -> list[Option]:
     return [_option(q, name, ("--n-max", str(most)), q.use, shorter)]
 
 
-def _fewer_layers(q: Question, drafting: Drafting) -> list[Option]:
+def _fewer_layers(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
     """Some of a draft model's layers in RAM."""
     assert drafting.model is not None
     layers = len(drafting.model.layout.blocks) + 1
@@ -255,17 +255,17 @@ def _fewer_layers(q: Question, drafting: Drafting) -> list[Option]:
 
 
 def _option(
-    q: Question, name: str, flags: tuple[str, ...], use: Use, drafting: Drafting | None
-) -> Option:
+    q: FitRequest, name: str, flags: tuple[str, ...], use: ModelUse, drafting: Drafting | None
+) -> MemoryOption:
     verdict, lines = verdict_of(q, use, drafting)
-    return Option(name, flags, use, drafting, lines, verdict)
+    return MemoryOption(name, flags, use, drafting, lines, verdict)
 
 
-def _fits(q: Question, use: Use, drafting: Drafting | None) -> bool:
+def _fits(q: FitRequest, use: ModelUse, drafting: Drafting | None) -> bool:
     return not overcommitted(needed(q.lines(use, drafting)), q.machine)
 
 
-def _gpus_hold(q: Question, use: Use, drafting: Drafting | None) -> bool:
+def _gpus_hold(q: FitRequest, use: ModelUse, drafting: Drafting | None) -> bool:
     missing = overcommitted(needed(q.lines(use, drafting)), q.machine)
     return all(device is q.machine.ram for device, _ in missing)
 

@@ -16,7 +16,7 @@ from specllama.memory.compute import compute_bytes, input_bytes
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.overrides import EMBEDDING, Moved
 from specllama.memory.place import RAM, place
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 
 FORMULA, LLAMA_CPP, MEASURED = "formula", "llama.cpp", "measured"
 _NGRAM_MOD_TABLE = 4 * 1024 * 1024 * 4  # common/speculative.cpp: entries of an int32 each
@@ -32,7 +32,7 @@ READS_LAYERS = frozenset({"draft-eagle3", "draft-dflash", "draft-dspark"})
 
 
 @dataclass(frozen=True)
-class Line:
+class MemoryLine:
     """Bytes that `who` (target, draft, MTP head, …) needs for `what` on `device`.
     `upper`: at most that much. `on_disk`: the part of it that may stay on disk, read as it is
     used: routed experts in mapped pages. `source`: formula, llama.cpp or measured."""
@@ -83,8 +83,8 @@ class Drafting:
 
 
 def estimate(
-    target: ModelInfo, use: Use, places: Places, drafting: Drafting | None = None
-) -> tuple[Line, ...]:
+    target: ModelInfo, use: ModelUse, places: Places, drafting: Drafting | None = None
+) -> tuple[MemoryLine, ...]:
     """Everything a server needs. Raises MemoryInputError for a file that contradicts itself."""
     use = target_use(target, use, drafting)
     lines = list(model_lines("target", target, use, places))
@@ -99,9 +99,9 @@ def estimate(
         model = _with_tables(drafting.model, target)
         lines += model_lines("draft", model, draft_use(use, drafting), places, mtp=head)
     if "ngram-mod" in drafting.methods:
-        lines.append(Line("n-gram", "table", RAM, _NGRAM_MOD_TABLE))
+        lines.append(MemoryLine("n-gram", "table", RAM, _NGRAM_MOD_TABLE))
     elif any(m.startswith("ngram-map") for m in drafting.methods):
-        lines.append(Line("n-gram", "table", RAM, _NGRAM_MAP, upper=True))
+        lines.append(MemoryLine("n-gram", "table", RAM, _NGRAM_MAP, upper=True))
     return tuple(lines)
 
 
@@ -114,7 +114,7 @@ def _with_tables(draft: ModelInfo, target: ModelInfo) -> ModelInfo:
     return replace(draft, layout=replace(draft.layout, vocabulary=rows))
 
 
-def target_use(target: ModelInfo, use: Use, drafting: Drafting | None) -> Use:
+def target_use(target: ModelInfo, use: ModelUse, drafting: Drafting | None) -> ModelUse:
     """The target's context as this way of drafting needs it: rows of logits for a whole
     draft (server-context.cpp, server_output_limits), states to go back to, the MTP blocks."""
     if drafting is None:
@@ -134,7 +134,7 @@ def target_use(target: ModelInfo, use: Use, drafting: Drafting | None) -> Use:
     )
 
 
-def draft_use(use: Use, drafting: Drafting) -> Use:
+def draft_use(use: ModelUse, drafting: Drafting) -> ModelUse:
     """The draft's context: as long as the target's in all, its own cache types, one row of
     logits per slot (common/speculative.cpp, common_base_params_to_speculative). Drafters that
     read the target's layers have an encoder, and then room for a whole batch is kept
@@ -156,8 +156,8 @@ def draft_use(use: Use, drafting: Drafting) -> Use:
 
 
 def model_lines(
-    who: str, m: ModelInfo, use: Use, places: Places, mtp: bool = False
-) -> Iterator[Line]:
+    who: str, m: ModelInfo, use: ModelUse, places: Places, mtp: bool = False
+) -> Iterator[MemoryLine]:
     """Weights and context of one model."""
     if m.layout.problem:
         raise MemoryInputError(
@@ -168,7 +168,7 @@ def model_lines(
     yield from context_lines(who, m, use, places, mtp)
 
 
-def _weights(who: str, m: ModelInfo, use: Use, places: Places) -> Iterator[Line]:
+def _weights(who: str, m: ModelInfo, use: ModelUse, places: Places) -> Iterator[MemoryLine]:
     """From the tensor table: blocks and output go to their device, the embedding to RAM
     (src/llama-model.cpp, load_tensors), and what the user moved elsewhere."""
     layout = m.layout
@@ -193,17 +193,17 @@ def _weights(who: str, m: ModelInfo, use: Use, places: Places) -> Iterator[Line]
     for device, size in sums.items():
         if size:
             on_disk = experts if device == RAM and use.mapped else 0
-            yield Line(who, "weights", device, size, on_disk=on_disk)
+            yield MemoryLine(who, "weights", device, size, on_disk=on_disk)
 
 
-def _loaded(m: ModelInfo, use: Use, block: int) -> bool:
+def _loaded(m: ModelInfo, use: ModelUse, block: int) -> bool:
     """MTP blocks are loaded with draft-mtp only (b10218)."""
     return block < m.layers or use.mtp or m.kind == "mtp-head"
 
 
 def context_lines(
-    who: str, m: ModelInfo, use: Use, places: Places, mtp: bool = False
-) -> Iterator[Line]:
+    who: str, m: ModelInfo, use: ModelUse, places: Places, mtp: bool = False
+) -> Iterator[MemoryLine]:
     """KV cache, recurrent state and compute buffers of one context; with `mtp`, of the
     context that runs the MTP blocks only."""
     layout = m.layout
@@ -218,30 +218,30 @@ def context_lines(
         if not mtp:
             state[device] = state.get(device, 0) + state_bytes(layout.blocks[i], use)
     upper = not layout.exact
-    yield from (Line(who, "KV cache", d, n, upper) for d, n in kv.items() if n)
-    yield from (Line(who, "recurrent state", d, n, upper) for d, n in state.items() if n)
+    yield from (MemoryLine(who, "KV cache", d, n, upper) for d, n in kv.items() if n)
+    yield from (MemoryLine(who, "recurrent state", d, n, upper) for d, n in state.items() if n)
     yield from _compute(who, m, use, where, [layout.blocks[i] for i in chosen])
 
 
 def _compute(
-    who: str, m: ModelInfo, use: Use, where: Sequence[str], blocks: Sequence[Block]
-) -> Iterator[Line]:
+    who: str, m: ModelInfo, use: ModelUse, where: Sequence[str], blocks: Sequence[Block]
+) -> Iterator[MemoryLine]:
     """One buffer per device in use; several GPUs that hold all layers work on four batches
     at once and keep their inputs apart (llama-context.cpp, pipeline_parallel)."""
     gpus = [d for d in dict.fromkeys(where) if d != RAM]
     size = compute_bytes(m, use, blocks)
     copies = 3 * input_bytes(m, use) if len(gpus) > 1 and RAM not in where else 0
     for device in gpus:
-        yield Line(who, "compute", device, size + copies, upper=True)
+        yield MemoryLine(who, "compute", device, size + copies, upper=True)
     host = size if not gpus or RAM in where[:-1] else input_bytes(m, use)
-    yield Line(who, "compute", RAM, host, upper=True)
+    yield MemoryLine(who, "compute", RAM, host, upper=True)
 
 
-def _where(m: ModelInfo, use: Use, places: Places) -> list[str]:
+def _where(m: ModelInfo, use: ModelUse, places: Places) -> list[str]:
     return place(len(m.layout.blocks), use.gpu_layers, places.devices, places.shares)
 
 
-def per_device(lines: Sequence[Line]) -> dict[str, int]:
+def per_device(lines: Sequence[MemoryLine]) -> dict[str, int]:
     """Device → bytes of all lines there."""
     out: dict[str, int] = {}
     for line in lines:
@@ -249,7 +249,7 @@ def per_device(lines: Sequence[Line]) -> dict[str, int]:
     return out
 
 
-def needed(lines: Sequence[Line]) -> dict[str, int]:
+def needed(lines: Sequence[MemoryLine]) -> dict[str, int]:
     """Device → bytes that must be there: without what may stay on disk."""
     out: dict[str, int] = {}
     for line in lines:
@@ -257,6 +257,6 @@ def needed(lines: Sequence[Line]) -> dict[str, int]:
     return out
 
 
-def total(lines: Sequence[Line]) -> int:
+def total(lines: Sequence[MemoryLine]) -> int:
     """Bytes of all lines."""
     return sum(line.bytes for line in lines)

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from specllama.engine.locate import Engine
 from specllama.gguf import ModelInfo
-from specllama.memory.estimate import LLAMA_CPP, Line
+from specllama.memory.estimate import LLAMA_CPP, MemoryLine
 from specllama.memory.place import RAM
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 from specllama.storage import cache_dir, keep, read_stored
 
 MIB = 2**20
@@ -47,7 +47,7 @@ def find_oracle(engine: Engine) -> Path | None:
     return Path(found) if found and not engine.embedded else None
 
 
-def ask(tool: Path, m: ModelInfo, use: Use, flags: Sequence[str] = ()) -> Figures | None:
+def ask(tool: Path, m: ModelInfo, use: ModelUse, flags: Sequence[str] = ()) -> Figures | None:
     """Its figures for one model without rollback copies; None when it gives none (another
     build, an architecture it does not know). Remembered by tool, file and settings."""
     argv = [
@@ -81,7 +81,9 @@ def parse(text: str) -> dict[str, tuple[int, int, int]]:
     return out
 
 
-def corrected(who: str, lines: Sequence[Line], figures: Figures, use: Use) -> tuple[Line, ...]:
+def corrected(
+    who: str, lines: Sequence[MemoryLine], figures: Figures, use: ModelUse
+) -> tuple[MemoryLine, ...]:
     """`lines` with llama.cpp's figures for `who` where it knows them. A formula that agrees
     to the MiB is kept: it is finer."""
     return tuple(
@@ -92,7 +94,9 @@ def corrected(who: str, lines: Sequence[Line], figures: Figures, use: Use) -> tu
     )
 
 
-def _corrected(line: Line, lines: Sequence[Line], known: tuple[int, int, int], use: Use) -> Line:
+def _corrected(
+    line: MemoryLine, lines: Sequence[MemoryLine], known: tuple[int, int, int], use: ModelUse
+) -> MemoryLine:
     weights, context, compute = known
     if line.what == "weights":
         return _settled(line, weights)
@@ -116,13 +120,13 @@ def _corrected(line: Line, lines: Sequence[Line], known: tuple[int, int, int], u
     return _settled(line, context - rest)
 
 
-def _settled(line: Line, theirs: int) -> Line:
+def _settled(line: MemoryLine, theirs: int) -> MemoryLine:
     agrees = 0 <= (theirs or MIB) - line.bytes <= MIB  # 0 stands for less than a MiB
     size = line.bytes if agrees else max(0, theirs)
     return replace(line, bytes=size, upper=False, source=LLAMA_CPP)
 
 
-def _flags(use: Use) -> list[str]:
+def _flags(use: ModelUse) -> list[str]:
     out = ["-c", str(use.context), "-np", str(use.parallel)]
     out += ["-b", str(use.batch), "-ub", str(use.ubatch), "-fa", "on" if use.flash else "off"]
     out += ["-ctk", use.cache_k, "-ctv", use.cache_v]

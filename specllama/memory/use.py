@@ -24,7 +24,7 @@ MOST_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
 
 
 @dataclass(frozen=True)
-class Use:
+class ModelUse:
     """One context of llama.cpp. `context`: tokens of all slots together. `outputs`: rows of
     logits kept room for, None = one for each token of the ubatch. `rollback`: states kept
     beside the current one (recurrent blocks). `mtp`: the MTP blocks are loaded.

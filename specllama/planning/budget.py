@@ -16,8 +16,8 @@ from specllama.memory.decide import (
     LEAST_CONTEXT,
     PARTLY,
     TOO_BIG,
-    Option,
-    Question,
+    FitRequest,
+    MemoryOption,
     best_option,
     instead,
     longest_context,
@@ -26,7 +26,7 @@ from specllama.memory.decide import (
     with_lines,
 )
 from specllama.memory.devices import MARGIN, MIB, Machine
-from specllama.memory.estimate import Drafting, Line, draft_use, per_device, target_use, total
+from specllama.memory.estimate import Drafting, MemoryLine, draft_use, per_device, target_use, total
 from specllama.memory.use import MOST_CONTEXT
 from specllama.planning import needs
 from specllama.planning.choose import Alternative, Choice
@@ -49,15 +49,15 @@ class Budget:
     """What was asked and what can be had. `wanted`: the context in tokens before anything
     was shortened. `chosen` is what the plan does; `left`: options after it."""
 
-    question: Question
+    question: FitRequest
     wanted: int
-    options: tuple[Option, ...]
-    chosen: Option
-    left: tuple[Option, ...] = ()
+    options: tuple[MemoryOption, ...]
+    chosen: MemoryOption
+    left: tuple[MemoryOption, ...] = ()
     prompt_cache: PromptCache | None = None
 
     @property
-    def asked(self) -> Option:
+    def asked(self) -> MemoryOption:
         return self.options[0]
 
     @property
@@ -65,7 +65,7 @@ class Budget:
         return self.chosen is not self.asked
 
     @property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[MemoryLine, ...]:
         return self.chosen.lines
 
 
@@ -87,7 +87,7 @@ def budget(
     """
     machine = needs.with_margins(needs.chosen_devices(machine, user), user)
     use = needs.use_of(target, settings, user, caps, machine)
-    question = Question(
+    question = FitRequest(
         target=target,
         use=use,
         machine=machine,
@@ -113,15 +113,15 @@ def budget(
     return Budget(question, use.context, found, chosen, found[found.index(chosen) + 1 :])
 
 
-def _same(found: Sequence[Option], option: Option) -> Option:
+def _same(found: Sequence[MemoryOption], option: MemoryOption) -> MemoryOption:
     return next(o for o in found if o.name == option.name)
 
 
-def _replaced(option: Option, *checked: Option) -> Option:
+def _replaced(option: MemoryOption, *checked: MemoryOption) -> MemoryOption:
     return next((c for c in checked if c.name == option.name), option)
 
 
-def _with_context(q: Question, prefer: str | None, ours: int, theirs: str | None) -> Question:
+def _with_context(q: FitRequest, prefer: str | None, ours: int, theirs: str | None) -> FitRequest:
     """The question with the longest context that fits, where the user leaves that open:
     named no context, or prefers speed to it. Theirs after `--` is never changed."""
     if theirs not in (None, "0"):
@@ -142,13 +142,15 @@ def _with_context(q: Question, prefer: str | None, ours: int, theirs: str | None
     return q
 
 
-def _checker(q: Question, tool: Path | None, user: LaunchOptions) -> Callable[[Option], Option]:
+def _checker(
+    q: FitRequest, tool: Path | None, user: LaunchOptions
+) -> Callable[[MemoryOption], MemoryOption]:
     """Options with llama.cpp's own figures in place of the formulas'."""
     if tool is None or any(g.source == "--vram" for g in q.machine.gpus):
         return lambda option: option
     flags, drafts = needs.tool_flags(user, draft=False), needs.tool_flags(user, draft=True)
 
-    def check(option: Option) -> Option:
+    def check(option: MemoryOption) -> MemoryOption:
         lines = option.lines
         use = replace(option.use, gpu_layers=option.verdict.gpu_layers or option.use.gpu_layers)
         if figures := oracle.ask(tool, q.target, use, flags):
@@ -182,7 +184,7 @@ def _ngram(others: Sequence[Alternative], user: LaunchOptions, machine: Machine)
 
 def applied(
     b: Budget,
-    option: Option,
+    option: MemoryOption,
     choice: Choice,
     settings: Settings,
     user: LaunchOptions,
@@ -228,7 +230,7 @@ def _fit_knows(draft: ModelInfo, caps: Capabilities) -> bool:
     return draft.kind == "model" and caps.fact("fit_adds_draft") is Tristate.YES
 
 
-def _instead(b: Budget, option: Option, choice: Choice) -> Choice:
+def _instead(b: Budget, option: MemoryOption, choice: Choice) -> Choice:
     """The choice that `option` is, with the reason why it is not what was asked."""
     why = _why_not(b, choice.draft.title if choice.draft is not None else "the draft")
     if option.drafting is None:
@@ -273,7 +275,7 @@ def _speculation(drafting: Drafting, choice: Choice) -> tuple[Speculation, Model
     return None
 
 
-def next_option(b: Budget) -> Option | None:
+def next_option(b: Budget) -> MemoryOption | None:
     """What is taken after an out-of-memory exit, which proves the sum wrong: the next line
     that needs clearly less, or no draft at all."""
     now = total(b.chosen.lines)

@@ -43,7 +43,7 @@ _WHAT = {
 
 
 @dataclass(frozen=True)
-class Request:
+class MethodRequest:
     """What the user asked for. `methods` () = whatever fits; ("none",) = no speculation. `more`:
     drafts besides those that are found on this machine."""
 
@@ -111,7 +111,7 @@ def parse_methods(text: str) -> tuple[str, ...]:
     return tuple(out)
 
 
-def choose(request: Request, caps: Capabilities) -> Choice:
+def choose(request: MethodRequest, caps: Capabilities) -> Choice:
     """The decision. Raises UsageError only for requests that contradict themselves."""
     _check_request(request)
     if request.methods == ("none",):
@@ -129,7 +129,7 @@ def choose(request: Request, caps: Capabilities) -> Choice:
     return replace(choice, others=choice.others + tuple(_ngrams(request, caps)))
 
 
-def _check_request(r: Request) -> None:
+def _check_request(r: MethodRequest) -> None:
     if r.draft is None:
         return
     if r.target.path.exists() and r.draft.path.samefile(r.target.path):
@@ -141,7 +141,7 @@ def _check_request(r: Request) -> None:
         raise UsageError(f"--draft cannot be combined with --method {','.join(r.methods)}")
 
 
-def _named_draft(r: Request, draft: ModelInfo, caps: Capabilities) -> Choice:
+def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choice:
     """The user's draft, or off with the rule that forbids it."""
     name = draft.title
     method = METHOD_OF_KIND.get(draft.kind, "")
@@ -158,7 +158,7 @@ def _named_draft(r: Request, draft: ModelInfo, caps: Capabilities) -> Choice:
     return Choice(spec, "you named the draft", warnings=said, draft=draft)
 
 
-def _named_methods(r: Request, caps: Capabilities) -> Choice:
+def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
     """The user's methods with the best file for them, or off with the reasons."""
     because = "you named the method"
     drafting = next((m for m in r.methods if m.startswith("draft-")), None)
@@ -176,7 +176,7 @@ def _named_methods(r: Request, caps: Capabilities) -> Choice:
     return _off(drafting, "no file", reason, picked.rejected, helps)
 
 
-def _whatever_fits(r: Request, caps: Capabilities) -> Choice:
+def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
     picked = pick(r.target, r.workload, caps, more=r.more)
     rejected = list(picked.rejected)
     paying: list[Candidate] = []
@@ -211,7 +211,7 @@ def _whatever_fits(r: Request, caps: Capabilities) -> Choice:
     return Choice(None, because, tuple(rejected), unlikely=rest)
 
 
-def _ngrams(r: Request, caps: Capabilities) -> Iterator[Alternative]:
+def _ngrams(r: MethodRequest, caps: Capabilities) -> Iterator[Alternative]:
     """The workload's first n-gram method that this build has."""
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if not check_methods(caps, [method]):
@@ -220,7 +220,7 @@ def _ngrams(r: Request, caps: Capabilities) -> Iterator[Alternative]:
             return
 
 
-def _alternative(r: Request, methods: tuple[str, ...], c: Candidate) -> Alternative:
+def _alternative(r: MethodRequest, methods: tuple[str, ...], c: Candidate) -> Alternative:
     return Alternative(_speculation(r, methods, c.draft), c.draft, _because(c))
 
 
@@ -236,7 +236,7 @@ def _file(c: Candidate) -> str:
     return c.draft.title if c.draft is not None else "the target's MTP head"
 
 
-def _said(r: Request, method: str) -> tuple[str, ...]:
+def _said(r: MethodRequest, method: str) -> tuple[str, ...]:
     return tuple(warnings(r.target, method, None))
 
 
@@ -248,7 +248,7 @@ def _off(
 
 
 def _speculation(
-    r: Request, methods: tuple[str, ...], draft: ModelInfo | None = None
+    r: MethodRequest, methods: tuple[str, ...], draft: ModelInfo | None = None
 ) -> Speculation:
     n_max = r.n_max if r.n_max is not None else r.workload.n_max
     p_min = r.p_min if r.p_min is not None else r.workload.p_min

@@ -20,7 +20,7 @@ from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import ModelInfo
-from specllama.memory.decide import FITS, PARTLY, Question, Verdict, size, verdict_of
+from specllama.memory.decide import FITS, PARTLY, FitRequest, FitVerdict, size, verdict_of
 from specllama.memory.devices import Machine, machine, parse_sizes
 from specllama.planning import needs
 from specllama.planning.choose import parse_methods
@@ -57,7 +57,7 @@ class OnHub:
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalCopy:
     """The Hub cannot be asked, but the model was downloaded before."""
 
     path: Path
@@ -70,7 +70,7 @@ def on_hub(
     spec_options: SpeculationOptions,
     user_args: Sequence[str] = (),
     llama_server: str | None = None,
-) -> OnHub | Here:
+) -> OnHub | LocalCopy:
     """The decision for a repository. Raises HubError when it cannot be asked, UsageError when it
     holds nothing that is wanted or nothing that fits the memory."""
     engine, caps = usable_engine(llama_server)
@@ -106,10 +106,10 @@ def _eyes(files: Sequence[RemoteFile]) -> Iterator[str]:
         yield f"text only: images need {projector.label}, and --mmproj FILE after --"
 
 
-def fetch(found: OnHub | Here) -> Path:
+def fetch(found: OnHub | LocalCopy) -> Path:
     """Downloads what is not here yet, or not in its newest revision; what was broken off goes on.
     Returns the target's path. Raises HubError, also when the disk has no room."""
-    if isinstance(found, Here):
+    if isinstance(found, LocalCopy):
         return found.path
     _check_disk(sum(d.size for d in found.downloads))
     for each in found.downloads:
@@ -117,14 +117,14 @@ def fetch(found: OnHub | Here) -> Path:
     return hub.download(found.target)
 
 
-def _here(repo: Repository, e: HubError) -> Here:
+def _here(repo: Repository, e: HubError) -> LocalCopy:
     """The model in the Hub's cache, when the Hub says nothing. Raises `e` when it is not there."""
     known = here(repo.name)
     tried = models(tuple(known), repo.wanted)
     if not tried:
         hint = e.hint.replace("leave out --hub", "name a file on this machine")
         raise HubError(e.message, hint or "There is no file or folder of that name here either.")
-    return Here(known[tried[0]], f"downloaded before; {e.message}")
+    return LocalCopy(known[tried[0]], f"downloaded before; {e.message}")
 
 
 def _nothing(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
@@ -187,15 +187,15 @@ def _model(file: RemoteFile) -> ModelInfo:
 
 def _verdict(
     target: ModelInfo, settings: Settings, user: LaunchOptions, caps: Capabilities, have: Machine
-) -> Verdict:
+) -> FitVerdict:
     """Whether the target fits by itself, with the context asked for or a usual one."""
     if target.layout.problem:
-        return Verdict(FITS)  # not known; serve says so
+        return FitVerdict(FITS)  # not known; serve says so
     usual = min(target.context_length or USUAL_CONTEXT, USUAL_CONTEXT)
     asked = replace(settings, model=target.path, context=settings.context or usual)
     have = needs.with_margins(needs.chosen_devices(have, user), user)
     use = needs.use_of(target, asked, user, caps, have)
-    question = Question(target, use, have, None, split=needs.split_of(user))
+    question = FitRequest(target, use, have, None, split=needs.split_of(user))
     return verdict_of(question, use, None)[0]
 
 

@@ -13,7 +13,7 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.gguf import GgufError, ModelInfo, inspect
 from specllama.memory.devices import MIB, Machine
 from specllama.memory.errors import MemoryInputError
-from specllama.memory.estimate import Drafting, Line
+from specllama.memory.estimate import Drafting, MemoryLine
 from specllama.memory.overrides import (
     DENSE,
     EXPERTS,
@@ -24,7 +24,7 @@ from specllama.memory.overrides import (
     parse,
 )
 from specllama.memory.place import RAM
-from specllama.memory.use import Use
+from specllama.memory.use import ModelUse
 from specllama.planning.files import adapters
 
 _ANY = 2**31  # -ub 0: as many as -b
@@ -37,12 +37,12 @@ def use_of(
     user: LaunchOptions,
     caps: Capabilities,
     machine: Machine,
-) -> Use:
+) -> ModelUse:
     """The target's context. Raises MemoryInputError for sizes and tensor patterns that cannot
     be."""
     few = caps.fact("few_outputs") is Tristate.YES
     always = caps.fact("loads_mtp_on_demand") is Tristate.NO
-    return Use(
+    return ModelUse(
         context=context_of(target, settings, user),
         parallel=settings.parallel,
         unified=user.on("--kv-unified"),
@@ -181,7 +181,7 @@ def split_of(user: LaunchOptions) -> tuple[float, ...]:
     return shares if any(shares) else ()  # all zero: by free memory (llama-model.cpp)
 
 
-def projector(user: LaunchOptions, machine: Machine) -> tuple[Line, ...]:
+def projector(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
     """The multimodal projector the user names; nothing where it cannot be read (llama-server
     will say why)."""
     name = user.value("--mmproj")
@@ -192,15 +192,15 @@ def projector(user: LaunchOptions, machine: Machine) -> tuple[Line, ...]:
     except GgufError:
         return ()
     on_cpu = user.on("--no-mmproj-offload") or not machine.gpus
-    return (Line("projector", "weights", RAM if on_cpu else machine.gpus[0].name, size),)
+    return (MemoryLine("projector", "weights", RAM if on_cpu else machine.gpus[0].name, size),)
 
 
-def loras(user: LaunchOptions, machine: Machine) -> tuple[Line, ...]:
+def loras(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
     """LoRA adapters: each of their tensors lies where the one it changes does; all together,
     at most, on the first device."""
     device = machine.gpus[0].name if machine.gpus else RAM
     sizes = [inspect(path).tensor_bytes for path in adapters(user)]
-    return (Line("LoRA", "weights", device, sum(sizes), upper=True),) if sizes else ()
+    return (MemoryLine("LoRA", "weights", device, sum(sizes), upper=True),) if sizes else ()
 
 
 def with_margins(machine: Machine, user: LaunchOptions) -> Machine:

@@ -12,7 +12,7 @@ from pathlib import Path
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.client import Conversation, Prompt
-from specllama.engine.command import Command, build
+from specllama.engine.command import LaunchCommand, build
 from specllama.engine.errors import EngineError
 from specllama.engine.launch_options import LaunchOptions, is_number
 from specllama.engine.locate import Engine
@@ -41,7 +41,7 @@ class Plan:
     choice: Choice
     settings: Settings
     user: LaunchOptions
-    command: Command
+    command: LaunchCommand
     budget: Budget | None = None
 
     @property

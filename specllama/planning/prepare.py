@@ -28,7 +28,7 @@ from specllama.memory.errors import MemoryInputError
 from specllama.memory.oracle import find_oracle
 from specllama.memory.use import CACHE_TYPES
 from specllama.planning.budget import CONTEXT, SPEED, Budget, applied, budget
-from specllama.planning.choose import Choice, Request, choose, parse_methods
+from specllama.planning.choose import Choice, MethodRequest, choose, parse_methods
 from specllama.planning.needs import context_of
 from specllama.planning.plan import Plan, make_plan
 from specllama.planning.prompt_cache import prompt_cache
@@ -61,7 +61,7 @@ def prepare(
     if spec_options.draft:
         checkpoints.refuse(spec_options.draft)
     draft = _named(inspect(spec_options.draft)) if spec_options.draft else None
-    request = Request(
+    request = MethodRequest(
         target,
         workload,
         draft,

@@ -10,7 +10,7 @@ from specllama.engine.capabilities import Capabilities
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings
 from specllama.gguf import ModelInfo
-from specllama.memory.decide import FITS, Question, Verdict, longest_context, verdict_of
+from specllama.memory.decide import FITS, FitRequest, FitVerdict, longest_context, verdict_of
 from specllama.memory.devices import Machine
 from specllama.memory.estimate import Drafting, total
 from specllama.planning import needs
@@ -25,7 +25,7 @@ class Room:
 
     context: int
     extra: int
-    verdict: Verdict
+    verdict: FitVerdict
     longest: int
     plain: int
 
@@ -47,7 +47,7 @@ def rooms(
     settings = Settings(target.path, "", 0, context=context or min(own, USUAL_CONTEXT))
     machine = needs.with_margins(needs.chosen_devices(machine, user), user)
     use = needs.use_of(target, settings, user, caps, machine)
-    q = Question(
+    q = FitRequest(
         target,
         use,
         machine,
@@ -61,7 +61,7 @@ def rooms(
     return tuple(_room(q, c, alone, plain) for c in candidates)
 
 
-def _room(q: Question, c: Candidate, alone: int, plain: int) -> Room | None:
+def _room(q: FitRequest, c: Candidate, alone: int, plain: int) -> Room | None:
     if c.draft is not None and c.draft.layout.problem:
         return None
     drafting = Drafting((c.method,), c.draft, c.prediction.k)

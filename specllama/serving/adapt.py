@@ -15,7 +15,7 @@ from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.planning.plan import Plan, free_port
 from specllama.serving.launch import Launch
-from specllama.serving.real_requests import Following, Listener, Measured
+from specllama.serving.real_requests import Following, Listener, TuningReference
 from specllama.serving.relay import Relay
 from specllama.serving.scope import Scope, own_types, with_fixed_values
 from specllama.serving.stored import options
@@ -48,7 +48,9 @@ def behind_relay(plan: Plan) -> Plan:
     return plan.at(_LOCAL, free_port(_LOCAL, 0))
 
 
-def starting(base: Plan, at: Settings, served: Plan, measured: Measured, scope: Scope) -> Adaptive:
+def starting(
+    base: Plan, at: Settings, served: Plan, measured: TuningReference, scope: Scope
+) -> Adaptive:
     """`base`: the plan behind the relay, with all its ways; `at`: where clients come; `served`:
     the plan that serves to begin with, `measured` of it."""
     own, scope = served.settings.speculation, with_fixed_values(base, scope)

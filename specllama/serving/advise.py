@@ -12,7 +12,7 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.changes import Change, changes
-from specllama.serving.price import Cost, Price, cost_of
+from specllama.serving.price import Price, TokenCost, cost_of
 from specllama.serving.scope import own_types, scope_of
 from specllama.serving.tune import AUTO, TuningOptions, measured_before, quick_task
 from specllama.tuning import results
@@ -44,7 +44,7 @@ class Advice:
     elsewhere: tuple[Result, ...]
     changes: tuple[Change, ...]
     price: Price | None = None
-    cost: Cost | None = None
+    cost: TokenCost | None = None
 
 
 def advise(

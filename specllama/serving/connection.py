@@ -11,7 +11,7 @@ _CHUNK = 2**16
 _MOST_HEADERS = 2**16
 
 
-class Reader(asyncio.StreamReader):
+class RequestReader(asyncio.StreamReader):
     """Tells at once when the other side has ended, also while there is more to read."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -15,7 +15,7 @@ from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.planning.plan import Plan
 from specllama.planning.ways import ways
-from specllama.tuning.measure import Job, Question, ask
+from specllama.tuning.measure import Job, TokenizedPrompt, ask
 from specllama.tuning.speedup import Step
 from specllama.tuning.step_times import StepTimes, never_less
 from specllama.watching.traffic import longest
@@ -35,7 +35,7 @@ class IdleProbes:
     sent: int = 0
     _steps: list[Step] = field(default_factory=list)
     _waiting: list[int] = field(init=False)
-    _question: Question | None = None
+    _question: TokenizedPrompt | None = None
 
     def __post_init__(self) -> None:
         k = longest(self.plan.settings.speculation) or 0
@@ -62,11 +62,11 @@ class IdleProbes:
             self._steps += answer.steps
         return self._times() if self.done else None
 
-    def _asked(self) -> Question:
+    def _asked(self) -> TokenizedPrompt:
         if self._question is None:
             prompt = next((p for p in self.plan.workload.prompts if isinstance(p, str)), "Hello.")
             ids = self.client.tokenize(prompt)[:_PROMPT_TOKENS]
-            self._question = Question(prompt, ids)
+            self._question = TokenizedPrompt(prompt, ids)
         return self._question
 
     def _job(self) -> Job:

@@ -22,7 +22,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Cost:
+class TokenCost:
     """Of a million tokens for one request at a time, in the price's unit. None: not known."""
 
     speculating: float | None
@@ -45,10 +45,10 @@ def parse_price(text: str) -> Price:
     return Price(amount / hours, m[1] or m[3])
 
 
-def cost_of(known: Result | None, price: Price) -> Cost:
+def cost_of(known: Result | None, price: Price) -> TokenCost:
     """What a million tokens cost by what was measured."""
     if known is None or not known.tokens_per_second:
-        return Cost(None, None)
+        return TokenCost(None, None)
     gain = known.speedup[0] if known.speedup is not None else None
     if known.speculation is not None:
         fast: float | None = known.tokens_per_second
@@ -56,7 +56,7 @@ def cost_of(known: Result | None, price: Price) -> Cost:
     else:
         plain = known.tokens_per_second
         fast = plain * gain if gain else None
-    return Cost(_million(price, fast), _million(price, plain))
+    return TokenCost(_million(price, fast), _million(price, plain))
 
 
 def _million(price: Price, speed: float | None) -> float | None:

@@ -19,22 +19,24 @@ from specllama.tuning.judge import sure_enough
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import traffic
 from specllama.watching.picture import Picture
-from specllama.watching.traffic import Seen, Traffic
-from specllama.watching.verdict import Verdict, sentence
+from specllama.watching.traffic import Traffic, TrafficCounts
+from specllama.watching.verdict import TrafficVerdict, sentence
 
 
 @dataclass(frozen=True)
-class Shown:
+class TrafficPrior:
     """What real requests showed of the setting last served, and the setting that follows: K as
     they want it, None = speculation off."""
 
-    seen: Seen
+    seen: TrafficCounts
     picture: Picture
     wanted: Speculation | None
 
     @property
     def said(self) -> str:
-        return f"real requests come first: {sentence(self.picture, Verdict(), adaptive=True)}"
+        return (
+            f"real requests come first: {sentence(self.picture, TrafficVerdict(), adaptive=True)}"
+        )
 
     @property
     def line(self) -> str:
@@ -100,7 +102,7 @@ def prediction(plan: Plan, scope: Scope) -> tuple[Prediction | None, tuple[str, 
     return None, ()
 
 
-def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> Shown | None:
+def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> TrafficPrior | None:
     """None where too little was seen."""
     seen = kept.last
     found = seen.picture(times or kept.times)
@@ -108,12 +110,12 @@ def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> Shown | None
         return None
     better = found.better if not scope.lengths else None
     if found.surely_slower and not better:
-        return Shown(seen, found, None)
+        return TrafficPrior(seen, found, None)
     spec = replace(seen.speculation, n_max=better) if better else seen.speculation
-    return Shown(seen, found, spec)
+    return TrafficPrior(seen, found, spec)
 
 
-def _moved(shown: Shown) -> Ratios:
+def _moved(shown: TrafficPrior) -> Ratios:
     """The speed-ups that were seen, as they would be at the K that is wanted."""
     k, ran = shown.wanted.n_max if shown.wanted else 0, shown.seen.speculation.n_max
     at = shown.picture.by_length

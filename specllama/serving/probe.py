@@ -12,7 +12,6 @@ from specllama.errors import UsageError
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.serving.lab import Lab
 from specllama.serving.scope import (
     Scope,
     own_types,
@@ -21,6 +20,7 @@ from specllama.serving.scope import (
     with_fixed_values,
     worthwhile_drafts,
 )
+from specllama.serving.trial_servers import TrialServers
 from specllama.stop import ALL, stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, OPEN, Progress, Tuned
@@ -46,7 +46,7 @@ class ProbeOptions:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedProbe:
     """One workload: what is to be measured, what is ruled out unmeasured with the reason, and
     what a result answers."""
 
@@ -59,11 +59,11 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeResult:
     """One workload's answer: what was planned, and what came of it. `stopped`: by Ctrl-C,
     before it was complete."""
 
-    planned: Planned
+    planned: PlannedProbe
     tuned: Tuned
     stopped: bool = False
 
@@ -72,7 +72,7 @@ class Probed:
         return self.planned.plan
 
 
-def planned(asked: ProbeOptions) -> Iterator[Planned]:
+def planned(asked: ProbeOptions) -> Iterator[PlannedProbe]:
     """What probe would measure, one workload after the other. Starts nothing."""
     for spec_options in asked.spec_options_list:
         plan = prepare(
@@ -81,34 +81,34 @@ def planned(asked: ProbeOptions) -> Iterator[Planned]:
         yield _planned(plan, spec_options, asked)
 
 
-def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[Probed, ...]:
+def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResult, ...]:
     """One answer per workload, in order. After Ctrl-C or SIGTERM, those until then (the last
     one `stopped`); KeyboardInterrupt when there is nothing yet.
 
     Raises TuningError when a baseline cannot be measured.
     """
-    out: list[Probed] = []
+    out: list[ProbeResult] = []
     for each in planned(asked):
-        lab = Lab(each.plan, log)
+        runner = TrialServers(each.plan, log)
         try:
             with stop_on_signals(ALL):
-                found = tune(lab, each.task, progress)
+                found = tune(runner, each.task, progress)
         except Interrupted as e:
-            return (*out, Probed(each, e.partial, stopped=True))
+            return (*out, ProbeResult(each, e.partial, stopped=True))
         except KeyboardInterrupt:
             if out:
                 return tuple(out)
             raise
         finally:
-            lab.stop()
+            runner.stop()
         if found.state in (DECIDED, OPEN):
             for about in each.about:
                 results.store(about, found)
-        out.append(Probed(each, found))
+        out.append(ProbeResult(each, found))
     return tuple(out)
 
 
-def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) -> Planned:
+def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) -> PlannedProbe:
     if own_types(plan):
         raise UsageError(
             "--spec-type after -- is not taken: probe measures with and without speculation",
@@ -127,4 +127,4 @@ def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) 
     told = task(plan, scope, kept, budget, thorough=True, prompts=asked.prompts)
     asks = [(kept, scope), (usual, narrow)]
     about = tuple(dict.fromkeys(subject(plan, w, s, asked.prompts) for w, s in asks))
-    return Planned(asked, spec_options, plan, told, doubts, about)
+    return PlannedProbe(asked, spec_options, plan, told, doubts, about)

@@ -18,7 +18,7 @@ from specllama.watching import running, traffic
 from specllama.watching.counters import Counts
 from specllama.watching.figures import picture_data, verdict_data
 from specllama.watching.follow import Follower
-from specllama.watching.reader import Reader
+from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog, size
 from specllama.watching.running import Running
 from specllama.watching.verdict import COPIES, Thresholds, sentence
@@ -35,7 +35,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True)
-class Measured:
+class TuningReference:
     """What was measured of the settings that are served, None where it was not. `times` of
     steps; the rest is what real requests are compared with."""
 
@@ -50,7 +50,7 @@ class Following:
     clients come; `adaptive`: what is better is done without being asked."""
 
     def __init__(
-        self, up: Launch, measured: Measured, probes: bool, url: str, adaptive: bool = False
+        self, up: Launch, measured: TuningReference, probes: bool, url: str, adaptive: bool = False
     ) -> None:
         plan, self._adaptive = up.plan, adaptive
         spec = None if own_types(plan) else plan.settings.speculation
@@ -60,7 +60,7 @@ class Following:
         settings = plan.settings
         # slots keep a server awake that may sleep
         awake = plan.user.value("--sleep-idle-seconds") is None
-        reader = Reader(
+        reader = CounterReader(
             settings.url, first(settings.api_key) if settings.api_key else None, own=True
         )
         copies = spec is not None and spec.uses_ngram

@@ -19,7 +19,7 @@ from typing import Any
 import h11
 
 from specllama.engine.errors import EngineError
-from specllama.serving.connection import Reader, Side
+from specllama.serving.connection import RequestReader, Side
 from specllama.serving.forwarding import forwarded, kept_headers
 from specllama.serving.gate import Gate
 
@@ -91,10 +91,12 @@ class Relay:
             self._loop.close()
 
     def _protocol(self) -> asyncio.StreamReaderProtocol:
-        return asyncio.StreamReaderProtocol(Reader(self._loop), self._connected, loop=self._loop)
+        return asyncio.StreamReaderProtocol(
+            RequestReader(self._loop), self._connected, loop=self._loop
+        )
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert isinstance(reader, Reader)
+        assert isinstance(reader, RequestReader)
         # a client that vanished without a word is noticed some day
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         task = self._loop.create_task(_Client(self, reader, writer).serve())
@@ -113,7 +115,7 @@ class Relay:
 class _Client:
     """One client's connection, request after request."""
 
-    def __init__(self, relay: Relay, reader: Reader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, relay: Relay, reader: RequestReader, writer: asyncio.StreamWriter) -> None:
         self._relay, self._reader = relay, reader
         self._side = Side(h11.SERVER, reader, writer)
 

@@ -20,12 +20,12 @@ from specllama.engine.errors import EngineError
 from specllama.engine.launch_options import is_number
 from specllama.engine.settings import Speculation
 from specllama.errors import UsageError
-from specllama.serving.lab import Lab
-from specllama.serving.probe import Planned, ProbeOptions, planned
+from specllama.serving.probe import PlannedProbe, ProbeOptions, planned
+from specllama.serving.trial_servers import TrialServers
 from specllama.stop import ALL, stop_on_signals
 from specllama.tuning.arms import Dropped, NgramMap, Progress, way
 from specllama.tuning.conversations import Conversations
-from specllama.tuning.costs import Costs, why_no_draft
+from specllama.tuning.costs import VerifyCosts, why_no_draft
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.past import Past, tokenized, verifying_costs
 from specllama.tuning.replayed import (
@@ -45,14 +45,14 @@ _COST_SHARE, _DRAFT_SHARE = 0.2, 0.5  # of the budget
 
 
 @dataclass(frozen=True)
-class Replay:
+class ConversationReplay:
     """What came of it. `settings`: the fastest first; `best` None = speculation off. `left_out`:
     why → how many requests."""
 
-    planned: Planned
+    planned: PlannedProbe
     source: Conversations
     texts: Texts
-    costs: Costs
+    costs: VerifyCosts
     settings: tuple[Setting, ...]
     maps: tuple[NgramMap, ...]
     best: Setting | None
@@ -63,7 +63,7 @@ class Replay:
     seconds: float
 
 
-def planned_replay(asked: ProbeOptions) -> Planned:
+def planned_replay(asked: ProbeOptions) -> PlannedProbe:
     """What would be replayed. Starts nothing. Raises UsageError for what cannot be."""
     if len(asked.spec_options_list) > 1:
         raise UsageError("--replay takes one --workload")
@@ -87,30 +87,32 @@ def planned_replay(asked: ProbeOptions) -> Planned:
     return p
 
 
-def replay(asked: ProbeOptions, source: Conversations, log: Path, progress: Progress) -> Replay:
+def replay(
+    asked: ProbeOptions, source: Conversations, log: Path, progress: Progress
+) -> ConversationReplay:
     """The whole answer. Raises TuningError or EngineError when the plain server cannot be
     measured or does not tell tokens."""
     p = planned_replay(asked)
     work = _Work(p, asked.budget, progress)
-    lab = Lab(p.plan, log)
+    runner = TrialServers(p.plan, log)
     try:
         with stop_on_signals(ALL):
             work.say("loading the model")
-            served = lab.start(None, lambda: work.say("loading the model"))
+            served = runner.start(None, lambda: work.say("loading the model"))
             past = work.told(served.client, source)
             texts = past.texts
             work.say("measuring what verifying several tokens costs")
             seconds = _COST_SHARE * work.budget
             costs = verifying_costs(served.client, p.task, texts, seconds, work.say)
     except EngineError as e:
-        raise lab.blame(e) from None
+        raise runner.blame(e) from None
     finally:
-        lab.stop()
+        runner.stop()
     _copies(work, texts, costs)
     _drafts(work, texts, costs)
     best, reason = verdict(work.settings, costs)
     ordered = sorted(work.settings, key=lambda s: -s.known.value)
-    return Replay(
+    return ConversationReplay(
         p, source, texts, costs, tuple(ordered), tuple(work.maps), best, reason, past.left_out,
         tuple(work.dropped), tuple(work.notes), time.monotonic() - work.started,
     )  # fmt: skip
@@ -120,7 +122,7 @@ def replay(asked: ProbeOptions, source: Conversations, log: Path, progress: Prog
 class _Work:
     """What was found so far."""
 
-    planned: Planned
+    planned: PlannedProbe
     budget: float
     progress: Progress
     started: float = field(default_factory=time.monotonic)
@@ -148,7 +150,7 @@ class _Work:
         return setting
 
 
-def _copies(work: _Work, texts: Texts, costs: Costs) -> None:
+def _copies(work: _Work, texts: Texts, costs: VerifyCosts) -> None:
     """Every n-gram type alone, and what they are compared with."""
     plan, task = work.planned.plan, work.planned.task
     for spec in task.ngrams:
@@ -168,7 +170,7 @@ def _copies(work: _Work, texts: Texts, costs: Costs) -> None:
         work.add(spec_default(texts, costs))
 
 
-def _drafts(work: _Work, texts: Texts, costs: Costs) -> None:
+def _drafts(work: _Work, texts: Texts, costs: VerifyCosts) -> None:
     """Every draft alone, and with the n-gram type that would have done most."""
     task, spec_options = work.planned.task, work.planned.spec_options
     named = spec_options.draft is not None or spec_options.method is not None
@@ -205,7 +207,9 @@ def _drafts(work: _Work, texts: Texts, costs: Costs) -> None:
         _predict(work, found, some, costs)
 
 
-def _guessed(work: _Work, c: TrialCandidate, texts: Texts, costs: Costs, until: float) -> Guessed:
+def _guessed(
+    work: _Work, c: TrialCandidate, texts: Texts, costs: VerifyCosts, until: float
+) -> Guessed:
     plan = work.planned.plan
     assert c.speculation.draft is not None
     given = plan.user.value("--threads") or ""
@@ -225,7 +229,7 @@ def _guessed(work: _Work, c: TrialCandidate, texts: Texts, costs: Costs, until: 
     return Guessed(c, agrees, passes, timed=True)
 
 
-def _predict(work: _Work, found: Guessed, texts: Texts, costs: Costs) -> None:
+def _predict(work: _Work, found: Guessed, texts: Texts, costs: VerifyCosts) -> None:
     task, c = work.planned.task, found.candidate
     lengths = [k for k in range(1, c.longest + 1) if not task.lengths or k in task.lengths]
     alone = work.add(best_draft(found, texts, costs, lengths, task.drafts_alone))

@@ -27,7 +27,7 @@ from specllama.tuning.arms import way
 from specllama.tuning.ngrams import MOST_COPIED
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task, TrialCandidate
-from specllama.watching.traffic import About
+from specllama.watching.traffic import TrafficKey
 
 # Arguments and variables that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
@@ -210,13 +210,13 @@ def subject(
     )
 
 
-def about_of(plan: Plan) -> About | None:
+def about_of(plan: Plan) -> TrafficKey | None:
     """What traffic of this plan is kept as; None when it does not speculate."""
     spec = plan.settings.speculation
     if spec is None:
         return None
     files = results.stamp([*plan.target.shards, *([spec.draft] if spec.draft else [])])
-    return About(
+    return TrafficKey(
         target=str(plan.target.path.absolute()),
         workload=plan.workload.name,
         way=way(spec),

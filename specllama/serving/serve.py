@@ -15,7 +15,7 @@ from specllama.errors import StrictError
 from specllama.planning.plan import Plan
 from specllama.serving.adapt import Adaptive
 from specllama.serving.launch import Launch, Reporter, ended_hint, launch
-from specllama.serving.real_requests import Following, Listener, Measured
+from specllama.serving.real_requests import Following, Listener, TuningReference
 from specllama.serving.verify import Engagement, verify
 from specllama.stop import Stopped, stop_on_signals
 from specllama.tuning.arms import way
@@ -35,7 +35,7 @@ class Ready:
     url: str
 
 
-class Report(Reporter, Listener, Protocol):
+class ServeReporter(Reporter, Listener, Protocol):
     """Where events go."""
 
     def ready(self, ready: Ready) -> None:
@@ -45,11 +45,11 @@ class Report(Reporter, Listener, Protocol):
 def serve(
     plan: Plan,
     log: Path,
-    report: Report,
+    report: ServeReporter,
     strict: bool = False,
     known: bool = False,
     running: Launch | None = None,
-    measured: Measured | None = None,
+    measured: TuningReference | None = None,
     idle_probes: bool = True,
     adaptive: Adaptive | None = None,
 ) -> None:
@@ -68,7 +68,7 @@ def serve(
             running.stop()
         raise StrictError(f"speculation OFF because {plan.choice.because}", plan.choice.remedy)
     with stop_on_signals():
-        told = measured or Measured()
+        told = measured or TuningReference()
         follow = partial(_follow, plan, told, idle_probes, adaptive is not None)
         try:
             _serve(plan, log, report, strict, known, running, follow, adaptive)
@@ -78,21 +78,21 @@ def serve(
 
 
 def _follow(
-    plan: Plan, measured: Measured, idle_probes: bool, adaptive: bool, up: Launch, url: str
+    plan: Plan, measured: TuningReference, idle_probes: bool, adaptive: bool, up: Launch, url: str
 ) -> Following:
     """`measured` is about the settings of `plan`; others may run by now: after a crash, or where
     real requests led to them. What steps take holds for every K of a way."""
     own, runs = plan.settings.speculation, up.plan.settings.speculation
     if runs != own:
         same_way = own is not None and runs is not None and way(own) == way(runs)
-        measured = Measured(measured.times if same_way else None)
+        measured = TuningReference(measured.times if same_way else None)
     return Following(up, measured, idle_probes, url, adaptive)
 
 
 def _serve(
     plan: Plan,
     log: Path,
-    report: Report,
+    report: ServeReporter,
     strict: bool,
     known: bool,
     up: Launch | None,
@@ -139,7 +139,7 @@ def _serve(
             raise
 
 
-def _launched(plan: Plan, before: Plan | None, log: Path, report: Report) -> Launch:
+def _launched(plan: Plan, before: Plan | None, log: Path, report: ServeReporter) -> Launch:
     """`before`: what served well until now, and does again when `plan` does not start."""
     try:
         return launch(plan, log, report)
@@ -150,7 +150,7 @@ def _launched(plan: Plan, before: Plan | None, log: Path, report: Report) -> Lau
         return launch(before, log, report)
 
 
-def _tell(ready: Ready, exchanged: bool, report: Report) -> None:
+def _tell(ready: Ready, exchanged: bool, report: ServeReporter) -> None:
     """That it serves; where it only took the place of another, that alone is said elsewhere."""
     if not exchanged:
         report.ready(ready)
@@ -175,7 +175,7 @@ def _must_gain(e: Engagement) -> None:
 
 
 def _wait(
-    running: Launch, following: Following | None, report: Report, adaptive: Adaptive | None
+    running: Launch, following: Following | None, report: ServeReporter, adaptive: Adaptive | None
 ) -> Exit | Switch:
     """Until the server ends, or another should take its place."""
     while (code := running.server.exit_code()) is None:
@@ -188,7 +188,7 @@ def _wait(
     return explain(code, running.server.log_text(), running.plan.engine.embedded)
 
 
-def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: Report) -> Plan:
+def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: ServeReporter) -> Plan:
     """The plan to go on with. Raises EngineError after too many crashes in a row."""
     if quick >= MAX_QUICK_CRASHES:
         raise EngineError(

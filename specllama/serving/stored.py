@@ -10,30 +10,30 @@ from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan
 from specllama.planning.ways import ways
 from specllama.serving.prior import way_of
-from specllama.serving.real_requests import Measured
+from specllama.serving.real_requests import TuningReference
 from specllama.serving.scope import Scope, devices, engine_of
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED
 from specllama.watching import traffic
-from specllama.watching.policy import Option
+from specllama.watching.policy import ServableSetting
 
 
 def options(
-    base: Plan, served: Speculation | None, measured: Measured, scope: Scope
-) -> tuple[Option, ...]:
+    base: Plan, served: Speculation | None, measured: TuningReference, scope: Scope
+) -> tuple[ServableSetting, ...]:
     """`base`: the plan with all its ways; `served`: what it starts with, `measured` of it. A
     setting that is known twice has the figure that is named first."""
-    found: dict[Speculation, Option] = {}
+    found: dict[Speculation, ServableSetting] = {}
     for option in _all(base, served, measured, scope):
         found.setdefault(option.speculation, option)
     return tuple(found.values())
 
 
 def _all(
-    base: Plan, served: Speculation | None, measured: Measured, scope: Scope
-) -> Iterator[Option]:
+    base: Plan, served: Speculation | None, measured: TuningReference, scope: Scope
+) -> Iterator[ServableSetting]:
     if served is not None:
-        yield Option(served, measured.speedup, "when it was tuned")
+        yield ServableSetting(served, measured.speedup, "when it was tuned")
     target, possible = str(base.target.path.absolute()), ways(base)
     here = engine_of(base), tuple(devices(base))
     files = results.stamp(base.target.shards)
@@ -43,11 +43,13 @@ def _all(
         for seen in kept.settings:
             speedup = seen.picture(kept.times).speedup
             if speedup is not None and way_of(base, seen.speculation, possible, scope):
-                yield Option(seen.speculation, speedup, "on real requests")
+                yield ServableSetting(seen.speculation, speedup, "on real requests")
     for r in results.all_results():
         if r.target != target or (r.engine, r.devices) != here or r.state != DECIDED:
             continue
         if r.speculation is None or r.speedup is None:
             continue
         if way_of(base, r.speculation, possible, scope):
-            yield Option(r.speculation, r.speedup[0], f"when it was tuned for {r.workload}")
+            yield ServableSetting(
+                r.speculation, r.speedup[0], f"when it was tuned for {r.workload}"
+            )

@@ -9,10 +9,9 @@ from pathlib import Path
 from specllama.engine.client import Prompt
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan
-from specllama.serving.lab import Lab
 from specllama.serving.launch import Launch, LaunchFailed, observe
 from specllama.serving.prior import prediction, served_as_shown
-from specllama.serving.real_requests import Measured
+from specllama.serving.real_requests import TuningReference
 from specllama.serving.scope import (
     Scope,
     own_types,
@@ -21,6 +20,7 @@ from specllama.serving.scope import (
     with_fixed_values,
     worthwhile_drafts,
 )
+from specllama.serving.trial_servers import TrialServers
 from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, Tuned
@@ -93,26 +93,26 @@ def tuned_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress)
     if going_on:
         prior, more = prediction(plan, with_fixed_values(plan, wanted.scope))
         notes += more
-    lab = Lab(plan, log, final=True)
+    runner = TrialServers(plan, log, final=True)
     try:
-        out = _searched(plan, told, lab, progress, earlier, prior, notes)
+        out = _searched(plan, told, runner, progress, earlier, prior, notes)
         if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
             results.store(about, out.tuned)
         if wanted.force and out.tuned is not None and out.tuned.best is None:
             said = f"{out.tuned.reason}; not measured, taken by --force"
             out = replace(out, plan=plan, notes=(*out.notes, said))
-        running = lab.hand_over(out.plan)
+        running = runner.hand_over(out.plan)
         if running is not None:
             observe(running)
         return replace(out, running=running)
     finally:
-        lab.stop()
+        runner.stop()
 
 
 def _searched(
     plan: Plan,
     told: Task,
-    lab: Lab,
+    runner: TrialServers,
     progress: Progress,
     earlier: Earlier | None,
     prior: Prediction | None,
@@ -120,7 +120,7 @@ def _searched(
 ) -> Outcome:
     try:
         with stop_on_signals(INTERRUPT):
-            found = tune(lab, told, progress, earlier, prior)
+            found = tune(runner, told, progress, earlier, prior)
     except Interrupted as e:
         if e.partial.arms:  # what was refuted is not served
             return Outcome(_by(plan, e.partial), "skipped", (*notes, "skipped"), e.partial)
@@ -218,19 +218,19 @@ def _open_lines(known: Result) -> Sequence[str]:
     return [f"{going} what was left open on {results.moment(known.when)} ({known.texts} prompts)"]
 
 
-def measured_of(outcome: Outcome) -> Measured:
+def measured_of(outcome: Outcome) -> TuningReference:
     """What a tuning run, or an earlier one, measured of what is served."""
     spec = outcome.plan.settings.speculation
     if outcome.tuned is not None:
         best = outcome.tuned.best
         same = best is not None and best.speculation == spec
-        return Measured(
+        return TuningReference(
             step_times(outcome.tuned),
             best.measurement.alpha if same and best is not None else None,
             best.speedup.value if same and best is not None else None,
         )
     if (known := outcome.result) is None:
-        return Measured()
+        return TuningReference()
     tried = known.tried if known.tried and known.tried.speculation == spec else None
     value = known.speedup[0] if known.speedup and tried is not None else None
-    return Measured(known.times, tried.alpha if tried is not None else None, value)
+    return TuningReference(known.times, tried.alpha if tried is not None else None, value)

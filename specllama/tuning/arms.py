@@ -11,9 +11,9 @@ from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.confidence import Interval, Ratios
-from specllama.tuning.costs import Costs
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Measurement
-from specllama.tuning.speedup import Cost, StepLog
+from specllama.tuning.speedup import StepCost, StepLog
 from specllama.tuning.statistics import TimeSplit
 
 NO_TIME = "no time was left"
@@ -28,7 +28,7 @@ class Served:
     log: Callable[[], str]
 
 
-class Lab(Protocol):
+class ServerRunner(Protocol):
     """Runs one server at a time."""
 
     def start(
@@ -59,7 +59,7 @@ class Plain:
     a pause is often slower (caches, clocks, the graph that is built anew)."""
 
     measurement: Measurement
-    costs: Costs
+    costs: VerifyCosts
     lost: tuple[str, ...] = ()
     load_s: float = 0.0
     short: float = 1.0
@@ -86,7 +86,7 @@ class Trial:
     measurement: Measurement
     lengths: StepLog
     own_ms: float
-    plain: Cost
+    plain: StepCost
     curve: Mapping[int, Interval] = field(default_factory=dict)
     split: TimeSplit | None = None
     rows: Mapping[int, Ratios] = field(default_factory=dict)

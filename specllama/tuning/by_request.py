@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Plain, Served, Trial
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import Costs, drafted_gain
+from specllama.tuning.costs import VerifyCosts, drafted_gain
 from specllama.tuning.measure import Answer, ask, measured, warm_up
 from specllama.tuning.run import Run, TrialCandidate
 from specllama.tuning.speedup import StepLog, constant_acceptance
@@ -72,7 +72,9 @@ def measure_draft(
     return Trial(spec, answers, StepLog(()), own, costs.plain, curve, rows=rows)
 
 
-def own_ms(found: Sequence[LengthRequest], costs: Costs, n_max: int, once: bool) -> float | None:
+def own_ms(
+    found: Sequence[LengthRequest], costs: VerifyCosts, n_max: int, once: bool
+) -> float | None:
     """ms of one pass of the draft: what the answers took beyond verifying. Each step drafts
     `n_max` tokens, whatever the request asked. None where V(b) is not known."""
     verify = [costs.of(a.k + 1) for a in found]
@@ -84,7 +86,7 @@ def own_ms(found: Sequence[LengthRequest], costs: Costs, n_max: int, once: bool)
 
 
 def rows_of(
-    found: Sequence[LengthRequest], costs: Costs, own: float, n_max: int, once: bool
+    found: Sequence[LengthRequest], costs: VerifyCosts, own: float, n_max: int, once: bool
 ) -> dict[int, Ratios]:
     """K → speed-up by answer, for the lengths that were asked and lie between. An answer tells
     its own K; at another it is as much better or worse than the others as it was at its own."""

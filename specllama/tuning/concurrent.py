@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from specllama.engine.client import Client
-from specllama.tuning.measure import Answer, Job, Question, ask
+from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask
 from specllama.tuning.run import Run
 
 _LEAST_ROUNDS = 3
@@ -23,7 +23,7 @@ def rounds(run: Run, client: Client, job: Job, most: int) -> list[Answer]:
     return out
 
 
-def together(client: Client, questions: Sequence[Question], job: Job) -> Answer:
+def together(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Answer:
     """All questions at once, summed as one answer: tokens of all, decoding time of the longest,
     so that its ms per token is the whole server's. `first_ms` is the mean; steps of different
     requests cannot be told apart and are left out."""

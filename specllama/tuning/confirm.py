@@ -21,7 +21,7 @@ from specllama.tuning.judge import clear, promising
 from specllama.tuning.measure import (
     Answer,
     Job,
-    Question,
+    TokenizedPrompt,
     ask,
     by_slot,
     decoding,
@@ -176,7 +176,7 @@ def _one(run: Run, client: Client, prediction: Prediction, seen: _Seen, job: Job
     seen.calm.append(calm)
 
 
-def _calm(client: Client, question: Question, job: Job, short: float) -> list[Step]:
+def _calm(client: Client, question: TokenizedPrompt, job: Job, short: float) -> list[Step]:
     """Steps without a draft as they would be within an answer (`short`, as Plain has it)."""
     seen = short_steps(client, question, job, _SHORT)
     return [replace(s, ms=s.ms / short) for s in seen]
@@ -224,7 +224,7 @@ def _deep(run: Run, client: Client, short: float, own_ms: float, trained: int) -
         return None
     while len(ids) < wanted:
         ids += ids
-    question = Question("", tuple(ids[-wanted:]))
+    question = TokenizedPrompt("", tuple(ids[-wanted:]))
     run.say(f"answering after {wanted:,} tokens")
     answer = ask(client, question, run.job())
     calm = _calm(client, question, run.job(), short)

@@ -21,7 +21,7 @@ _CUT = "length"  # OpenAI's finish_reason of an answer that did not end by itsel
 
 
 @dataclass(frozen=True)
-class Request:
+class PastRequest:
     """One answered request. `line`: of the file, whose requests are one conversation; `cut`:
     the answer reached its limit, so that nothing ended it."""
 
@@ -37,7 +37,7 @@ class Conversations:
     token by token, is not in the file, so that they are context only."""
 
     path: Path
-    requests: tuple[Request, ...]
+    requests: tuple[PastRequest, ...]
     calls: int = 0
 
 
@@ -47,7 +47,7 @@ def read_conversations(path: Path) -> Conversations:
     Raises UsageError for a file that cannot be read or holds none, and names a bad line, or
     one without an answer, by its number.
     """
-    requests: list[Request] = []
+    requests: list[PastRequest] = []
     calls = 0
     for number, data in json_lines(path, read_lines(path, _OPTION), _OPTION):
         found = _record(number, data) if isinstance(data, dict) else None
@@ -67,7 +67,7 @@ def read_conversations(path: Path) -> Conversations:
     return Conversations(path, tuple(requests), calls)
 
 
-def _record(number: int, data: Mapping[str, Any]) -> tuple[list[Request], int] | None:
+def _record(number: int, data: Mapping[str, Any]) -> tuple[list[PastRequest], int] | None:
     """The requests of a line, and how many answers are tool calls; None when it is none."""
     cut = data.get("finish_reason") == _CUT
     messages = data.get("messages")
@@ -84,10 +84,10 @@ def _record(number: int, data: Mapping[str, Any]) -> tuple[list[Request], int] |
     answer = next((data[k] for k in _ANSWERS if k in data), None)
     if not isinstance(answer, str) or not answer:
         return [], 0
-    return [Request(number, prompt, answer, cut)], 0
+    return [PastRequest(number, prompt, answer, cut)], 0
 
 
-def _turns(number: int, talk: Conversation, cut: bool) -> tuple[list[Request], int]:
+def _turns(number: int, talk: Conversation, cut: bool) -> tuple[list[PastRequest], int]:
     """An answer with nothing before it was not asked for; `cut` is said of the last one."""
     messages = talk.messages
     answers = [i for i, m in enumerate(messages) if i and m["role"] == "assistant"]
@@ -99,11 +99,11 @@ def _turns(number: int, talk: Conversation, cut: bool) -> tuple[list[Request], i
         elif said["content"]:
             own = said.get("finish_reason") == _CUT or (cut and i == answers[-1])
             before = Conversation(messages[:i], talk.tools)
-            requests.append(Request(number, before, str(said["content"]), own))
+            requests.append(PastRequest(number, before, str(said["content"]), own))
     return requests, calls
 
 
-def by_conversation(requests: Sequence[Request], most: int) -> Iterator[int]:
+def by_conversation(requests: Sequence[PastRequest], most: int) -> Iterator[int]:
     """For each request the number of its group: those of a conversation belong together, and
     neighbours share a group where there would be more than `most`."""
     lines = {line: i for i, line in enumerate(dict.fromkeys(r.line for r in requests))}

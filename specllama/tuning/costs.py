@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from specllama.tuning.speedup import Cost, tau_constant
+from specllama.tuning.speedup import StepCost, tau_constant
 
 EVER_SEEN = 0.95  # acceptance per position: the best heads on code reach 0.9 (families.toml)
 
 
 @dataclass(frozen=True)
-class Costs:
+class VerifyCosts:
     """`plain`: ms of a step without a draft (t_1); `verify`: b → ms of a pass that verifies b
     tokens, for the b that were measured. `slots`: so many requests are answered at once, so
     that verifying b of each is a pass of slots × b."""
 
-    plain: Cost
+    plain: StepCost
     verify: Mapping[int, float] = field(default_factory=dict)
     slots: int = 1
 
@@ -61,8 +61,8 @@ class Costs:
 
 
 def verifying(
-    samples: Mapping[int, Sequence[float]], plain: Cost, output_share: float, slots: int = 1
-) -> Costs:
+    samples: Mapping[int, Sequence[float]], plain: StepCost, output_share: float, slots: int = 1
+) -> VerifyCosts:
     """Costs from ms of batches on a cached prefix, by their size. `output_share`: the output
     matrix's part of the bytes that a pass reads."""
     middle = {b: median(times) for b, times in samples.items() if times}
@@ -70,10 +70,12 @@ def verifying(
     per_row = 1 / (1 - min(0.9, max(0.0, output_share)))
     found = {b: plain.ms + (ms - one) * per_row for b, ms in middle.items() if b > 1}
     found = {b: max(ms, 0.5 * plain.ms) for b, ms in found.items()}
-    return Costs(plain, {1: plain.ms, **found} if found else {}, slots)
+    return VerifyCosts(plain, {1: plain.ms, **found} if found else {}, slots)
 
 
-def drafted_gain(costs: Costs, p: float, k: int, own: float, once: bool = False) -> float | None:
+def drafted_gain(
+    costs: VerifyCosts, p: float, k: int, own: float, once: bool = False
+) -> float | None:
     """Speed-up of drafts of k tokens of which each is right with probability p, when one pass
     of the draft takes `own` ms. A step runs the draft k times and once more over what was
     verified (common/speculative.cpp: draft(), process()); `once`: the block is one pass."""
@@ -83,7 +85,7 @@ def drafted_gain(costs: Costs, p: float, k: int, own: float, once: bool = False)
     return tau_constant(p, k) * costs.step / (verify + own * (2 if once else k + 1))
 
 
-def best_length(costs: Costs, p: float, own: float, most: int, once: bool = False) -> int:
+def best_length(costs: VerifyCosts, p: float, own: float, most: int, once: bool = False) -> int:
     """The K up to `most` with the highest gain at acceptance p; `most` where V is not known."""
     gains = {k: drafted_gain(costs, p, k, own, once) for k in range(1, most + 1)}
     known = {k: g for k, g in gains.items() if g is not None}
@@ -91,7 +93,7 @@ def best_length(costs: Costs, p: float, own: float, most: int, once: bool = Fals
 
 
 def needed_acceptance(
-    costs: Costs, own: float, most: int, least_gain: float, once: bool = False
+    costs: VerifyCosts, own: float, most: int, least_gain: float, once: bool = False
 ) -> float | None:
     """The least acceptance per position at which some K reaches `least_gain`; None when none
     does even at 1."""
@@ -109,7 +111,9 @@ def needed_acceptance(
     return high
 
 
-def why_no_draft(costs: Costs, own: float, most: int, least_gain: float, once: bool = False) -> str:
+def why_no_draft(
+    costs: VerifyCosts, own: float, most: int, least_gain: float, once: bool = False
+) -> str:
     """The sentence that ends a candidate without a launch; "" when it may pay. `own`: the least
     that one pass of it can cost (by its bytes)."""
     most = min(most, costs.longest - 1)

@@ -47,7 +47,7 @@ def explore(run: Run) -> None:
             return
         run.plain = learn(run, served)
     except EngineError as error:
-        e = run.lab.blame(error)
+        e = run.runner.blame(error)
         raise TuningError(f"the baseline could not be measured: {e.message}", e.hint) from e
     if run.task.copies_alone:
         for spec in run.task.ngrams:
@@ -188,7 +188,7 @@ def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
             else:
                 trial = measure_draft(run, served, c, spec)
         except EngineError as e:
-            run.drop(label(spec), run.lab.blame(e).message, crashed=True)
+            run.drop(label(spec), run.runner.blame(e).message, crashed=True)
             continue
         run.trials.append(trial)
         if not trial.measurement.drafted:

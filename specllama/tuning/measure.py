@@ -18,7 +18,7 @@ from typing import Any
 from specllama.engine.client import Client, Ids, Prompt, Timings
 from specllama.engine.errors import EngineError
 from specllama.tuning.dead_draft import accepts_nothing, only_costs
-from specllama.tuning.speedup import Cost, Step, StepLog
+from specllama.tuning.speedup import Step, StepCost, StepLog
 
 _GREEDY_TOKENS = 32
 _LEAST_TOKENS = 4  # of an answer that shows a speed
@@ -31,7 +31,7 @@ Sampling = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Question:
+class TokenizedPrompt:
     """A prompt, and its token ids as the server evaluates it (() = not known). `again`: how
     often it was asked before."""
 
@@ -124,19 +124,19 @@ class Measurement:
         return accepts_nothing(self.drafted, self.accepted, steps)
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> StepCost | None:
         """Milliseconds per token of a server without speculation."""
         return self.log.cost(0) or _by_answer(self.answers)
 
 
-def _by_answer(answers: Sequence[Answer]) -> Cost | None:
+def _by_answer(answers: Sequence[Answer]) -> StepCost | None:
     """The same from whole answers, where no steps are seen."""
     times = [a.ms_per_token for a in answers if a.ms_per_token]
     if len(times) < 2:
         return None
     mean = sum(times) / len(times)
     spread = sum((t - mean) ** 2 for t in times) / (len(times) - 1)
-    return Cost(mean, (spread / len(times)) ** 0.5, len(times))
+    return StepCost(mean, (spread / len(times)) ** 0.5, len(times))
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Job:
 
 def warm_up(client: Client, job: Job) -> None:
     """The first request of a server is slower than any other."""
-    ask(client, Question(WARM_UP), job, tokens=2)
+    ask(client, TokenizedPrompt(WARM_UP), job, tokens=2)
 
 
 def measured(answers: Sequence[Answer], hybrid: bool = False) -> Measurement:
@@ -172,7 +172,7 @@ def measured(answers: Sequence[Answer], hybrid: bool = False) -> Measurement:
 
 def sample_lengths(
     client: Client,
-    question: Question,
+    question: TokenizedPrompt,
     job: Job,
     lengths: Sequence[int],
     rounds: int,
@@ -191,7 +191,7 @@ def sample_lengths(
     return StepLog(tuple(steps))
 
 
-def short_steps(client: Client, question: Question, job: Job, times: int) -> list[Step]:
+def short_steps(client: Client, question: TokenizedPrompt, job: Job, times: int) -> list[Step]:
     """Steps without a draft, whatever the server drafts: a request of two tokens leaves no room
     for one. The prompt is in its cache, so that each costs little more than its step."""
     steps: list[Step] = []
@@ -201,14 +201,14 @@ def short_steps(client: Client, question: Question, job: Job, times: int) -> lis
     return [s for s in steps if not s.drafted]
 
 
-def greedy_texts(client: Client, questions: Sequence[Question], job: Job) -> tuple[str, ...]:
+def greedy_texts(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> tuple[str, ...]:
     """Answers at temperature 0, to compare with another server's."""
     cold = replace(job, sampling={**job.sampling, "temperature": 0.0}, tokens=_GREEDY_TOKENS)
     return tuple(ask(client, q, cold).text for q in questions)
 
 
 def by_slot(
-    client: Client, questions: Sequence[Question], job: Job, slots: int
+    client: Client, questions: Sequence[TokenizedPrompt], job: Job, slots: int
 ) -> tuple[float | None, ...]:
     """α of each slot, over one request each; None where nothing was drafted."""
     out = []
@@ -220,18 +220,22 @@ def by_slot(
     return tuple(out)
 
 
-def _varied(question: Question, number: int) -> Question:
+def _varied(question: TokenizedPrompt, number: int) -> TokenizedPrompt:
     """The same under a number of its own: what was seen before is drafted too well."""
     prompt, said = question.prompt, f"({number}) "
     if isinstance(prompt, str):
-        return Question(said + prompt)
+        return TokenizedPrompt(said + prompt)
     last = prompt.messages[-1]
     varied = {**last, "content": said + str(last.get("content", ""))}
-    return Question(replace(prompt, messages=(*prompt.messages[:-1], varied)))
+    return TokenizedPrompt(replace(prompt, messages=(*prompt.messages[:-1], varied)))
 
 
 def ask(
-    client: Client, question: Question, job: Job, tokens: int | None = None, cache: bool = False
+    client: Client,
+    question: TokenizedPrompt,
+    job: Job,
+    tokens: int | None = None,
+    cache: bool = False,
 ) -> Answer:
     """One streamed request. Raises EngineError when there are no timings in it."""
     started = time.monotonic()

@@ -22,7 +22,7 @@ _CACHE_PERCENT = (66, 50, 50, 50)
 _CACHE_DRAFT = 8  # create_state_ngram_cache: no flag changes it
 
 
-class Simple:
+class SimpleRule:
     """common/ngram-map.cpp: common_ngram_simple_draft. Copies what followed the last time
     that the last n tokens were seen: up to m tokens, at least n. It keeps no state."""
 
@@ -53,7 +53,7 @@ class Simple:
         pass
 
 
-class Mod:
+class ModRule:
     """One table over all requests: hash of `match` tokens → the token after them. The
     drafted tokens are looked up in turn; fewer than `least` are thrown away.
 
@@ -121,7 +121,7 @@ class Mod:
             self._low = self._added = 0
 
 
-class Cache:
+class CacheRule:
     """common/ngram-cache.cpp without files: counts of what followed each 1- to 4-gram, kept
     over requests. The dynamic and static caches then stay empty: the server never writes
     the one and only reads the other.

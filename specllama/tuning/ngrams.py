@@ -21,7 +21,7 @@ from functools import cached_property
 
 from specllama.engine.settings import NgramSizes
 from specllama.tuning.ngram_map import Map
-from specllama.tuning.ngram_rules import Cache, Mod, Simple
+from specllama.tuning.ngram_rules import CacheRule, ModRule, SimpleRule
 from specllama.tuning.ngram_text import Rule, Text
 
 METHODS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
@@ -77,13 +77,13 @@ class Replayed:
 def rule(method: str, sizes: NgramSizes) -> Rule:
     """A new server's speculator, with the sizes as engine/command.py passes them."""
     if method == "ngram-simple":
-        return Simple(sizes.n, sizes.m)
+        return SimpleRule(sizes.n, sizes.m)
     if method in ("ngram-map-k", "ngram-map-k4v"):
         return Map(sizes.n, sizes.m, method == "ngram-map-k4v", sizes.min_hits)
     if method == "ngram-mod":
-        return Mod(sizes.n, sizes.mod_min, sizes.m)
+        return ModRule(sizes.n, sizes.mod_min, sizes.m)
     if method == "ngram-cache":
-        return Cache()
+        return CacheRule()
     raise ValueError(f"{method} is no n-gram type")
 
 

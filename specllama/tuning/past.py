@@ -12,14 +12,14 @@ from itertools import cycle, islice
 from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.tuning.conversations import Conversations, by_conversation
-from specllama.tuning.costs import Costs, verifying
+from specllama.tuning.costs import VerifyCosts, verifying
 from specllama.tuning.errors import TuningError
-from specllama.tuning.measure import Job, Question, decoding
+from specllama.tuning.measure import Job, TokenizedPrompt, decoding
 from specllama.tuning.ngrams import Known
 from specllama.tuning.plain import batches
 from specllama.tuning.replayed import Texts
 from specllama.tuning.run import Task
-from specllama.tuning.speedup import Cost
+from specllama.tuning.speedup import StepCost
 
 # What is replayed of a large file, by seconds of the budget: all sizes take a third of it then.
 _ANSWERED_PER_S, _TOKENS_PER_S = 130, 800
@@ -89,7 +89,7 @@ def tokenized(client: Client, task: Task, source: Conversations, end: int, tick:
     return Past(Texts(tuple(k for _, k in out), groups, task.context), dict(left), refused)
 
 
-def _prefixes(texts: Texts) -> tuple[Question, ...]:
+def _prefixes(texts: Texts) -> tuple[TokenizedPrompt, ...]:
     """What stands before the batches: a prompt like most of them, and after it a longer text
     that has words enough for the largest one."""
     longest = min(_LONGEST_PREFIX, max(16, texts.context - _WORDS) if texts.context else 1 << 20)
@@ -98,10 +98,16 @@ def _prefixes(texts: Texts) -> tuple[Question, ...]:
     all_words = (t for k in cycle(texts.known) for t in (*k.prompt, *k.answer))
     words = tuple(islice(all_words, len(usual) + _WORDS))
     enough = len(usual) >= _LEAST_PREFIX
-    return (Question("", usual), Question("", words)) if enough else (Question("", words),)
+    return (
+        (TokenizedPrompt("", usual), TokenizedPrompt("", words))
+        if enough
+        else (TokenizedPrompt("", words),)
+    )
 
 
-def verifying_costs(client: Client, task: Task, texts: Texts, seconds: float, tick: Tick) -> Costs:
+def verifying_costs(
+    client: Client, task: Task, texts: Texts, seconds: float, tick: Tick
+) -> VerifyCosts:
     """t_1 and V(b) in about so many seconds, the plain steps before and after the batches.
     Raises TuningError where the server does not tell them."""
     questions = _prefixes(texts)
@@ -122,7 +128,7 @@ def verifying_costs(client: Client, task: Task, texts: Texts, seconds: float, ti
         raise TuningError("the server's answers carry no timings: what a step costs is not known")
     mean = sum(times) / len(times)
     error = (sum((t - mean) ** 2 for t in times) / (len(times) - 1) / len(times)) ** 0.5
-    costs = verifying(samples, Cost(mean, error, len(times)), task.output_share)
+    costs = verifying(samples, StepCost(mean, error, len(times)), task.output_share)
     if not costs.known:
         raise TuningError(
             "this server keeps no prompt (cache_prompt): what verifying costs is not known",

@@ -18,7 +18,7 @@ from specllama.tuning.measure import (
     WARM_UP,
     Answer,
     Job,
-    Question,
+    TokenizedPrompt,
     ask,
     greedy_texts,
     measured,
@@ -68,16 +68,18 @@ def learn(run: Run, served: Served) -> Plain:
     return Plain(found, costs, lost, run.load_s, shrunk(short))
 
 
-def introduced(run: Run, client: Client) -> tuple[tuple[Question, ...], tuple[str, ...], Answer]:
+def introduced(
+    run: Run, client: Client
+) -> tuple[tuple[TokenizedPrompt, ...], tuple[str, ...], Answer]:
     """The prompts with their ids, what this build does not tell, and an answer that shows how
     fast the server is."""
     prompts = run.task.prompts
-    plain = tuple(Question(p) for p in prompts)
+    plain = tuple(TokenizedPrompt(p) for p in prompts)
     job = replace(run.job(), tokens=_FIRST_TOKENS)
     try:
         hello = client.tokenize(WARM_UP)
         client.continue_ids(hello, 2, job.sampling, False)  # the first request is slower
-        first = plain_answer(client, Question(WARM_UP, hello), job)
+        first = plain_answer(client, TokenizedPrompt(WARM_UP, hello), job)
         ids = [client.tokenize(_text(client, p, run.task)) for p in prompts]
     except EngineError:
         warm_up(client, job)
@@ -86,7 +88,7 @@ def introduced(run: Run, client: Client) -> tuple[tuple[Question, ...], tuple[st
     if not all(ids) or not first.ids or not first.ms_per_token:
         said = "return_tokens: n-gram sizes are not predicted, but tried"
         return plain, (said,), _first(client, plain, job)
-    return tuple(Question(p, i) for p, i in zip(prompts, ids, strict=True)), (), first
+    return tuple(TokenizedPrompt(p, i) for p, i in zip(prompts, ids, strict=True)), (), first
 
 
 def _text(client: Client, prompt: Prompt, task: Task) -> str:
@@ -94,7 +96,7 @@ def _text(client: Client, prompt: Prompt, task: Task) -> str:
     return str(prompt) if as_is else client.render(prompt, task.sampling)
 
 
-def _first(client: Client, questions: Sequence[Question], job: Job) -> Answer:
+def _first(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Answer:
     """An answer that shows how fast the server is: some end after a word."""
     found: list[Answer] = []
     shortest = sorted(questions, key=lambda q: len(q.ids) or len(str(q.prompt)))
@@ -115,7 +117,7 @@ def _largest(task: Task) -> int:
 
 def batches(
     client: Client,
-    questions: Sequence[Question],
+    questions: Sequence[TokenizedPrompt],
     job: Job,
     largest: int = _SIZES[-1],
     rounds: int = _ROUNDS,
@@ -193,7 +195,7 @@ def _alone(run: Run, client: Client, first: Answer) -> list[Answer]:
     return [first, _first(client, questions, replace(run.job(), tokens=_FIRST_TOKENS))]
 
 
-def plain_answer(client: Client, question: Question, job: Job) -> Answer:
+def plain_answer(client: Client, question: TokenizedPrompt, job: Job) -> Answer:
     """One answer of a plain server with all its token ids, where it gives them: not streamed,
     since a stream leaves out those within a character. `steps` are not seen then."""
     if not question.ids:

@@ -17,7 +17,7 @@ from specllama.engine.settings import NgramSizes
 from specllama.tuning import ngrams
 from specllama.tuning.arms import Trial
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import Costs
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Answer
 from specllama.tuning.ngrams import Known, Replayed
 from specllama.tuning.speedup import StepLog, agreement, replayed_tau, trend
@@ -37,7 +37,11 @@ def known_texts(answers: Sequence[Answer], limit: int = 0) -> tuple[Known, ...]:
 
 
 def ngram_rows(
-    method: str, grid: Sequence[NgramSizes], texts: Sequence[Known], costs: Costs, context: int = 0
+    method: str,
+    grid: Sequence[NgramSizes],
+    texts: Sequence[Known],
+    costs: VerifyCosts,
+    context: int = 0,
 ) -> dict[NgramSizes, Ratios]:
     """Sizes → speed-up by text. Sizes whose longest draft has no cost are left out."""
     out = {}
@@ -47,7 +51,7 @@ def ngram_rows(
     return out
 
 
-def copied_ratios(found: Sequence[Replayed], costs: Costs) -> Ratios:
+def copied_ratios(found: Sequence[Replayed], costs: VerifyCosts) -> Ratios:
     """Speed-up by text where drafting costs nothing; texts with a draft too long to have a cost
     are left out."""
     return ratios_of(found, lambda d, _: costs.of(d + 1), costs.step)
@@ -73,7 +77,7 @@ def draft_rows(trial: Trial) -> dict[int, Ratios]:
 
 
 def combined_rows(
-    method: str, grid: Sequence[NgramSizes], trial: Trial, k: int, costs: Costs
+    method: str, grid: Sequence[NgramSizes], trial: Trial, k: int, costs: VerifyCosts
 ) -> dict[NgramSizes, Ratios]:
     """Sizes → speed-up by answer of an n-gram type that copies where it can, before the trial's
     draft with length k elsewhere. {} where the answers' tokens or the cost of k are not known."""

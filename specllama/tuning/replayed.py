@@ -16,9 +16,9 @@ from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import ngrams
 from specllama.tuning.arms import NgramMap, label
 from specllama.tuning.confidence import Interval, Ratios
-from specllama.tuning.costs import Costs
+from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.judge import LEAST_GAIN, MOST_SLOWER
-from specllama.tuning.ngram_rules import Mod
+from specllama.tuning.ngram_rules import ModRule
 from specllama.tuning.ngrams import Known, Replayed
 from specllama.tuning.predict import (
     Drafted,
@@ -112,7 +112,7 @@ class Guessed:
     passes: tuple[float, ...]
     timed: bool
 
-    def step(self, costs: Costs) -> Callable[[int, bool], float | None]:
+    def step(self, costs: VerifyCosts) -> Callable[[int, bool], float | None]:
         """ms of a step, as Drafted.cost has it. The draft runs once for each token it drafts
         and once more over what was verified, also where the draft was a copy."""
 
@@ -131,7 +131,7 @@ class Guessed:
 
 
 def best_copies(
-    spec: Speculation, texts: Texts, costs: Costs, may_win: bool = True
+    spec: Speculation, texts: Texts, costs: VerifyCosts, may_win: bool = True
 ) -> tuple[Setting | None, NgramMap]:
     """The best sizes of one n-gram type, and all of them."""
     (method,) = spec.methods
@@ -151,7 +151,9 @@ def best_copies(
     return _setting(spec, replays, known, source, may_win), speeds
 
 
-def given_copies(spec: Speculation, texts: Texts, costs: Costs, source: str) -> Setting | None:
+def given_copies(
+    spec: Speculation, texts: Texts, costs: VerifyCosts, source: str
+) -> Setting | None:
     """One n-gram type with its sizes as they stand; None where their cost is not known."""
     (method,) = spec.methods
     if spec.ngram is None or spec.ngram.m + 1 > costs.longest:
@@ -161,12 +163,12 @@ def given_copies(spec: Speculation, texts: Texts, costs: Costs, source: str) -> 
     return _setting(spec, replays, known, source, may_win=False)
 
 
-def spec_default(texts: Texts, costs: Costs) -> Setting | None:
+def spec_default(texts: Texts, costs: VerifyCosts) -> Setting | None:
     """What llama.cpp's own --spec-default would have done."""
     sizes = SPEC_DEFAULT
     if sizes.m + 1 > costs.longest:
         return None
-    rule = Mod(sizes.n, _SPEC_DEFAULT_LEAST, sizes.m)
+    rule = ModRule(sizes.n, _SPEC_DEFAULT_LEAST, sizes.m)
     replays = ngrams.replay_rule(rule, texts.fresh(), texts.context)
     spec = Speculation(("ngram-mod",), ngram=sizes)
     known = texts.by_group(copied_ratios(replays, costs))
@@ -175,7 +177,7 @@ def spec_default(texts: Texts, costs: Costs) -> Setting | None:
 
 
 def best_draft(
-    guessed: Guessed, texts: Texts, costs: Costs, lengths: Sequence[int], may_win: bool = True
+    guessed: Guessed, texts: Texts, costs: VerifyCosts, lengths: Sequence[int], may_win: bool = True
 ) -> Setting | None:
     """The best length of a draft."""
     by_length = {
@@ -196,7 +198,7 @@ def best_draft(
 
 
 def best_joined(
-    copies: Speculation, drafting: Speculation, guessed: Guessed, texts: Texts, costs: Costs
+    copies: Speculation, drafting: Speculation, guessed: Guessed, texts: Texts, costs: VerifyCosts
 ) -> tuple[Setting | None, NgramMap]:
     """The best sizes of an n-gram type before a draft of a given length, and all of them."""
     (method,), k = copies.methods, drafting.n_max
@@ -241,7 +243,7 @@ def _setting(
     )
 
 
-def verdict(settings: Sequence[Setting], costs: Costs) -> tuple[Setting | None, str]:
+def verdict(settings: Sequence[Setting], costs: VerifyCosts) -> tuple[Setting | None, str]:
     """The setting to take, if any, and why. A gain on these texts that may well be chance on
     others like them is said, and not taken."""
     able = [s for s in settings if s.may_win]
@@ -259,7 +261,7 @@ def verdict(settings: Sequence[Setting], costs: Costs) -> tuple[Setting | None, 
     return best, said
 
 
-def _why_not(best: Setting, able: Sequence[Setting], said: str, costs: Costs) -> str:
+def _why_not(best: Setting, able: Sequence[Setting], said: str, costs: VerifyCosts) -> str:
     if not any(s.accepted for s in able):
         return "not one drafted token would have been accepted"
     per_step = best.drafted / max(1, best.steps)

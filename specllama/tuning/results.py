@@ -60,7 +60,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedSetting:
     """The fastest setting that was measured, served or not: its α, and how many tokens a step
     brought on average (1 = nothing was accepted)."""
 
@@ -92,7 +92,7 @@ class Result:
     texts: int
     earlier: Earlier
     file: Path
-    tried: Tried | None = None
+    tried: TriedSetting | None = None
     times: StepTimes | None = None
 
     @property
@@ -268,13 +268,13 @@ def _earlier(data: Mapping[str, Any] | None) -> Earlier:
     )
 
 
-def _tried(data: Mapping[str, Any] | None) -> Tried | None:
+def _tried(data: Mapping[str, Any] | None) -> TriedSetting | None:
     if not data:
         return None
     alpha, per_step = float(data["alpha"]), float(data["tokens_per_step"])
     if not (0 <= alpha <= 1 <= per_step < inf):
         raise ValueError("no acceptance")
-    return Tried(read_spec(data["speculation"]), alpha, per_step)
+    return TriedSetting(read_spec(data["speculation"]), alpha, per_step)
 
 
 def _share(value: Any) -> float | None:

@@ -13,15 +13,15 @@ from specllama.engine.settings import Speculation
 from specllama.tuning.arms import (
     Arm,
     Dropped,
-    Lab,
     NgramMap,
     Plain,
     Prediction,
     Progress,
     Served,
+    ServerRunner,
     Trial,
 )
-from specllama.tuning.measure import Answer, Job, Question
+from specllama.tuning.measure import Answer, Job, TokenizedPrompt
 from specllama.tuning.statistics import TimeSplit
 
 MOST_K = 8  # where neither the file nor the cost curve says another limit
@@ -116,7 +116,7 @@ class Run:
     a token of a prompt. `cut`: why the search ended early. `drafts_to_come` after the one that is
     tried, where all of them are."""
 
-    lab: Lab
+    runner: ServerRunner
     task: Task
     progress: Progress
     started: float = field(default_factory=lambda: time.monotonic())
@@ -125,9 +125,9 @@ class Run:
     tokens: int = _LEAST_TOKENS
     prompt_ms: float = 0.0
     plain: Plain | None = None
-    waiting: list[Question] = field(default_factory=list)
-    asked: list[Question] = field(default_factory=list)
-    greedy: list[Question] = field(default_factory=list)
+    waiting: list[TokenizedPrompt] = field(default_factory=list)
+    asked: list[TokenizedPrompt] = field(default_factory=list)
+    greedy: list[TokenizedPrompt] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     maps: list[NgramMap] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
@@ -179,7 +179,7 @@ class Run:
     def start(self, spec: Speculation | None, trace: bool = False) -> Served:
         """A launch, in place of the server that was up."""
         before = time.monotonic()
-        served = self.lab.start(spec, self.say, trace)
+        served = self.runner.start(spec, self.say, trace)
         self.loads += 1  # one that does not start leaves nothing to wait for
         self.load_s = max(self.load_s, time.monotonic() - before)
         return served
@@ -193,7 +193,11 @@ class Run:
         return Job(task.sampling, self.tokens, task.chat, time.monotonic() + seconds, tick=self.say)
 
     def ready(
-        self, questions: Sequence[Question], first: Answer, prompt_ms: float = 0.0, used: int = 0
+        self,
+        questions: Sequence[TokenizedPrompt],
+        first: Answer,
+        prompt_ms: float = 0.0,
+        used: int = 0,
     ) -> None:
         """The prompts in the order they are to be asked: those that this machine evaluates in
         a share of an answer's time as they stand, then the others, the shortest first. `first`:
@@ -216,7 +220,7 @@ class Run:
         self.asked = in_order[: used % len(in_order)]
         self.waiting = in_order[len(self.asked) :]
 
-    def next_question(self) -> Question:
+    def next_question(self) -> TokenizedPrompt:
         """A prompt that was not asked yet; when none is left, the one asked longest ago, under a
         number of its own (so without its ids): what a server saw before it drafts too well."""
         if self.waiting:

@@ -17,9 +17,9 @@ from specllama.engine.settings import Speculation
 from specllama.tuning.arms import (
     NO_TIME,
     Arm,
-    Lab,
     Prediction,
     Progress,
+    ServerRunner,
     Tuned,
     label,
 )
@@ -63,7 +63,7 @@ class Earlier:
 
 
 def tune(
-    lab: Lab,
+    runner: ServerRunner,
     task: Task,
     progress: Progress,
     earlier: Earlier | None = None,
@@ -76,7 +76,7 @@ def tune(
     Raises TuningError when not even the plain server can be measured; Interrupted on Ctrl-C,
     with what was learnt (KeyboardInterrupt itself when that is nothing).
     """
-    run = Run(lab, task, progress)
+    run = Run(runner, task, progress)
     known = earlier or Earlier()
     try:
         if prior is not None and task.slots == 1:
@@ -175,7 +175,7 @@ def _confirmed(run: Run, p: Prediction, earlier: Earlier) -> Arm | None:
             run.ready(questions, first, used=earlier.used)
         arm = confirm(run, served, p, candidate, known)
     except EngineError as e:
-        run.drop(label(spec), run.lab.blame(e).message, crashed=True)
+        run.drop(label(spec), run.runner.blame(e).message, crashed=True)
         return None
     if not arm.measurement.drafted:
         run.drop(label(spec), _idle(spec))

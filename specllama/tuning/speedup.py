@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Cost:
+class StepCost:
     """Milliseconds of one step with a given number of drafted tokens: mean and its standard
     error, over `n` steps."""
 
@@ -121,20 +121,20 @@ class StepLog:
             out[i] = min(out[i], out[i - 1])
         return tuple(out)
 
-    def cost(self, drafted: int) -> Cost | None:
+    def cost(self, drafted: int) -> StepCost | None:
         """The cost of a step with that many drafted tokens. None when fewer than two were
         seen. Single slow steps (another program woke up) are left out: beyond four times the
         median distance from the median."""
         return _cost([s.ms for s in self.steps if s.drafted == drafted])
 
-    def curve(self) -> dict[int, Cost]:
+    def curve(self) -> dict[int, StepCost]:
         """t(0), t(1), …: whatever was measured."""
         lengths = sorted({s.drafted for s in self.steps})
         found = {k: self.cost(k) for k in lengths}
         return {k: c for k, c in found.items() if c is not None}
 
 
-def _cost(times: Sequence[float]) -> Cost | None:
+def _cost(times: Sequence[float]) -> StepCost | None:
     if len(times) < 2:
         return None
     middle = median(times)
@@ -144,7 +144,7 @@ def _cost(times: Sequence[float]) -> Cost | None:
     variance = sum((t - mean) ** 2 for t in kept) / max(1, len(kept) - 1)
     # Timers and schedulers are never better than a hundredth, whatever a handful of steps says.
     error = max(math.sqrt(variance / len(kept)), 0.01 * mean / math.sqrt(len(kept)))
-    return Cost(mean, error, len(kept))
+    return StepCost(mean, error, len(kept))
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def fit_cost(log: StepLog) -> tuple[float, float, float]:
     return fixed, slope, math.sqrt(rest / max(1, n - 2))
 
 
-def break_even(curve: Mapping[int, Cost], baseline_ms: float) -> float | None:
+def break_even(curve: Mapping[int, StepCost], baseline_ms: float) -> float | None:
     """The least constant acceptance at which some measured K is as fast as plain decoding;
     None when none is even at 1.0."""
 

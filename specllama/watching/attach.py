@@ -17,7 +17,7 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import decoding
 from specllama.watching.chat_server import Reply, Server
 from specllama.watching.counters import Snapshot, between
-from specllama.watching.served_models import Listed
+from specllama.watching.served_models import ListedModel
 from specllama.watching.streamed import Drafts, together
 
 
@@ -43,7 +43,7 @@ class _Side:
     """One of the servers that are asked in turn."""
 
     server: Server
-    model: Listed
+    model: ListedModel
     before: Snapshot | None
     replies: list[Reply] = field(default_factory=list)
 

@@ -18,7 +18,7 @@ from specllama.watching.counters import Snapshot, parse
 from specllama.watching.engines import ENGINES
 from specllama.watching.served_models import (
     LOADED_LISTS,
-    Listed,
+    ListedModel,
     listed,
     loaded_elsewhere,
     model_to_ask,
@@ -56,7 +56,7 @@ class Server:
     def close(self) -> None:
         self._http.close()
 
-    def model(self, name: str | None = None) -> Listed:
+    def model(self, name: str | None = None) -> ListedModel:
         """The model to ask: `name`, else a loaded one that writes text; none is ever woken.
 
         Raises TuningError when there is none, or this is no OpenAI-compatible server.
@@ -75,7 +75,7 @@ class Server:
             models = self._told_elsewhere(models)
         return model_to_ask(self.url, models, name)
 
-    def _told_elsewhere(self, models: tuple[Listed, ...]) -> tuple[Listed, ...]:
+    def _told_elsewhere(self, models: tuple[ListedModel, ...]) -> tuple[ListedModel, ...]:
         """The models, with what proxies and desktop programs say elsewhere of what is loaded."""
         for path in LOADED_LISTS:
             response = self._get(path)
@@ -85,7 +85,7 @@ class Server:
                     return with_loaded(models, loaded)
         return models
 
-    def counters(self, model: Listed | None = None) -> Snapshot | None:
+    def counters(self, model: ListedModel | None = None) -> Snapshot | None:
         """What its engine counts; None when it has no metrics that are known. `model`: whose,
         behind a router."""
         for path in dict.fromkeys(n.path for n in ENGINES.values()):
@@ -97,7 +97,9 @@ class Server:
                 return found
         return None
 
-    def ask(self, model: Listed, prompt: Prompt, most: int, sampling: Mapping[str, float]) -> Reply:
+    def ask(
+        self, model: ListedModel, prompt: Prompt, most: int, sampling: Mapping[str, float]
+    ) -> Reply:
         """One streamed chat completion of at most `most` tokens, timed here. A server that
         refuses tools is given them as text."""
         if self.refuses_tools:
@@ -112,7 +114,7 @@ class Server:
         return reply
 
     def _answer(
-        self, model: Listed, prompt: Prompt, most: int, sampling: Mapping[str, float]
+        self, model: ListedModel, prompt: Prompt, most: int, sampling: Mapping[str, float]
     ) -> Reply:
         body = {
             "model": model.name,
@@ -178,12 +180,12 @@ def _json(response: httpx.Response) -> Any:
         return None
 
 
-def _autoload(model: Listed | None) -> Mapping[str, str] | None:
+def _autoload(model: ListedModel | None) -> Mapping[str, str] | None:
     """A model that was unloaded meanwhile stays so (llama.cpp server-models.cpp: is_autoload)."""
     return {"autoload": "false"} if model is not None and model.routed else None
 
 
-def _routing(model: Listed | None) -> Mapping[str, str] | None:
+def _routing(model: ListedModel | None) -> Mapping[str, str] | None:
     """What a router's GET wants to know."""
     if model is None or not model.routed:
         return None

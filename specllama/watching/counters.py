@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specllama.watching.engines import ENGINES, Names
+from specllama.watching.engines import ENGINES, CounterNames
 
 _CONTRADICTED = "the counters contradict themselves"
 _MOST_POSITIONS = 1024
@@ -238,11 +238,11 @@ def _samples(text: str) -> list[_Sample] | None:
         return None  # not Prometheus' format
 
 
-def _of(sample: str, names: Names) -> bool:
+def _of(sample: str, names: CounterNames) -> bool:
     return sample.startswith(names.prefix)
 
 
-def _counts(samples: Sequence[_Sample], names: Names) -> Counts:
+def _counts(samples: Sequence[_Sample], names: CounterNames) -> Counts:
     by_position = _positions(samples, names.per_position)
     accepted, seconds = _sum(samples, names.accepted), _sum(samples, names.seconds)
     rounded = [
@@ -292,7 +292,7 @@ def _unit(value: float, digits: int) -> float:
     return float(10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits))
 
 
-def _gauges(samples: Sequence[_Sample], names: Names) -> Gauges:
+def _gauges(samples: Sequence[_Sample], names: CounterNames) -> Gauges:
     def mean(name: str) -> float | None:
         found = [v for s, _, v in samples if name and s == name and math.isfinite(v)]
         return sum(found) / len(found) if found else None

@@ -12,7 +12,7 @@ LLAMA_CPP, VLLM, SGLANG, TENSORRT_LLM = "llama.cpp", "vLLM", "SGLang", "TensorRT
 
 
 @dataclass(frozen=True)
-class Names:
+class CounterNames:
     """Where an engine counts: path and exact sample names, "" = it has none. Counters grow:
     `drafts` (verify steps), `drafted`, `accepted`, `per_position` (accepted, labelled by
     position), `tokens` (generated) and `seconds` (spent on them), `requests` (answered). Gauges
@@ -35,8 +35,8 @@ class Names:
     digits: int = 0
 
 
-ENGINES: Mapping[str, Names] = {
-    LLAMA_CPP: Names(
+ENGINES: Mapping[str, CounterNames] = {
+    LLAMA_CPP: CounterNames(
         "/metrics",
         "llamacpp:",
         drafts="llamacpp:spec_decode_num_drafts_total",
@@ -49,7 +49,7 @@ ENGINES: Mapping[str, Names] = {
         # a std::stringstream as it comes (to_metrics(), b11434): 1234567 is 1.23457e+06
         digits=6,
     ),
-    VLLM: Names(
+    VLLM: CounterNames(
         "/metrics",
         "vllm:",
         drafts="vllm:spec_decode_num_drafts_total",
@@ -62,7 +62,7 @@ ENGINES: Mapping[str, Names] = {
         requests="vllm:request_success_total",
         running="vllm:num_requests_running",
     ),
-    SGLANG: Names(
+    SGLANG: CounterNames(
         "/metrics",
         "sglang:",
         drafts="sglang:spec_verify_calls_total",
@@ -74,7 +74,7 @@ ENGINES: Mapping[str, Names] = {
         rate_gauge="sglang:spec_accept_rate",
         speed_gauge="sglang:gen_throughput",
     ),
-    TENSORRT_LLM: Names(
+    TENSORRT_LLM: CounterNames(
         "/prometheus/metrics",
         "trtllm_",
         drafted="trtllm_spec_decode_num_draft_tokens_total",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specllama.watching.picture import Picture
-from specllama.watching.verdict import Verdict
+from specllama.watching.verdict import TrafficVerdict
 
 
 def picture_data(p: Picture) -> dict[str, Any]:
@@ -26,6 +26,6 @@ def picture_data(p: Picture) -> dict[str, Any]:
     }
 
 
-def verdict_data(v: Verdict) -> dict[str, Any]:
+def verdict_data(v: TrafficVerdict) -> dict[str, Any]:
     """What it comes to."""
     return {"verdict": v.kind, "better_n_max": v.better}

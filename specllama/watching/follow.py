@@ -15,10 +15,10 @@ from specllama.watching import traffic
 from specllama.watching.counters import NOTHING, Counts, Snapshot
 from specllama.watching.history import KEPT_S, History
 from specllama.watching.picture import Picture, Samples, picture
-from specllama.watching.reader import Reader
+from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog
-from specllama.watching.traffic import About, longest
-from specllama.watching.verdict import Thresholds, Turns, Verdict
+from specllama.watching.traffic import TrafficKey, longest
+from specllama.watching.verdict import Thresholds, TrafficVerdict, Turns
 
 LOOK_S = 3.0
 RECENT_S = 300.0  # what is judged: a change of traffic shows within minutes
@@ -31,10 +31,10 @@ class Follower:
     was measured; `about`: what the traffic is kept as (None = it is not kept); `requests`: where
     they are counted when the server does not. `tick` is called often, and looks when it is time."""
 
-    reader: Reader
+    reader: CounterReader
     speculation: Speculation | None
     times: StepTimes | None = None
-    about: About | None = None
+    about: TrafficKey | None = None
     limits: Thresholds = field(default_factory=Thresholds)
     requests: RequestLog | None = None
     clock: Callable[[], float] = time.monotonic
@@ -122,13 +122,13 @@ class Follower:
         """The K that runs, where drafts are as long as it says."""
         return longest(self.speculation)
 
-    def turned(self) -> Verdict | None:
+    def turned(self) -> TrafficVerdict | None:
         """What the last minutes come to, when that is another than what was told before. To be
         asked once after each look that brought something."""
         return self._turns.now if self._turns.see(self.recent) else None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TrafficVerdict:
         """What holds, as it was told last."""
         return self._turns.now
 

@@ -45,7 +45,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Option:
+class ServableSetting:
     """A setting that may serve. `expected`: its speed-up over plain decoding as it was measured
     before, None where it was not; `source`: where that was."""
 
@@ -78,7 +78,7 @@ class Policy:
     `any_length`: shorter drafts too, where the user did not fix K."""
 
     running: Speculation | None
-    options: Sequence[Option]
+    options: Sequence[ServableSetting]
     since: float
     pace: Pace = field(default_factory=Pace)
     any_length: bool = True
@@ -156,7 +156,7 @@ class Policy:
             return Switch(other.speculation, said)
         return Switch(other.speculation, _measured(other))
 
-    def _best(self, now: float, least: float) -> Option | None:
+    def _best(self, now: float, least: float) -> ServableSetting | None:
         """The fastest other setting that does not wait, of those expected to reach `least`."""
         found = [
             o
@@ -185,7 +185,7 @@ def _pays(p: Picture) -> bool:
     return known and (p.slower or 0) < 1 - SURELY and (p.speedup or 0) >= LEAST_GAIN
 
 
-def _measured(o: Option) -> str:
+def _measured(o: ServableSetting) -> str:
     if o.expected is None:
         return f"{o.name} was never measured"
     return f"{o.name} was {o.expected:.2f}x {o.source}".rstrip()

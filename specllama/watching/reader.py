@@ -42,7 +42,7 @@ class _Where:
     model: str = ""
 
 
-class Reader:
+class CounterReader:
     """Reads one server. `model`: of a router, or of several engines' labels; `slots`: they may
     be asked too, which keeps a server awake; `own`: it is one that we started. Raises UsageError
     for what is no URL."""

@@ -24,7 +24,7 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedModel:
     """One model of /v1/models. `loaded`, `writes` (text, rather than vectors): None = not told.
     `routed`: llama.cpp's router lists it, which wants the model's name with every request."""
 
@@ -35,7 +35,7 @@ class Listed:
     routed: bool = False
 
 
-def listed(answer: Any) -> tuple[Listed, ...]:
+def listed(answer: Any) -> tuple[ListedModel, ...]:
     """The models of a /v1/models answer; () when it is none."""
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list):
@@ -64,14 +64,16 @@ def _loaded(path: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[s
             yield name, kind != "embeddings" if isinstance(kind, str) else None
 
 
-def with_loaded(models: Sequence[Listed], loaded: Mapping[str, bool | None]) -> tuple[Listed, ...]:
+def with_loaded(
+    models: Sequence[ListedModel], loaded: Mapping[str, bool | None]
+) -> tuple[ListedModel, ...]:
     """The models, told which are loaded."""
     return tuple(
         replace(m, loaded=m.name in loaded, writes=loaded.get(m.name, m.writes)) for m in models
     )
 
 
-def model_to_ask(url: str, models: Sequence[Listed], name: str | None) -> Listed:
+def model_to_ask(url: str, models: Sequence[ListedModel], name: str | None) -> ListedModel:
     """The model to ask: `name`, else the first loaded one that writes text.
 
     Raises TuningError when none is loaded, or nobody says which is.
@@ -97,7 +99,7 @@ def model_to_ask(url: str, models: Sequence[Listed], name: str | None) -> Listed
     )
 
 
-def _named(url: str, models: Sequence[Listed], name: str) -> Listed:
+def _named(url: str, models: Sequence[ListedModel], name: str) -> ListedModel:
     found = next((m for m in models if name in (m.name, *m.aliases)), None)
     if found is None:
         raise TuningError(f"{url} lists no model {name}", f"It lists {_names(models)}.")
@@ -108,14 +110,14 @@ def _named(url: str, models: Sequence[Listed], name: str) -> Listed:
     return found
 
 
-def _model(data: Mapping[str, Any]) -> Listed:
+def _model(data: Mapping[str, Any]) -> ListedModel:
     name = str(data["id"])
     aliases = data.get("aliases")
     state = data.get("status")
     value = state.get("value") if isinstance(state, dict) else None
     engine = data.get("owned_by") in _ENGINES
     loaded = value == "loaded" if isinstance(value, str) else True if engine else None
-    return Listed(
+    return ListedModel(
         name=name,
         aliases=tuple(str(a) for a in aliases) if isinstance(aliases, list) else (),
         loaded=loaded,
@@ -131,7 +133,7 @@ def _embeds(state: Any) -> bool:
     return any(w in _NO_TEXT_OPTIONS for w in words if isinstance(w, str))
 
 
-def _names(models: Sequence[Listed]) -> str:
+def _names(models: Sequence[ListedModel]) -> str:
     more = len(models) - _MOST_NAMED
     names = ", ".join(m.name for m in models[:_MOST_NAMED])
     return f"{names} and {more} more" if more > 0 else names

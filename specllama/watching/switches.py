@@ -15,7 +15,7 @@ _MOST = 20  # of one model and workload
 
 
 @dataclass(frozen=True)
-class Switched:
+class SwitchRecord:
     """One switch. `before`, `after`: settings by their names in tables; `when` in seconds since
     1970."""
 
@@ -32,11 +32,11 @@ def add(target: Path, workload: str, before: str, after: str, reason: str) -> No
     costs the list."""
     name = str(target.absolute())
     path = _folder() / f"{hashlib.sha256(f'{name}/{workload}'.encode()).hexdigest()[:24]}.json"
-    found = [*_read(path), Switched(name, workload, time.time(), before, after, reason)]
+    found = [*_read(path), SwitchRecord(name, workload, time.time(), before, after, reason)]
     keep(path, {"version": _VERSION, "switches": [asdict(s) for s in found[-_MOST:]]})
 
 
-def all_switches() -> tuple[Switched, ...]:
+def all_switches() -> tuple[SwitchRecord, ...]:
     """All that are kept, the newest first. Damaged files are passed over."""
     found = [s for p in _folder().glob("*.json") for s in _read(p)]
     return tuple(sorted(found, key=lambda s: -s.when))
@@ -58,7 +58,7 @@ def _folder() -> Path:
     return cache_dir() / "switches"
 
 
-def _read(path: Path) -> list[Switched]:
+def _read(path: Path) -> list[SwitchRecord]:
     data = read_stored(path)
     try:
         if data is None or data["version"] != _VERSION:
@@ -68,6 +68,6 @@ def _read(path: Path) -> list[Switched]:
         return []
 
 
-def _switch(data: Any) -> Switched:
+def _switch(data: Any) -> SwitchRecord:
     texts = {k: str(data[k]) for k in ("target", "workload", "before", "after", "reason")}
-    return Switched(**texts, when=float(data["when"]))
+    return SwitchRecord(**texts, when=float(data["when"]))

@@ -34,7 +34,7 @@ _MOST_LOG = 20.0
 
 
 @dataclass(frozen=True)
-class About:
+class TrafficKey:
     """What was served: a model and how it drafts, for a workload. `files`: path, size and time
     of each; `engine` and `devices` make times stale, not counts."""
 
@@ -52,7 +52,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrafficCounts:
     """One setting's counts, and the speed-ups of parts of its traffic. `when`: the last time."""
 
     speculation: Speculation
@@ -73,8 +73,8 @@ class Traffic:
     """What is kept of one model, way and workload: settings, the one last served first; `since`:
     the first request; `days` of use; `times`: measured in idle moments, None = not."""
 
-    about: About
-    settings: tuple[Seen, ...]
+    about: TrafficKey
+    settings: tuple[TrafficCounts, ...]
     since: float
     days: int
     day: str
@@ -82,7 +82,7 @@ class Traffic:
     file: Path = Path()
 
     @property
-    def last(self) -> Seen:
+    def last(self) -> TrafficCounts:
         return self.settings[0]
 
 
@@ -94,7 +94,7 @@ def longest(s: Speculation | None) -> int | None:
 
 
 def add(
-    about: About,
+    about: TrafficKey,
     speculation: Speculation,
     new: Counts,
     ratios: Ratios,
@@ -111,8 +111,8 @@ def add(
         old = tuple(_aged(s) for s in old)
     if before is not None and not _same_machine(before.about, about):
         old = tuple(replace(s, ratios=Ratios()) for s in old)
-    mine = next((s for s in old if s.speculation == speculation), Seen(speculation))
-    mine = Seen(speculation, mine.counts + new, _recent(mine.ratios + ratios), now)
+    mine = next((s for s in old if s.speculation == speculation), TrafficCounts(speculation))
+    mine = TrafficCounts(speculation, mine.counts + new, _recent(mine.ratios + ratios), now)
     rest = [s for s in old if s.speculation != speculation and _weight(s) >= _LEAST_WEIGHT]
     if times is None and before is not None and _same_machine(before.about, about):
         times = before.times
@@ -137,7 +137,7 @@ def another_day(target: str, workload: str, now: float | None = None) -> None:
             keep(t.file, _data(replace(t, settings=aged, day=day, days=t.days + 1)))
 
 
-def find(about: About) -> Traffic | None:
+def find(about: TrafficKey) -> Traffic | None:
     """What real requests showed of exactly this; times only of this engine and these devices."""
     found = _read(_folder() / f"{about.key}.json")
     if found is not None and not _same_machine(found.about, about):
@@ -180,11 +180,11 @@ def _day(now: float) -> str:
     return datetime.fromtimestamp(now).strftime("%Y-%m-%d")
 
 
-def _same_machine(a: About, b: About) -> bool:
+def _same_machine(a: TrafficKey, b: TrafficKey) -> bool:
     return (a.engine, a.devices) == (b.engine, b.devices)
 
 
-def _aged(s: Seen) -> Seen:
+def _aged(s: TrafficCounts) -> TrafficCounts:
     share = 0.5 ** (1 / _HALF_LIFE_DAYS)
     left = [(x, w * share) for x, w in zip(s.ratios.logs, s.ratios.weights, strict=True)]
     left = [(x, w) for x, w in left if w >= _LEAST_WEIGHT]
@@ -196,7 +196,7 @@ def _recent(r: Ratios) -> Ratios:
     return Ratios(r.logs[-_MOST_SAMPLES:], r.weights[-_MOST_SAMPLES:])
 
 
-def _weight(s: Seen) -> float:
+def _weight(s: TrafficCounts) -> float:
     return max(s.counts.tokens or 0.0, s.counts.drafted or 0.0)
 
 
@@ -240,7 +240,7 @@ def _read(path: Path) -> Traffic | None:
     try:
         if data is None or data["version"] != _VERSION:
             return None
-        about = About(
+        about = TrafficKey(
             str(data["target"]),
             str(data["workload"]),
             str(data["way"]),
@@ -258,7 +258,7 @@ def _read(path: Path) -> Traffic | None:
         return None
 
 
-def _seen(data: Mapping[str, Any]) -> Seen:
+def _seen(data: Mapping[str, Any]) -> TrafficCounts:
     kept_counts = {n: data["counts"][n] for n in _COUNTED}
     counts: dict[str, Any] = {n: None if x is None else float(x) for n, x in kept_counts.items()}
     by_position = tuple(float(x) for x in data["by_position"])
@@ -269,7 +269,7 @@ def _seen(data: Mapping[str, Any]) -> Seen:
         raise ValueError("no counts")
     if len(logs) != len(weights) or not all(weights):
         raise ValueError("logs and weights")
-    return Seen(
+    return TrafficCounts(
         read_spec(data["speculation"]),
         Counts(**counts, by_position=by_position),
         Ratios(logs, weights),

@@ -34,23 +34,23 @@ COPIES = Thresholds(0.0, 0.0)  # long copies cost little: few of them accepted m
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrafficVerdict:
     """`kind`: one of the words above; `better`: another K that would be worth a change."""
 
     kind: str = UNKNOWN
     better: int | None = None
 
 
-def verdict(p: Picture, limits: Thresholds, before: Verdict | None = None) -> Verdict:
+def verdict(p: Picture, limits: Thresholds, before: TrafficVerdict | None = None) -> TrafficVerdict:
     """`before`: what holds so far."""
-    before = before or Verdict()
+    before = before or TrafficVerdict()
     if not p.enough or p.counts.alpha is None:
-        return Verdict()
+        return TrafficVerdict()
     if p.speedup is None:
-        return Verdict(_by_acceptance(p.counts.alpha, limits, before.kind))
+        return TrafficVerdict(_by_acceptance(p.counts.alpha, limits, before.kind))
     if p.slower is None:  # a few answers: nobody knows yet
-        return Verdict()
-    return Verdict(_by_speed(p.speedup, p.slower, before.kind), _better(p, before.better))
+        return TrafficVerdict()
+    return TrafficVerdict(_by_speed(p.speedup, p.slower, before.kind), _better(p, before.better))
 
 
 def _by_speed(speedup: float, slower: float, before: str) -> str:
@@ -81,8 +81,8 @@ class Turns:
 
     def __init__(self, limits: Thresholds) -> None:
         self._limits = limits
-        self.now = Verdict()
-        self._next, self._count = Verdict(), 0
+        self.now = TrafficVerdict()
+        self._next, self._count = TrafficVerdict(), 0
 
     def see(self, p: Picture) -> bool:
         """Whether it is another than the one that held."""
@@ -98,7 +98,7 @@ class Turns:
         return True
 
 
-def sentence(p: Picture, v: Verdict, adaptive: bool = False) -> str:
+def sentence(p: Picture, v: TrafficVerdict, adaptive: bool = False) -> str:
     """The picture in one line. `adaptive`: what is better is done without being asked."""
     drafted = p.counts.drafted or 0
     alpha = f"α={p.counts.alpha:.2f} over {drafted:,.0f} drafted tokens" if p.counts.alpha else ""

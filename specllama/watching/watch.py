@@ -14,11 +14,11 @@ from specllama.watching.counters import NOTHING, Counts, Gauges, Snapshot
 from specllama.watching.errors import WatchingError
 from specllama.watching.history import History
 from specllama.watching.picture import Picture, Samples, picture
-from specllama.watching.reader import Idle, Lost, Reader
+from specllama.watching.reader import CounterReader, Idle, Lost
 from specllama.watching.request_log import RequestLog
 from specllama.watching.running import Running
 from specllama.watching.traffic import longest
-from specllama.watching.verdict import Thresholds, Verdict, verdict
+from specllama.watching.verdict import Thresholds, TrafficVerdict, verdict
 
 UP, LOST, UNLOADED = "up", "lost", "unloaded"
 MINUTE_S, QUARTER_S = 60.0, 900.0
@@ -39,7 +39,7 @@ class View:
     now: Picture = field(default_factory=Picture)
     since: Picture = field(default_factory=Picture)
     judged: Picture = field(default_factory=Picture)
-    verdict: Verdict = field(default_factory=Verdict)
+    verdict: TrafficVerdict = field(default_factory=TrafficVerdict)
     gauges: Gauges = field(default_factory=Gauges)
     tuned: Running | None = None
     limits: Thresholds = field(default_factory=Thresholds)
@@ -115,12 +115,12 @@ class Watch:
     ) -> None:
         self._tuned = running.at(url)
         slots = self._tuned is not None and self._tuned.slots
-        self._reader = Reader(url, api_key, model, slots)
+        self._reader = CounterReader(url, api_key, model, slots)
         self._history = History()
         self._log, self._logged = _request_log(self._tuned), 0
         self._before: Snapshot | None = None
         self._decoding: float | None = None
-        self._verdict = Verdict()
+        self._verdict = TrafficVerdict()
 
     def close(self) -> None:
         self._reader.close()

@@ -22,7 +22,7 @@ _ENDING_S = 1.0  # between a broken connection and the end of the server that br
 
 
 @dataclass
-class Lab:
+class TrialServers:
     """Starts `plan`'s server with other ways of speculating, its log at `log`. `final`: at the
     plan's own address, so that the last server can stay and serve; otherwise, or where that
     address can be reached from outside, on a free local port: nobody else may reach a server
@@ -92,7 +92,7 @@ class Lab:
         return EngineError(f"llama-server ended: {why.message}", ended_hint(why, self.log))
 
     def hand_over(self, plan: Plan) -> Launch | None:
-        """The server that is up, when it is the one that `plan` wants; no longer the lab's then."""
+        """The server that is up, when it is the one that `plan` wants; no longer the runner's then."""
         running = self.running
         if running is None or not self.stays or running.server.exit_code() is not None:
             return None

@@ -317,7 +317,7 @@ class FakeClient:
             )
 
 
-class FakeLab:
+class FakeRunner:
     """`launches`: what was started, in order, and which of them was `traced`; `up`: whether a
     server is."""
 
@@ -365,9 +365,9 @@ class Silent:
 
 
 @contextmanager
-def clocked(lab: FakeLab) -> Iterator[None]:
+def clocked(runner: FakeRunner) -> Iterator[None]:
     """The tuner reads the laboratory's clock."""
-    clock = SimpleNamespace(monotonic=lambda: lab.world.now)
+    clock = SimpleNamespace(monotonic=lambda: runner.world.now)
     with ExitStack() as stack:
         for module in _CLOCKED:
             stack.enter_context(patch.object(module, "time", clock))
@@ -380,8 +380,8 @@ def tuned(
     seed: int = 1,
     earlier: Earlier | None = None,
     prior: Prediction | None = None,
-) -> tuple[Tuned, FakeLab]:
+) -> tuple[Tuned, FakeRunner]:
     """A search on a scripted machine."""
-    lab = FakeLab(script, seed)
-    with clocked(lab):
-        return search.tune(lab, task, Silent(), earlier, prior), lab
+    runner = FakeRunner(script, seed)
+    with clocked(runner):
+        return search.tune(runner, task, Silent(), earlier, prior), runner
