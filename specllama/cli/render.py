@@ -101,11 +101,11 @@ def _console(stderr: bool) -> Console:
     from rich.console import Console
     from rich.text import Text
 
-    class Plain(Console):
+    class LiteralConsole(Console):
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(shown(text), **options)
 
-    return Plain(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    return LiteralConsole(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def _unbounded(console: Console) -> ConsoleOptions:

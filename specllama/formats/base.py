@@ -83,9 +83,9 @@ def yaml_text(data: Any) -> str:
     """`data` as YAML in its own order, lines as long as they are."""
     import yaml
 
-    class Plain(yaml.SafeDumper):
+    class UnaliasedDumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**30}
-    return str(yaml.dump(data, Dumper=Plain, **options))
+    return str(yaml.dump(data, Dumper=UnaliasedDumper, **options))
