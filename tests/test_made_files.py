@@ -90,13 +90,6 @@ def test_text_is_no_macro_in_the_man_page() -> None:
     assert not re.search(r"^\.SH not|^'also", text, re.M)
 
 
-def test_links_in_the_docs_lead_somewhere() -> None:
-    for file in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)", file.read_text()):
-            if not target.startswith(("http://", "https://")):
-                assert (file.parent / target).exists(), f"{file.name}: {target}"
-
-
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_the_scripts_have_no_syntax_errors(name: str) -> None:
     if shutil.which(name) is None:
