@@ -34,7 +34,7 @@ def measured(
     text: Path | None,
     threads: int | None,
 ) -> PickResult:
-    """The candidates with their plain drafts measured, the best first. Drafts that are
+    """The candidates with their plain drafts measured, the fastest first. Drafts that are
     not on this machine keep their prior. Raises MeasureError, or UsageError for the text."""
     drafts = [
         c.draft.path
@@ -66,14 +66,13 @@ def measured(
         else c
         for c in picked.candidates
     ]
-    # Within plain drafts the measured order; the others stay where the workload has them.
-    plain = sorted((c for c in candidates if c.measured), key=_speed, reverse=True)
-    ordered = [plain.pop(0) if c.measured else c for c in candidates]
-    return replace(picked, candidates=tuple(ordered))
+    candidates.sort(key=lambda c: (not c.may_pay and c.measured is None, -_speedup(c)))
+    return replace(picked, candidates=tuple(candidates))
 
 
-def _speed(c: Candidate) -> float:
-    return c.measured.speedup if c.measured else 0.0
+def _speedup(c: Candidate) -> float:
+    """Measured, or predicted to one decimal, as `pick.ranked` compares it."""
+    return c.measured.speedup if c.measured else round(c.prediction.speedup, 1)
 
 
 def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) -> MeasuredAgreement:

@@ -55,6 +55,11 @@ class Candidate:
     warnings: tuple[str, ...]
     measured: MeasuredAgreement | None = None
 
+    @property
+    def may_pay(self) -> bool:
+        """Whether any of the predicted range is a speed-up."""
+        return self.prediction.high >= 1
+
 
 @dataclass(frozen=True)
 class PickResult:
@@ -81,9 +86,10 @@ def pick(
 def ranked(
     target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found
 ) -> PickResult:
-    """The verdict on each model of `found` and on the target's own head. Candidates in the
-    workload's order of methods, within a method those near the target first, then by predicted
-    speed-up."""
+    """The verdict on each model of `found` and on the target's own head. Candidates by predicted
+    speed-up, compared to one decimal: more than that is not known before measuring. Ties are
+    broken by the workload's order of methods, then those near the target come first. Last come
+    those that cannot pay, and methods that the workload does not use."""
     candidates: list[Candidate] = []
     rejected = list(found.rejected)
     own = compat.own_head_verdict(target, caps)
@@ -121,13 +127,13 @@ def ranked(
         else:
             rejected.append(Rejected(model.title, verdict.rule, verdict.detail))
 
-    def rank(c: Candidate) -> tuple[bool, int, bool, float]:
-        """What lies with the target was put there for it; a little more predicted speed says
-        less, unless it is not even expected to pay."""
+    def rank(c: Candidate) -> tuple[bool, float, int, bool, float]:
         order = workload.methods
-        place = order.index(c.method) if c.method in order else len(order)
-        here = c.draft is None or (c.draft.path in found.near and c.prediction.speedup >= 1)
-        return c.prediction.high < 1, place, not here, -c.prediction.speedup
+        position = order.index(c.method) if c.method in order else len(order)
+        unlikely = not c.may_pay or c.method not in order
+        elsewhere = c.draft is not None and c.draft.path not in found.near
+        speedup = c.prediction.speedup
+        return unlikely, -round(speedup, 1), position, elsewhere, -speedup
 
     candidates.sort(key=rank)
     return PickResult(tuple(candidates), tuple(rejected))
@@ -163,5 +169,5 @@ def _candidate(target: ModelInfo, method: str, draft: ModelInfo | None, workload
     prediction = predict(target, method, draft, workload, most_k)
     said = list(warnings(target, method, draft))
     if prediction.high < 1:
-        said.append("not expected to pay even at the best acceptance reported")
+        said.append("predicted slower than plain decoding even at the highest acceptance reported")
     return Candidate(method, draft, prediction, tuple(said))

@@ -1,8 +1,7 @@
 """Which method drafts, with which file, and why the others do not.
 
-Unless the user names a draft or a method: the best candidate of `drafts.pick`, as a rule
-an MTP head in the target before a draft model near it; where nothing fits, the workload's
-n-gram method.
+Without --draft and --method: the best candidate of `drafts.pick`, ranked by predicted speed-up;
+where no draft fits, the workload's n-gram method.
 """
 
 from __future__ import annotations
@@ -182,12 +181,12 @@ def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
     paying: list[Candidate] = []
     unlikely: list[Alternative] = []
     for c in picked.candidates:
-        if c.method in r.workload.methods and c.prediction.high >= 1:
+        if c.method in r.workload.methods and c.may_pay:
             paying.append(c)
             continue
         detail = (
             f"predicted {c.prediction.low:.2f}x to {c.prediction.high:.2f}x: it cannot pay"
-            if c.prediction.high < 1
+            if not c.may_pay
             else f"the {r.workload.name} workload does not use {c.method}"
         )
         rejected.append(Rejected(_file(c), "gain", detail))

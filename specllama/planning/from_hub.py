@@ -213,7 +213,7 @@ def _drafts(
     ):
         return Found(), ()
     known = ranked(target, workloads.load(spec_options.workload), caps, discover(target))
-    if any(c.prediction.high >= 1 for c in known.candidates):
+    if any(c.may_pay for c in known.candidates):
         return Found(), ()
     beside = hub.read_drafts(target, sidecars(files))
     try:
