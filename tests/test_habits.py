@@ -30,7 +30,22 @@ def test_the_hosted_workflow_is_one() -> None:
     done = subprocess.run([*check, "vendor.github-workflows", workflow], capture_output=True)
     assert done.returncode == 0, done.stdout.decode()
     jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
-    assert any(s.get("run") == ".ci/run" for s in jobs["everything"]["steps"])
+    assert [s["run"] for s in jobs["everything"]["steps"] if "run" in s][-1] == ".ci/run"
+    local = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    checks = [line for line in local if line.startswith(("ruff ", "mypy"))]
+    assert len(checks) == 3
+    hosted = [s["run"] for s in jobs["systems"]["steps"] if "run" in s]
+    assert hosted[2:5] == checks, "the same checks as .ci/run"
+
+
+def test_the_hooks_before_a_commit_run_the_same_tools() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    (repo,) = config["repos"]
+    assert repo["repo"] == "local", "the versions are those of pyproject.toml"
+    assert [h["entry"] for h in repo["hooks"]] == ["ruff check --fix", "ruff format", "mypy"]
+    for hook in repo["hooks"]:
+        assert hook["language"] == "system"
+        assert (hook["entry"] == "mypy") == (hook.get("pass_filenames") is False)
 
 
 def test_what_contributors_are_pointed_to_exists() -> None:
