@@ -35,8 +35,8 @@ from specllama.tuning.arms import DECIDED, OPEN
 from specllama.tuning.results import Result
 from specllama.tuning.search import Earlier
 from specllama.watching import switches
-from specllama.watching.picture import Picture
-from specllama.watching.policy import Pace, Policy, ServableSetting, Switch
+from specllama.watching.policy import Policy, ServableSetting, Switch, SwitchTiming
+from specllama.watching.summary import TrafficSummary
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, specllama
 
@@ -47,7 +47,7 @@ SWITCHES = 3
 class InTurn(Policy):
     """Off and on again, whatever real requests show, as soon as nobody asks."""
 
-    def decide(self, p: Picture, now: float, hardly_accepted: bool = False) -> Switch | None:
+    def decide(self, p: TrafficSummary, now: float, hardly_accepted: bool = False) -> Switch | None:
         if now - self.since < self.pace.between:
             return None
         return Switch(None if self.running else self.options[0].speculation, "in turn")
@@ -127,7 +127,9 @@ def test_four_clients_and_three_switches_without_a_failed_request(
     base = behind_relay(plan)
     own = base.settings.speculation
     assert own is not None
-    policy = InTurn(own, [ServableSetting(own)], time.monotonic(), Pace(0.5, 0.5, 0.5, 0.1, 0.1))
+    policy = InTurn(
+        own, [ServableSetting(own)], time.monotonic(), SwitchTiming(0.5, 0.5, 0.5, 0.1, 0.1)
+    )
     adaptive = Adaptive(base, plan.settings.host, plan.settings.port, policy)
     script = Script()
     serve(base, tmp_path / "log", script, idle_probes=False, adaptive=adaptive)

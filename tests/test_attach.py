@@ -494,7 +494,7 @@ def test_any_event_and_any_list_of_models(data: object) -> None:
     streamed.says_something(event)
     streamed.thinks(event)
     assert streamed.tokens(event, False) >= 0
-    found = streamed.drafts(event)
+    found = streamed.draft_counts(event)
     if found is not None:
         assert 0 <= found.accepted <= found.drafted
         assert all(0 <= a <= 1 for a in found.by_position)

@@ -19,22 +19,22 @@ from hypothesis import strategies as st
 from specllama import workloads
 from specllama.cli.app import run
 from specllama.doctor import engines as looked_at
+from specllama.doctor import environment
 from specllama.doctor import examine as examining
-from specllama.doctor import surroundings
 from specllama.doctor.engines import backends, faults
 from specllama.doctor.findings import (
-    DeviceFound,
+    DeviceReport,
     DoctorReport,
-    EngineFound,
-    Folder,
+    EngineReport,
+    FolderReport,
     ModelFolder,
     Problem,
-    Start,
+    StartResult,
     UserSettings,
 )
-from specllama.doctor.places import unwritable
-from specllama.doctor.private import Identity, cleaned, private, variable
+from specllama.doctor.folders import unwritable
 from specllama.doctor.problems import problems
+from specllama.doctor.redaction import Identity, redact, redacted, shown_value
 from specllama.engine.capabilities import describe
 from specllama.engine.errors import EngineError
 from specllama.engine.locate import everything, locate
@@ -83,17 +83,17 @@ ANNA = Identity(
     ],
 )
 def test_what_tells_whose_it_is_is_not_shown(text: str, shown: str) -> None:
-    assert private(text, ANNA) == shown
+    assert redact(text, ANNA) == shown
 
 
 def test_a_home_that_is_everything_stays() -> None:
     """In a container it may be "/"."""
-    assert private("/opt/x", Identity(("/",), "root")) == "/opt/x"
+    assert redact("/opt/x", Identity(("/",), "root")) == "/opt/x"
 
 
 @given(st.text(), st.text())
 def test_no_secret_survives_any_text(before: str, after: str) -> None:
-    shown = private(f"{before} /home/anna/x s3cr3t-v {after}", ANNA)
+    shown = redact(f"{before} /home/anna/x s3cr3t-v {after}", ANNA)
     assert "s3cr3t-v" not in shown
     assert "/home/anna/" not in shown
 
@@ -113,12 +113,12 @@ def test_no_secret_survives_any_text(before: str, after: str) -> None:
     ],
 )
 def test_of_a_variable_only_what_says_nothing_of_anybody(name: str, value: str, shown: str) -> None:
-    assert variable(name, value) == shown
+    assert shown_value(name, value) == shown
 
 
 def test_every_text_of_a_report_is_cleaned() -> None:
     found = replace(WELL, versions={"x": "/home/anna"}, nvidia=("GPU of annas-pc",))
-    shown = cleaned(found, ANNA)
+    shown = redacted(found, ANNA)
     assert shown.versions == {"x": "~"}
     assert shown.nvidia == ("GPU of <host>",)
     assert shown.engines[0].start == found.engines[0].start
@@ -126,7 +126,7 @@ def test_every_text_of_a_report_is_cleaned() -> None:
 
 # ---- what is wrong
 
-ENGINE = EngineFound(
+ENGINE = EngineReport(
     name="/opt/llama-server",
     why="found on PATH",
     used=True,
@@ -138,22 +138,22 @@ ENGINE = EngineFound(
     gpus=(),
     problem="",
     faults=(),
-    start=Start(True, True, "40 tokens drafted, 30 accepted"),
+    start=StartResult(True, True, "40 tokens drafted, 30 accepted"),
 )
-LOGS = Folder("logs", "/logs", True, "", {"logs": 1}, free=10**12)
+LOGS = FolderReport("logs", "/logs", True, "", {"logs": 1}, free=10**12)
 WELL = DoctorReport(
     versions={},
     system={},
     engines=(ENGINE,),
     wrong_engines=(),
-    devices=(DeviceFound("RAM", "the machine's memory", 8 * 2**30, 4 * 2**30),),
+    devices=(DeviceReport("RAM", "the machine's memory", 8 * 2**30, 4 * 2**30),),
     device_note="",
     nvidia=(),
     folders=(LOGS,),
     models=(ModelFolder("/models", True, 3, named=True),),
     settings=UserSettings("/c.toml", False, "", (), {}, {}),
 )
-FAILED = Start(False, False, "an illegal instruction (SIGILL)", "Use another build.")
+FAILED = StartResult(False, False, "an illegal instruction (SIGILL)", "Use another build.")
 
 
 def test_where_all_is_well_nothing_is_said() -> None:
@@ -178,7 +178,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
             "another build",
         ),
         (
-            {"engines": (replace(ENGINE, start=Start(True, False, "it drafts nothing")),)},
+            {"engines": (replace(ENGINE, start=StartResult(True, False, "it drafts nothing")),)},
             True,
             "drafts nothing",
             "newer",
@@ -196,7 +196,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
         ),
         ({"device_note": "no list"}, False, "devices are not known: no list", "--vram"),
         (
-            {"devices": (DeviceFound("Vulkan0", "llvmpipe", 1, 1, software=True),)},
+            {"devices": (DeviceReport("Vulkan0", "llvmpipe", 1, 1, software=True),)},
             False,
             "a CPU that calls itself a GPU",
             "GGML_VK_VISIBLE_DEVICES",
@@ -430,7 +430,7 @@ def test_a_part_that_cannot_be_looked_at_hides_nothing(
     def broken() -> tuple[str, ...]:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(surroundings, "nvidia", broken)
+    monkeypatch.setattr(environment, "nvidia", broken)
     data = told(capsys, code=1)
     assert any("NVIDIA's driver cannot be looked at" in p["what"] for p in data["problems"])
     assert data["folders"]
@@ -452,14 +452,14 @@ def test_an_engine_that_is_none(
 def test_a_start_that_fails_is_a_reason_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> Start:
+    def refused(*_: object) -> StartResult:
         raise EngineError("it does not start", "Try another.")
 
     monkeypatch.setattr(looked_at, "_served", refused)
     path = script(tmp_path / "llama-server", f"print({help_render.render('b11434')!r})")
     (engine,), _ = everything(str(path))
     found = looked_at.examine_engine(engine, used=True, tried=True)
-    assert found.start == Start(False, False, "it does not start", "Try another.")
+    assert found.start == StartResult(False, False, "it does not start", "Try another.")
     assert looked_at.examine_engine(engine, used=True, tried=False).start is None
 
 
@@ -506,4 +506,4 @@ def test_an_empty_environment_with_nowhere_to_write(tmp_path: Path) -> None:
     ],
 )
 def test_other_peoples_homes_shares_and_keys_in_any_form(text: str, shown: str) -> None:
-    assert private(text, ANNA) == shown
+    assert redact(text, ANNA) == shown

@@ -66,4 +66,4 @@ def test_the_last_minutes_come_first() -> None:
         server.now += Counts(80.0, 60.0, 40.0, (35.0, 25.0), 100.0, 0.6)
         follower.look()
     assert follower.recent.counts.alpha == pytest.approx(0.75)
-    assert follower.picture.counts.alpha == pytest.approx(0.525)
+    assert follower.summary.counts.alpha == pytest.approx(0.525)

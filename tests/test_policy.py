@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.watching.counters import Counts
-from specllama.watching.picture import Picture
-from specllama.watching.policy import Pace, Policy, ServableSetting
+from specllama.watching.policy import Policy, ServableSetting, SwitchTiming
+from specllama.watching.summary import TrafficSummary
 
 DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=3)
 COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
@@ -20,16 +20,16 @@ TUNED = ServableSetting(DRAFT, 1.2, "when it was tuned")
 
 def picture(
     speedup: float | None, slower: float | None, drafted: int = 900, **by_length: float
-) -> Picture:
+) -> TrafficSummary:
     """α = 0.33. `by_length` as K1=1.02."""
     counts = Counts(drafted, drafted / 3, drafted / 3, tokens=drafted, seconds=10.0)
     lengths = {int(k[1:]): v for k, v in by_length.items()}
-    return Picture(counts, speedup, slower, lengths)
+    return TrafficSummary(counts, speedup, slower, lengths)
 
 
 SLOWER = picture(0.9, 0.95)
 FASTER = picture(1.2, 0.01)
-PLAIN = Picture(Counts(tokens=500, seconds=10.0))
+PLAIN = TrafficSummary(Counts(tokens=500, seconds=10.0))
 
 
 def policy(*options: ServableSetting, any_length: bool = True) -> Policy:
@@ -54,11 +54,11 @@ def test_what_is_surely_slower_is_switched_off_with_the_figures() -> None:
         picture(0.9, 0.99, drafted=200),  # too few
         picture(0.9, None),  # too few answers to say how sure
         picture(None, None),
-        Picture(),
+        TrafficSummary(),
         picture(1.1, 0.05, K1=1.0, K2=1.14, K3=1.1),  # hardly better
     ],
 )
-def test_what_is_not_known_to_lose_stays(p: Picture) -> None:
+def test_what_is_not_known_to_lose_stays(p: TrafficSummary) -> None:
     assert policy().decide(p, 6000) is None
 
 
@@ -127,7 +127,7 @@ def test_what_pays_again_is_forgiven() -> None:
 def test_nothing_is_tried_anew_while_nobody_asks() -> None:
     own = policy()
     own.switched(None, 600)
-    assert own.decide(Picture(Counts(tokens=20)), 6000) is None
+    assert own.decide(TrafficSummary(Counts(tokens=20)), 6000) is None
 
 
 def test_what_never_paid_enough_is_not_tried_anew_but_what_is_unknown_is() -> None:
@@ -160,7 +160,7 @@ def test_a_shorter_draft_goes_back_to_the_longer_one_when_its_pause_is_over() ->
 
 
 def test_prompts_that_take_long_to_be_read_again_are_kept_longer() -> None:
-    pace = Pace()
+    pace = SwitchTiming()
     assert pace.quiet_for(0) == 10
     assert pace.quiet_for(4) == 50
     assert pace.quiet_for(1e9) == 900

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specllama.watching.counters import Counts
-from specllama.watching.picture import Picture
+from specllama.watching.summary import TrafficSummary
 from specllama.watching.verdict import (
     EVEN,
     LOW,
@@ -15,7 +15,7 @@ from specllama.watching.verdict import (
     VERY_LOW,
     Thresholds,
     TrafficVerdict,
-    Turns,
+    VerdictTracker,
     sentence,
     verdict,
 )
@@ -25,10 +25,10 @@ LIMITS = Thresholds()
 
 def seen(
     alpha: float, speedup: float | None = None, slower: float | None = None, **by: float
-) -> Picture:
+) -> TrafficSummary:
     counts = Counts(drafted=1000, accepted=1000 * alpha, steps=500, tokens=900)
     lengths = {int(k[1:]): v for k, v in by.items()}
-    return Picture(counts, speedup, slower, lengths, 9)
+    return TrafficSummary(counts, speedup, slower, lengths, 9)
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def seen(
         (seen(0.45), LOW),
         (seen(0.55), "accepted"),
         (seen(0.35, 1.06), UNKNOWN),  # a speed is known, how sure not yet: α decides nothing
-        (Picture(Counts(drafted=10, accepted=1), 0.5, 0.99), UNKNOWN),
+        (TrafficSummary(Counts(drafted=10, accepted=1), 0.5, 0.99), UNKNOWN),
     ],
 )
-def test_what_a_picture_comes_to(picture: Picture, kind: str) -> None:
+def test_what_a_picture_comes_to(picture: TrafficSummary, kind: str) -> None:
     assert verdict(picture, LIMITS).kind == kind
 
 
@@ -73,7 +73,7 @@ def test_a_length_that_is_slower_than_plain_decoding_is_not_better() -> None:
 
 
 def test_it_is_news_once_and_only_when_it_lasts() -> None:
-    turns = Turns(LIMITS)
+    turns = VerdictTracker(LIMITS)
     good, bad = seen(0.6, 1.3, 0.01), seen(0.3, 0.9, 0.97)
     assert [turns.see(good) for _ in range(5)] == [False, False, True, False, False]
     assert [turns.see(p) for p in (bad, good, bad, bad, good)] == [False] * 5
@@ -82,9 +82,9 @@ def test_it_is_news_once_and_only_when_it_lasts() -> None:
 
 
 def test_what_is_too_little_changes_nothing() -> None:
-    turns = Turns(LIMITS)
+    turns = VerdictTracker(LIMITS)
     assert [turns.see(seen(0.6, 1.3, 0.01)) for _ in range(3)][-1]
-    few = Picture(Counts(drafted=10, accepted=1))
+    few = TrafficSummary(Counts(drafted=10, accepted=1))
     assert not any(turns.see(few) for _ in range(5))
     assert turns.now.kind == PAYS
 

@@ -34,11 +34,11 @@ from specllama.watching.chat_server import Server
 from specllama.watching.counters import parse
 from specllama.watching.errors import WatchingError
 from specllama.watching.export import Exporter
-from specllama.watching.reader import CounterReader, Idle
+from specllama.watching.reader import CounterReader, RouterIdle
 from specllama.watching.request_log import RequestLog
-from specllama.watching.running import Running
+from specllama.watching.running import RunningServe
 from specllama.watching.verdict import SLOWER, VERY_LOW
-from specllama.watching.watch import LOST, UNLOADED, UP, View, Watch, find
+from specllama.watching.watch import LOST, UNLOADED, UP, ServerView, Watch, find
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
 
@@ -313,7 +313,9 @@ def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
     script, times = Script(), StepTimes(20.0, {0: 20.0, 2: 30.0})
     script.answers, script.slots = 2, [{"id": 0, "is_processing": False}]
     with llama(script) as url:
-        info = Running(url, "/m/t.gguf", "code", SPEC, times, alpha=0.8, speedup=1.5, slots=True)
+        info = RunningServe(
+            url, "/m/t.gguf", "code", SPEC, times, alpha=0.8, speedup=1.5, slots=True
+        )
         path = running.announce(info)
         try:
             assert find(None, None) == (url, ())
@@ -331,7 +333,7 @@ def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
 
 
 def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
-    info = Running("http://127.0.0.1:1", "/m/t.gguf", "code")
+    info = RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code")
     path = running.announce(info)
     data = read_stored(path)
     keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
@@ -346,7 +348,7 @@ def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_removed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows, while somebody reads it."""
-    path = running.announce(Running("http://127.0.0.1:1", "/m/t.gguf", "code"))
+    path = running.announce(RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code"))
     data = read_stored(path)
     keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
 
@@ -377,17 +379,17 @@ def test_requests_are_counted_in_the_log(tmp_path: Path) -> None:
     assert RequestLog(tmp_path / "none").count() == 0
 
 
-def a_view(**more: Any) -> View:
+def a_view(**more: Any) -> ServerView:
     found = parse(Script().text(), 0.0)
     assert found is not None
     counts = replace(found.counts, drafted=1000.0, accepted=300.0)
-    view = View("http://127.0.0.1:8080", UP, model="a-model-with-quite-a-long-name.gguf")
+    view = ServerView("http://127.0.0.1:8080", UP, model="a-model-with-quite-a-long-name.gguf")
     since = replace(view.since, counts=counts, speedup=0.8, slower=0.97)
     speeds = (None, 10.0, 20.0, *[None] * 50, 5.0)
     return replace(view, engine="llama.cpp", since=since, speeds=speeds, **more)
 
 
-def drawn(view: View, width: int) -> str:
+def drawn(view: ServerView, width: int) -> str:
     from io import StringIO
 
     from rich.console import Console
@@ -403,7 +405,7 @@ def drawn(view: View, width: int) -> str:
 
 def test_the_screen_wraps_what_is_longer_on_a_console_that_does_not() -> None:
     note = "nothing was drafted: speculation is off there, or finds nothing to draft"
-    text = drawn(View("http://127.0.0.1:1", UP, missing=(note,)), 40)
+    text = drawn(ServerView("http://127.0.0.1:1", UP, missing=(note,)), 40)
     assert max(map(len, text.splitlines())) <= 40
     assert f"note: {note}" in " ".join(text.split())
 
@@ -567,6 +569,6 @@ def test_a_502_does_not_say_that_there_is_no_router(monkeypatch: pytest.MonkeyPa
     )
     reader = CounterReader("http://127.0.0.1:1")
     reader.read()
-    with pytest.raises(Idle, match="no model is loaded"):
+    with pytest.raises(RouterIdle, match="no model is loaded"):
         reader.read()
     reader.close()

@@ -9,10 +9,10 @@ from specllama.cli.tuning_lines import interval, interval_data
 
 if TYPE_CHECKING:
     from specllama.tuning.confidence import Interval
-    from specllama.watching.attach import Attached
+    from specllama.watching.attach import ServerMeasurement
 
 
-def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str]:
+def attached_lines(url: str, a: ServerMeasurement, gain: Interval | None) -> Iterator[str]:
     """What a running server showed."""
     yield f"server   {url}: {a.engine}, {a.model}"
     yield f"speed    {a.tokens_per_second:.1f} tok/s, first token after {a.first_ms:.0f} ms"
@@ -29,7 +29,7 @@ def attached_lines(url: str, a: Attached, gain: Interval | None) -> Iterator[str
         yield f"speed-up {interval(gain)} over the baseline"
 
 
-def attached_data(url: str, a: Attached, gain: Interval | None) -> dict[str, Any]:
+def attached_data(url: str, a: ServerMeasurement, gain: Interval | None) -> dict[str, Any]:
     return {
         "url": url,
         "engine": a.engine,

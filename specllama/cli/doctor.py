@@ -13,8 +13,8 @@ from specllama.cli.options import LlamaServer
 if TYPE_CHECKING:
     from specllama.doctor.findings import (
         DoctorReport,
-        EngineFound,
-        Folder,
+        EngineReport,
+        FolderReport,
         ModelFolder,
         UserSettings,
     )
@@ -88,7 +88,7 @@ def found_lines(r: DoctorReport) -> Iterator[str]:
         yield from _settings(r.settings)
 
 
-def _engine(e: EngineFound, broken: bool) -> Iterator[str]:
+def _engine(e: EngineReport, broken: bool) -> Iterator[str]:
     """`broken`: the config file is, so that no engine was started."""
     yield f"engine   {e.name}: {e.label}; {e.why}{' (serve takes this one)' if e.used else ''}"
     if e.problem:
@@ -104,7 +104,7 @@ def _engine(e: EngineFound, broken: bool) -> Iterator[str]:
         yield f"         did not pass a start with the tiny pair: {e.start.said}"
 
 
-def _folder(f: Folder) -> str:
+def _folder(f: FolderReport) -> str:
     from specllama.cli.units import mib
 
     counts = ((n, what if n > 1 else what.removesuffix("s")) for what, n in f.holds.items())

@@ -94,12 +94,12 @@ def traffic_lines(seen: Sequence[Traffic], known: Sequence[Result]) -> Iterator[
         for s in t.settings:
             if s.counts.alpha is not None:
                 name = f"{shown_name(Path(t.about.target))}, {t.about.workload}, {s.label}"
-                said = sentence(s.picture(_times(t, known)), TrafficVerdict(), adaptive=True)
+                said = sentence(s.summary(_times(t, known)), TrafficVerdict(), adaptive=True)
                 yield f"real     {name}: real requests: {said}"
 
 
 def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
-    from specllama.watching.figures import picture_data
+    from specllama.watching.figures import summary_data
 
     times = _times(t, known)
     return {
@@ -108,7 +108,7 @@ def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
         "since": t.since,
         "days": t.days,
         "settings": [
-            {"speculation": s.label, "when": s.when, **picture_data(s.picture(times))}
+            {"speculation": s.label, "when": s.when, **summary_data(s.summary(times))}
             for s in t.settings
         ],
     }

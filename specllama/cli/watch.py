@@ -11,7 +11,7 @@ from specllama.cli.options import ApiKey
 if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.watching.export import Exporter
-    from specllama.watching.watch import View, Watch
+    from specllama.watching.watch import ServerView, Watch
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +75,7 @@ def watch(
                 exporter.close()
 
 
-def _once(printer: Printer, view: View) -> None:
+def _once(printer: Printer, view: ServerView) -> None:
     from specllama.cli.watch_lines import lines, view_data
 
     if printer.as_json:
@@ -86,7 +86,7 @@ def _once(printer: Printer, view: View) -> None:
 
 
 def _follow(
-    printer: Printer, server: Watch, view: View, every: float, exporter: Exporter | None
+    printer: Printer, server: Watch, view: ServerView, every: float, exporter: Exporter | None
 ) -> None:
     """Until a signal ends it."""
     import time

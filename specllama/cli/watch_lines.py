@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specllama.watching.watch import View
+    from specllama.watching.watch import ServerView
 
 POSITIONS = 8  # that are shown one by one
 
 
-def lines(v: View) -> Iterator[str]:
+def lines(v: ServerView) -> Iterator[str]:
     """One look, for people."""
     from specllama.watching.watch import UP
 
@@ -33,7 +33,7 @@ def lines(v: View) -> Iterator[str]:
         yield f"says     {said}"
 
 
-def figures(v: View) -> Iterator[tuple[str, str, str]]:
+def figures(v: ServerView) -> Iterator[tuple[str, str, str]]:
     """(name, value, what it is of)."""
     now, since = v.now.counts, v.since.counts
     if (speed := v.tokens_per_second) is not None:
@@ -59,7 +59,7 @@ def figures(v: View) -> Iterator[tuple[str, str, str]]:
         yield "restarts", f"{v.restarts}", "of the server"
 
 
-def conclusion(v: View) -> str:
+def conclusion(v: ServerView) -> str:
     """What it comes to, "" where too little was drafted."""
     from specllama.watching.verdict import EVEN, LOW, PAYS, SLOWER, VERY_LOW
 
@@ -77,7 +77,7 @@ def conclusion(v: View) -> str:
     return said
 
 
-def short(v: View) -> str:
+def short(v: ServerView) -> str:
     """One line, for where no screen is."""
     from specllama.watching.watch import UP
 
@@ -87,9 +87,9 @@ def short(v: View) -> str:
     return f"{v.model or v.url}: {said or 'nothing was decoded yet'}"
 
 
-def view_data(v: View) -> dict[str, Any]:
+def view_data(v: ServerView) -> dict[str, Any]:
     """The JSON object of one look. Speeds in tok/s."""
-    from specllama.watching.figures import picture_data, verdict_data
+    from specllama.watching.figures import summary_data, verdict_data
 
     tuned = v.tuned
     return {
@@ -106,8 +106,8 @@ def view_data(v: View) -> dict[str, Any]:
         "tokens_per_second": v.tokens_per_second,
         "requests": v.requests,
         "running": v.gauges.busy,
-        "last_minute": picture_data(v.now),
-        "since_start": picture_data(v.since),
+        "last_minute": summary_data(v.now),
+        "since_start": summary_data(v.since),
         "tuned": {"alpha": tuned.alpha, "speedup": tuned.speedup} if tuned is not None else None,
         "drift": v.drift,
         "thresholds": {"warn": v.limits.warn, "off": v.limits.off},

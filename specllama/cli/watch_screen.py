@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from specllama.cli.render import Printer
-    from specllama.watching.watch import View
+    from specllama.watching.watch import ServerView
 
 _TWO_COLUMNS = 72
 _MOST_BAR = 30
@@ -21,7 +21,7 @@ _PLAIN_SPARKS = ".:-=+*#@"
 
 
 @contextmanager
-def screen(printer: Printer) -> Iterator[Callable[[View], None] | None]:
+def screen(printer: Printer) -> Iterator[Callable[[ServerView], None] | None]:
     """What draws a view; None where there is no terminal to draw on."""
     console = printer.console
     if printer.as_json or not console.is_terminal:
@@ -31,13 +31,13 @@ def screen(printer: Printer) -> Iterator[Callable[[View], None] | None]:
 
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
-        def draw(view: View) -> None:
+        def draw(view: ServerView) -> None:
             live.update(picture(view, console), refresh=True)
 
         yield draw
 
 
-def picture(v: View, console: Console) -> RenderableType:
+def picture(v: ServerView, console: Console) -> RenderableType:
     """The whole screen."""
     from rich.console import Group
     from rich.table import Table
@@ -70,7 +70,7 @@ def _text(text: str, style: str = "") -> RenderableType:
     return Text(shown(text), style=style, no_wrap=False, overflow="fold")
 
 
-def _head(v: View, width: int) -> RenderableType:
+def _head(v: ServerView, width: int) -> RenderableType:
     from rich.text import Text
 
     out = Text(no_wrap=True, overflow="ellipsis")
@@ -84,7 +84,7 @@ def _head(v: View, width: int) -> RenderableType:
     return out
 
 
-def _figures(v: View) -> RenderableType:
+def _figures(v: ServerView) -> RenderableType:
     from rich.table import Table
 
     from specllama.cli.watch_lines import figures
@@ -102,7 +102,7 @@ def _figures(v: View) -> RenderableType:
     return out
 
 
-def _positions(v: View, width: int, unicode: bool) -> RenderableType | None:
+def _positions(v: ServerView, width: int, unicode: bool) -> RenderableType | None:
     """A bar for each depth in the draft."""
     from rich.table import Table
 
@@ -129,11 +129,11 @@ def bar(share: float, width: int, unicode: bool) -> str:
     return "█" * (eighths // 8) + rest
 
 
-def _colour(a: float, v: View) -> str:
+def _colour(a: float, v: ServerView) -> str:
     return "red" if a < v.limits.off else "yellow" if a < v.limits.warn else "green"
 
 
-def _last_quarter(v: View, width: int, unicode: bool) -> list[RenderableType]:
+def _last_quarter(v: ServerView, width: int, unicode: bool) -> list[RenderableType]:
     seen = [s for s in v.speeds if s is not None]
     if not seen:
         return []
@@ -159,7 +159,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(seen) / len(seen) if seen else None
 
 
-def _end(v: View) -> list[RenderableType]:
+def _end(v: ServerView) -> list[RenderableType]:
     from specllama.cli.watch_lines import conclusion
     from specllama.watching.verdict import ACCEPTED, PAYS, SLOWER, VERY_LOW
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from specllama.doctor.findings import EngineFound, Start
+from specllama.doctor.findings import EngineReport, StartResult
 from specllama.engine.capabilities import (
     FACTS,
     MAINLINE,
@@ -37,7 +37,7 @@ _FAULTS = {
 }
 
 
-def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineFound:
+def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineReport:
     """One engine. `used`: serve takes it; `tried`: it is to be started. Raises nothing that has
     a cause in it."""
     try:
@@ -45,7 +45,7 @@ def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineFound:
     except SpecllamaError as e:
         caps = Capabilities(None, "", "unknown", (), (), problem=e.message)
     listed = "" if caps.problem else _devices(engine)
-    return EngineFound(
+    return EngineReport(
         name=engine.label,
         why=engine.why,
         used=used,
@@ -89,21 +89,21 @@ def faults(caps: Capabilities) -> Iterator[str]:
         yield "no --spec-type: nothing but small models can draft"
 
 
-def _start(engine: Engine) -> Start:
+def _start(engine: Engine) -> StartResult:
     """Serves the tiny pair and looks whether it drafts. Its log is not kept."""
     named = EMBEDDED if engine.embedded else engine.argv[0]
     try:
         with tempfile.TemporaryDirectory(prefix="specllama-", ignore_cleanup_errors=True) as folder:
             return _served(named, Path(folder) / "doctor.log")
     except LaunchFailed as e:
-        return Start(False, False, e.exit.message, e.exit.hint)
+        return StartResult(False, False, e.exit.message, e.exit.hint)
     except SpecllamaError as e:
-        return Start(False, False, e.message, e.hint)
+        return StartResult(False, False, e.message, e.hint)
     except OSError as e:
-        return Start(False, False, f"{e.filename or 'a file'}: {e.strerror or e}")
+        return StartResult(False, False, f"{e.filename or 'a file'}: {e.strerror or e}")
 
 
-def _served(named: str, log: Path) -> Start:
+def _served(named: str, log: Path) -> StartResult:
     settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0, context=1024)
     spec_options = SpeculationOptions("code", draft=demo_model("draft.gguf"))
     plan = prepare(settings, spec_options, ("-t", "1"), named)
@@ -115,10 +115,10 @@ def _served(named: str, log: Path) -> Start:
         running.stop()
     if not seen.engaged:
         why = "; ".join(dict.fromkeys([*said, seen.reason]))
-        return Start(True, False, f"it serves, but drafts nothing: {why}")
+        return StartResult(True, False, f"it serves, but drafts nothing: {why}")
     if seen.only_costs:  # of a pair that is known to agree: the build drafts wrongly
-        return Start(True, False, f"it drafts, but {seen.only_costs}")
-    return Start(True, True, f"{seen.drafted} tokens drafted, {seen.accepted} accepted")
+        return StartResult(True, False, f"it drafts, but {seen.only_costs}")
+    return StartResult(True, True, f"{seen.drafted} tokens drafted, {seen.accepted} accepted")
 
 
 class _Quiet:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from specllama.doctor import places, surroundings
+from specllama.doctor import environment, folders
 from specllama.doctor.engines import examine_engine
 from specllama.doctor.findings import DoctorReport, Problem
-from specllama.doctor.private import cleaned, here
 from specllama.doctor.problems import problems
+from specllama.doctor.redaction import redacted, this_machine
 from specllama.engine.locate import Engine, everything
 from specllama.errors import SpecllamaError
 from specllama.serving.launch import Reporter
@@ -46,7 +46,7 @@ def examine(llama_server: str | None, report: Reporter) -> DoctorReport:
     nothing: tuple[tuple[Engine, ...], tuple[SpecllamaError, ...]] = ((), ())
     found, wrong = parts.see("engines", lambda: everything(llama_server)) or nothing
     used = found[0] if found and not wrong else None
-    settings = parts.see("settings", lambda: surroundings.settings(os.environ))
+    settings = parts.see("settings", lambda: environment.settings(os.environ))
     # no engine is started by broken settings: that would be said of every one of them
     most = 0 if settings is not None and settings.config_problem else _MOST_STARTED
     seen = [
@@ -54,18 +54,18 @@ def examine(llama_server: str | None, report: Reporter) -> DoctorReport:
         for i, engine in enumerate(found)
     ]
     answers = next((engine for engine, e in seen if e is not None and not e.problem), None)
-    have = parts.see("devices", lambda: surroundings.devices(answers))
+    have = parts.see("devices", lambda: environment.devices(answers))
     whole = DoctorReport(
-        versions=surroundings.versions(),
-        system=parts.see("the system", surroundings.system) or {},
+        versions=environment.versions(),
+        system=parts.see("the system", environment.system) or {},
         engines=tuple(e for _, e in seen if e is not None),
         wrong_engines=tuple(Problem(e.message, e.hint) for e in wrong),
         devices=have[0] if have else (),
         device_note=have[1] if have else "",
-        nvidia=parts.see("NVIDIA's driver", surroundings.nvidia) or (),
-        folders=parts.see("folders", lambda: tuple(places.folders())) or (),
-        models=parts.see("model folders", lambda: tuple(places.model_folders())) or (),
+        nvidia=parts.see("NVIDIA's driver", environment.nvidia) or (),
+        folders=parts.see("folders", lambda: tuple(folders.own_folders())) or (),
+        models=parts.see("model folders", lambda: tuple(folders.model_folders())) or (),
         settings=settings,
     )
     whole = replace(whole, failed=tuple(parts.failed))
-    return cleaned(replace(whole, problems=problems(whole)), here())
+    return redacted(replace(whole, problems=problems(whole)), this_machine())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Start:
+class StartResult:
     """A real start with the packaged tiny pair. `drafted`: whether it speculated; `said`: what
     came of it, or why it did not start; `advice`: what to do then."""
 
@@ -18,7 +18,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class EngineFound:
+class EngineReport:
     """One llama-server. `used`: the one that serve takes; `problem`: why nothing is known of it;
     `faults`: what is known to be wrong with this build; `start` None = not tried."""
 
@@ -33,11 +33,11 @@ class EngineFound:
     gpus: tuple[str, ...]
     problem: str
     faults: tuple[str, ...]
-    start: Start | None
+    start: StartResult | None
 
 
 @dataclass(frozen=True)
-class DeviceFound:
+class DeviceReport:
     """Bytes. `others`: who else uses it."""
 
     name: str
@@ -49,7 +49,7 @@ class DeviceFound:
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderReport:
     """A folder of ours. `unwritable`: why nothing can be written there, "" = it can; `holds`:
     what lies there; `free`: bytes left on its disk; `exposed`: files that others can read and
     should not."""
@@ -103,12 +103,12 @@ class DoctorReport:
 
     versions: Mapping[str, str]
     system: Mapping[str, str]
-    engines: tuple[EngineFound, ...]
+    engines: tuple[EngineReport, ...]
     wrong_engines: tuple[Problem, ...]
-    devices: tuple[DeviceFound, ...]
+    devices: tuple[DeviceReport, ...]
     device_note: str
     nvidia: tuple[str, ...]
-    folders: tuple[Folder, ...]
+    folders: tuple[FolderReport, ...]
     models: tuple[ModelFolder, ...]
     settings: UserSettings | None
     failed: tuple[Problem, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specllama.doctor.findings import DoctorReport, EngineFound, Folder, Problem
+from specllama.doctor.findings import DoctorReport, EngineReport, FolderReport, Problem
 
 _LITTLE_DISK = 500 * 2**20
 _WHERE = {
@@ -41,7 +41,7 @@ def _engines(r: DoctorReport) -> Iterator[Problem]:
             yield Problem(f"{e.name} ({e.label}): {fault}", _newer(e), serious=False)
 
 
-def _newer(e: EngineFound) -> str:
+def _newer(e: EngineReport) -> str:
     update = "`pip install -U xllamacpp`" if e.name.startswith("embedded") else "a newer llama.cpp"
     return f"Use {update}, or another engine with --llama-server."
 
@@ -83,7 +83,7 @@ def _folders(r: DoctorReport) -> Iterator[Problem]:
             )
 
 
-def _unwritable(f: Folder) -> Problem:
+def _unwritable(f: FolderReport) -> Problem:
     lost = {
         "config": "profiles cannot be made",
         "cache": "nothing that is measured is remembered",

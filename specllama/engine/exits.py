@@ -7,7 +7,15 @@ import signal
 from dataclasses import dataclass
 
 from specllama.engine import cpu
-from specllama.engine.causes import EARLY, FILE_FAULTS, LATE, MINOR, RECOVERED, SERVING, Cause
+from specllama.engine.failure_patterns import (
+    EARLY,
+    FILE_FAULTS,
+    LATE,
+    MINOR,
+    RECOVERED,
+    SERVING,
+    FailurePattern,
+)
 
 _ANOTHER_BINARY = "Use a binary that is built for this CPU, or `--llama-server embedded`."
 _ANOTHER_WHEEL = "Use another version of xllamacpp (`pip install -U xllamacpp`), or a binary of your own with --llama-server."
@@ -109,7 +117,7 @@ def _about_the_end(log: str) -> str:
     return RECOVERED.sub("", MINOR.sub("", log[served:]))
 
 
-def _first(causes: tuple[Cause, ...], log: str) -> Exit | None:
+def _first(causes: tuple[FailurePattern, ...], log: str) -> Exit | None:
     for cause in causes:
         if m := cause.pattern.search(log):
             said = next((g.strip() for g in m.groups() if g), "")[:_MOST]

@@ -3,7 +3,7 @@ LLAMA_ARG_* variables and llama.cpp's config.ini, read once into one object that
 asks.
 
 Variables and config.ini are passed on as arguments, so that the printed command is the whole
-truth and every engine takes them (given.py). Theirs win over ours, an argument over a variable
+truth and every engine takes them (option_sources.py). Theirs win over ours, an argument over a variable
 over config.ini. Refused: the model (it is specllama's argument) and `-np/--parallel` (specllama's
 own --parallel says it, so that every decision knows).
 """
@@ -17,9 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specllama.engine.capabilities import IK_LLAMA, Capabilities
-from specllama.engine.given import MODEL_OPTIONS, Given, configured, variables
 from specllama.engine.helptext import HelpOption
 from specllama.engine.keys import first, usable
+from specllama.engine.option_sources import (
+    MODEL_OPTIONS,
+    ParsedOption,
+    from_config_ini,
+    from_environment,
+)
 from specllama.errors import UsageError
 
 # Options whose value is a secret, and the variable llama-server takes it from instead:
@@ -36,7 +41,7 @@ class LaunchOptions:
     environment and nowhere else; `ignored`: variables that are kept from the child, each with
     its reason."""
 
-    flags: tuple[Given, ...] = ()
+    flags: tuple[ParsedOption, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     ignored: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,7 +50,7 @@ class LaunchOptions:
         return [w for f in self.flags for w in f.words]
 
     @property
-    def from_outside(self) -> tuple[Given, ...]:
+    def from_outside(self) -> tuple[ParsedOption, ...]:
         """Those that are not on the command line: the environment's and config.ini's."""
         return tuple(f for f in self.flags if f.source)
 
@@ -112,10 +117,10 @@ def read(
     arguments = list(parsed(words, caps))
     for given in arguments:
         _refuse(given.words[0], given.option)
-    theirs, ignored = variables(environ or {}, caps)
-    flags: list[Given] = []
+    theirs, ignored = from_environment(environ or {}, caps)
+    flags: list[ParsedOption] = []
     secrets: dict[str, str] = {}
-    for given in (*configured(environ or {}, caps), *theirs, *arguments):
+    for given in (*from_config_ini(environ or {}, caps), *theirs, *arguments):
         variable = next((_SECRETS[n] for n in given.option.names if n in _SECRETS), None)
         if variable:
             where = given.source or "after --"
@@ -131,7 +136,7 @@ def read(
     return LaunchOptions(everything, secrets, ignored)
 
 
-def parsed(words: Sequence[str], caps: Capabilities) -> Iterator[Given]:
+def parsed(words: Sequence[str], caps: Capabilities) -> Iterator[ParsedOption]:
     """llama-server's arguments as options with their values. Raises UsageError for an option that
     this build does not know, one taken away, and a missing value."""
     at = 0
@@ -141,7 +146,7 @@ def parsed(words: Sequence[str], caps: Capabilities) -> Iterator[Given]:
         values = tuple(words[at + 1 : at + 1 + _following(option, words[at + 1 :], caps)])
         if len(values) < option.arity:
             raise UsageError(f"{name} needs a value ({option.hint})")
-        yield Given(option, (name, *values))
+        yield ParsedOption(option, (name, *values))
         at += 1 + len(values)
 
 
@@ -153,7 +158,7 @@ def _following(option: HelpOption, rest: Sequence[str], caps: Capabilities) -> i
     return next((i for i, w in enumerate(rest) if re.match("-+[A-Za-z]", w)), len(rest))
 
 
-def _adds_no_devices(given: Given) -> bool:
+def _adds_no_devices(given: ParsedOption) -> bool:
     return "--rpc" not in given.option.names
 
 

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from specllama.engine.capabilities import IK_LLAMA
-from specllama.engine.given import Given
+from specllama.engine.option_sources import ParsedOption
 from specllama.formats import server
 from specllama.formats.base import Decision, NotExpressible
 
@@ -92,7 +92,7 @@ class _Folders:
     """Which folders are mounted, and where. A file behind a relative link (Hugging Face's cache)
     is mounted with what the link leads to."""
 
-    def __init__(self, options: Iterable[Given]) -> None:
+    def __init__(self, options: Iterable[ParsedOption]) -> None:
         self._found: dict[str, str] = {}  # path → the folder that is mounted for it
         for option in options:
             server.with_paths(option, self._note)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from specllama.engine.given import Given
 from specllama.engine.launch_options import LaunchOptions
+from specllama.engine.option_sources import ParsedOption
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove
@@ -64,7 +64,7 @@ def _refused(e: UsageError) -> Finding:
 def _options(seen: ParsedCommand) -> LaunchOptions:
     """The options whose values are known; files that are not here are on another machine."""
     given = tuple(
-        Given(u.option, (u.name, *(seen.word(v).text for v in u.values)))
+        ParsedOption(u.option, (u.name, *(seen.word(v).text for v in u.values)))
         for u in seen.uses
         if u.option is not None
         and not u.option.removed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from specllama.engine.given import Given
+from specllama.engine.option_sources import ParsedOption
 from specllama.formats import server
 from specllama.formats.base import Decision, NotExpressible, WrittenFiles, commented
 
@@ -56,7 +56,7 @@ def _notes(decision: Decision) -> tuple[str, ...]:
     )
 
 
-def line(given: Given) -> tuple[str, str]:
+def line(given: ParsedOption) -> tuple[str, str]:
     """(key, value) of one option, by a long spelling."""
     option, words = given.option, given.words
     off = option.opposites
@@ -79,5 +79,5 @@ def line(given: Given) -> tuple[str, str]:
     return key, value
 
 
-def _adds_up(given: Given) -> bool:
+def _adds_up(given: ParsedOption) -> bool:
     return bool(_ADD_UP & set(given.option.names))

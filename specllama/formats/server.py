@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specllama.engine.given import Given
 from specllama.engine.launch_options import parsed
+from specllama.engine.option_sources import ParsedOption
 from specllama.formats.base import Decision, NotExpressible
 
 HOST, PORT, MODEL, KEY_FILE, RPC = "--host", "--port", "--model", "--api-key-file", "--rpc"
@@ -27,7 +27,7 @@ class ServerCommand:
     """What is run. `program`: the words before llama-server's own arguments."""
 
     program: tuple[str, ...]
-    options: tuple[Given, ...]
+    options: tuple[ParsedOption, ...]
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
-def with_paths(given: Given, change: Callable[[str], str]) -> Given:
+def with_paths(given: ParsedOption, change: Callable[[str], str]) -> ParsedOption:
     """The option with every path in its value changed. By llama-server's own hints (FNAME,
     PATH, …): ik_llama.cpp leaves some out, so by name too."""
     if len(given.words) < 2 or not (

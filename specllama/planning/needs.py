@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.capabilities import Capabilities, Tristate
-from specllama.engine.given import Given
 from specllama.engine.launch_options import LaunchOptions
+from specllama.engine.option_sources import ParsedOption
 from specllama.engine.settings import Settings, Speculation
 from specllama.gguf import GgufError, ModelInfo, inspect
 from specllama.memory.devices import MIB, Machine
@@ -231,7 +231,7 @@ def _default(caps: Capabilities, name: str, usual: int) -> int:
     return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text) else usual
 
 
-def _count(flag: Given) -> int:
+def _count(flag: ParsedOption) -> int:
     text = flag.words[-1]
     if not re.fullmatch(r"\d{1,9}", text):
         raise MemoryInputError(f"{' '.join(flag.words)}: it takes a number of layers")

@@ -21,7 +21,7 @@ from specllama.serving.scope import Scope, own_types, with_fixed_values
 from specllama.serving.stored import options
 from specllama.tuning.arms import label
 from specllama.watching import switches
-from specllama.watching.policy import Pace, Policy, Switch
+from specllama.watching.policy import Policy, Switch, SwitchTiming
 from specllama.watching.verdict import VERY_LOW
 
 _LOCAL = "127.0.0.1"
@@ -59,12 +59,12 @@ def starting(
     return Adaptive(base, at.host, at.port, policy)
 
 
-def pace() -> Pace:
+def pace() -> SwitchTiming:
     """Ours, or as a test wants it."""
     try:
-        return Pace().times(max(0.0, float(os.environ.get(_PACE, "1"))))
+        return SwitchTiming().times(max(0.0, float(os.environ.get(_PACE, "1"))))
     except ValueError:
-        return Pace()
+        return SwitchTiming()
 
 
 @dataclass

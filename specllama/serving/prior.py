@@ -18,7 +18,7 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import sure_enough
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import traffic
-from specllama.watching.picture import Picture
+from specllama.watching.summary import TrafficSummary
 from specllama.watching.traffic import Traffic, TrafficCounts
 from specllama.watching.verdict import TrafficVerdict, sentence
 
@@ -29,13 +29,13 @@ class TrafficPrior:
     they want it, None = speculation off."""
 
     seen: TrafficCounts
-    picture: Picture
+    summary: TrafficSummary
     wanted: Speculation | None
 
     @property
     def said(self) -> str:
         return (
-            f"real requests come first: {sentence(self.picture, TrafficVerdict(), adaptive=True)}"
+            f"real requests come first: {sentence(self.summary, TrafficVerdict(), adaptive=True)}"
         )
 
     @property
@@ -43,11 +43,11 @@ class TrafficPrior:
         """What was seen, and what follows."""
         said = self.said
         if self.wanted is None:
-            sure = ">99%" if (p := self.picture.slower or 0.0) > 0.99 else f"{p:.0%}"
+            sure = ">99%" if (p := self.summary.slower or 0.0) > 0.99 else f"{p:.0%}"
             return f"{said}; off: {sure} chance that it is slower than plain decoding"
         k = self.wanted.n_max
         if k != self.seen.speculation.n_max:
-            return f"{said}; K={k} would be about {self.picture.by_length[k]:.2f}x, so it is taken"
+            return f"{said}; K={k} would be about {self.summary.by_length[k]:.2f}x, so it is taken"
         return said
 
 
@@ -97,7 +97,7 @@ def prediction(plan: Plan, scope: Scope) -> tuple[Prediction | None, tuple[str, 
             return None, (f"{shown.said}: slower than plain decoding, so all else is looked at",)
         known = _moved(shown) if here else Ratios()
         own = way.cost / (1 + way.cost)
-        source = f"real requests, {shown.picture.counts.drafted or 0:,.0f} drafted tokens"
+        source = f"real requests, {shown.summary.counts.drafted or 0:,.0f} drafted tokens"
         return Prediction(shown.wanted, known, source, own=own), (shown.line,)
     return None, ()
 
@@ -105,7 +105,7 @@ def prediction(plan: Plan, scope: Scope) -> tuple[Prediction | None, tuple[str, 
 def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> TrafficPrior | None:
     """None where too little was seen."""
     seen = kept.last
-    found = seen.picture(times or kept.times)
+    found = seen.summary(times or kept.times)
     if not found.enough or found.counts.alpha is None:
         return None
     better = found.better if not scope.lengths else None
@@ -118,7 +118,7 @@ def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> TrafficPrior
 def _moved(shown: TrafficPrior) -> Ratios:
     """The speed-ups that were seen, as they would be at the K that is wanted."""
     k, ran = shown.wanted.n_max if shown.wanted else 0, shown.seen.speculation.n_max
-    at = shown.picture.by_length
+    at = shown.summary.by_length
     return shown.seen.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
 
 

@@ -16,11 +16,11 @@ from specllama.storage import drop
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
 from specllama.watching.counters import Counts
-from specllama.watching.figures import picture_data, verdict_data
+from specllama.watching.figures import summary_data, verdict_data
 from specllama.watching.follow import Follower
 from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog, size
-from specllama.watching.running import Running
+from specllama.watching.running import RunningServe
 from specllama.watching.verdict import COPIES, Thresholds, sentence
 
 _IDLE_LOOKS = 2  # in a row, before a request of ours is sent
@@ -72,7 +72,7 @@ class Following:
         self._up, self._idle_looks, self._awake = up, 0, awake
         self._aged = spec is not None
         self._probes = IdleProbes(up.client, plan) if probes and times is None and spec else None
-        self._shown = Running(
+        self._shown = RunningServe(
             url=url,
             model=str(plan.target.path),
             workload=plan.workload.name,
@@ -96,7 +96,7 @@ class Following:
         if new.tokens and (v := self.follower.turned()) is not None:
             p = self.follower.recent
             said = sentence(p, v, self._adaptive)
-            listener.event("real requests", said, {**picture_data(p), **verdict_data(v)})
+            listener.event("real requests", said, {**summary_data(p), **verdict_data(v)})
         if new.tokens and not self._aged:  # without speculation nothing is added to what was seen
             self._aged = True
             traffic.another_day(

@@ -41,7 +41,7 @@ def _all(
         if (kept.about.engine, kept.about.devices) != here:
             continue
         for seen in kept.settings:
-            speedup = seen.picture(kept.times).speedup
+            speedup = seen.summary(kept.times).speedup
             if speedup is not None and way_of(base, seen.speculation, possible, scope):
                 yield ServableSetting(seen.speculation, speedup, "on real requests")
     for r in results.all_results():

@@ -18,11 +18,11 @@ from specllama.tuning.measure import decoding
 from specllama.watching.chat_server import Reply, Server
 from specllama.watching.counters import Snapshot, between
 from specllama.watching.served_models import ListedModel
-from specllama.watching.streamed import Drafts, together
+from specllama.watching.streamed import DraftCounts, combined
 
 
 @dataclass(frozen=True)
-class Attached:
+class ServerMeasurement:
     """What one server showed. None where its engine does not count it. Times in ms.
     `by_answer`: α is of these answers alone, as they say it themselves."""
 
@@ -39,7 +39,7 @@ class Attached:
 
 
 @dataclass
-class _Side:
+class _MeasuredServer:
     """One of the servers that are asked in turn."""
 
     server: Server
@@ -55,7 +55,7 @@ def measure_running(
     tokens: int,
     until: float,
     model: str | None = None,
-) -> tuple[Attached, ...]:
+) -> tuple[ServerMeasurement, ...]:
     """All prompts once, the shortest first, until the time is over (but two at least). Those
     that are too long for a server are left out. Several servers get each prompt in turn, so that
     what else the machine does meets all of them; who is first changes. `model`: the first
@@ -79,7 +79,9 @@ def measure_running(
     return tuple(_shown(side) for side in sides)
 
 
-def _ready(server: Server, sampling: Mapping[str, float], name: str | None, strict: bool) -> _Side:
+def _ready(
+    server: Server, sampling: Mapping[str, float], name: str | None, strict: bool
+) -> _MeasuredServer:
     """A warm server and where its counters stand. `strict`: it must have the model `name`."""
     try:
         model = server.model(name)
@@ -88,21 +90,21 @@ def _ready(server: Server, sampling: Mapping[str, float], name: str | None, stri
             raise
         model = server.model()
     server.ask(model, "Say hello.", 8, sampling)
-    return _Side(server, model, server.counters(model))
+    return _MeasuredServer(server, model, server.counters(model))
 
 
-def _shown(side: _Side) -> Attached:
+def _shown(side: _MeasuredServer) -> ServerMeasurement:
     after = side.server.counters(side.model)
     engine = after.engine if after else "unknown engine"
     counted = acceptance(side.before, after)
-    told = together([r.drafts for r in side.replies if r.drafts is not None])
+    told = combined([r.draft_counts for r in side.replies if r.draft_counts is not None])
     seen, missing = _agreed(told, counted, after is not None)
     if side.server.refuses_tools:
         missing.append("it refuses `tools` in a request: the prompts have them as text")
     ms = sum(r.ms for r in side.replies)
     if not ms:
         missing.append("answers come in one piece: their speed is not seen")
-    return Attached(
+    return ServerMeasurement(
         engine=engine,
         model=side.model.name,
         alpha=seen.alpha,
@@ -117,7 +119,7 @@ def _shown(side: _Side) -> Attached:
 
 
 def _agreed(
-    told: Drafts | None, counted: Acceptance, has_metrics: bool
+    told: DraftCounts | None, counted: Acceptance, has_metrics: bool
 ) -> tuple[Acceptance, list[str]]:
     """What the answers say of themselves, with τ and a_i of the counters where those counted the
     same; and what is missing."""
@@ -177,7 +179,7 @@ def _impossible(alpha: float | None, tau: float | None) -> str:
     return ""
 
 
-def speedup(baseline: Attached, other: Attached) -> Interval:
+def speedup(baseline: ServerMeasurement, other: ServerMeasurement) -> Interval:
     """How many times faster `other` decodes the same prompts. Raises TuningError when an
     answer came in one piece, which shows no speed."""
     pairs = zip(baseline.ms_per_token, other.ms_per_token, strict=True)

@@ -24,7 +24,7 @@ from specllama.watching.served_models import (
     model_to_ask,
     with_loaded,
 )
-from specllama.watching.streamed import Drafts, drafts, says_something, thinks, tokens
+from specllama.watching.streamed import DraftCounts, draft_counts, says_something, thinks, tokens
 
 _TIMEOUT = 120.0  # of a piece of an answer
 _LISTS_S, _ANSWER_S = 30.0, 900.0  # of a list or of counters, and of an answer
@@ -42,7 +42,7 @@ class Reply:
     first_ms: float
     ms: float
     tokens: int
-    drafts: Drafts | None = None
+    draft_counts: DraftCounts | None = None
 
 
 class Server:
@@ -148,7 +148,7 @@ class Server:
                         pieces += 1
                     thought = thought or thinks(data)
                     counted = tokens(data, thought) or counted
-                    drafted = drafts(data) or drafted
+                    drafted = draft_counts(data) or drafted
         except (httpx.HTTPError, ValueError, RecursionError) as e:
             raise TuningError(f"{self.url} broke off an answer ({e or type(e).__name__})") from None
         if not pieces:

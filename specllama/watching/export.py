@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specllama.errors import UsageError
-from specllama.watching.watch import UP, View
+from specllama.watching.watch import UP, ServerView
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -37,7 +37,7 @@ class Exporter:
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         from prometheus_client import CollectorRegistry, start_http_server
 
-        self._view: View | None = None
+        self._view: ServerView | None = None
         registry = CollectorRegistry()
         registry.register(self)
         try:
@@ -47,7 +47,7 @@ class Exporter:
                 f"--prometheus {port}: cannot listen there ({e.strerror})", "Give another port."
             ) from None
 
-    def show(self, v: View) -> None:
+    def show(self, v: ServerView) -> None:
         """What is scraped from now on, as a whole."""
         self._view = v
 
@@ -74,7 +74,7 @@ class Exporter:
         self._server.server_close()
 
 
-def values(v: View) -> dict[str, float | None]:
+def values(v: ServerView) -> dict[str, float | None]:
     """By name; None where it is not known."""
     counts = v.since.counts
     return {

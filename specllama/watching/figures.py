@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.watching.picture import Picture
+from specllama.watching.summary import TrafficSummary
 from specllama.watching.verdict import TrafficVerdict
 
 
-def picture_data(p: Picture) -> dict[str, Any]:
+def summary_data(p: TrafficSummary) -> dict[str, Any]:
     """The figures of a picture, as JSON has them."""
     c = p.counts
     return {

@@ -14,11 +14,11 @@ from specllama.tuning.step_times import StepTimes
 from specllama.watching import traffic
 from specllama.watching.counters import NOTHING, Counts, Snapshot
 from specllama.watching.history import KEPT_S, History
-from specllama.watching.picture import Picture, Samples, picture
 from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog
+from specllama.watching.summary import Samples, TrafficSummary, summarize
 from specllama.watching.traffic import TrafficKey, longest
-from specllama.watching.verdict import Thresholds, TrafficVerdict, Turns
+from specllama.watching.verdict import Thresholds, TrafficVerdict, VerdictTracker
 
 LOOK_S = 3.0
 RECENT_S = 300.0  # what is judged: a change of traffic shows within minutes
@@ -45,7 +45,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._samples, self._fresh = Samples(self.times), Samples(self.times)
-        self._turns = Turns(self.limits)
+        self._turns = VerdictTracker(self.limits)
         self._kept = self.clock()
         self._measured: StepTimes | None = None
 
@@ -97,25 +97,25 @@ class Follower:
         return self.history.last
 
     @property
-    def picture(self) -> Picture:
+    def summary(self) -> TrafficSummary:
         """Of all requests since the server was followed."""
-        return picture(self.history.total, self._samples.ratios, self.times, self.longest)
+        return summarize(self.history.total, self._samples.ratios, self.times, self.longest)
 
     @property
-    def recent(self) -> Picture:
+    def recent(self) -> TrafficSummary:
         """Of the last minutes, or of longer where these brought too little: what is acted on."""
         for seconds in (RECENT_S, KEPT_S):
             found = self.over(seconds)
             if found.enough and (found.slower is not None or self.times is None):
                 return found
-        return self.picture
+        return self.summary
 
-    def over(self, seconds: float) -> Picture:
+    def over(self, seconds: float) -> TrafficSummary:
         """Of the last `seconds`, 900 at most."""
         samples = Samples(self.times)
         for new in self.history.recent(seconds):
             samples.add(new)
-        return picture(self.history.over(seconds), samples.ratios, self.times, self.longest)
+        return summarize(self.history.over(seconds), samples.ratios, self.times, self.longest)
 
     @property
     def longest(self) -> int | None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import label
 from specllama.tuning.judge import LEAST_GAIN
-from specllama.watching.picture import BETTER, ENOUGH_DRAFTED, SURELY, Picture
+from specllama.watching.summary import BETTER, ENOUGH_DRAFTED, SURELY, TrafficSummary
 
 
 @dataclass(frozen=True)
-class Pace:
+class SwitchTiming:
     """Seconds. `between` two switches; `pause` before a setting that lost is tried again, the
     first time and at most; `quiet`: without a request, before a server is ended whose slots hold
     nothing, and as much more for each second that reading their prompts again would take, to
@@ -29,8 +29,8 @@ class Pace:
     quiet: float = 10.0
     most_quiet: float = 900.0
 
-    def times(self, factor: float) -> Pace:
-        return Pace(
+    def times(self, factor: float) -> SwitchTiming:
+        return SwitchTiming(
             self.between * factor,
             self.pause * factor,
             self.longest_pause * factor,
@@ -67,7 +67,7 @@ class Switch:
 
 
 @dataclass
-class _Losses:
+class _Backoff:
     count: int = 0
     until: float = 0.0
 
@@ -80,11 +80,11 @@ class Policy:
     running: Speculation | None
     options: Sequence[ServableSetting]
     since: float
-    pace: Pace = field(default_factory=Pace)
+    pace: SwitchTiming = field(default_factory=SwitchTiming)
     any_length: bool = True
-    _losses: dict[str, _Losses] = field(default_factory=dict)
+    _losses: dict[str, _Backoff] = field(default_factory=dict)
 
-    def decide(self, p: Picture, now: float, hardly_accepted: bool = False) -> Switch | None:
+    def decide(self, p: TrafficSummary, now: float, hardly_accepted: bool = False) -> Switch | None:
         """`p`: the last minutes of real requests to what runs; `hardly_accepted`: α is so low
         that it decides where no speed is known."""
         if now - self.since < self.pace.between:
@@ -107,12 +107,12 @@ class Policy:
 
     def lost(self, what: Speculation, now: float) -> None:
         """It is not tried again before a pause is over."""
-        losses = self._losses.setdefault(label(what), _Losses())
+        losses = self._losses.setdefault(label(what), _Backoff())
         losses.count += 1
         pause = self.pace.pause * 2 ** min(losses.count - 1, 30)
         losses.until = now + min(pause, self.pace.longest_pause)
 
-    def _away(self, p: Picture, now: float) -> Switch:
+    def _away(self, p: TrafficSummary, now: float) -> Switch:
         """From what is slower than plain decoding: to a shorter draft that still pays, another
         setting, or none."""
         pays = p.best if p.best is not None and p.by_length[p.best] >= LEAST_GAIN else None
@@ -126,7 +126,7 @@ class Policy:
             return Switch(None, said)
         return Switch(other.speculation, f"{said}; {_measured(other)}")
 
-    def _shorter(self, p: Picture, k: int | None, now: float) -> Switch | None:
+    def _shorter(self, p: TrafficSummary, k: int | None, now: float) -> Switch | None:
         if k is None or self.running is None or not self.any_length or k == self.running.n_max:
             return None
         to = replace(self.running, n_max=k)
@@ -134,13 +134,13 @@ class Policy:
             return None
         return Switch(to, f"{figures(p)}; K={k} is expected to be about {p.by_length[k]:.2f}x")
 
-    def _faster(self, p: Picture, now: float) -> Switch | None:
+    def _faster(self, p: TrafficSummary, now: float) -> Switch | None:
         other = self._best(now, BETTER * (p.speedup or 1.0))
         if other is None:
             return None
         return Switch(other.speculation, f"{figures(p)}; {_measured(other)}")
 
-    def _again(self, p: Picture, now: float) -> Switch | None:
+    def _again(self, p: TrafficSummary, now: float) -> Switch | None:
         """From plain decoding, where somebody asks at all."""
         if (p.counts.tokens or 0) < ENOUGH_DRAFTED:
             return None
@@ -172,7 +172,7 @@ class Policy:
         return s == self.running or (losses is not None and now < losses.until)
 
 
-def figures(p: Picture) -> str:
+def figures(p: TrafficSummary) -> str:
     """What real requests show, in a few words."""
     drafted = p.counts.drafted or 0
     alpha = f"α={p.counts.alpha:.2f} over {drafted:,.0f} drafted tokens" if p.counts.alpha else ""
@@ -180,7 +180,7 @@ def figures(p: Picture) -> str:
     return f"{said}, about {p.speedup:.2f}x" if p.speedup is not None else said
 
 
-def _pays(p: Picture) -> bool:
+def _pays(p: TrafficSummary) -> bool:
     known = p.enough and p.slower is not None and p.speedup is not None
     return known and (p.slower or 0) < 1 - SURELY and (p.speedup or 0) >= LEAST_GAIN
 

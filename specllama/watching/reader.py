@@ -26,16 +26,16 @@ _MOST_NAMED = 5
 _AWAKE = ("loaded", "sleeping")  # a router's models that /metrics?model= does not wake
 
 
-class Lost(WatchingError):
+class ServerUnreachable(WatchingError):
     """The server does not answer now; it may again."""
 
 
-class Idle(WatchingError):
+class RouterIdle(WatchingError):
     """A router that has no model loaded now; nothing is loaded for the sake of a look."""
 
 
 @dataclass(frozen=True)
-class _Where:
+class _Endpoint:
     """What is asked: the metrics' path ("" = slots only), and a router's model."""
 
     path: str
@@ -57,7 +57,7 @@ class CounterReader:
     ) -> None:
         self.url, self._http = client(url, api_key, _TIMEOUT_S, own)
         self._model, self._slots = model, slots
-        self._where: _Where | None = None
+        self._where: _Endpoint | None = None
         self._router: bool | None = None
 
     def close(self) -> None:
@@ -98,13 +98,13 @@ class CounterReader:
         """Of a router: the model that is looked at; else what was asked for."""
         return self._where.model if self._where and self._where.model else self._model
 
-    def _find(self, model: str) -> _Where:
+    def _find(self, model: str) -> _Endpoint:
         for path in dict.fromkeys(n.path for n in ENGINES.values()):
-            if self._metrics(_Where(path, model)) is not None:
-                return _Where(path, model)
-        return _Where("", model)
+            if self._metrics(_Endpoint(path, model)) is not None:
+                return _Endpoint(path, model)
+        return _Endpoint("", model)
 
-    def _metrics(self, where: _Where) -> Snapshot | None:
+    def _metrics(self, where: _Endpoint) -> Snapshot | None:
         response = self._get(where.path, where.model)
         if response.status_code != 200:
             return None
@@ -144,7 +144,7 @@ class CounterReader:
                 return name
         which = self._model or "no model"
         said = f"{which} is {models[which]}" if self._model else "no model is loaded"
-        raise Idle(f"{self.url} is a router: {said}; it is not loaded for a look")
+        raise RouterIdle(f"{self.url} is a router: {said}; it is not loaded for a look")
 
     def _models(self) -> Mapping[str, str] | None:
         """A router's models with their status; {} where this is none, None where that is not
@@ -165,14 +165,14 @@ class CounterReader:
         try:
             response = get(self._http, path, query, _TIMEOUT_S)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
-            raise Lost(
+            raise ServerUnreachable(
                 f"{self.url} does not answer ({e or type(e).__name__})",
                 "Is the server running, and is the address right?",
             ) from None
         if response.status_code in (401, 403):
             raise UsageError(f"{self.url} wants an API key", "Put it in SPECLLAMA_API_KEY.")
         if response.status_code == 503:  # llama-server while it loads its model
-            raise Lost(f"{self.url} is loading its model")
+            raise ServerUnreachable(f"{self.url} is loading its model")
         return response
 
 

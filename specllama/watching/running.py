@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningServe:
     """What one `serve` serves, and what was measured of it when it was tuned: `times` of its
     steps, `alpha` and `speedup` (None = not measured). `slots`: they may be asked for, since
     the server never sleeps; `log`: of the server, whose requests come after `log_begin`,
@@ -45,7 +45,7 @@ class Running:
     since: float = 0.0
 
 
-def announce(running: Running) -> Path:
+def announce(running: RunningServe) -> Path:
     """Writes down that this process serves, in place of what it wrote before; the file is to be
     removed at its end."""
     path = _folder() / f"{os.getpid()}.json"
@@ -53,7 +53,7 @@ def announce(running: Running) -> Path:
     return path
 
 
-def all_running() -> tuple[Running, ...]:
+def all_running() -> tuple[RunningServe, ...]:
     """Those whose process is alive, the last started first. Files of others are removed."""
     found = []
     for path in _folder().glob("*.json"):
@@ -66,7 +66,7 @@ def all_running() -> tuple[Running, ...]:
     return tuple(sorted(found, key=lambda r: -r.since))
 
 
-def at(url: str) -> Running | None:
+def at(url: str) -> RunningServe | None:
     """The `serve` of this user behind an address, if it is one."""
     base = url.rstrip("/").removesuffix("/v1").replace("//localhost:", "//127.0.0.1:")
     return next((r for r in all_running() if r.url == base), None)
@@ -76,7 +76,7 @@ def _folder() -> Path:
     return cache_dir() / "running"
 
 
-def _data(r: Running) -> dict[str, Any]:
+def _data(r: RunningServe) -> dict[str, Any]:
     return {
         "version": _VERSION,
         "pid": os.getpid(),
@@ -98,11 +98,11 @@ def _data(r: Running) -> dict[str, Any]:
     }
 
 
-def _read(data: Any) -> Running | None:
+def _read(data: Any) -> RunningServe | None:
     try:
         if data is None or data["version"] != _VERSION:
             return None
-        return Running(
+        return RunningServe(
             url=str(data["url"]),
             model=str(data["model"]),
             workload=str(data["workload"]),

@@ -19,7 +19,7 @@ _TEXTS = (*_THOUGHTS, "content", "tool_calls", "function_call", "refusal")
 
 
 @dataclass(frozen=True)
-class Drafts:
+class DraftCounts:
     """What answers showed of their drafts, in tokens. `steps`: verify steps; `accepted_by_steps`:
     how many of them accepted 0, 1, 2, … tokens. None and () where that is not told."""
 
@@ -44,7 +44,7 @@ class Drafts:
         return tuple(sum(counts[i:]) / total for i in range(1, len(counts))) if total else ()
 
 
-def together(all_drafts: Sequence[Drafts]) -> Drafts | None:
+def combined(all_drafts: Sequence[DraftCounts]) -> DraftCounts | None:
     """Several answers as one; None when there are none."""
     if not all_drafts:
         return None
@@ -55,7 +55,7 @@ def together(all_drafts: Sequence[Drafts]) -> Drafts | None:
         sum(d.accepted_by_steps[i] for d in all_drafts if i < len(d.accepted_by_steps))
         for i in range(longest)
     ]
-    return Drafts(
+    return DraftCounts(
         sum(d.drafted for d in all_drafts),
         sum(d.accepted for d in all_drafts),
         None if None in steps else sum(s for s in steps if s is not None),
@@ -87,7 +87,7 @@ def tokens(event: Mapping[str, Any], thoughts_seen: bool) -> int:
     return count - (hidden or 0) if not thoughts_seen and count > (hidden or 0) else count
 
 
-def drafts(event: Mapping[str, Any]) -> Drafts | None:
+def draft_counts(event: Mapping[str, Any]) -> DraftCounts | None:
     """What an event says of the answer's drafts; None where it says nothing, or what cannot be."""
     found = _of_llama_cpp(event.get("timings"))
     metrics = event.get("metrics")
@@ -103,17 +103,17 @@ def drafts(event: Mapping[str, Any]) -> Drafts | None:
     )
 
 
-def _of_llama_cpp(timings: Any) -> Drafts | None:
+def _of_llama_cpp(timings: Any) -> DraftCounts | None:
     """`draft_n` is left out when nothing was drafted."""
     if not isinstance(timings, dict):
         return None
     drafted, accepted = _count(timings.get("draft_n")), _count(timings.get("draft_n_accepted"))
     if drafted is None or accepted is None or contradiction(drafted, accepted):
         return None
-    return Drafts(drafted, accepted)
+    return DraftCounts(drafted, accepted)
 
 
-def _by_histogram(data: Any, drafted_name: str, accepted_name: str) -> Drafts | None:
+def _by_histogram(data: Any, drafted_name: str, accepted_name: str) -> DraftCounts | None:
     if not isinstance(data, dict):
         return None
     drafted, accepted = _count(data.get(drafted_name)), _count(data.get(accepted_name))
@@ -123,7 +123,7 @@ def _by_histogram(data: Any, drafted_name: str, accepted_name: str) -> Drafts | 
     given = data.get("acceptance_histogram")
     counts = [n for n in given if _count(n) is not None] if isinstance(given, list) else []
     fits = sum(counts) == steps and sum(i * n for i, n in enumerate(counts)) == accepted
-    return Drafts(drafted, accepted, steps, tuple(counts) if fits else ())
+    return DraftCounts(drafted, accepted, steps, tuple(counts) if fits else ())
 
 
 def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:

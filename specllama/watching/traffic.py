@@ -23,7 +23,7 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.results import read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.counters import NOTHING, Counts
-from specllama.watching.picture import Picture, picture
+from specllama.watching.summary import TrafficSummary, summarize
 
 _VERSION = 1
 _HALF_LIFE_DAYS = 7  # of use
@@ -64,8 +64,8 @@ class TrafficCounts:
     def label(self) -> str:
         return label(self.speculation)
 
-    def picture(self, times: StepTimes | None) -> Picture:
-        return picture(self.counts, self.ratios, times, longest(self.speculation))
+    def summary(self, times: StepTimes | None) -> TrafficSummary:
+        return summarize(self.counts, self.ratios, times, longest(self.speculation))
 
 
 @dataclass(frozen=True)

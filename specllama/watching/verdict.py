@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllama.watching.picture import BETTER, SURELY, Picture
+from specllama.watching.summary import BETTER, SURELY, TrafficSummary
 
 UNKNOWN, PAYS, EVEN, SLOWER, LOW, VERY_LOW, ACCEPTED = (
     *("unknown", "pays", "even", "slower"),
@@ -41,7 +41,9 @@ class TrafficVerdict:
     better: int | None = None
 
 
-def verdict(p: Picture, limits: Thresholds, before: TrafficVerdict | None = None) -> TrafficVerdict:
+def verdict(
+    p: TrafficSummary, limits: Thresholds, before: TrafficVerdict | None = None
+) -> TrafficVerdict:
     """`before`: what holds so far."""
     before = before or TrafficVerdict()
     if not p.enough or p.counts.alpha is None:
@@ -61,7 +63,7 @@ def _by_speed(speedup: float, slower: float, before: str) -> str:
     return EVEN
 
 
-def _better(p: Picture, before: int | None) -> int | None:
+def _better(p: TrafficSummary, before: int | None) -> int | None:
     """A K that was said to be better stays until it hardly is, or another is clearly better."""
     said = p.by_length.get(before or 0)
     if said is None or said < max(1.0, _STILL_BETTER * p.by_length[max(p.by_length)]):
@@ -75,7 +77,7 @@ def _by_acceptance(alpha: float, limits: Thresholds, before: str) -> str:
     return VERY_LOW if alpha < off else LOW if alpha < warn else ACCEPTED
 
 
-class Turns:
+class VerdictTracker:
     """Tells when the verdict has changed: seen some times in a row, so that one odd answer
     is no news."""
 
@@ -84,7 +86,7 @@ class Turns:
         self.now = TrafficVerdict()
         self._next, self._count = TrafficVerdict(), 0
 
-    def see(self, p: Picture) -> bool:
+    def see(self, p: TrafficSummary) -> bool:
         """Whether it is another than the one that held."""
         found = verdict(p, self._limits, self.now)
         if found == self.now or found.kind == UNKNOWN:
@@ -98,7 +100,7 @@ class Turns:
         return True
 
 
-def sentence(p: Picture, v: TrafficVerdict, adaptive: bool = False) -> str:
+def sentence(p: TrafficSummary, v: TrafficVerdict, adaptive: bool = False) -> str:
     """The picture in one line. `adaptive`: what is better is done without being asked."""
     drafted = p.counts.drafted or 0
     alpha = f"α={p.counts.alpha:.2f} over {drafted:,.0f} drafted tokens" if p.counts.alpha else ""

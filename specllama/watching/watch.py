@@ -13,10 +13,10 @@ from specllama.watching import running
 from specllama.watching.counters import NOTHING, Counts, Gauges, Snapshot
 from specllama.watching.errors import WatchingError
 from specllama.watching.history import History
-from specllama.watching.picture import Picture, Samples, picture
-from specllama.watching.reader import CounterReader, Idle, Lost
+from specllama.watching.reader import CounterReader, RouterIdle, ServerUnreachable
 from specllama.watching.request_log import RequestLog
-from specllama.watching.running import Running
+from specllama.watching.running import RunningServe
+from specllama.watching.summary import Samples, TrafficSummary, summarize
 from specllama.watching.traffic import longest
 from specllama.watching.verdict import Thresholds, TrafficVerdict, verdict
 
@@ -25,7 +25,7 @@ MINUTE_S, QUARTER_S = 60.0, 900.0
 
 
 @dataclass(frozen=True)
-class View:
+class ServerView:
     """What is shown of a server. `state`: up, lost (it does not answer) or unloaded (a router
     without the model); `why` in words. `now`: the last minute; `since`: since the server
     started; `judged`: what the verdict is about; `gauges`: what the engine says itself; `tuned`: what its `serve` knows of it.
@@ -36,12 +36,12 @@ class View:
     why: str = ""
     model: str = ""
     engine: str = ""
-    now: Picture = field(default_factory=Picture)
-    since: Picture = field(default_factory=Picture)
-    judged: Picture = field(default_factory=Picture)
+    now: TrafficSummary = field(default_factory=TrafficSummary)
+    since: TrafficSummary = field(default_factory=TrafficSummary)
+    judged: TrafficSummary = field(default_factory=TrafficSummary)
     verdict: TrafficVerdict = field(default_factory=TrafficVerdict)
     gauges: Gauges = field(default_factory=Gauges)
-    tuned: Running | None = None
+    tuned: RunningServe | None = None
     limits: Thresholds = field(default_factory=Thresholds)
     requests: int | None = None
     decoding: float | None = None
@@ -87,7 +87,7 @@ class View:
         return label(self.tuned.speculation) if self.tuned is not None else ""
 
 
-def find(url: str | None, port: int | None) -> tuple[str, Sequence[Running]]:
+def find(url: str | None, port: int | None) -> tuple[str, Sequence[RunningServe]]:
     """(the address to watch, the user's other serves). Raises UsageError when none runs."""
     if url is not None and port is not None:
         raise UsageError("--url and --port: give one of them")
@@ -125,16 +125,16 @@ class Watch:
     def close(self) -> None:
         self._reader.close()
 
-    def look(self) -> View:
+    def look(self) -> ServerView:
         """Looks now. A server that is lost or not loaded is a view too; raises UsageError where
         a key is wanted, WatchingError for what is no server that can be watched, unless it was
         one before: then it is lost."""
         try:
             now = self._reader.read()
-        except Idle as e:
+        except RouterIdle as e:
             return self._view(UNLOADED, e.message)
         except (WatchingError, UsageError) as e:
-            if isinstance(e, Lost) or self._before is not None:
+            if isinstance(e, ServerUnreachable) or self._before is not None:
                 return self._view(LOST, e.message)
             raise
         self._again(running.at(self._reader.url))
@@ -143,7 +143,7 @@ class Watch:
         self._before = now
         return self._view(UP)
 
-    def _view(self, state: str, why: str = "") -> View:
+    def _view(self, state: str, why: str = "") -> ServerView:
         last, tuned = self._history.last, self._tuned
         times = tuned.times if tuned is not None else None
         k = longest(tuned.speculation) if tuned is not None else None
@@ -151,18 +151,18 @@ class Watch:
         for new in self._history.recent(QUARTER_S):
             samples.add(new)
         total = self._since_start()
-        since = picture(total, samples.ratios, times, k)
+        since = summarize(total, samples.ratios, times, k)
         limits = tuned.limits if tuned is not None else Thresholds()
-        judged = picture(self._history.over(QUARTER_S), samples.ratios, times, k)
+        judged = summarize(self._history.over(QUARTER_S), samples.ratios, times, k)
         judged = judged if judged.enough else since
         self._verdict = verdict(judged, limits, self._verdict)
-        return View(
+        return ServerView(
             url=self._reader.url,
             state=state,
             why=why,
             model=self._reader.model or (Path(tuned.model).name if tuned is not None else ""),
             engine=last.engine if last is not None else "",
-            now=picture(self._history.over(MINUTE_S), Ratios(), times, k),
+            now=summarize(self._history.over(MINUTE_S), Ratios(), times, k),
             since=since,
             judged=judged,
             verdict=self._verdict,
@@ -183,7 +183,7 @@ class Watch:
             return NOTHING
         return self._history.total if self._history.restarts else last.counts
 
-    def _again(self, tuned: Running | None) -> None:
+    def _again(self, tuned: RunningServe | None) -> None:
         """Its `serve` may have started another server since."""
         if tuned is None:
             return
@@ -211,7 +211,7 @@ def _notes(last: Snapshot) -> Iterator[str]:
         yield f"slot {', '.join(off)} does not speculate, the others do"
 
 
-def _request_log(tuned: Running | None) -> RequestLog | None:
+def _request_log(tuned: RunningServe | None) -> RequestLog | None:
     if tuned is None or tuned.log is None:
         return None
     return RequestLog(tuned.log, tuned.log_begin)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specllama.tuning.step_times import StepTimes
 from specllama.watching.counters import NOTHING, Counts
-from specllama.watching.picture import Samples, by_length, picture, speedup
+from specllama.watching.summary import Samples, by_length, speedup, summarize
 
 TIMES = StepTimes(10.0, {0: 11.0, 1: 14.0, 2: 17.0, 4: 23.0})
 
@@ -45,8 +45,8 @@ def test_the_best_length_for_these_requests() -> None:
     assert set(found) == {1, 2, 3, 4}
     assert found[1] == pytest.approx(1.5 * 10 / 14)
     assert found[2] == pytest.approx(1.55 * 10 / 17)
-    assert picture(seen, Samples(TIMES).ratios, TIMES, 4).better == 1
-    assert picture(seen, Samples(TIMES).ratios, TIMES).by_length == {}
+    assert summarize(seen, Samples(TIMES).ratios, TIMES, 4).better == 1
+    assert summarize(seen, Samples(TIMES).ratios, TIMES).by_length == {}
 
 
 def test_no_length_beyond_the_one_that_runs() -> None:
@@ -58,7 +58,7 @@ def test_where_what_runs_was_never_timed_no_length_is_better() -> None:
 
 
 def test_few_drafts_say_nothing_of_another_length() -> None:
-    assert picture(traffic(10, (5, 0)), Samples(TIMES).ratios, TIMES, 2).better is None
+    assert summarize(traffic(10, (5, 0)), Samples(TIMES).ratios, TIMES, 2).better is None
 
 
 def test_the_chance_that_it_is_slower() -> None:
@@ -66,11 +66,11 @@ def test_the_chance_that_it_is_slower() -> None:
     for i in range(12):
         bad.add(traffic(60, (10 + i % 3, 2)))
         good.add(traffic(60, (50 + i % 3, 40)))
-    slow = picture(traffic(720, (132, 24)), bad.ratios, TIMES, 2)
+    slow = summarize(traffic(720, (132, 24)), bad.ratios, TIMES, 2)
     assert slow.speedup is not None
     assert slow.speedup < 1
     assert slow.surely_slower
-    fast = picture(traffic(720, (612, 480)), good.ratios, TIMES, 2)
+    fast = summarize(traffic(720, (612, 480)), good.ratios, TIMES, 2)
     assert fast.slower is not None
     assert fast.slower < 0.01
     assert not fast.surely_slower
@@ -79,7 +79,7 @@ def test_the_chance_that_it_is_slower() -> None:
 def test_a_few_samples_have_no_chance() -> None:
     few = Samples(TIMES)
     few.add(traffic(60, (10, 2)))
-    assert picture(traffic(60, (10, 2)), few.ratios, TIMES).slower is None
+    assert summarize(traffic(60, (10, 2)), few.ratios, TIMES).slower is None
 
 
 def test_plain_decoding_has_no_speed_up() -> None:
@@ -87,7 +87,7 @@ def test_plain_decoding_has_no_speed_up() -> None:
 
 
 def test_nothing_seen_is_an_empty_picture() -> None:
-    found = picture(NOTHING, Samples(None).ratios, None, 3)
+    found = summarize(NOTHING, Samples(None).ratios, None, 3)
     assert (found.speedup, found.slower, found.better, found.best) == (None, None, None, None)
     assert not found.enough
 

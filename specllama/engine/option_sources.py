@@ -41,7 +41,7 @@ _SHORT_VARIABLES = {"--batch-size": "LLAMA_ARG_BATCH", "--ubatch-size": "LLAMA_A
 
 
 @dataclass(frozen=True)
-class Given:
+class ParsedOption:
     """One option with the words that ask for it. `source`: the variable or file it comes from,
     "" = it is an argument after `--`."""
 
@@ -50,9 +50,11 @@ class Given:
     source: str = ""
 
 
-def variables(environ: Mapping[str, str], caps: Capabilities) -> tuple[list[Given], dict[str, str]]:
+def from_environment(
+    environ: Mapping[str, str], caps: Capabilities
+) -> tuple[list[ParsedOption], dict[str, str]]:
     """(the variables that llama-server would read, as options; those it must not see)."""
-    given: list[Given] = []
+    given: list[ParsedOption] = []
     ignored: dict[str, str] = {}
     by_variable = _by_variable(caps)
     for name in sorted(n for n in environ if n.startswith("LLAMA_ARG_")):
@@ -70,13 +72,13 @@ def variables(environ: Mapping[str, str], caps: Capabilities) -> tuple[list[Give
         elif option is not None and not option.removed:
             words = _words(option, name, value)
             if words:
-                given.append(Given(option, words, name))
+                given.append(ParsedOption(option, words, name))
         else:
             ignored[name] = "unknown to this build"
     return given, ignored
 
 
-def configured(environ: Mapping[str, str], caps: Capabilities) -> Iterator[Given]:
+def from_config_ini(environ: Mapping[str, str], caps: Capabilities) -> Iterator[ParsedOption]:
     """What config.ini sets, where this build reads it (the embedded engine does not). Raises
     UsageError for what no argument takes back: speculation, so that nothing could be measured
     against it, and another model."""
@@ -89,7 +91,7 @@ def configured(environ: Mapping[str, str], caps: Capabilities) -> Iterator[Given
             continue
         words = _words(option, str(file), value, off=f"--{key}" in option.opposites)
         if words and not (_STAYS & set(option.names) and words[-1] != "none"):
-            yield Given(option, words, str(file))
+            yield ParsedOption(option, words, str(file))
         elif words:
             raise UsageError(
                 f"{file} sets {key}: every server gets that, whatever is chosen here",

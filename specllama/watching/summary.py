@@ -26,7 +26,7 @@ _LEAST_SAMPLES = 5
 
 
 @dataclass(frozen=True)
-class Picture:
+class TrafficSummary:
     """Figures of real requests. `speedup` against plain decoding, None where t_1 is not known;
     `slower`: the chance that it is below 1, None where too little was seen; `by_length`: K →
     the speed-up expected for these requests, for K up to the one that runs ({} where the way
@@ -87,13 +87,13 @@ class Samples:
         return Ratios(tuple(x for x, _ in self._logs), tuple(w for _, w in self._logs))
 
 
-def picture(
+def summarize(
     counts: Counts, seen: Ratios, times: StepTimes | None, longest: int | None = None
-) -> Picture:
+) -> TrafficSummary:
     """`seen`: speed-ups of parts of it; `longest`: the K that runs, None where the way has no
     K of its own (n-gram types) or its drafts end before it (p_min)."""
     sure = len(seen) >= _LEAST_SAMPLES
-    return Picture(
+    return TrafficSummary(
         counts,
         speedup(counts, times),
         seen.chance_below(1.0) if sure else None,

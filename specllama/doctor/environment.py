@@ -8,8 +8,8 @@ import platform
 from collections.abc import Mapping
 
 from specllama import __version__, config, workloads
-from specllama.doctor.findings import DeviceFound, UserSettings
-from specllama.doctor.private import variable
+from specllama.doctor.findings import DeviceReport, UserSettings
+from specllama.doctor.redaction import shown_value
 from specllama.engine import config_ini, cpu
 from specllama.engine.locate import Engine
 from specllama.errors import UsageError
@@ -49,7 +49,7 @@ def system() -> dict[str, str]:
     return out
 
 
-def devices(engine: Engine | None) -> tuple[tuple[DeviceFound, ...], str]:
+def devices(engine: Engine | None) -> tuple[tuple[DeviceReport, ...], str]:
     """(GPUs as `engine` lists them, and RAM; why GPUs may be missing)."""
     if engine is None:
         return (_device(main_memory()),), ""
@@ -57,9 +57,9 @@ def devices(engine: Engine | None) -> tuple[tuple[DeviceFound, ...], str]:
     return tuple(_device(d) for d in (*have.gpus, have.ram)), have.note
 
 
-def _device(d: Device) -> DeviceFound:
+def _device(d: Device) -> DeviceReport:
     label = "of another machine" if d.remote else d.label
-    return DeviceFound(d.name, label, d.total, d.free, d.software, d.others)
+    return DeviceReport(d.name, label, d.total, d.free, d.software, d.others)
 
 
 def nvidia() -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def settings(environ: Mapping[str, str]) -> UserSettings:
         llama_config=tuple(str(p) for p in config_ini.paths(environ) if p.is_file()),
         profiles={p.stem: _broken(p.stem) for p in sorted(workloads.own_dir().glob("*.toml"))},
         variables={
-            k: variable(k, v)
+            k: shown_value(k, v)
             for k, v in sorted(environ.items())
             if k.upper().startswith(tuple(_PREFIXES))
         },

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailurePattern:
     """`{0}` in the message is the pattern's first group that matched; a message without it has
     that group added where there is one."""
 
@@ -23,8 +23,8 @@ class Cause:
 
 def _cause(
     kind: str, pattern: str, message: str, hint: str = "", blames_speculation: bool = False
-) -> Cause:
-    return Cause(kind, re.compile(pattern, re.I | re.M), message, hint, blames_speculation)
+) -> FailurePattern:
+    return FailurePattern(kind, re.compile(pattern, re.I | re.M), message, hint, blames_speculation)
 
 
 # Lines that name no cause: those of the levels debug, information and warning, and what the program

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specllama import config
-from specllama.doctor.findings import Folder, ModelFolder
+from specllama.doctor.findings import FolderReport, ModelFolder
 from specllama.drafts import ollama
 from specllama.drafts.discover import cache_folders, in_tree
 from specllama.errors import UsageError
@@ -21,7 +21,7 @@ from specllama.tuning.results import all_results
 from specllama.workloads import own_dir
 
 
-def folders() -> Iterator[Folder]:
+def own_folders() -> Iterator[FolderReport]:
     """Config, cache and logs."""
     configured, cache, logs = config.path().parent, cache_dir(), log_dir()
     yield _folder("config", configured, {"profiles": len(list(own_dir().glob("*.toml")))})
@@ -42,10 +42,10 @@ def _folder(
     holds: dict[str, int],
     files: Iterable[Path] = (),
     private: bool = False,
-) -> Folder:
+) -> FolderReport:
     stats = [s for s in (_stat(p) for p in files) if s is not None]
     readable = private and sys.platform != "win32"
-    return Folder(
+    return FolderReport(
         what=what,
         path=str(path),
         exists=path.is_dir(),

@@ -65,7 +65,7 @@ class Identity:
     secrets: tuple[str, ...] = ()
 
 
-def here() -> Identity:
+def this_machine() -> Identity:
     """The user and the machine that this runs on. Never raises."""
     homes: list[str] = []
     try:
@@ -93,7 +93,7 @@ def _secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def variable(name: str, value: str) -> str:
+def shown_value(name: str, value: str) -> str:
     """What may be said of an environment variable."""
     if not value:
         return "empty"
@@ -101,7 +101,7 @@ def variable(name: str, value: str) -> str:
     return value if plain else "set"
 
 
-def private(text: str, who: Identity) -> str:
+def redact(text: str, who: Identity) -> str:
     """`text` without what tells whose it is."""
     for secret in who.secrets:
         text = text.replace(secret, "…")
@@ -134,18 +134,18 @@ def _harmless(host: str) -> bool:
     return host in _KNOWN or host == "::1" or host.startswith(("127.", "0.0.0.0", "<"))
 
 
-def cleaned(value: T, who: Identity) -> T:
+def redacted(value: T, who: Identity) -> T:
     """A value of findings.py with every text in it private."""
     return _cleaned(value, who)  # type: ignore[no-any-return]
 
 
 def _cleaned(value: Any, who: Identity) -> Any:
     if isinstance(value, str):
-        return private(value, who)
+        return redact(value, who)
     if isinstance(value, tuple):
         return tuple(_cleaned(v, who) for v in value)
     if isinstance(value, Mapping):
-        return {private(k, who): _cleaned(v, who) for k, v in value.items()}
+        return {redact(k, who): _cleaned(v, who) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
             value, **{f.name: _cleaned(getattr(value, f.name), who) for f in fields(value)}
