@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,9 +82,9 @@ def theirs(binary: str, path: Path, use: ModelUse) -> tuple[int, int, int]:
     return int(host[0][1]), int(host[0][2]), int(host[0][3])
 
 
-def rows(binary: str, folder: Path) -> Iterator[Row]:
-    """Every model at every setting."""
-    for name in GIANTS:
+def rows(binary: str, folder: Path, names: Iterable[str] = GIANTS) -> Iterator[Row]:
+    """Each model at every setting."""
+    for name in names:
         for context, ubatch, flash, kind in SETTINGS:
             use = ModelUse(context, ubatch=ubatch, flash=flash, cache_k=kind, cache_v=kind)
             yield Row(
