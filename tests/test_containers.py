@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.settings import Settings
-from specllama.formats import Decision, NotExpressible, compose, kubernetes, systemd, write
+from specllama.formats import Decision, FormatError, compose, kubernetes, systemd, write
 from specllama.formats.containers import Container, container
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
@@ -133,9 +133,9 @@ def test_what_the_server_writes_is_refused(tmp_path: Path) -> None:
     pair = (MODELS / "target.gguf", MODELS / "draft.gguf")
     made = decided(tmp_path, *pair, "--log-file", str(tmp_path / "log"))
     for name in ("compose", "kubernetes"):
-        with pytest.raises(NotExpressible, match="may only read your files"):
+        with pytest.raises(FormatError, match="may only read your files"):
             write(name, made)
-    with pytest.raises(NotExpressible, match="may only read your files"):
+    with pytest.raises(FormatError, match="may only read your files"):
         systemd.unit(made, for_machine=True)
     assert "--log-file" in systemd.unit(made, for_machine=False).text
 
@@ -156,13 +156,13 @@ def test_ik_llama_has_no_image_and_no_router(tmp_path: Path) -> None:
         ("kubernetes", "no images"),
         ("preset", "no router"),
     ):
-        with pytest.raises(NotExpressible, match=why):
+        with pytest.raises(FormatError, match=why):
             write(name, made)
     assert formats_read.shell(write("shell", made).text) == list(made.plan.command.argv)
 
 
 def test_ports_are_published_on_addresses_only() -> None:
-    from specllama.formats.base import NotExpressible
+    from specllama.formats.base import FormatError
     from specllama.formats.containers import published
 
     assert [published(h) for h in ("localhost", "0.0.0.0", "::1")] == [
@@ -171,7 +171,7 @@ def test_ports_are_published_on_addresses_only() -> None:
         "[::1]",
     ]
     for host in ("/tmp/x.sock", "myhost"):
-        with pytest.raises(NotExpressible, match="IP address"):
+        with pytest.raises(FormatError, match="IP address"):
             published(host)
 
 

@@ -29,10 +29,10 @@ from specllama.engine.launch_options import read
 from specllama.engine.locate import Engine
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.formats import (
-    ELSEWHERE,
     FORMATS,
+    HF_FORMATS,
     Decision,
-    NotExpressible,
+    FormatError,
     commands,
     llama_swap,
     powershell,
@@ -177,7 +177,7 @@ def test_the_reasons_are_comments(name: str, models: Path) -> None:
     assert lines[0].lstrip()[:1] in "#;" or name == "launchd"
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ELSEWHERE])
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in HF_FORMATS])
 def test_a_file_says_who_made_it(name: str, made: Decision) -> None:
     assert "made by `specllama plan`" in write(name, made).text[:400]
 
@@ -187,7 +187,7 @@ def test_a_file_says_who_made_it(name: str, made: Decision) -> None:
 
 @pytest.mark.parametrize("bad", ["a#b", "a;b", "a\nb", " a"])
 def test_a_preset_refuses_what_it_would_cut(bad: str, models: Path) -> None:
-    with pytest.raises(NotExpressible, match="would be cut off") as e:
+    with pytest.raises(FormatError, match="would be cut off") as e:
         write("preset", decision(models, None, "--alias", bad))
     assert e.value.exit_code == 2
 
@@ -195,7 +195,7 @@ def test_a_preset_refuses_what_it_would_cut(bad: str, models: Path) -> None:
 def test_a_preset_needs_a_router(models: Path) -> None:
     made = decision(models, None)
     old = replace(made.plan, capabilities=help_render.capabilities("p0.3.16"))
-    with pytest.raises(NotExpressible, match="no router that reads presets"):
+    with pytest.raises(FormatError, match="no router that reads presets"):
         write("preset", Decision(old))
 
 
@@ -207,19 +207,19 @@ def test_options_that_add_up_are_one_line_of_a_preset(models: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b", "a\x85b", "a\x80b"])
 def test_llama_swap_refuses_macros_and_line_breaks(bad: str, models: Path) -> None:
-    with pytest.raises(NotExpressible, match="llama-swap cannot say"):
+    with pytest.raises(FormatError, match="llama-swap cannot say"):
         write("llama-swap", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("bad", ["a\x01b", "a\rb"])
 def test_a_property_list_refuses_control_characters(bad: str, models: Path) -> None:
-    with pytest.raises(NotExpressible, match="control character"):
+    with pytest.raises(FormatError, match="control character"):
         write("launchd", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_bytes_that_are_no_utf8_are_refused(name: str, models: Path) -> None:
-    with pytest.raises(NotExpressible, match="is no UTF-8"):
+    with pytest.raises(FormatError, match="is no UTF-8"):
         write(name, decision(models, None, "--alias", "caf\udce9"))
 
 
@@ -254,7 +254,7 @@ def test_any_word_survives_powershell(word: str) -> None:
 def test_any_word_survives_llama_swap_or_is_refused(word: str) -> None:
     try:
         said = llama_swap.quoted(("/x", word))
-    except NotExpressible:
+    except FormatError:
         assert "${" in word or not word.isprintable()
         return
     text = f"models:\n  a:\n    cmd: |\n      {said}\n"
@@ -271,7 +271,7 @@ def test_any_value_survives_a_preset_or_is_refused(value: str) -> None:
     option = read(("--alias", "x"), CAPS, {}).flags[0]
     try:
         key, said = preset.line(replace(option, words=("--alias", value)))
-    except NotExpressible:
+    except FormatError:
         assert re.search(r"[#;\n\r]", value) or value != value.strip()
         return
     found = formats_read.preset(f"[a]\n{key} = {said}\n", CAPS)[1]

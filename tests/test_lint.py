@@ -18,7 +18,7 @@ from specllama.cli.app import run
 from specllama.engine.capabilities import describe, read_capabilities
 from specllama.engine.locate import locate
 from specllama.errors import UsageError
-from specllama.formats import builds, flags, lint_flags
+from specllama.formats import flags, known_builds, lint_flags
 from specllama.formats.commands import (
     DOCKERFILE,
     PLIST,
@@ -32,7 +32,7 @@ from specllama.formats.commands import (
 )
 from specllama.formats.finding import Finding
 from specllama.formats.lint import LintContext, fixed, lint
-from specllama.formats.words import split
+from specllama.formats.shell_words import split
 from specllama.gguf import ModelInfo, inspect
 from tests import help_render
 from tests.support import MODELS
@@ -44,7 +44,7 @@ def model(name: str) -> ModelInfo | None:
     return inspect(Path(name)) if Path(name).is_file() else None
 
 
-HERE = LintContext(lambda build: builds.capabilities(build or builds.NEWEST), model)
+HERE = LintContext(lambda build: known_builds.capabilities(build or known_builds.NEWEST), model)
 
 
 def rules(text: str, kind: str = SCRIPT, here: LintContext = HERE) -> list[str]:
@@ -52,7 +52,7 @@ def rules(text: str, kind: str = SCRIPT, here: LintContext = HERE) -> list[str]:
 
 
 def on(build: int) -> LintContext:
-    return LintContext(lambda _: builds.capabilities(build), model)
+    return LintContext(lambda _: known_builds.capabilities(build), model)
 
 
 # ---- files
@@ -376,7 +376,7 @@ def test_a_line_is_judged_by_its_build() -> None:
 
 
 def test_what_a_build_leaves_out_is_not_called_too_new() -> None:
-    caps = builds.capabilities()
+    caps = known_builds.capabilities()
     without = replace(caps, options=tuple(o for o in caps.options if "--rpc" not in o.names))
     here = LintContext(lambda _: without, model)
     assert rules("llama-server -m t --rpc a:1", here=here) == ["unknown-flag"]
@@ -403,7 +403,7 @@ OTHERS |= {"--no-parse-special"}
 
 @pytest.mark.parametrize("name", ["b9113", "b9246", "b9464", "b9611", "b10289", "b10878", "b11434"])
 def test_the_table_agrees_with_the_options_read_from_each_build(name: str) -> None:
-    table, read_from = builds.capabilities(int(name[1:])), help_render.capabilities(name)
+    table, read_from = known_builds.capabilities(int(name[1:])), help_render.capabilities(name)
     ours = {n: o for o in table.options if not o.removed for n in o.names}
     theirs = {n: o for o in read_from.options if not o.removed for n in o.names}
     assert {n for n in theirs if "spec" in n or "draft" in n} - set(ours) <= OTHERS
@@ -427,10 +427,10 @@ def test_mainlines_spelling_becomes_ik_llamas() -> None:
 
 
 def test_every_flag_called_wrong_is_none_of_the_newest_build() -> None:
-    caps = builds.capabilities()
-    assert [n for n in flags.wrong() if caps.find(n)] == []
-    assert [t for t in flags.types() if t in caps.spec_types] == []
-    assert set(flags.types().values()) <= set(caps.spec_types)
+    caps = known_builds.capabilities()
+    assert [n for n in flags.wrong_flags() if caps.find(n)] == []
+    assert [t for t in flags.type_aliases() if t in caps.spec_types] == []
+    assert set(flags.type_aliases().values()) <= set(caps.spec_types)
 
 
 def test_every_rule_is_in_the_documentation() -> None:
@@ -667,7 +667,7 @@ def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_the_table_agrees_with_real_builds(build: int, old_builds: Path) -> None:
     """Where only trees some builds apart were read, the table takes more than the build."""
     caps = read_capabilities(locate(str(old_builds / f"b{build}" / "llama-server")))
-    table = builds.capabilities(build)
+    table = known_builds.capabilities(build)
     ours = {n: o for o in table.options if not o.removed for n in o.names}
     theirs = {n: o for o in caps.options if not o.removed for n in o.names}
     assert set(ours) == set(theirs)

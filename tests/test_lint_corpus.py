@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from specllama.config import read_toml
-from specllama.formats import builds
+from specllama.formats import known_builds
 from specllama.formats.commands import SCRIPT
 from specllama.formats.finding import ENDS
 from specllama.formats.lint import LintContext, fixed, lint
@@ -33,7 +33,9 @@ def model(name: str) -> ModelInfo | None:
 
 
 def here(build: int | None) -> LintContext:
-    return LintContext(lambda image: builds.capabilities(build or image or builds.NEWEST), model)
+    return LintContext(
+        lambda image: known_builds.capabilities(build or image or known_builds.NEWEST), model
+    )
 
 
 def rules(text: str, build: int | None) -> list[str]:

@@ -15,18 +15,20 @@ from hypothesis import strategies as st
 
 from specllama.cli.app import run
 from specllama.errors import UsageError
-from specllama.formats import builds
+from specllama.formats import known_builds
 from specllama.formats.commands import DOCKERFILE, PLIST, SCRIPT, UNIT, YAML, kind_of, read
 from specllama.formats.lint import LintContext, fixed, lint
-from specllama.formats.lint_ways import Linted
+from specllama.formats.lint_merge import LintResult
 from tests.support import MODELS
 from tests.test_lint_corpus import speculates
 
 FILES = {"/etc/llama.env": "# tuned\nLLAMA_ARG_DRAFT_MAX=8\nOPTS='-md /d.gguf --draft-max 4'\n"}
-HERE = LintContext(lambda b: builds.capabilities(b or builds.NEWEST), lambda _: None, {}, FILES.get)
+HERE = LintContext(
+    lambda b: known_builds.capabilities(b or known_builds.NEWEST), lambda _: None, {}, FILES.get
+)
 
 
-def found(text: str, kind: str) -> list[Linted]:
+def found(text: str, kind: str) -> list[LintResult]:
     return list(lint(text, kind, HERE))
 
 

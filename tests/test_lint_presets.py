@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 
 from specllama.cli.app import run
 from specllama.errors import UsageError
-from specllama.formats import builds
+from specllama.formats import known_builds
 from specllama.formats.commands import PRESET, UNIT, kind_of
 from specllama.formats.lint import LintContext, fixed, lint
 from specllama.formats.preset_file import sections
 
-HERE = LintContext(lambda build: builds.capabilities(build or builds.NEWEST), lambda _: None)
+HERE = LintContext(
+    lambda build: known_builds.capabilities(build or known_builds.NEWEST), lambda _: None
+)
 Models = dict[str, list[str]]
 
 

@@ -26,8 +26,8 @@ from specllama.engine.launch_options import read
 from specllama.engine.locate import Engine
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
-from specllama.formats import ELSEWHERE, Decision, Elsewhere, NotExpressible, WrittenFiles, write
-from specllama.formats.elsewhere import MOST_COPIED, record
+from specllama.formats import HF_FORMATS, Decision, Deployment, FormatError, WrittenFiles, write
+from specllama.formats.engine_config import MAX_NGRAM_DRAFT, record
 from specllama.gguf import ModelInfo, inspect
 from specllama.planning.choose import Choice
 from specllama.planning.plan import make_plan
@@ -54,7 +54,7 @@ def decided(
     parallel: int = 1,
     context: int = 0,
     key: str | None = None,
-    **elsewhere: Any,
+    **deployment: Any,
 ) -> Decision:
     """`elsewhere`: the fields of Elsewhere."""
     settings = Settings(target.path, "127.0.0.1", 8080, context, parallel, api_key=key)
@@ -68,8 +68,8 @@ def decided(
         read(words, CAPS, {}),
         check_port=False,
     )
-    given = {"target_repo": "acme/Big-8B", **elsewhere}
-    return Decision(plan, ("method because",), elsewhere=Elsewhere(**given))
+    given = {"target_repo": "acme/Big-8B", **deployment}
+    return Decision(plan, ("method because",), deployment=Deployment(**given))
 
 
 def drafting(
@@ -115,11 +115,11 @@ def test_vllm_is_told_each_method_in_its_own_words() -> None:
     ]
     assert said["copies"] == {
         "method": "ngram",
-        "num_speculative_tokens": MOST_COPIED,
+        "num_speculative_tokens": MAX_NGRAM_DRAFT,
         "prompt_lookup_max": 12,
         "prompt_lookup_min": 12,
     }
-    assert said["mod"] == {"method": "suffix", "num_speculative_tokens": MOST_COPIED}
+    assert said["mod"] == {"method": "suffix", "num_speculative_tokens": MAX_NGRAM_DRAFT}
 
 
 def test_sglang_is_told_each_method_in_its_own_words() -> None:
@@ -148,7 +148,7 @@ def test_tensorrt_llm_is_told_each_method_in_its_own_words() -> None:
         "speculative_model": "a/b",
     }
     assert said[5]["max_matching_ngram_size"] == 12
-    with pytest.raises(NotExpressible, match="own repository only"):
+    with pytest.raises(FormatError, match="own repository only"):
         write("tensorrt-llm", decision("assistant"))
 
 
@@ -171,7 +171,7 @@ def test_only_recorded_fields_are_written(name: str) -> None:
         assert set(flags) <= set(record("tensorrt-llm")["flags"])
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", HF_FORMATS)
 def test_without_speculation_nothing_is_said_of_it(name: str) -> None:
     written = write(name, decided(None))
     body = "".join(x for x in written.text.splitlines(True) if not x.startswith("#"))
@@ -190,7 +190,7 @@ def test_long_copies_are_cut_and_that_is_said() -> None:
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_a_draft_with_n_grams_is_refused(name: str) -> None:
     both = Speculation(("ngram-mod", "draft-mtp"), ngram=NgramSizes(12, 48))
-    with pytest.raises(NotExpressible, match="one way at a time"):
+    with pytest.raises(FormatError, match="one way at a time"):
         write(name, decided(both))
 
 
@@ -199,7 +199,7 @@ def test_tensorrt_llm_joins_copies_with_heads_only() -> None:
     assert spoken("tensorrt-llm", decided(both))["sa_config"] == {"threshold": 12}
     spec, draft = drafting("draft-simple", "a/b")
     joined = replace(spec, methods=("ngram-mod", "draft-simple"), ngram=NgramSizes(12, 48))
-    with pytest.raises(NotExpressible, match="Draft_Target together"):
+    with pytest.raises(FormatError, match="Draft_Target together"):
         write("tensorrt-llm", decided(joined, draft))
 
 
@@ -209,7 +209,7 @@ def test_vocabularies_of_other_sizes() -> None:
     d = decided(*drafting("draft-simple", "a/b", vocabulary=other))
     assert spoken("vllm", d)["use_heterogeneous_vocab"] is True
     for name in ("sglang", "tensorrt-llm"):
-        with pytest.raises(NotExpressible, match="these differ"):
+        with pytest.raises(FormatError, match="these differ"):
             write(name, d)
 
 
@@ -217,7 +217,7 @@ def test_vocabularies_of_other_sizes() -> None:
     "repo", ["acme/eagle-tiny", "acme/Small-EAGLE3", "acme/x-dflash", "a/dspark"]
 )
 def test_names_that_vllm_takes_for_another_kind_are_refused(repo: str) -> None:
-    with pytest.raises(NotExpressible, match="for another kind"):
+    with pytest.raises(FormatError, match="for another kind"):
         write("vllm", decided(*drafting("draft-simple", repo)))
     assert write("vllm", decided(*drafting("draft-eagle3", repo))).text  # said outright: kept
 
@@ -235,7 +235,7 @@ def test_p_eagle_and_pard_draft_in_parallel() -> None:
     assert spoken("vllm", pard)["parallel_drafting"] is True
     assert spoken("tensorrt-llm", pard)["decoding_type"] == "PARD"
     for name, what in (("sglang", "one pass"), ("tensorrt-llm", "no P-EAGLE")):
-        with pytest.raises(NotExpressible, match=what):
+        with pytest.raises(FormatError, match=what):
             write(name, heads)
     assert "parallel_drafting" not in spoken("vllm", decision("simple", draft_repo="a/leopard-1b"))
 
@@ -262,7 +262,7 @@ def test_known_repositories_of_the_family_are_named() -> None:
     llama = replace(TARGET, path=Path("Llama-3.1-8B.gguf"), vocabulary=many)
     spec, draft = drafting("draft-eagle3")
     nameless = replace(draft, names=replace(draft.names, base_models=()))
-    with pytest.raises(NotExpressible) as e:
+    with pytest.raises(FormatError) as e:
         write("vllm", decided(spec, nameless, target=llama))
     assert "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, the drafter for 8B" in e.value.hint
 
@@ -291,21 +291,21 @@ def test_whatever_a_file_names_as_its_base_is_a_repository_or_none(text: str, st
     odd = replace(TARGET, names=replace(TARGET.names, base_models=(start + text,), finetune=text))
     try:
         written = write("vllm", decided(None, target=odd, target_repo=None))
-    except NotExpressible:
+    except FormatError:
         return
     assert re.fullmatch(r"[\w.-]+/[\w.-]+", loaded(written)["model"])
 
 
 def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:
-    with pytest.raises(NotExpressible, match="which Hugging Face repository") as e:
+    with pytest.raises(FormatError, match="which Hugging Face repository") as e:
         write("vllm", decided(None, target_repo=None))
     assert "--target-repo" in e.value.hint
     spec = Speculation(("draft-simple",), DRAFT.path)
-    with pytest.raises(NotExpressible, match="no GGUF file can draft there") as e:
+    with pytest.raises(FormatError, match="no GGUF file can draft there") as e:
         write("vllm", decided(spec, replace(DRAFT, names=replace(DRAFT.names, base_models=()))))
     assert "--draft-repo" in e.value.hint
     same = based(DRAFT, "acme/Big-8B")  # heads often name their target as their base
-    with pytest.raises(NotExpressible, match="no GGUF file can draft"):
+    with pytest.raises(FormatError, match="no GGUF file can draft"):
         write("vllm", decided(spec, same))
 
 
@@ -326,7 +326,7 @@ def test_repositories_that_are_none(repo: str, which: str) -> None:
 
 
 def test_the_users_own_spec_type_is_llama_servers() -> None:
-    with pytest.raises(NotExpressible, match="llama-server's own"):
+    with pytest.raises(FormatError, match="llama-server's own"):
         write("vllm", decided(None, None, "--spec-type", "ngram-simple"))
 
 
@@ -369,12 +369,12 @@ def test_machines_and_gpus() -> None:
     block = loaded(write("sglang", decision("dflash", nodes=2, gpus=2)))
     assert block["tp-size"] == 4
     assert "pp-size" not in block  # SGLang refuses it there
-    with pytest.raises(NotExpressible, match="MPI or Slurm"):
+    with pytest.raises(FormatError, match="MPI or Slurm"):
         write("tensorrt-llm", d)
-    with pytest.raises(NotExpressible, match="over 8 GPUs"):  # all in one stage there
+    with pytest.raises(FormatError, match="over 8 GPUs"):  # all in one stage there
         write("sglang", decision("dflash", nodes=4, gpus=2, target=replace(TARGET, heads=(4,))))
     heads = max(TARGET.heads)
-    with pytest.raises(NotExpressible, match="attention heads"):
+    with pytest.raises(FormatError, match="attention heads"):
         write("vllm", decision("simple", gpus=heads + 1))
 
 
@@ -435,7 +435,7 @@ def test_compose_runs_one_service_or_two_by_profile(engine: str) -> None:
     assert "${NODE_RANK:-1}" in two["other"]["command"]
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", HF_FORMATS)
 def test_a_file_says_who_made_it(name: str) -> None:
     assert "made by `specllama plan`" in write(name, decision("simple")).text[:400]
 

@@ -21,9 +21,9 @@ from specllama.cli.app import run
 from specllama.cli.output import save
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
-from specllama.formats import ELSEWHERE, FORMATS
+from specllama.formats import FORMATS, HF_FORMATS
 from specllama.formats.base import MADE
-from specllama.formats.beyond import rpc_arguments
+from specllama.formats.multi_machine import rpc_arguments
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import scope_of
@@ -52,7 +52,7 @@ def test_without_a_format_it_is_lines_to_read(
     assert "--spec-type draft-simple" in out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ELSEWHERE])
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in HF_FORMATS])
 def test_each_format_is_the_whole_output(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from specllama.engine.capabilities import (
     MTP_ARCHITECTURES,
     SPEC_TYPE_SINCE,
 )
-from specllama.formats import builds
+from specllama.formats import known_builds
 from specllama.workloads import METHODS
 
 _HEAD = """\
@@ -29,7 +29,7 @@ in these tables.
 
 
 def page() -> str:
-    return _HEAD.format(newest=builds.NEWEST) + "\n".join(_sections())
+    return _HEAD.format(newest=known_builds.NEWEST) + "\n".join(_sections())
 
 
 def _sections() -> Iterator[str]:
@@ -69,12 +69,12 @@ def _listed(names: Iterable[str]) -> str:
 def _spellings() -> dict[str, str]:
     """Name → builds, of every long option about drafts."""
     out = {}
-    for spellings, _, _ in builds._rows():
+    for spellings, _, _ in known_builds._rows():
         if not any("draft" in n or "-spec-" in n for n, _, _ in spellings):
             continue
         for name, first, last in spellings:
             if name.startswith("--"):
-                out[name] = _span(first, None if last >= builds.NEWEST else last)
+                out[name] = _span(first, None if last >= known_builds.NEWEST else last)
     return out
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specllama.engine.capabilities import Capabilities
     from specllama.formats.env_files import Files
     from specllama.formats.lint import Builds
-    from specllama.formats.lint_ways import Linted
+    from specllama.formats.lint_merge import LintResult
     from specllama.gguf import ModelInfo
 
 _LARGEST = 1 << 20  # bytes of a file that people write by hand
@@ -87,9 +87,9 @@ def lint(
         raise typer.Exit(1)
 
 
-def _checked(run: Any, name: str) -> tuple[Linted, ...]:
+def _checked(run: Any, name: str) -> tuple[LintResult, ...]:
     try:
-        found: tuple[Linted, ...] = run()
+        found: tuple[LintResult, ...] = run()
     except UsageError as e:
         raise UsageError(f"{name}: {e.message}" if name else e.message, e.hint) from None
     return found
@@ -145,7 +145,7 @@ def _decoded(name: str, raw: bytes) -> str:
 
 
 def _builds(build: str | None, llama_server: str | None) -> Builds:
-    from specllama.formats import builds
+    from specllama.formats import known_builds
 
     if build is not None and llama_server is not None:
         raise UsageError("--build and --llama-server both say what the command is for; give one")
@@ -155,9 +155,9 @@ def _builds(build: str | None, llama_server: str | None) -> Builds:
     if build is not None:
         number = re.fullmatch(r"b?(\d{4,6})", build)
         if number is None:
-            raise UsageError(f"--build {build}: must be a number such as {builds.NEWEST}")
-        return lambda _: builds.capabilities(int(number[1]))
-    return lambda image: builds.capabilities(image or builds.NEWEST)
+            raise UsageError(f"--build {build}: must be a number such as {known_builds.NEWEST}")
+        return lambda _: known_builds.capabilities(int(number[1]))
+    return lambda image: known_builds.capabilities(image or known_builds.NEWEST)
 
 
 def _asked(llama_server: str) -> Capabilities:
@@ -200,7 +200,7 @@ def _files(folder: Path) -> Files:
     return read
 
 
-def _say(printer: Any, name: str, found: tuple[Linted, ...]) -> None:
+def _say(printer: Any, name: str, found: tuple[LintResult, ...]) -> None:
     n = sum(len(linted.findings) for linted in found)
     for linted in found:
         c = linted.command
@@ -220,7 +220,7 @@ def _say(printer: Any, name: str, found: tuple[Linted, ...]) -> None:
 
 
 def _json(
-    name: str, found: tuple[Linted, ...], corrected: str | None, left: tuple[Linted, ...]
+    name: str, found: tuple[LintResult, ...], corrected: str | None, left: tuple[LintResult, ...]
 ) -> dict[str, Any]:
     return {
         "file": name or None,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.engine.client import Prompt
     from specllama.engine.settings import Settings
-    from specllama.formats import Decision, Elsewhere, WrittenFiles
+    from specllama.formats import Decision, Deployment, WrittenFiles
     from specllama.planning.plan import Plan
     from specllama.planning.spec_options import SpeculationOptions
 
@@ -126,7 +126,7 @@ def plan(
     from specllama.cli.render import Printer, decision_lines
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
-    from specllama.formats import ELSEWHERE, Elsewhere, beyond, write
+    from specllama.formats import HF_FORMATS, Deployment, multi_machine, write
     from specllama.formats.base import MADE, one_line
     from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
@@ -141,9 +141,9 @@ def plan(
         "--target-repo": target_repo, "--draft-repo": draft_repo, "--nodes": nodes, "--gpus": gpus
     }  # fmt: skip
     wrong = next((name for name, value in given.items() if value is not None), None)
-    if wrong is not None and (to is None or to.value not in ELSEWHERE):
-        raise UsageError(f"{wrong} is for another engine", f"--format {'|'.join(ELSEWHERE)}")
-    elsewhere = Elsewhere(target_repo, draft_repo, nodes or 1, gpus or 1)
+    if wrong is not None and (to is None or to.value not in HF_FORMATS):
+        raise UsageError(f"{wrong} is for another engine", f"--format {'|'.join(HF_FORMATS)}")
+    deployment = Deployment(target_repo, draft_repo, nodes or 1, gpus or 1)
     printer = Printer()
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
@@ -153,25 +153,25 @@ def plan(
     spec_options = SpeculationOptions(
         workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer
     )
-    theirs = (*beyond.rpc_arguments(rpc), *(ctx.obj or ()))
+    theirs = (*multi_machine.rpc_arguments(rpc), *(ctx.obj or ()))
     apart = Printer(as_json=to is not None)  # stdout is the format's
     settings, unseen = resolved(apart, model, settings, spec_options, theirs, llama_server, False)
     if unseen is not None:
         _show_unseen(printer, model, unseen, to)
         return
     with printer.busy("reading the model and the engine …"):
-        decision = _decided(settings, spec_options, theirs, llama_server, own, elsewhere)
-    if to is not None and to.value in ELSEWHERE:  # the rest is about llama-server and this machine
+        decision = _decided(settings, spec_options, theirs, llama_server, own, deployment)
+    if to is not None and to.value in HF_FORMATS:  # the rest is about llama-server and this machine
         decision = replace(decision, reasons=tuple(map(shown, decision_lines(decision.plan))))
     if to is None:
-        for line in (*decision.reasons, *beyond.advice(decision.plan)):
+        for line in (*decision.reasons, *multi_machine.advice(decision.plan)):
             printer.say(line)
         printer.say(decision.plan.command.display())
         return
     written = write(to.value, decision)
     notes = written.notes
-    if to.value not in ELSEWHERE:  # those are the way out themselves
-        notes += beyond.advice(decision.plan)
+    if to.value not in HF_FORMATS:  # those are the way out themselves
+        notes += multi_machine.advice(decision.plan)
     if output is None:
         _print(written)
         for note in notes:
@@ -205,7 +205,7 @@ def _decided(
     theirs: tuple[str, ...],
     llama_server: str | None,
     prompts: tuple[Prompt, ...],
-    elsewhere: Elsewhere,
+    deployment: Deployment,
 ) -> Decision:
     """The plan as serve would make it, by what was measured before."""
     from specllama.cli.render import plan_data, plan_lines
@@ -217,7 +217,7 @@ def _decided(
     plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
     wanted = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
     plan, known = measured_before(plan, wanted)
-    return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known, elsewhere)
+    return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known, deployment)
 
 
 def _print(written: WrittenFiles) -> None:

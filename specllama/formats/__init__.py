@@ -1,6 +1,6 @@
 """A decision in other people's formats: one module per format, imported when it is asked for.
 
-A module has `write(decision) -> WrittenFiles`. It raises NotExpressible for a decision that its format
+A module has `write(decision) -> WrittenFiles`. It raises FormatError for a decision that its format
 cannot say.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from specllama.errors import UsageError
-from specllama.formats.base import Decision, Elsewhere, NotExpressible, WrittenFiles
+from specllama.formats.base import Decision, Deployment, FormatError, WrittenFiles
 
 # Format → the module that writes it, and the function there when it is not `write`.
 FORMATS: dict[str, str] = {
@@ -31,12 +31,12 @@ FORMATS: dict[str, str] = {
     "tensorrt-llm": "tensorrt_llm",
 }
 # Those of engines that read no GGUF files, so that they are told of Hugging Face repositories.
-ELSEWHERE = tuple(f for f in FORMATS if f.startswith(("vllm", "sglang", "tensorrt-llm")))
+HF_FORMATS = tuple(f for f in FORMATS if f.startswith(("vllm", "sglang", "tensorrt-llm")))
 
 
 def write(name: str, decision: Decision) -> WrittenFiles:
     """The decision in the format `name`. Raises UsageError when there is none of that name and
-    NotExpressible when it cannot say this decision."""
+    FormatError when it cannot say this decision."""
     where = FORMATS.get(name)
     if where is None:
         raise UsageError(
@@ -50,11 +50,11 @@ def write(name: str, decision: Decision) -> WrittenFiles:
 
 
 __all__ = [
-    "ELSEWHERE",
     "FORMATS",
+    "HF_FORMATS",
     "Decision",
-    "Elsewhere",
-    "NotExpressible",
+    "Deployment",
+    "FormatError",
     "WrittenFiles",
     "write",
 ]

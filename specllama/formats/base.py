@@ -17,12 +17,12 @@ if TYPE_CHECKING:  # the names of the formats are in `specllama --help`
 MADE = "made by `specllama plan`"  # in every file, so that it is known as one and replaced
 
 
-class NotExpressible(UsageError):
+class FormatError(UsageError):
     """A format that cannot say a decision; the message is one sentence with the reason."""
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class Deployment:
     """What engines that read no GGUF files need to know besides. Repositories on Hugging Face as
     OWNER/NAME, None = by the file's own word; `gpus` of each of `nodes` machines."""
 
@@ -42,7 +42,7 @@ class Decision:
     reasons: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     measured: Result | None = None
-    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    deployment: Deployment = field(default_factory=Deployment)
 
     @property
     def comments(self) -> tuple[str, ...]:

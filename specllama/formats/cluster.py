@@ -15,7 +15,7 @@ from typing import Any
 from specllama.formats import kubernetes, server, sglang, vllm
 from specllama.formats.base import Decision, WrittenFiles, commented, yaml_text
 from specllama.formats.containers import published
-from specllama.formats.elsewhere import record
+from specllama.formats.engine_config import record
 
 _CACHE = "/root/.cache/huggingface"
 _RENDEZVOUS = 20000
@@ -40,12 +40,12 @@ class ClusterEngine:
     def image(self) -> str:
         return str(record(self.name)["image"])
 
-    def at(self, host: str, port: int, key: str = "") -> list[str]:
+    def server_args(self, host: str, port: int, key: str = "") -> list[str]:
         """All arguments of a server that listens there. `key`: how its value is written."""
         words = [*self.args, "--host", host, "--port", str(port)]
         return [*words, "--api-key", key] if key and self.name == "sglang" else words
 
-    def of(self, number: str, first: str) -> list[str]:
+    def rank_args(self, number: str, first: str) -> list[str]:
         """The arguments that tell a machine its place."""
         return [w.format(n=number, first=first, port=_RENDEZVOUS) for w in self.rank]
 
@@ -98,20 +98,27 @@ def _flags(config: Mapping[str, Any]) -> list[str]:
 
 def _compose(decision: Decision, e: ClusterEngine) -> WrittenFiles:
     """One service; over several machines two, of which each machine runs one by its profile."""
-    nodes, settings = decision.elsewhere.nodes, decision.plan.settings
+    nodes, settings = decision.deployment.nodes, decision.plan.settings
     key = "${" + e.key + ":?set it}" if settings.api_key else ""
     one = _service(decision, e, key)
     if nodes == 1:
-        inside = {"command": e.at("0.0.0.0", e.port, key), "ports": [_published(decision, e)]}
+        inside = {
+            "command": e.server_args("0.0.0.0", e.port, key),
+            "ports": [_published(decision, e)],
+        }
         services = {decision.name: {**one, **inside}}
         notes: tuple[str, ...] = ("docker compose -f FILE up",)
     else:
         first = "${FIRST:?the first machine's address}"
         outside = {**one, "network_mode": "host"}
-        serves = e.at(settings.host, settings.port, key)
-        others = [*e.of("${NODE_RANK:-1}", first), *e.other]
+        serves = e.server_args(settings.host, settings.port, key)
+        others = [*e.rank_args("${NODE_RANK:-1}", first), *e.other]
         services = {
-            "first": {**outside, "profiles": ["first"], "command": serves + e.of("0", first)},
+            "first": {
+                **outside,
+                "profiles": ["first"],
+                "command": serves + e.rank_args("0", first),
+            },
             "other": {**outside, "profiles": ["other"], "command": serves + others},
         }
         services["other"].pop("healthcheck")
@@ -128,10 +135,10 @@ def _compose(decision: Decision, e: ClusterEngine) -> WrittenFiles:
 
 def _service(decision: Decision, e: ClusterEngine, key: str) -> dict[str, Any]:
     """What a service has wherever it runs."""
-    gpus = decision.elsewhere.gpus
+    gpus = decision.deployment.gpus
     device = {"driver": "nvidia", "count": gpus, "capabilities": ["gpu"]}
     settings = decision.plan.settings  # over several machines it is on the host's own network
-    here = f"localhost:{e.port}" if decision.elsewhere.nodes == 1 else settings.address
+    here = f"localhost:{e.port}" if decision.deployment.nodes == 1 else settings.address
     ask = f"import urllib.request as r; r.urlopen('http://{here}/health')"
     return {
         "image": e.image,
@@ -158,9 +165,11 @@ def _published(decision: Decision, e: ClusterEngine) -> str:
 
 def _kubernetes(decision: Decision, e: ClusterEngine) -> WrittenFiles:
     """A Deployment on one machine, a LeaderWorkerSet on several, and the Service."""
-    name, nodes = decision.name, decision.elsewhere.nodes
+    name, nodes = decision.name, decision.deployment.nodes
     labels = {"app.kubernetes.io/name": name}
-    serves = e.at("0.0.0.0", e.port, f"$({e.key})" if decision.plan.settings.api_key else "")
+    serves = e.server_args(
+        "0.0.0.0", e.port, f"$({e.key})" if decision.plan.settings.api_key else ""
+    )
     notes = [
         "kubectl apply -f FILE",
         f"kubectl create secret generic {name} --from-literal=hf-token=…"
@@ -181,7 +190,7 @@ def _kubernetes(decision: Decision, e: ClusterEngine) -> WrittenFiles:
             },
         }
     else:
-        place = e.of("$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)")
+        place = e.rank_args("$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS)")
         worker = _pod(decision, e, [*serves, *place, *e.other], answers=False)
         leader = _pod(decision, e, serves + place)
         head = {
@@ -230,7 +239,7 @@ def _pod(
         **start,
         "env": env,
         **(probes if answers else {}),
-        "resources": {"limits": {"nvidia.com/gpu": str(decision.elsewhere.gpus)}},
+        "resources": {"limits": {"nvidia.com/gpu": str(decision.deployment.gpus)}},
         "volumeMounts": [
             {"name": "huggingface", "mountPath": _CACHE},
             {"name": "shm", "mountPath": "/dev/shm"},

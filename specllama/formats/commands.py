@@ -18,9 +18,9 @@ from specllama.formats import (
     systemd_unit,
     yaml_commands,
 )
-from specllama.formats.command_lines import shell
-from specllama.formats.found import LLAMA, SHELL, FoundCommand
-from specllama.formats.words import split
+from specllama.formats.found_command import LLAMA, SHELL, FoundCommand
+from specllama.formats.shell_commands import shell
+from specllama.formats.shell_words import split
 
 SCRIPT, WINDOWS, YAML, PRESET = "script", "windows", "yaml", "preset"
 UNIT, DOCKERFILE, PLIST = "unit", "dockerfile", "property list"

@@ -15,7 +15,7 @@ from pathlib import Path
 from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.option_sources import ParsedOption
 from specllama.formats import server
-from specllama.formats.base import Decision, NotExpressible
+from specllama.formats.base import Decision, FormatError
 
 PORT = 8080  # inside; the images' own health check asks it
 _IMAGE = "ghcr.io/ggml-org/llama.cpp:server"
@@ -45,11 +45,11 @@ class Container:
 
 
 def container(decision: Decision) -> Container:
-    """The same command inside. Raises NotExpressible for an engine that has no image, and for files
+    """The same command inside. Raises FormatError for an engine that has no image, and for files
     that cannot be mounted."""
     plan = decision.plan
     if plan.capabilities.flavour == IK_LLAMA:
-        raise NotExpressible(
+        raise FormatError(
             "ik_llama.cpp has no images of its own, and llama.cpp's do not take its options",
             "Name a llama-server of llama.cpp with --llama-server, or take another --format.",
         )
@@ -126,7 +126,7 @@ def _folder(path: str) -> str:
     if os.path.islink(path) and not os.path.isabs(os.readlink(path)):
         common = os.path.commonpath([parent, real])
         if common == os.path.dirname(common):
-            raise NotExpressible(f"{path} is a link to {real}: nothing less than / holds both")
+            raise FormatError(f"{path} is a link to {real}: nothing less than / holds both")
         return common
     return os.path.dirname(real)  # a link by an absolute path leads nowhere inside
 
@@ -136,11 +136,11 @@ def _within(path: str, folder: str) -> bool:
 
 
 def published(host: str) -> str:
-    """An address as a container's published ports want it: an IP. Raises NotExpressible."""
+    """An address as a container's published ports want it: an IP. Raises FormatError."""
     try:
         found = ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
-        raise NotExpressible(
+        raise FormatError(
             f"a container's port is published on an IP address, not on {host!r}",
             "Give --host 127.0.0.1, 0.0.0.0, or an address of this machine.",
         ) from None

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from specllama.formats.assigned import UNKNOWN, Value, assigned, expanded
-from specllama.formats.command_lines import ASSIGNMENT, image, quoted_assignment, server, styles
-from specllama.formats.found import FLOW, FoundCommand, Variable
-from specllama.formats.words import SimpleCommand, Word, split
+from specllama.formats.found_command import FLOW, EnvVariable, FoundCommand
+from specllama.formats.shell_commands import ASSIGNMENT, image, quoted_assignment, server, styles
+from specllama.formats.shell_variables import UNKNOWN, ShellValue, assigned, expanded
+from specllama.formats.shell_words import SimpleCommand, Word, split
 from specllama.formats.yaml_scalars import items
 
 _INSTRUCTION = re.compile(
@@ -22,9 +22,9 @@ _INSTRUCTION = re.compile(
 def read(text: str) -> Iterator[FoundCommand]:
     """The last stage's. An ARG is known to what builds the image, an ENV to the server too."""
     kind, build = "", None
-    args: dict[str, Value] = {}
-    env: dict[str, Value] = {}
-    variables: list[Variable] = []
+    args: dict[str, ShellValue] = {}
+    env: dict[str, ShellValue] = {}
+    variables: list[EnvVariable] = []
     words: list[Word] = []
     written: list[str] = []
     begin = 0
@@ -65,13 +65,13 @@ def read(text: str) -> Iterator[FoundCommand]:
         )
 
 
-def _set(text: str, line: list[Word], known: dict[str, Value]) -> Iterator[Variable]:
+def _set(text: str, line: list[Word], known: dict[str, ShellValue]) -> Iterator[EnvVariable]:
     for word in expanded(line, known):
         yield from quoted_assignment(text, word)
 
 
-def _old_way(line: list[Word]) -> Iterator[Variable]:
+def _old_way(line: list[Word]) -> Iterator[EnvVariable]:
     """ENV NAME value."""
     if len(line) > 1:
         name, value = line[0], line[1]
-        yield Variable(name.text, value.text, name.start, name.end, value.fixed)
+        yield EnvVariable(name.text, value.text, name.start, name.end, value.fixed)

@@ -10,27 +10,27 @@ from dataclasses import replace
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
-from specllama.formats.found import (
+from specllama.formats.found_command import (
     BLOCK,
     FLOW,
     INI,
     SHELL,
     TEXT,
     XML,
+    EnvVariable,
     FoundCommand,
-    Rewrite,
-    Scalar,
-    TextEdit,
-    Variable,
+    SpanEdit,
+    WordEdit,
+    YamlScalar,
 )
-from specllama.formats.words import Word
+from specllama.formats.shell_words import Word
 
 # What may stand between two words of one variable.
 _TO_VALUE = r"""["']?(?:[ \t]*[=:][ \t]*|</key>\s*<string>|["']?\s*,?\s*["']?value["']?:[ \t]*|[ \t]+)["']?"""
 _BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\n]*\n)*")
 
 
-def edited(text: str, command: FoundCommand, changes: tuple[TextEdit | Rewrite, ...]) -> str:
+def edited(text: str, command: FoundCommand, changes: tuple[WordEdit | SpanEdit, ...]) -> str:
     """The file's text with all changes made, the last one in it first, so that the places of
     the others stay."""
     scalar = command.scalar
@@ -45,22 +45,24 @@ def edited(text: str, command: FoundCommand, changes: tuple[TextEdit | Rewrite, 
     return text
 
 
-def _place(command: FoundCommand, change: TextEdit | Rewrite) -> int:
-    if isinstance(change, Rewrite):
+def _place(command: FoundCommand, change: WordEdit | SpanEdit) -> int:
+    if isinstance(change, SpanEdit):
         return change.start
     if change.count:
-        return command.words[change.at].start
-    return command.words[change.at - 1].end if change.at else command.begin
+        return command.words[change.index].start
+    return command.words[change.index - 1].end if change.index else command.begin
 
 
-def _anew(command: FoundCommand, scalar: Scalar, changes: tuple[TextEdit | Rewrite, ...]) -> bool:
+def _anew(
+    command: FoundCommand, scalar: YamlScalar, changes: tuple[WordEdit | SpanEdit, ...]
+) -> bool:
     """Whether the whole YAML text is written anew: it must be, or a new word holds what would
     end it. Words of a macro stand in another."""
-    if any(w.home is not None for w in touched(command, changes)):
+    if any(w.origin is not None for w in touched(command, changes)):
         return False
-    new = [w for c in changes if isinstance(c, TextEdit) for w in c.new if isinstance(w, str)]
+    new = [w for c in changes if isinstance(c, WordEdit) for w in c.new if isinstance(w, str)]
     if scalar.inner is None:
-        return any(isinstance(c, TextEdit) for c in changes)
+        return any(isinstance(c, WordEdit) for c in changes)
     return any(re.search(r"""[:#"'\\{}\[\]]""", w) for w in new)
 
 
@@ -70,9 +72,9 @@ def _within(command: FoundCommand, start: int) -> FoundCommand:
     return replace(command, words=words, begin=command.begin - start, scalar=None)
 
 
-def _applied(text: str, source: str, command: FoundCommand, change: TextEdit | Rewrite) -> str:
+def _applied(text: str, source: str, command: FoundCommand, change: WordEdit | SpanEdit) -> str:
     """One change. `source`: the text before any of them."""
-    if isinstance(change, Rewrite):
+    if isinstance(change, SpanEdit):
         return text[: change.start] + change.new + text[change.end :]
     style = _style(command, change)
     new = [
@@ -85,27 +87,27 @@ def _applied(text: str, source: str, command: FoundCommand, change: TextEdit | R
     if style == INI:
         return _ini(text, command, change, new)
     if not change.count:
-        at = command.words[change.at - 1].end if change.at else command.begin
+        at = command.words[change.index - 1].end if change.index else command.begin
         glue = _glue(text, at, style, command)
         return text[:at] + "".join(glue + w for w in written) + text[at:]
-    start = command.words[change.at].start
-    end = command.words[change.at + change.count - 1].end
+    start = command.words[change.index].start
+    end = command.words[change.index + change.count - 1].end
     if not written:
         start, end = _whole(text, start, end, style)
         return text[:start] + text[end:]
-    glue = _glue(text, command.words[change.at].start, style, command)
+    glue = _glue(text, command.words[change.index].start, style, command)
     return text[:start] + glue.join(written) + text[end:]
 
 
-def _style(command: FoundCommand, change: TextEdit) -> str:
+def _style(command: FoundCommand, change: WordEdit) -> str:
     """How the words of a change are written: as those they replace or follow."""
-    at = change.at if change.count else max(change.at - 1, 0)
-    if not change.count and not change.at:
+    at = change.index if change.count else max(change.index - 1, 0)
+    if not change.count and not change.index:
         return SHELL if command.styles[:1] == (TEXT,) else next(iter(command.styles), SHELL)
     return command.styles[at] if at < len(command.styles) else SHELL
 
 
-def valued(text: str, variable: Variable) -> Variable:
+def valued(text: str, variable: EnvVariable) -> EnvVariable:
     """With the place of its value: NAME=value, NAME: value, NAME value, or on a line of its own in a
     property list and in Kubernetes."""
     if not (variable.in_text and variable.fixed and variable.value):
@@ -118,29 +120,29 @@ def valued(text: str, variable: Variable) -> Variable:
     )
 
 
-def touched(command: FoundCommand, changes: Sequence[TextEdit | Rewrite]) -> tuple[Word, ...]:
+def touched(command: FoundCommand, changes: Sequence[WordEdit | SpanEdit]) -> tuple[Word, ...]:
     """The words that changes replace, and those behind which they put others."""
     found: list[Word] = []
     for change in changes:
-        if isinstance(change, TextEdit):
-            first = change.at if change.count else max(change.at - 1, 0)
-            last = change.at + change.count
+        if isinstance(change, WordEdit):
+            first = change.index if change.count else max(change.index - 1, 0)
+            last = change.index + change.count
             found += command.words[first:last]
     return tuple(found)
 
 
-def obstacle(text: str, command: FoundCommand, changes: Sequence[TextEdit | Rewrite]) -> str:
+def obstacle(text: str, command: FoundCommand, changes: Sequence[WordEdit | SpanEdit]) -> str:
     """Why changes cannot be written where the words stand, "" = they can: words that come from
     shell variables may stand apart, or in a text that takes no quotes."""
     for change in changes:
-        if isinstance(change, Rewrite):
+        if isinstance(change, SpanEdit):
             continue
-        words = command.words[change.at : change.at + change.count]
+        words = command.words[change.index : change.index + change.count]
         if away := next((w for w in touched(command, (change,)) if w.start < 0), None):
-            return f"{away.home.name if away.home else away.text} is not written here word for word"
+            return f"{away.origin.name if away.origin else away.text} is not written here word for word"
         for before, after in pairwise(words):
             between = text[before.end : after.start]
-            if (before.home or after.home) and not _BETWEEN.fullmatch(between):
+            if (before.origin or after.origin) and not _BETWEEN.fullmatch(between):
                 return f"{before.text} and {after.text} stand apart"
         if _style(command, change) == TEXT:
             new = [
@@ -189,7 +191,7 @@ def _whole(text: str, start: int, end: int, style: str) -> tuple[int, int]:
     return (before.start() if before else start), end
 
 
-def _ini(text: str, command: FoundCommand, change: TextEdit, new: list[str]) -> str:
+def _ini(text: str, command: FoundCommand, change: WordEdit, new: list[str]) -> str:
     """Lines `key = value`: the words come in pairs, keys with their dashes."""
     lines: list[str] = []
     for given, word in zip(change.new, new, strict=True):
@@ -200,10 +202,10 @@ def _ini(text: str, command: FoundCommand, change: TextEdit, new: list[str]) -> 
             lines[-1] += word
     written = "".join(f"{line}{'true' if line.endswith('= ') else ''}\n" for line in lines)
     if change.count:
-        start = text.rfind("\n", 0, command.words[change.at].start) + 1
-        close = text.find("\n", command.words[change.at + change.count - 1].end)
+        start = text.rfind("\n", 0, command.words[change.index].start) + 1
+        close = text.find("\n", command.words[change.index + change.count - 1].end)
     else:
-        last = command.words[change.at - 1].end if change.at else command.begin
+        last = command.words[change.index - 1].end if change.index else command.begin
         close = text.find("\n", last)
         start = len(text) if close < 0 else close + 1
     end = len(text) if close < 0 else close + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from specllama.formats.found import Variable
+from specllama.formats.found_command import EnvVariable
 
 # The text of a file beside the one that names it; None when it is not here.
 Files = Callable[[str], str | None]
@@ -18,16 +18,16 @@ def nothing(name: str) -> str | None:
     return None
 
 
-def variables(name: str, files: Files) -> tuple[Variable, ...] | None:
+def variables(name: str, files: Files) -> tuple[EnvVariable, ...] | None:
     """What a file sets; None when it is not here."""
     text = files(name)
     return None if text is None else tuple(_read(text, name))
 
 
-def _read(text: str, source: str) -> Iterator[Variable]:
+def _read(text: str, source: str) -> Iterator[EnvVariable]:
     """NAME=value, the value in quotes or not; nothing is expanded."""
     for m in _LINE.finditer(text):
         value = m[2]
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
-        yield Variable(m[1], value, source=source)
+        yield EnvVariable(m[1], value, source=source)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specllama.engine.capabilities import Capabilities
-from specllama.formats.found import Rewrite, TextEdit, Variable
-from specllama.formats.seen import OptionUse, ParsedCommand
+from specllama.formats.found_command import EnvVariable, SpanEdit, WordEdit
+from specllama.formats.parsed_command import OptionUse, ParsedCommand
 
 # What comes of it: the server does not start, or ends later; nothing drafts, or the option does nothing; it
 # serves, but slower, with more memory, or wrongly.
 ENDS, NOTHING, WORSE = "ends", "does nothing", "worse"
-Edits = tuple[TextEdit | Rewrite, ...]
+Edits = tuple[WordEdit | SpanEdit, ...]
 
 _SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
 # What an option is for → its spellings, the newest first. Per n-gram type: {} is the type.
@@ -51,40 +51,40 @@ class Finding:
     edits: Edits = ()
 
 
-def remove(use: OptionUse) -> TextEdit:
-    return TextEdit(use.at, use.count)
+def remove_option(use: OptionUse) -> WordEdit:
+    return WordEdit(use.index, use.count)
 
 
-def instead(use: OptionUse, *new: str | int) -> TextEdit:
-    return TextEdit(use.at, use.count, new)
+def replace_option(use: OptionUse, *new: str | int) -> WordEdit:
+    return WordEdit(use.index, use.count, new)
 
 
-def revalued(variable: Variable | None, value: str) -> Edits:
+def set_variable(variable: EnvVariable | None, value: str) -> Edits:
     """Another value for a variable, where it stands in the text and no quotes are needed."""
     if variable is None or variable.value_at < 0 or not re.fullmatch(r"[\w.,-]+", value):
         return ()
     at = variable.value_at
-    return (Rewrite(at, at + len(variable.value), value),)
+    return (SpanEdit(at, at + len(variable.value), value),)
 
 
-def after(use: OptionUse, *new: str | int) -> TextEdit:
+def insert_after(use: OptionUse, *new: str | int) -> WordEdit:
     """Words put in behind an option."""
-    return TextEdit(use.at + use.count, 0, new)
+    return WordEdit(use.index + use.count, 0, new)
 
 
-def spellings(means: str, seen: ParsedCommand) -> tuple[str, ...]:
+def spellings(means: str, parsed: ParsedCommand) -> tuple[str, ...]:
     """The options that say `means` for the methods of this command line, in this build."""
     if means.startswith("-"):
-        found = seen.caps.spelling(means)
+        found = parsed.caps.spelling(means)
         return (found,) if found else ()
     out: list[str | None] = []
-    if not seen.only_ngrams:
-        out.append(seen.caps.spelling(*_DRAFT_NAMES.get(means, ())))
+    if not parsed.only_ngrams:
+        out.append(parsed.caps.spelling(*_DRAFT_NAMES.get(means, ())))
     # a length beside a draft method is the draft's; what else is for n-grams only goes to all
-    if seen.only_ngrams or means not in _DRAFT_NAMES:
-        types = seen.ngram_types or ("ngram-simple",)
+    if parsed.only_ngrams or means not in _DRAFT_NAMES:
+        types = parsed.ngram_types or ("ngram-simple",)
         for t in types:
-            out.append(seen.caps.spelling(*ngram_names(means, t)))
+            out.append(parsed.caps.spelling(*ngram_names(means, t)))
     return tuple(dict.fromkeys(n for n in out if n))
 
 

@@ -48,7 +48,7 @@ class OtherEngine:
 
 
 @cache
-def wrong() -> Mapping[str, WrongFlag]:
+def wrong_flags() -> Mapping[str, WrongFlag]:
     """Spelling → what is known of it."""
     return {
         name: WrongFlag(r["kind"], r["value"], r["means"], r["why"], r.get("pair", False))
@@ -66,26 +66,28 @@ def synthetic() -> tuple[Sequence[str], str]:
 @cache
 def bad_builds() -> tuple[BadBuild, ...]:
     return tuple(
-        BadBuild(r["first"], r["last"], tuple(r["types"].split()), r["why"], r.get("slots", False))
+        BadBuild(
+            r["first"], r["last"], tuple(r["type_aliases"].split()), r["why"], r.get("slots", False)
+        )
         for r in _data()["bad_build"]
     )
 
 
-def types() -> Mapping[str, str]:
+def type_aliases() -> Mapping[str, str]:
     """Values of --spec-type that llama.cpp does not take → the one that is meant."""
-    found: Mapping[str, str] = _data()["types"]
+    found: Mapping[str, str] = _data()["type_aliases"]
     return found
 
 
-def variables() -> Mapping[str, str]:
+def renamed_variables() -> Mapping[str, str]:
     """Variables that were renamed in b8943 → their names since."""
-    found: Mapping[str, str] = _data()["variables"]
+    found: Mapping[str, str] = _data()["renamed_variables"]
     return found
 
 
-def gone_variables() -> Mapping[str, tuple[int, str]]:
+def removed_variables() -> Mapping[str, tuple[int, str]]:
     """Variable → (first build that ignores it, what to do)."""
-    return {name: (build, fix) for name, (build, fix) in _data()["gone_variables"].items()}
+    return {name: (build, fix) for name, (build, fix) in _data()["removed_variables"].items()}
 
 
 @cache

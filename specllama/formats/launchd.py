@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.parsers.expat import ExpatError
 
 from specllama.formats import server
-from specllama.formats.base import Decision, NotExpressible, WrittenFiles, one_line
+from specllama.formats.base import Decision, FormatError, WrittenFiles, one_line
 
 _KEY_FILE = "~/.config/specllama/api-key"
 
@@ -41,7 +41,7 @@ def write(decision: Decision) -> WrittenFiles:
     except (ValueError, ExpatError):
         same = False
     if not same:
-        raise NotExpressible("a property list cannot say a control character", "Rename the file.")
+        raise FormatError("a property list cannot say a control character", "Rename the file.")
     head, rest = text.split("<plist", 1)
     said = "".join(f"  {_comment(line)}\n" for line in (*decision.comments, *notes))
     return WrittenFiles(f"{head}<!--\n{said}-->\n<plist{rest}", notes)

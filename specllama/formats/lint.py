@@ -10,9 +10,9 @@ from specllama.engine.capabilities import Capabilities
 from specllama.errors import UsageError
 from specllama.formats import (
     commands,
-    lint_dialect,
     lint_engines,
     lint_flags,
+    lint_ik_llama,
     lint_limits,
     lint_models,
     lint_presets,
@@ -23,10 +23,10 @@ from specllama.formats import (
 from specllama.formats.edits import edited, touched, valued
 from specllama.formats.env_files import Files, nothing
 from specllama.formats.finding import Finding
-from specllama.formats.found import LLAMA, FoundCommand, Rewrite, Variable
+from specllama.formats.found_command import LLAMA, EnvVariable, FoundCommand, SpanEdit
+from specllama.formats.lint_merge import LintResult, settled
 from specllama.formats.lint_models import Models
-from specllama.formats.lint_ways import Linted, settled
-from specllama.formats.seen import read_command
+from specllama.formats.parsed_command import parse_command
 
 _ROUNDS = 500  # of putting right; a command takes some ten
 _AT_ONCE = 10**6
@@ -46,12 +46,14 @@ class LintContext:
     files: Files = nothing
 
 
-def lint(text: str, kind: str, here: LintContext) -> tuple[Linted, ...]:
+def lint(text: str, kind: str, here: LintContext) -> tuple[LintResult, ...]:
     """Every server of the text. Raises UsageError for a text that cannot be read."""
     found = commands.read(text, kind, here.files)
     if not found and kind == commands.SCRIPT:
         found = commands.bare(text)
-    inherited = tuple(Variable(k, v) for k, v in here.environ.items() if k.startswith("LLAMA_ARG_"))
+    inherited = tuple(
+        EnvVariable(k, v) for k, v in here.environ.items() if k.startswith("LLAMA_ARG_")
+    )
     all_of_them = [
         replace(c, variables=(*inherited, *(valued(text, v) for v in c.variables))) for c in found
     ]
@@ -83,7 +85,9 @@ def fixed(text: str, kind: str, here: LintContext) -> str:
     return text
 
 
-def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, FoundCommand, Finding]]:
+def _apart(
+    found: Sequence[LintResult], hopeless: set[Key]
+) -> list[tuple[Key, FoundCommand, Finding]]:
     """What is put right next: a finding of each command, the last one in the text first, of
     those that touch no common part of it."""
     chances = []
@@ -104,11 +108,11 @@ def _apart(found: Sequence[Linted], hopeless: set[Key]) -> list[tuple[Key, Found
 def _extent(command: FoundCommand, finding: Finding) -> tuple[int, int]:
     """(end, start) of all that a change may touch."""
     words = touched(command, finding.edits)
-    if command.scalar is not None and not any(w.home is not None for w in words):
+    if command.scalar is not None and not any(w.origin is not None for w in words):
         places = [(command.scalar.start, command.scalar.end)]
     else:
         places = [(w.start, w.end) for w in words]
-    places += [(e.start, e.end) for e in finding.edits if isinstance(e, Rewrite)]
+    places += [(e.start, e.end) for e in finding.edits if isinstance(e, SpanEdit)]
     places = places or [(command.begin, command.begin)]
     return max(end for _, end in places), min(start for start, _ in places)
 
@@ -126,12 +130,12 @@ def _findings(text: str, command: FoundCommand, here: LintContext) -> Iterator[F
     if command.program != LLAMA:
         yield from lint_engines.findings(command)
         return
-    seen = read_command(command, here.builds(command.build))
-    yield from lint_flags.findings(seen)
-    yield from lint_presets.findings(text, seen)
-    yield from lint_types.piped(text, seen)
-    yield from lint_variables.findings(seen)
-    yield from lint_dialect.findings(seen)
-    yield from lint_spec.findings(seen)
-    yield from lint_models.findings(seen, here.models)
-    yield from lint_limits.findings(seen)
+    parsed = parse_command(command, here.builds(command.build))
+    yield from lint_flags.findings(parsed)
+    yield from lint_presets.findings(text, parsed)
+    yield from lint_types.piped(text, parsed)
+    yield from lint_variables.findings(parsed)
+    yield from lint_ik_llama.findings(parsed)
+    yield from lint_spec.findings(parsed)
+    yield from lint_models.findings(parsed, here.models)
+    yield from lint_limits.findings(parsed)

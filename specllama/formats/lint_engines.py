@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from specllama.formats import flags
-from specllama.formats.elsewhere import record
+from specllama.formats.engine_config import record
 from specllama.formats.finding import ENDS, Edits, Finding
-from specllama.formats.found import VLLM, FoundCommand, TextEdit
-from specllama.formats.seen import lookup_name
+from specllama.formats.found_command import VLLM, FoundCommand, WordEdit
+from specllama.formats.parsed_command import lookup_name
 
 _CONFIG = ("--speculative-config", "-sc")
 _SWITCHES = {"-fa", "--flash-attn", "--speculative-disable-mqa-scorer"}
@@ -34,7 +34,7 @@ _GONE = ("medusa", "mlp_speculator")
 class _Flag:
     name: str
     value: str
-    at: int
+    index: int
     count: int
     fixed: bool
     written: str
@@ -56,7 +56,7 @@ def findings(command: FoundCommand) -> Iterator[Finding]:
         else:
             value = table.methods.get(flag.value, flag.value)
             new = (means, value) if means and means not in {f.name for f in given} else ()
-            edits = (TextEdit(flag.at, flag.count, new),) if flag.fixed else ()
+            edits = (WordEdit(flag.index, flag.count, new),) if flag.fixed else ()
             fix = " ".join(new) or "take it out"
         yield Finding(
             "removed-flag" if gone else "other-engine-flag",
@@ -93,7 +93,7 @@ def _unknown(program: str, flag: _Flag, vllm: bool) -> Iterator[Finding]:
         near = _nearest(name, known)
         fix = f"did you mean {near}?" if near else "take it out"
         if flag.fixed and difflib.SequenceMatcher(None, name, near).ratio() >= _TYPO:
-            edits = (TextEdit(flag.at, flag.count, tuple(filter(None, (near, flag.value)))),)
+            edits = (WordEdit(flag.index, flag.count, tuple(filter(None, (near, flag.value)))),)
     version = record("vllm" if vllm else "sglang")["version"]
     yield Finding(
         "unknown-flag",
@@ -114,20 +114,20 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _flags(command: FoundCommand) -> Iterator[_Flag]:
-    at = 0
-    while at < len(command.words):
-        word = command.words[at]
+    index = 0
+    while index < len(command.words):
+        word = command.words[index]
         name, equals, value = lookup_name(word.text).partition("=")
         if equals:
             value = word.text.partition("=")[2]
         count = 1
         if word.text.startswith("-"):
-            following = command.words[at + 1 : at + 2]
+            following = command.words[index + 1 : index + 2]
             if not equals and following and not _is_flag(following[0].text, name):
                 value, count = following[0].text, 2
-            fixed = word.fixed and all(w.fixed for w in command.words[at : at + count])
-            yield _Flag(name, value, at, count, fixed, name)
-        at += count
+            fixed = word.fixed and all(w.fixed for w in command.words[index : index + count])
+            yield _Flag(name, value, index, count, fixed, name)
+        index += count
 
 
 def _is_flag(text: str, before: str) -> bool:
@@ -167,8 +167,8 @@ def _config(given: list[_Flag], wrong: list[_Flag], table: flags.OtherEngine) ->
         config.setdefault("num_speculative_tokens", 5)
     ordered = {k: config[k] for k in ("method", "model", *config) if k in config}
     first = parts[0] if old is None else old
-    kept = TextEdit(first.at, first.count, ("--speculative-config", json.dumps(ordered)))
-    return (kept, *(TextEdit(f.at, f.count) for f in parts if f is not first))
+    kept = WordEdit(first.index, first.count, ("--speculative-config", json.dumps(ordered)))
+    return (kept, *(WordEdit(f.index, f.count) for f in parts if f is not first))
 
 
 def _value(key: str, text: str, methods: Mapping[str, str]) -> object:
@@ -214,7 +214,7 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 shown,
                 f"{method} is not vLLM's name of it",
                 f'"method": "{table.methods[method]}"',
-                (TextEdit(flag.at, flag.count, (flag.name, json.dumps(new))),),
+                (WordEdit(flag.index, flag.count, (flag.name, json.dumps(new))),),
             )
         known = {*record("vllm")["speculative"], "tensor_parallel_size"}
         if strange := sorted(
@@ -225,7 +225,7 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 ENDS,
                 shown,
                 f"vLLM {record('vllm')['version']} has no key {', '.join(strange)} there, and ends",
-                _instead_of(strange),
+                _key_hint(strange),
             )
         if "tensor_parallel_size" in config:
             new = {
@@ -237,7 +237,7 @@ def _bad_config(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
                 shown,
                 "tensor_parallel_size is the target's: vLLM ends at it here",
                 "draft_tensor_parallel_size",
-                (TextEdit(flag.at, flag.count, (flag.name, json.dumps(new))),),
+                (WordEdit(flag.index, flag.count, (flag.name, json.dumps(new))),),
             )
 
 
@@ -258,7 +258,7 @@ def _gguf_draft(given: list[_Flag], table: flags.OtherEngine) -> Iterator[Findin
             )
 
 
-def _instead_of(strange: Sequence[str]) -> str:
+def _key_hint(strange: Sequence[str]) -> str:
     """What to do about keys that vLLM has not."""
     near = {key: _nearest(key, record("vllm")["speculative"]) for key in strange}
     if not any(near.values()):
@@ -283,7 +283,7 @@ def _sglang(given: list[_Flag], table: flags.OtherEngine, end: int) -> Iterator[
                 f"{flag.written} {flag.value}",
                 f"{flag.value} is not SGLang's name of it",
                 f"{flag.name} {meant}",
-                (TextEdit(flag.at, flag.count, (flag.name, meant)),),
+                (WordEdit(flag.index, flag.count, (flag.name, meant)),),
             )
     algorithm = next((f.value.upper() for f in given if f.name == "--speculative-algorithm"), "")
     some = {f.name: f for f in given if f.name in _TRIPLE}
@@ -295,7 +295,7 @@ def _sglang(given: list[_Flag], table: flags.OtherEngine, end: int) -> Iterator[
             " ".join(f"{f.written} {f.value}" for f in some.values()),
             "SGLang takes steps, top-k and draft tokens all three or none of them",
             "add " + (" ".join(new) or "the others, or leave all three out"),
-            (TextEdit(end, 0, new),) if new else (),
+            (WordEdit(end, 0, new),) if new else (),
         )
 
 

@@ -8,18 +8,24 @@ import re
 from collections.abc import Iterator
 
 from specllama.engine.capabilities import IK_LLAMA, MAINLINE
-from specllama.formats import builds, flags, lint_dialect
+from specllama.formats import flags, known_builds, lint_ik_llama
 from specllama.formats.finding import (
     ENDS,
     Edits,
     Finding,
-    instead,
-    remove,
+    remove_option,
+    replace_option,
     spec_type,
     spellings,
 )
-from specllama.formats.found import TextEdit
-from specllama.formats.seen import OptionUse, ParsedCommand, find, is_option, meant_type
+from specllama.formats.found_command import WordEdit
+from specllama.formats.parsed_command import (
+    OptionUse,
+    ParsedCommand,
+    find_option,
+    is_option,
+    meant_type,
+)
 
 _RULES = {
     flags.REMOVED: "removed-flag",
@@ -36,34 +42,34 @@ _SIZE = re.compile(r"--spec-ngram-(?:simple|map-k|map-k4v)-(size-n|size-m|min-hi
 _SIZE_MEANS = {"size-n": "lookup", "size-m": "ngram-length", "min-hits": "min-hits"}
 
 
-def findings(seen: ParsedCommand) -> Iterator[Finding]:
-    for use in seen.uses:
+def findings(parsed: ParsedCommand) -> Iterator[Finding]:
+    for use in parsed.uses:
         if not use.usable:
-            if seen.caps.flavour != IK_LLAMA or not lint_dialect.foreign(use):
-                yield _unknown(seen, use)
+            if parsed.caps.flavour != IK_LLAMA or not lint_ik_llama.foreign(use):
+                yield _unknown(parsed, use)
         else:
-            yield from _values(seen, use)
-    for number in seen.stray:
-        yield _stray(seen, number)
+            yield from _values(parsed, use)
+    for number in parsed.unexpected:
+        yield _unexpected(parsed, number)
 
 
-def _unknown(seen: ParsedCommand, use: OptionUse) -> Finding:
-    shown = seen.show(use)
-    span = builds.since(use.name) if seen.caps.flavour == MAINLINE else None
-    build = seen.caps.build or builds.NEWEST
+def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
+    shown = parsed.show(use)
+    span = known_builds.since(use.name) if parsed.caps.flavour == MAINLINE else None
+    build = parsed.caps.build or known_builds.NEWEST
     early = span is not None and build < span[0]
-    wrong = seen.wrong(use)
-    if wrong is not None and seen.caps.flavour == MAINLINE and not early:
-        idle = wrong.means in _ROLES and not (seen.speculates or seen.open)
-        edits = (remove(use),) if idle else _translated(seen, use, wrong.means)
-        fix = "take it out: nothing drafts here" if idle else _as_words(seen, edits)
-        if weights := seen.weights(use):
+    wrong = parsed.wrong_flag(use)
+    if wrong is not None and parsed.caps.flavour == MAINLINE and not early:
+        idle = wrong.means in _ROLES and not (parsed.speculates or parsed.incomplete)
+        edits = (remove_option(use),) if idle else _translated(parsed, use, wrong.means)
+        fix = "take it out: nothing drafts here" if idle else _as_words(parsed, edits)
+        if weights := parsed.draft_repo_of(use):
             edits, fix = (
                 (),
                 f"-md FILE.gguf: {weights} as a GGUF, the only files llama-server loads",
             )
         return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.why}", fix, edits)
-    if re.match(r"-\S+\s+\S", use.name) and seen.word(use.at).quoted:
+    if re.match(r"-\S+\s+\S", use.name) and parsed.word(use.index).quoted:
         return Finding(
             "quoted-options",
             ENDS,
@@ -73,86 +79,86 @@ def _unknown(seen: ParsedCommand, use: OptionUse) -> Finding:
             'take the quotes off, or make it an array: NAME=(…), "${NAME[@]}"',
         )
     name, equals, value = use.name.partition("=")
-    if equals and is_option(name, seen.caps):
-        fixed = seen.word(use.at).fixed
+    if equals and is_option(name, parsed.caps):
+        fixed = parsed.word(use.index).fixed
         return Finding(
             "equals-sign",
             ENDS,
             shown,
             f"llama-server takes no {name}=…: it looks for an option of that whole name",
             f"two words: {name} {value}",
-            (instead(use, name, value),) if fixed else (),
+            (replace_option(use, name, value),) if fixed else (),
         )
     if span is not None and not span[0] <= build <= span[1]:
-        return _of_other_builds(seen, use, span, late=not early)
-    known = [n for o in seen.caps.options if not o.removed for n in o.names]
+        return _of_other_builds(parsed, use, span, late=not early)
+    known = [n for o in parsed.caps.options if not o.removed for n in o.names]
     near = next(iter(difflib.get_close_matches(use.name, known, n=1, cutoff=0.75)), "")
     typo = bool(near) and difflib.SequenceMatcher(None, use.name, near).ratio() >= _TYPO
     return Finding(
         "unknown-flag",
         ENDS,
         shown,
-        f"this llama-server has no option {use.name} ({seen.caps.label}) and ends at once",
+        f"this llama-server has no option {use.name} ({parsed.caps.label}) and ends at once",
         f"did you mean {near}?" if near else "take it out, or ask your build (--llama-server)",
-        (TextEdit(use.at, 1, (near,)),) if typo else (),
+        (WordEdit(use.index, 1, (near,)),) if typo else (),
     )
 
 
 def _of_other_builds(
-    seen: ParsedCommand, use: OptionUse, span: tuple[int, int], late: bool
+    parsed: ParsedCommand, use: OptionUse, span: tuple[int, int], late: bool
 ) -> Finding:
     first, last = span
     size = _SIZE.fullmatch(use.name)
     means = _MEANS.get(use.name) or (_SIZE_MEANS[size[1]] if size else "")
-    others = find(use.name, builds.capabilities(min(last, builds.NEWEST)))
-    names = spellings(means, seen) if means else ()
+    others = find_option(use.name, known_builds.capabilities(min(last, known_builds.NEWEST)))
+    names = spellings(means, parsed) if means else ()
     if not names and others is not None:
-        found = seen.caps.spelling(*others.names)
+        found = parsed.caps.spelling(*others.names)
         names = (found,) if found else ()
     why = f"removed after b{last}" if late else f"first in b{first}"
     return Finding(
         "removed-flag" if late else "too-new-flag",
         ENDS,
-        seen.show(use),
-        f"{use.name}: {why}, this is {seen.caps.label}: llama-server ends at once",
+        parsed.show(use),
+        f"{use.name}: {why}, this is {parsed.caps.label}: llama-server ends at once",
         f"{names[0]} there" if names else ("take it out" if late else f"use build ≥ b{first}"),
-        (instead(use, names[0], *use.values),) if names else (),
+        (replace_option(use, names[0], *use.values),) if names else (),
     )
 
 
-def _translated(seen: ParsedCommand, use: OptionUse, means: str) -> Edits:
+def _translated(parsed: ParsedCommand, use: OptionUse, means: str) -> Edits:
     """Changes that say the same as the build takes it; what is said already goes."""
     if means == "load-mode":
-        return _load_mode(seen)
+        return _load_mode(parsed)
     if means == "config":
-        return _vllm_config(seen, use)
+        return _vllm_config(parsed, use)
     if means == "types" or means.startswith("types:"):
-        return _types(seen, use, means)
-    names = [n for n in spellings(means, seen) if not _given(seen, n)] if means else []
+        return _types(parsed, use, means)
+    names = [n for n in spellings(means, parsed) if not _given(parsed, n)] if means else []
     if not names or not use.values:
-        return (remove(use),)
-    return (instead(use, *(w for n in names for w in (n, use.values[0]))),)
+        return (remove_option(use),)
+    return (replace_option(use, *(w for n in names for w in (n, use.values[0]))),)
 
 
-def _given(seen: ParsedCommand, name: str) -> bool:
-    return any(u.usable for u in seen.all(name))
+def _given(parsed: ParsedCommand, name: str) -> bool:
+    return any(u.usable for u in parsed.all(name))
 
 
-def _types(seen: ParsedCommand, use: OptionUse, means: str) -> Edits:
+def _types(parsed: ParsedCommand, use: OptionUse, means: str) -> Edits:
     """`--speculative-algorithm X`, `--draft-self`: a --spec-type, unless there is one."""
-    if seen.all("--spec-type"):
-        return (remove(use),)
+    if parsed.all("--spec-type"):
+        return (remove_option(use),)
     if means == "types":
-        meant = meant_type(seen.word(use.values[0]).text, seen.caps) if use.values else ""
+        meant = meant_type(parsed.word(use.values[0]).text, parsed.caps) if use.values else ""
     else:
         meant = means.partition(":")[2]
-    words = spec_type([meant], seen.caps)
-    return (instead(use, *words),) if words else (remove(use),)
+    words = spec_type([meant], parsed.caps)
+    return (replace_option(use, *words),) if words else (remove_option(use),)
 
 
-def _load_mode(seen: ParsedCommand) -> Edits:
+def _load_mode(parsed: ParsedCommand) -> Edits:
     """--mlock and its like as one -lm."""
-    old = [u for u in seen.uses if (w := seen.wrong(u)) and w.means == "load-mode"]
+    old = [u for u in parsed.uses if (w := parsed.wrong_flag(u)) and w.means == "load-mode"]
     names = {u.name for u in old}
     lock = "--mlock" in names
     if names & {"-dio", "--direct-io"}:
@@ -161,16 +167,16 @@ def _load_mode(seen: ParsedCommand) -> Edits:
         mode = "mlock" if lock else "none"
     else:
         mode = "mmap+mlock" if lock else "mmap" if "--mmap" in names else "auto"
-    keep = mode != "auto" and not _given(seen, "-lm")
-    first = instead(old[0], "-lm", mode) if keep else remove(old[0])
+    keep = mode != "auto" and not _given(parsed, "-lm")
+    first = replace_option(old[0], "-lm", mode) if keep else remove_option(old[0])
     # back to front, so that the numbers of the words before stay right
-    return (*(remove(u) for u in reversed(old[1:])), first)
+    return (*(remove_option(u) for u in reversed(old[1:])), first)
 
 
-def _vllm_config(seen: ParsedCommand, use: OptionUse) -> Edits:
+def _vllm_config(parsed: ParsedCommand, use: OptionUse) -> Edits:
     """vLLM's JSON as options of llama-server."""
     try:
-        given = json.loads(seen.word(use.values[0]).text) if use.values else {}
+        given = json.loads(parsed.word(use.values[0]).text) if use.values else {}
     except ValueError:
         given = {}
     if not isinstance(given, dict):
@@ -178,10 +184,10 @@ def _vllm_config(seen: ParsedCommand, use: OptionUse) -> Edits:
     words: list[str] = []
     model = str(given.get("model") or "")
     by_model = "ngram" if model == "[ngram]" else "draft_model" if model else ""
-    meant = meant_type(str(given.get("method", by_model)), seen.caps)
-    if not seen.all("--spec-type"):
-        words += spec_type([meant], seen.caps)
-    if model and not seen.has_draft and not meant.startswith("ngram-"):
+    meant = meant_type(str(given.get("method", by_model)), parsed.caps)
+    if not parsed.all("--spec-type"):
+        words += spec_type([meant], parsed.caps)
+    if model and not parsed.has_draft and not meant.startswith("ngram-"):
         words += ["-md", model]
     ngram = meant.startswith("ngram-")
     for key, name in (
@@ -189,28 +195,28 @@ def _vllm_config(seen: ParsedCommand, use: OptionUse) -> Edits:
         ("prompt_lookup_max", f"--spec-{meant}-size-n"),
     ):
         value = given.get(key)
-        if isinstance(value, int) and seen.caps.spelling(name) and not _given(seen, name):
+        if isinstance(value, int) and parsed.caps.spelling(name) and not _given(parsed, name):
             words += [name, str(value)]
-    return (instead(use, *words),) if words else (remove(use),)
+    return (replace_option(use, *words),) if words else (remove_option(use),)
 
 
-def _values(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
+def _values(parsed: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
     option = use.option
     assert option is not None
-    words = [seen.word(v) for v in use.values]
+    words = [parsed.word(v) for v in use.values]
     if "--flash-attn" in option.names and option.hint:
         if not words or (words[0].fixed and words[0].text.lower() not in _FLASH):
-            yield _bare_flash(seen, use)
+            yield _bare_flash(parsed, use)
         return
-    if seen.command.paired and option.arity != 1:
+    if parsed.command.paired and option.arity != 1:
         return
     if len(words) < option.arity:
-        behind = use.at + use.count
-        next_is = seen.word(behind).text if behind < len(seen.command.words) else "the end"
+        behind = use.index + use.count
+        next_is = parsed.word(behind).text if behind < len(parsed.command.words) else "the end"
         yield Finding(
             "missing-value",
             ENDS,
-            seen.show(use),
+            parsed.show(use),
             f"{use.name} needs a value ({option.hint}), and {next_is} follows",
             "give it one",
         )
@@ -218,7 +224,7 @@ def _values(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
         yield Finding(
             "bad-value",
             ENDS,
-            seen.show(use),
+            parsed.show(use),
             f"{use.name} takes a number, not {words[0].text!r}",
             "give a number",
         )
@@ -230,11 +236,11 @@ def _number(text: str, use: OptionUse) -> bool:
     return re.match(r"\s*[-+]?(\d|\.\d|inf)", text) is not None  # as std::stoi begins
 
 
-def _bare_flash(seen: ParsedCommand, use: OptionUse) -> Finding:
-    behind = use.at + 1
+def _bare_flash(parsed: ParsedCommand, use: OptionUse) -> Finding:
+    behind = use.index + 1
     # what stands behind is another option, or a word of its own
-    loose = use.values and is_option(seen.word(behind).text, seen.caps)
-    edits: Edits = (TextEdit(use.at, 1 if loose or not use.values else 2, (use.at, "on")),)
+    loose = use.values and is_option(parsed.word(behind).text, parsed.caps)
+    edits: Edits = (WordEdit(use.index, 1 if loose or not use.values else 2, (use.index, "on")),)
     return Finding(
         "bare-flag",
         ENDS,
@@ -245,10 +251,10 @@ def _bare_flash(seen: ParsedCommand, use: OptionUse) -> Finding:
     )
 
 
-def _stray(seen: ParsedCommand, number: int) -> Finding:
-    word = seen.word(number)
-    before = seen.word(number - 1).text if number else ""
-    switch = find(before, seen.caps) if before.startswith("-") else None
+def _unexpected(parsed: ParsedCommand, number: int) -> Finding:
+    word = parsed.word(number)
+    before = parsed.word(number - 1).text if number else ""
+    switch = find_option(before, parsed.caps) if before.startswith("-") else None
     takes_none = switch is not None and not switch.removed and not switch.hint
     known = takes_none and word.text.lower() in _FLASH
     return Finding(
@@ -259,15 +265,15 @@ def _stray(seen: ParsedCommand, number: int) -> Finding:
         if takes_none
         else f"{word.text!r} is no option: llama-server ends at it",
         "take it out",
-        (TextEdit(number, 1),) if known else (),
+        (WordEdit(number, 1),) if known else (),
     )
 
 
-def _as_words(seen: ParsedCommand, edits: Edits) -> str:
+def _as_words(parsed: ParsedCommand, edits: Edits) -> str:
     """The words that changes put in."""
     said = [
-        " ".join(seen.word(n).text if isinstance(n, int) else n for n in e.new)
+        " ".join(parsed.word(n).text if isinstance(n, int) else n for n in e.new)
         for e in edits
-        if isinstance(e, TextEdit) and e.new
+        if isinstance(e, WordEdit) and e.new
     ]
     return " ".join(said) or "take it out"

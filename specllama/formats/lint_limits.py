@@ -12,8 +12,8 @@ from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.option_sources import ParsedOption
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
-from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove
-from specllama.formats.seen import ParsedCommand
+from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove_option
+from specllama.formats.parsed_command import ParsedCommand
 from specllama.planning import refusals
 from specllama.planning.choose import Choice
 from specllama.planning.files import named
@@ -21,37 +21,44 @@ from specllama.planning.files import named
 _AUTO_SLOTS = 4  # without -np (llama.cpp, server.cpp)
 
 
-def findings(seen: ParsedCommand) -> Iterator[Finding]:
-    user = _options(seen)
-    slots = _slots(seen)
+def findings(parsed: ParsedCommand) -> Iterator[Finding]:
+    user = _options(parsed)
+    slots = _slots(parsed)
     try:
         refusals.check(Settings(Path(), "127.0.0.1", 8080, parallel=slots), user)
     except UsageError as e:
         yield _refused(e)
         return  # what follows reads the same values
-    if not seen.types:
+    if not parsed.types:
         return
     try:
-        suited = refusals.suited(Choice(_speculation(seen), "", ()), user, slots)
+        suited = refusals.suited(Choice(_speculation(parsed), "", ()), user, slots)
     except UsageError as e:
-        yield replace(_refused(e), edits=tuple(remove(u) for u in seen.all("--batch-size")))
+        yield replace(
+            _refused(e), edits=tuple(remove_option(u) for u in parsed.all("--batch-size"))
+        )
     else:
         if suited.speculation is None:
             why = suited.because
-            named = (*seen.all("--spec-type", "--spec-default"), *seen.draft_uses)
+            named = (*parsed.all("--spec-type", "--spec-default"), *parsed.draft_uses)
             yield Finding(
                 "nothing-to-draft",
                 NOTHING,
                 why.split(":")[0],
                 why,
                 "take the speculation out",
-                tuple(remove(u) for u in named),
+                tuple(remove_option(u) for u in named),
             )
-    for option, why, advice in refusals.ended_servers(seen.types, user):
-        use = seen.last(option)
-        edits = (remove(use),) if use is not None and advice == "leave it out" else ()
+    for option, why, advice in refusals.ended_servers(parsed.types, user):
+        use = parsed.last(option)
+        edits = (remove_option(use),) if use is not None and advice == "leave it out" else ()
         yield Finding(
-            "harmful-flag", WORSE, seen.show(use) if use is not None else option, why, advice, edits
+            "harmful-flag",
+            WORSE,
+            parsed.show(use) if use is not None else option,
+            why,
+            advice,
+            edits,
         )
 
 
@@ -61,31 +68,31 @@ def _refused(e: UsageError) -> Finding:
     return Finding("refused", ENDS, what.split(":")[0], what, "correct it, or leave it out")
 
 
-def _options(seen: ParsedCommand) -> LaunchOptions:
+def _options(parsed: ParsedCommand) -> LaunchOptions:
     """The options whose values are known; files that are not here are on another machine."""
     given = tuple(
-        ParsedOption(u.option, (u.name, *(seen.word(v).text for v in u.values)))
-        for u in seen.uses
+        ParsedOption(u.option, (u.name, *(parsed.word(v).text for v in u.values)))
+        for u in parsed.uses
         if u.option is not None
         and not u.option.removed
         and len(u.values) == u.option.arity
-        and all(seen.word(v).fixed for v in u.values)
+        and all(parsed.word(v).fixed for v in u.values)
     )
     user = LaunchOptions(given)
     return user.without({name for name, file in named(user) if not os.path.isfile(file)})
 
 
-def _slots(seen: ParsedCommand) -> int:
-    word = seen.value("--parallel")
+def _slots(parsed: ParsedCommand) -> int:
+    word = parsed.value("--parallel")
     known = word is not None and re.fullmatch(r"\d{1,9}", word.text)
     return max(1, int(word.text)) if known and word is not None else _AUTO_SLOTS
 
 
-def _speculation(seen: ParsedCommand) -> Speculation:
+def _speculation(parsed: ParsedCommand) -> Speculation:
     """The lengths that the command line asks for; llama.cpp's own where it says nothing."""
 
     def number(name: str, default: int) -> int:
-        word = seen.value(name)
+        word = parsed.value(name)
         found = word is not None and re.fullmatch(r"\d{1,9}", word.text)
         return int(word.text) if found and word is not None else default
 
@@ -93,7 +100,7 @@ def _speculation(seen: ParsedCommand) -> Speculation:
         number("--spec-ngram-mod-n-max", 64)
         if t == "ngram-mod"
         else number(f"--spec-{t}-size-m", 48)
-        for t in seen.ngram_types
+        for t in parsed.ngram_types
     ]
     sizes = NgramSizes(12, max(lengths)) if lengths else None
-    return Speculation(seen.types, n_max=number("--spec-draft-n-max", 3), ngram=sizes)
+    return Speculation(parsed.types, n_max=number("--spec-draft-n-max", 3), ngram=sizes)

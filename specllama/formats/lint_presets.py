@@ -7,10 +7,17 @@ import re
 from collections.abc import Iterator
 
 from specllama.engine.helptext import HelpOption
-from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, instead, remove
-from specllama.formats.found import Rewrite
-from specllama.formats.preset_file import BOM, EVERYWHERE, PresetLine, Section, same_id, sections
-from specllama.formats.seen import OptionUse, ParsedCommand, find
+from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove_option, replace_option
+from specllama.formats.found_command import SpanEdit
+from specllama.formats.parsed_command import OptionUse, ParsedCommand, find_option
+from specllama.formats.preset_file import (
+    BOM,
+    EVERYWHERE,
+    PresetLine,
+    PresetSection,
+    same_id,
+    sections,
+)
 
 # What the router sets for its children, or takes from its own command line only.
 _ROUTERS_OWN = set(
@@ -30,12 +37,12 @@ _LETTERS = {
 }  # fmt: skip
 
 
-def findings(text: str, seen: ParsedCommand) -> Iterator[Finding]:
+def findings(text: str, parsed: ParsedCommand) -> Iterator[Finding]:
     """What is wrong with the section of a preset that a command is."""
-    if not seen.command.paired:
+    if not parsed.command.paired:
         return
     every = sections(text)
-    section = next(s for s in every if s.options and s.start == seen.command.begin)
+    section = next(s for s in every if s.options and s.start == parsed.command.begin)
     if text.startswith(BOM) and section is next(s for s in every if s.options):
         yield Finding(
             "byte-order-mark",
@@ -43,23 +50,25 @@ def findings(text: str, seen: ParsedCommand) -> Iterator[Finding]:
             "the file's first three bytes",
             "the file begins with a byte-order mark (Windows editors write it): the router ends at it",
             "save it as UTF-8 without BOM",
-            (Rewrite(0, len(BOM), ""),),
+            (SpanEdit(0, len(BOM), ""),),
         )
     yield from _header(text, section, every)
     by_key = {line.key_at: line for line in section.lines}
     for line in section.lines:
         if line.refused:
             yield _refused(text, line)
-    yield from _spellings(seen, by_key)
-    for use in seen.uses:
-        yield from _key(seen, use)
-        if (found := by_key.get(seen.word(use.at).start)) is not None and found.cut:
-            yield from _cut(seen, use, found)
+    yield from _spellings(parsed, by_key)
+    for use in parsed.uses:
+        yield from _key(parsed, use)
+        if (found := by_key.get(parsed.word(use.index).start)) is not None and found.cut:
+            yield from _cut(parsed, use, found)
         if use.option is not None and not use.option.hint:
-            yield from _switch(seen, use, use.option)
+            yield from _switch(parsed, use, use.option)
 
 
-def _header(text: str, section: Section, every: tuple[Section, ...]) -> Iterator[Finding]:
+def _header(
+    text: str, section: PresetSection, every: tuple[PresetSection, ...]
+) -> Iterator[Finding]:
     name, blank = section.name, section.name.strip()
     if not name and not _names_a_model(section):
         free = all(s.name != EVERYWHERE for s in every)
@@ -70,7 +79,7 @@ def _header(text: str, section: Section, every: tuple[Section, ...]) -> Iterator
             section.options[0].key,
             "keys before any [section] become a model of the name default, and hold for no other",
             "put them under [*]: what is there holds for every model",
-            (Rewrite(first, first, f"[*]{_newline(text)}"),) if free else (),
+            (SpanEdit(first, first, f"[*]{_newline(text)}"),) if free else (),
         )
     elif name != blank:
         begins = [s.start + 1 for s in (*section.earlier, section)]
@@ -80,7 +89,7 @@ def _header(text: str, section: Section, every: tuple[Section, ...]) -> Iterator
             f"[{name}]",
             f"blanks before the bracket belong to the model's id: it is {name!r}",
             f"[{blank}]",
-            tuple(Rewrite(at, text.index("]", at), blank) for at in begins),
+            tuple(SpanEdit(at, text.index("]", at), blank) for at in begins),
         )
     if section.earlier:
         yield _repeated(text, section)
@@ -95,12 +104,12 @@ def _header(text: str, section: Section, every: tuple[Section, ...]) -> Iterator
         )
 
 
-def _names_a_model(section: Section) -> bool:
+def _names_a_model(section: PresetSection) -> bool:
     known = "model m model-url mu hf-repo hf hfr docker-repo dr LLAMA_ARG_MODEL LLAMA_ARG_HF_REPO"
     return any(line.key in known.split() for line in section.lines)
 
 
-def _repeated(text: str, section: Section) -> Finding:
+def _repeated(text: str, section: PresetSection) -> Finding:
     """All of it goes under the last header, where the two do not contradict each other."""
     lost = [line for s in section.earlier for line in s.lines]
     values: dict[str, set[str]] = {}
@@ -109,7 +118,7 @@ def _repeated(text: str, section: Section) -> Finding:
     both = sorted(k for k, said in values.items() if len(said) > 1)
     there = {line.key for line in section.lines}
     moved = {line.key: line for line in lost if line.key not in there}.values()
-    edits = [Rewrite(s.start, s.end, "") for s in section.earlier]
+    edits = [SpanEdit(s.start, s.end, "") for s in section.earlier]
     end = section.lines[-1].end
     new = "".join(f"{_newline(text)}{text[line.start : line.end]}" for line in moved)
     return Finding(
@@ -121,7 +130,7 @@ def _repeated(text: str, section: Section) -> Finding:
         f"give one of them another name, or join them: they differ in {', '.join(both)}"
         if both
         else "one section with all the keys",
-        () if both else (*edits, Rewrite(end, end, new)),
+        () if both else (*edits, SpanEdit(end, end, new)),
     )
 
 
@@ -136,21 +145,21 @@ def _refused(text: str, line: PresetLine) -> Finding:
         text[line.start : line.end].strip(),
         f"{line.refused}: the router ends, whatever else the file holds",
         line.right,
-        (Rewrite(line.start, line.end, line.right),),
+        (SpanEdit(line.start, line.end, line.right),),
     )
 
 
-def _spellings(seen: ParsedCommand, by_key: dict[int, PresetLine]) -> Iterator[Finding]:
+def _spellings(parsed: ParsedCommand, by_key: dict[int, PresetLine]) -> Iterator[Finding]:
     """Of several keys for one option the router takes the last in the order of the alphabet; of one
     key given twice the last line."""
     groups: dict[tuple[str, ...], list[OptionUse]] = {}
-    for use in seen.uses:
+    for use in parsed.uses:
         if use.option is not None and "--spec-type" not in use.names:
             groups.setdefault(use.names, []).append(use)
     for uses in groups.values():
-        keys = [by_key[seen.word(u.at).start].key for u in uses]
+        keys = [by_key[parsed.word(u.index).start].key for u in uses]
         counts = max(range(len(uses)), key=lambda n: (keys[n], n))
-        value = seen.word(uses[counts].at + 1).text
+        value = parsed.word(uses[counts].index + 1).text
         for n, use in enumerate(uses):
             if n == counts:
                 continue
@@ -158,16 +167,16 @@ def _spellings(seen: ParsedCommand, by_key: dict[int, PresetLine]) -> Iterator[F
             yield Finding(
                 "repeated-key",
                 NOTHING,
-                f"{keys[n]} = {seen.word(use.at + 1).text}",
+                f"{keys[n]} = {parsed.word(use.index + 1).text}",
                 f"{keys[counts]} = {value} is the same option and counts: "
                 + ("it stands later" if same else "its name is later in the alphabet"),
                 "keep one of them; what is left does what both do today",
-                (remove(use),),
+                (remove_option(use),),
             )
 
 
-def _key(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
-    key, value = use.written.lstrip("-"), seen.word(use.at + 1).text
+def _key(parsed: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
+    key, value = use.written.lstrip("-"), parsed.word(use.index + 1).text
     shown = f"{key} = {value}"
     if "_" in key and not key.startswith("LLAMA_ARG_") and use.option is not None:
         yield Finding(
@@ -176,7 +185,7 @@ def _key(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             key,
             "a preset knows no spelling with _: the router ends at it",
             use.name.lstrip("-"),
-            (instead(use, use.name, use.at + 1),),
+            (replace_option(use, use.name, use.index + 1),),
         )
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         yield Finding(
@@ -185,7 +194,7 @@ def _key(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             shown,
             "a preset has no quotes: they become part of the value",
             value[1:-1],
-            (instead(use, use.at, value[1:-1]),),
+            (replace_option(use, use.index, value[1:-1]),),
         )
     if _ROUTERS_OWN & set(use.names):
         name = next(n for n in use.names if n in _ROUTERS_OWN)
@@ -195,7 +204,7 @@ def _key(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             shown,
             "the router drops it without a word: it is its own to say, for all models",
             f"take it out; start the router with {name} where it is wanted",
-            (remove(use),),
+            (remove_option(use),),
         )
     if use.option is not None and use.option.arity > 1:
         yield Finding(
@@ -204,20 +213,20 @@ def _key(seen: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             shown,
             "a preset cannot say options with two values: the router ends at it",
             "take it out",
-            (remove(use),),
+            (remove_option(use),),
         )
 
 
-def _cut(seen: ParsedCommand, use: OptionUse, line: PresetLine) -> Iterator[Finding]:
+def _cut(parsed: ParsedCommand, use: OptionUse, line: PresetLine) -> Iterator[Finding]:
     """# and ; begin a comment wherever they stand; a value that goes on behind one is cut."""
-    whole = seen.word(use.at + 1).text + line.cut
+    whole = parsed.word(use.index + 1).text + line.cut
     glued = bool(line.value) and line.end - len(line.cut) == line.value_at + len(line.value)
     comment = use.option is not None and use.option.hint == "N" and line.value.isdecimal()
     is_file = bool(_FILES & set(use.names))
     if comment or not (glued or (is_file and re.search(r"\.gguf\s*$", line.cut))):
         return
     letters = [_LETTERS.get(p.strip(), "") for p in whole.split(";")]
-    samplers = "--samplers" in use.names and find("--sampler-seq", seen.caps) is not None
+    samplers = "--samplers" in use.names and find_option("--sampler-seq", parsed.caps) is not None
     seq = "".join(letters) if samplers and all(letters) else ""
     yield Finding(
         "cut-value",
@@ -229,13 +238,13 @@ def _cut(seen: ParsedCommand, use: OptionUse, line: PresetLine) -> Iterator[Find
         else "give the file another name, or a link to it"
         if is_file
         else f"write it without {line.cut[0]}",
-        (instead(use, "--sampler-seq", seq),) if seq else (),
+        (replace_option(use, "--sampler-seq", seq),) if seq else (),
     )
 
 
-def _switch(seen: ParsedCommand, use: OptionUse, option: HelpOption) -> Iterator[Finding]:
+def _switch(parsed: ParsedCommand, use: OptionUse, option: HelpOption) -> Iterator[Finding]:
     """preset.cpp, parse_bool_arg and to_args: words that are neither on nor off."""
-    key, value = use.written.lstrip("-"), seen.word(use.at + 1).text
+    key, value = use.written.lstrip("-"), parsed.word(use.index + 1).text
     negative = use.name in option.opposites
     on = value not in _ON if negative else value not in _OFF
     meant = value.lower()
@@ -252,5 +261,5 @@ def _switch(seen: ParsedCommand, use: OptionUse, option: HelpOption) -> Iterator
         f"{key} = {value}".strip(),
         f"{value!r} is neither on nor off there, and counts as the opposite: the router passes {name}",
         f"{key} = {right}",
-        (instead(use, use.at, right),),
+        (replace_option(use, use.index, right),),
     )

@@ -11,14 +11,14 @@ from specllama.formats.finding import (
     NOTHING,
     WORSE,
     Finding,
-    instead,
     ngram_names,
-    remove,
-    revalued,
+    remove_option,
+    replace_option,
+    set_variable,
     spellings,
 )
-from specllama.formats.found import TextEdit
-from specllama.formats.seen import OptionUse, ParsedCommand
+from specllama.formats.found_command import WordEdit
+from specllama.formats.parsed_command import OptionUse, ParsedCommand
 
 _LENGTH = "--spec-draft-n-max"
 # Options that only a draft model or a sidecar reads.
@@ -29,135 +29,145 @@ _OF_DRAFTS = (
 _SLOTS, _CACHE = "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE"
 _DEAD = ("--spec-draft-p-split", "--draft-p-split")  # read by nothing in the server
 _NGRAM = re.compile(r"--spec-(ngram-simple|ngram-map-k4v|ngram-map-k|ngram-mod)-([a-z-]+)$")
-_MOST_AS_LENGTH = 16  # -ngld of such a number, without a draft length, is meant as one
+_MAX_AS_LENGTH = 16  # -ngld of such a number, without a draft length, is meant as one
 
 
-def findings(seen: ParsedCommand) -> Iterator[Finding]:
-    if seen.caps.flavour != MAINLINE:
+def findings(parsed: ParsedCommand) -> Iterator[Finding]:
+    if parsed.caps.flavour != MAINLINE:
         return  # ik_llama.cpp has a --spec-type of its own grammar
-    yield from lint_types.findings(seen)
-    yield from _lengths(seen)
-    yield from _idle(seen)
-    yield from _slots(seen)
-    yield from _draft_cache(seen)
-    yield from _synthetic(seen)
-    yield from _bad_builds(seen)
+    yield from lint_types.findings(parsed)
+    yield from _lengths(parsed)
+    yield from _idle(parsed)
+    yield from _slots(parsed)
+    yield from _draft_cache(parsed)
+    yield from _synthetic(parsed)
+    yield from _bad_builds(parsed)
 
 
-def _lengths(seen: ParsedCommand) -> Iterator[Finding]:
-    length = seen.last(_LENGTH)
-    if length is not None and length.usable and seen.only_ngrams and not seen.open:
-        names = [n for n in spellings("draft-length", seen) if not seen.all(n)]
+def _lengths(parsed: ParsedCommand) -> Iterator[Finding]:
+    length = parsed.last(_LENGTH)
+    if length is not None and length.usable and parsed.only_ngrams and not parsed.incomplete:
+        names = [n for n in spellings("draft-length", parsed) if not parsed.all(n)]
         new: list[str | int] = []
         for name in names:
             new += [name, *length.values[:1]]
         yield Finding(
             "ngram-length",
             NOTHING,
-            seen.show(length),
+            parsed.show(length),
             f"{_LENGTH} moves draft models and heads only; each n-gram type has its own length",
             " ".join(f"{n} …" for n in names) or "take it out",
-            (instead(length, *new),) if new else (remove(length),),
+            (replace_option(length, *new),) if new else (remove_option(length),),
         )
-    layers = seen.last("-ngld")
-    given = seen.text(_LENGTH) is not None or any(
-        w.means == "draft-length" for u in seen.uses if (w := seen.wrong(u))
+    layers = parsed.last("-ngld")
+    given = parsed.text(_LENGTH) is not None or any(
+        w.means == "draft-length" for u in parsed.uses if (w := parsed.wrong_flag(u))
     )
     # who places the target's layers one by one places the draft's too
-    given = given or length is not None or (seen.text("-ngl") or "").isdecimal()
-    if layers is None or given or not layers.values or not seen.has_draft:
+    given = given or length is not None or (parsed.text("-ngl") or "").isdecimal()
+    if layers is None or given or not layers.values or not parsed.has_draft:
         return
-    word = seen.word(layers.values[0])
-    if re.fullmatch(r"\d+", word.text) and 1 <= int(word.text) <= _MOST_AS_LENGTH:
-        names = list(spellings("draft-length", seen))
+    word = parsed.word(layers.values[0])
+    if re.fullmatch(r"\d+", word.text) and 1 <= int(word.text) <= _MAX_AS_LENGTH:
+        names = list(spellings("draft-length", parsed))
         yield Finding(
             "layers-as-length",
             WORSE,
-            seen.show(layers),
+            parsed.show(layers),
             "it is how many of the draft's layers lie on the GPU, not how many tokens are drafted; "
             "the rest of the draft stays on the CPU",
             " ".join(f"{n} {word.text}" for n in names) + ", and no -ngld",
-            (instead(layers, *(w for n in names for w in (n, layers.values[0]))),),
+            (replace_option(layers, *(w for n in names for w in (n, layers.values[0]))),),
         )
 
 
-def _idle(seen: ParsedCommand) -> Iterator[Finding]:
+def _idle(parsed: ParsedCommand) -> Iterator[Finding]:
     """Options that nothing reads, given the methods that are on."""
-    if seen.open:
+    if parsed.incomplete:
         return
-    for use in seen.uses:
-        if use.usable and (why := _why_idle(seen, use)):
-            yield Finding("idle-flag", NOTHING, seen.show(use), why, "take it out", (remove(use),))
+    for use in parsed.uses:
+        if use.usable and (why := _why_idle(parsed, use)):
+            yield Finding(
+                "idle-flag", NOTHING, parsed.show(use), why, "take it out", (remove_option(use),)
+            )
 
 
-def _why_idle(seen: ParsedCommand, use: OptionUse) -> str:
+def _why_idle(parsed: ParsedCommand, use: OptionUse) -> str:
     names = set(use.names)
     if names & set(_DEAD):
         return "nothing in llama-server reads it"
-    if names & {*_OF_DRAFTS, _LENGTH} and not seen.speculates:
+    if names & {*_OF_DRAFTS, _LENGTH} and not parsed.speculates:
         return "there is no draft and no --spec-type: nothing reads it"
-    if names & set(_OF_DRAFTS) and seen.only_ngrams:
+    if names & set(_OF_DRAFTS) and parsed.only_ngrams:
         return "the n-gram types have no draft model: nothing reads it"
     m = next(filter(None, (_NGRAM.match(n) for n in use.names)), None)
     if m is None:
         return ""
-    if m[1] not in seen.types:
+    if m[1] not in parsed.types:
         return f"{m[1]} is not among the methods: nothing reads it"
     if m[2] == "min-hits" and not ngram_names("min-hits", m[1]):
         return "only ngram-map-k4v reads its min-hits"
     return ""
 
 
-def _slots(seen: ParsedCommand) -> Iterator[Finding]:
-    use, text = seen.last("--parallel"), seen.text("--parallel") or ""
-    if not seen.speculates:
+def _slots(parsed: ParsedCommand) -> Iterator[Finding]:
+    use, text = parsed.last("--parallel"), parsed.text("--parallel") or ""
+    if not parsed.speculates:
         return
     if re.fullmatch(r"-?\d+", text) and int(text) != 1 and int(text) != 0:
         slots = text if int(text) > 0 else "several"
         yield Finding(
             "parallel",
             WORSE,
-            seen.show(use) if use is not None else f"{_SLOTS}={text}",
+            parsed.show(use) if use is not None else f"{_SLOTS}={text}",
             f"{slots} slots: the draft's memory and kept states grow with them, the gain falls, and "
             "each has only its part of the context",
             "-np 1, for one user at a time",
-            (TextEdit(use.at, 2, (use.at, "1")),)
+            (WordEdit(use.index, 2, (use.index, "1")),)
             if use is not None
-            else revalued(seen.variable(_SLOTS), "1"),
+            else set_variable(parsed.variable(_SLOTS), "1"),
         )
 
 
-def _draft_cache(seen: ParsedCommand) -> Iterator[Finding]:
+def _draft_cache(parsed: ParsedCommand) -> Iterator[Finding]:
     for name, variable in (("-ctkd", f"{_CACHE}_K"), ("-ctvd", f"{_CACHE}_V")):
-        use, kind = seen.last(name), (seen.text(name) or "").lower()
-        if (use is None or use.usable) and kind.startswith(("q", "iq")) and not seen.only_ngrams:
+        use, kind = parsed.last(name), (parsed.text(name) or "").lower()
+        if (use is None or use.usable) and kind.startswith(("q", "iq")) and not parsed.only_ngrams:
             yield Finding(
                 "quantised-draft-cache",
                 WORSE,
-                seen.show(use) if use is not None else f"{name} by its variable: {kind}",
+                parsed.show(use) if use is not None else f"{name} by its variable: {kind}",
                 "a quantised KV cache of the draft halves acceptance or ends it (issues 25725, 15039)",
                 "leave it at f16",
-                (remove(use),) if use is not None else revalued(seen.variable(variable), "f16"),
+                (remove_option(use),)
+                if use is not None
+                else set_variable(parsed.variable(variable), "f16"),
             )
 
 
-def _synthetic(seen: ParsedCommand) -> Iterator[Finding]:
+def _synthetic(parsed: ParsedCommand) -> Iterator[Finding]:
     names, why = flags.synthetic()
-    for use in seen.all(*names):
+    for use in parsed.all(*names):
         if use.usable:
-            yield Finding("harmful-flag", WORSE, seen.show(use), why, "take it out", (remove(use),))
+            yield Finding(
+                "harmful-flag", WORSE, parsed.show(use), why, "take it out", (remove_option(use),)
+            )
 
 
-def _bad_builds(seen: ParsedCommand) -> Iterator[Finding]:
-    build = seen.caps.build
-    slots = any(f.rule == "parallel" for f in _slots(seen))
+def _bad_builds(parsed: ParsedCommand) -> Iterator[Finding]:
+    build = parsed.caps.build
+    slots = any(f.rule == "parallel" for f in _slots(parsed))
     for bad in flags.bad_builds():
         inside = build is not None and bad.first <= build <= bad.last
-        if inside and any(t.startswith(bad.types) for t in seen.types) and (slots or not bad.slots):
+        if (
+            inside
+            and any(t.startswith(bad.types) for t in parsed.types)
+            and (slots or not bad.slots)
+        ):
             yield Finding(
                 "known-bad-build",
                 WORSE,
-                seen.caps.label,
+                parsed.caps.label,
                 bad.why,
                 "use a newer build" + (", or one slot" if bad.slots else ""),
             )

@@ -7,62 +7,62 @@ import re
 from collections.abc import Iterator
 
 from specllama.engine.command import unsupported
-from specllama.formats import builds
+from specllama.formats import known_builds
 from specllama.formats.finding import (
     ENDS,
     NOTHING,
     WORSE,
     Edits,
     Finding,
-    remove,
-    revalued,
+    remove_option,
+    set_variable,
     spec_type,
 )
-from specllama.formats.found import Rewrite, TextEdit
-from specllama.formats.seen import SPEC_TYPE_VARIABLE, ParsedCommand, meant_type
+from specllama.formats.found_command import SpanEdit, WordEdit
+from specllama.formats.parsed_command import SPEC_TYPE_VARIABLE, ParsedCommand, meant_type
 
 
-def findings(seen: ParsedCommand) -> Iterator[Finding]:
-    yield from _types(seen)
-    yield from _repeated(seen)
-    yield from _drafts_at_once(seen)
+def findings(parsed: ParsedCommand) -> Iterator[Finding]:
+    yield from _types(parsed)
+    yield from _repeated(parsed)
+    yield from _drafts_at_once(parsed)
 
 
-def retyped(seen: ParsedCommand, types: tuple[str, ...]) -> Edits:
+def retyped(parsed: ParsedCommand, types: tuple[str, ...]) -> Edits:
     """The first --spec-type names these methods, or goes where there are none."""
-    if not seen.all("--spec-type"):
-        return revalued(seen.variable(SPEC_TYPE_VARIABLE), ",".join(types) or "none")
-    first, *others = seen.all("--spec-type")
-    words = spec_type(types, seen.caps)
+    if not parsed.all("--spec-type"):
+        return set_variable(parsed.variable(SPEC_TYPE_VARIABLE), ",".join(types) or "none")
+    first, *others = parsed.all("--spec-type")
+    words = spec_type(types, parsed.caps)
     if not words:
-        kept: TextEdit = remove(first)
+        kept: WordEdit = remove_option(first)
     else:
-        kept = TextEdit(first.at, first.count, (first.at, words[1]))
-    return (kept, *(remove(u) for u in others))
+        kept = WordEdit(first.index, first.count, (first.index, words[1]))
+    return (kept, *(remove_option(u) for u in others))
 
 
-def _types(seen: ParsedCommand) -> Iterator[Finding]:
+def _types(parsed: ParsedCommand) -> Iterator[Finding]:
     """Values of --spec-type that this build does not take or cannot run."""
-    uses = seen.all("--spec-type")
-    variable = seen.variable(SPEC_TYPE_VARIABLE)
+    uses = parsed.all("--spec-type")
+    variable = parsed.variable(SPEC_TYPE_VARIABLE)
     if not all(u.usable for u in uses) or not (uses or variable):
         return
-    shown = " ".join(seen.show(u) for u in uses)
+    shown = " ".join(parsed.show(u) for u in uses)
     if not uses and variable is not None:
         shown = f"{variable.name}={variable.value}"
     option = "--spec-type " if uses else f"{SPEC_TYPE_VARIABLE}="
-    runs = tuple(t for t in seen.types if not unsupported(seen.caps, t))
+    runs = tuple(t for t in parsed.types if not unsupported(parsed.caps, t))
     says = f"{option}{','.join(runs)}" if runs else "take it out"
-    if "none" in seen.given_types and runs:
+    if "none" in parsed.given_types and runs:
         yield Finding(
             "none-in-list",
             NOTHING,
             shown,
             "none, wherever it stands in the list, switches every method off",
             says,
-            retyped(seen, runs),
+            retyped(parsed, runs),
         )
-    if (strange := _unparted(seen)) is not None:
+    if (strange := _unparted(parsed)) is not None:
         yield Finding(
             "list-of-types",
             ENDS,
@@ -70,18 +70,18 @@ def _types(seen: ParsedCommand) -> Iterator[Finding]:
             "llama-server parts the list at commas, and at nothing else: it looks for a method of the "
             f"name {strange!r} and ends at once",
             says,
-            retyped(seen, runs),
+            retyped(parsed, runs),
         )
-    for given in dict.fromkeys(seen.given_types):
-        meant = meant_type(given, seen.caps)
-        if given in seen.caps.spec_types:
-            if reason := unsupported(seen.caps, given) if given != "none" else "":
+    for given in dict.fromkeys(parsed.given_types):
+        meant = meant_type(given, parsed.caps)
+        if given in parsed.caps.spec_types:
+            if reason := unsupported(parsed.caps, given) if given != "none" else "":
                 bad = "mtp_cannot_start" if given == "draft-mtp" else "unsupported-type"
                 rule = "known-bad-build" if bad == "mtp_cannot_start" else bad
                 yield Finding(rule, ENDS, given, reason, "use a newer build of llama.cpp")
             continue
-        edits = retyped(seen, runs)
-        if meant != given or meant in seen.caps.spec_types:
+        edits = retyped(parsed, runs)
+        if meant != given or meant in parsed.caps.spec_types:
             yield Finding(
                 "unknown-spec-type",
                 ENDS,
@@ -91,18 +91,18 @@ def _types(seen: ParsedCommand) -> Iterator[Finding]:
                 edits,
             )
         elif given == "draft-simple":  # its name from b9180 on
-            alone = "draft" not in seen.caps.spec_types
+            alone = "draft" not in parsed.caps.spec_types
             left = tuple(t for t in runs if t != given) if alone else runs
             yield Finding(
                 "unknown-spec-type",
                 ENDS,
                 shown,
-                f"{seen.caps.label} knows no --spec-type {given}: it ends at once",
+                f"{parsed.caps.label} knows no --spec-type {given}: it ends at once",
                 "take it out: there -md alone drafts" if alone else "--spec-type draft",
-                retyped(seen, left),
+                retyped(parsed, left),
             )
-        elif reason := unsupported(seen.caps, given):
-            near = difflib.get_close_matches(given, seen.caps.spec_types, n=1)
+        elif reason := unsupported(parsed.caps, given):
+            near = difflib.get_close_matches(given, parsed.caps.spec_types, n=1)
             newer = "build ≥" in reason
             yield Finding(
                 "unsupported-type" if newer else "unknown-spec-type",
@@ -113,18 +113,18 @@ def _types(seen: ParsedCommand) -> Iterator[Finding]:
             )
 
 
-def piped(text: str, seen: ParsedCommand) -> Iterator[Finding]:
+def piped(text: str, parsed: ParsedCommand) -> Iterator[Finding]:
     """Types without quotes around them, so that the shell takes | for a pipe."""
-    use = seen.all("--spec-type")[-1:]
-    words = seen.command.words
-    if not use or seen.command.scalar is not None or use[0].values != (len(words) - 1,):
+    use = parsed.all("--spec-type")[-1:]
+    words = parsed.command.words
+    if not use or parsed.command.scalar is not None or use[0].values != (len(words) - 1,):
         return
     last = words[-1]
     behind = re.match(r"\|([\w-]+)(?:\|[\w-]+)*", text[last.end :])
-    if last.home is not None or not behind or text[last.start : last.end] != last.text:
+    if last.origin is not None or not behind or text[last.start : last.end] != last.text:
         return
-    others = [meant_type(t, seen.caps) for t in behind[0][1:].split("|")]
-    if any(t not in seen.caps.spec_types for t in others):
+    others = [meant_type(t, parsed.caps) for t in behind[0][1:].split("|")]
+    if any(t not in parsed.caps.spec_types for t in others):
         return
     types = ",".join((last.text, *others))
     yield Finding(
@@ -134,15 +134,15 @@ def piped(text: str, seen: ParsedCommand) -> Iterator[Finding]:
         f"the shell takes | for a pipe and looks for a program named {behind[1]}; llama-server gets "
         f"{last.text} and nothing that stands behind it",
         f"--spec-type {types}",
-        (Rewrite(last.start, last.end + behind.end(), types),),
+        (SpanEdit(last.start, last.end + behind.end(), types),),
     )
 
 
-def _unparted(seen: ParsedCommand) -> str | None:
+def _unparted(parsed: ParsedCommand) -> str | None:
     """A part of a list between its commas that is no single name (common/arg.cpp: string_split)."""
-    if (seen.caps.build or builds.NEWEST) < builds.SPEC_TYPES_ARE_A_LIST:
+    if (parsed.caps.build or known_builds.NEWEST) < known_builds.SPEC_TYPES_ARE_A_LIST:
         return None
-    parts = (p for text in seen.type_lists for p in text.split(","))
+    parts = (p for text in parsed.type_lists for p in text.split(","))
     return next((p for p in parts if re.search(r"[|;\s]", p) or not p), None)
 
 
@@ -160,10 +160,10 @@ def _unknown_type(given: str, meant: str) -> str:
     return f"--spec-type {given} does not exist in this build: llama-server ends at once"
 
 
-def _repeated(seen: ParsedCommand) -> Iterator[Finding]:
-    uses = seen.all("--spec-type")
+def _repeated(parsed: ParsedCommand) -> Iterator[Finding]:
+    uses = parsed.all("--spec-type")
     if len(uses) < 2:
-        if uses and (v := seen.variable(SPEC_TYPE_VARIABLE)) is not None:
+        if uses and (v := parsed.variable(SPEC_TYPE_VARIABLE)) is not None:
             yield Finding(
                 "repeated-spec-type",
                 WORSE,
@@ -172,47 +172,51 @@ def _repeated(seen: ParsedCommand) -> Iterator[Finding]:
                 "unset the variable",
             )
         return
-    build = seen.caps.build or builds.NEWEST
+    build = parsed.caps.build or known_builds.NEWEST
     happens = (
         "of two lines the preset keeps the last one"
-        if seen.command.paired
+        if parsed.command.paired
         else "they add up, whatever is meant"
         if build >= 9246
         else "only the last one counts"
     )
-    fix = ",".join(seen.types) or "none"
+    fix = ",".join(parsed.types) or "none"
     yield Finding(
         "repeated-spec-type",
         WORSE,
-        " ".join(seen.show(u) for u in uses),
+        " ".join(parsed.show(u) for u in uses),
         happens,
         f"one --spec-type {fix}",
-        retyped(seen, seen.types),
+        retyped(parsed, parsed.types),
     )
 
 
-def _drafts_at_once(seen: ParsedCommand) -> Iterator[Finding]:
+def _drafts_at_once(parsed: ParsedCommand) -> Iterator[Finding]:
     """Two draft methods, several n-gram types in one value where only one is taken."""
-    uses = seen.all("--spec-type")
-    if len(seen.draft_types) > 1 and uses:
-        kept = tuple(t for t in seen.types if t not in seen.draft_types[1:])
+    uses = parsed.all("--spec-type")
+    if len(parsed.draft_types) > 1 and uses:
+        kept = tuple(t for t in parsed.types if t not in parsed.draft_types[1:])
         yield Finding(
             "two-drafts",
             ENDS,
-            " ".join(seen.show(u) for u in uses),
-            f"{' and '.join(seen.draft_types)} share one draft context: llama-server ends, or they disturb "
+            " ".join(parsed.show(u) for u in uses),
+            f"{' and '.join(parsed.draft_types)} share one draft context: llama-server ends, or they disturb "
             "each other",
             f"--spec-type {','.join(kept)}",
-            retyped(seen, kept),
+            retyped(parsed, kept),
         )
-    build = seen.caps.build or builds.NEWEST
-    if len(seen.given_types) > 1 and build < builds.SPEC_TYPES_ARE_A_LIST and len(uses) == 1:
-        kept = tuple(t for t in seen.types if t in seen.caps.spec_types)[:1]
+    build = parsed.caps.build or known_builds.NEWEST
+    if (
+        len(parsed.given_types) > 1
+        and build < known_builds.SPEC_TYPES_ARE_A_LIST
+        and len(uses) == 1
+    ):
+        kept = tuple(t for t in parsed.types if t in parsed.caps.spec_types)[:1]
         yield Finding(
             "list-of-types",
             ENDS,
-            seen.show(uses[0]),
-            f"{seen.caps.label} takes one type; a list came with b{builds.SPEC_TYPES_ARE_A_LIST}",
+            parsed.show(uses[0]),
+            f"{parsed.caps.label} takes one type; a list came with b{known_builds.SPEC_TYPES_ARE_A_LIST}",
             f"--spec-type {','.join(kept) or 'none'}",
-            retyped(seen, kept),
+            retyped(parsed, kept),
         )

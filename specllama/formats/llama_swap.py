@@ -9,16 +9,16 @@ import subprocess
 import sys
 
 from specllama.formats import server
-from specllama.formats.base import Decision, NotExpressible, WrittenFiles, commented
+from specllama.formats.base import Decision, FormatError, WrittenFiles, commented
 
 _MACRO = "${PORT}"  # llama-swap's own, a free port for each model
 # What a YAML block cannot hold, and what ends a line in it.
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_LEAST_TIMEOUT_S = 120
+_MIN_TIMEOUT_S = 120
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """One model; llama-swap gives it its port. Raises NotExpressible for what its `cmd` cannot say:
+    """One model; llama-swap gives it its port. Raises FormatError for what its `cmd` cannot say:
     `${`, which has no escape there, and line breaks."""
     cmd = server.command(decision)
     settings = decision.plan.settings
@@ -34,7 +34,7 @@ def write(decision: Decision) -> WrittenFiles:
     }
     meta = ", ".join(f"{k}: {v}" for k, v in said.items())
     # a model's own healthCheckTimeout is overwritten by this one (config/load.go)
-    timeout = max(_LEAST_TIMEOUT_S, server.loading_s(decision))
+    timeout = max(_MIN_TIMEOUT_S, server.loading_s(decision))
     text = (
         f"{commented(decision.comments)}"
         f"healthCheckTimeout: {timeout}  # seconds that loading may take\n"
@@ -58,12 +58,12 @@ def _text(text: str) -> str:
 def quoted(words: tuple[str, ...]) -> str:
     for word in words:
         if "${" in word:
-            raise NotExpressible(
+            raise FormatError(
                 f"llama-swap cannot say {word!r}: it takes ${{…}} for a macro of its own",
                 "Rename the file, or take another --format.",
             )
         if _UNREADABLE.search(word):
-            raise NotExpressible(
+            raise FormatError(
                 f"llama-swap cannot say {word!r}: line breaks and control characters end its text"
             )
     # its splitter is POSIX's, on Windows the system's own (commands.go)

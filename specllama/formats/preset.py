@@ -10,7 +10,7 @@ import shlex
 
 from specllama.engine.option_sources import ParsedOption
 from specllama.formats import server
-from specllama.formats.base import Decision, NotExpressible, WrittenFiles, commented
+from specllama.formats.base import Decision, FormatError, WrittenFiles, commented
 
 # The router takes these itself and drops them from a section (server-models.cpp, b11434).
 _ROUTERS = (server.HOST, server.PORT, server.KEY_FILE, "--ssl-key-file", "--ssl-cert-file")
@@ -23,11 +23,11 @@ _CUTS = re.compile(r"[#;\n\r]")
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """One section, named like the model's file. Raises NotExpressible for a build without a router,
+    """One section, named like the model's file. Raises FormatError for a build without a router,
     and for values that INI would cut."""
     plan = decision.plan
     if plan.capabilities.find("--models-preset") is None:
-        raise NotExpressible(
+        raise FormatError(
             f"{plan.engine.label} ({plan.capabilities.label}) has no router that reads presets",
             "Name a llama-server of b7389 or later with --llama-server.",
         )
@@ -66,13 +66,11 @@ def line(given: ParsedOption) -> tuple[str, str]:
     if len(words) == 1:
         return key, "false" if positive and words[0] in off else "true"
     if len(words) > 2:
-        raise NotExpressible(
-            f"a preset cannot say {shlex.join(words)}: it takes one value per option"
-        )
+        raise FormatError(f"a preset cannot say {shlex.join(words)}: it takes one value per option")
     value = words[1]
     if _CUTS.search(value) or value != value.strip():
         what = "a blank at its end" if value != value.strip() else "# or ; or a line break"
-        raise NotExpressible(
+        raise FormatError(
             f"a preset cannot say {shlex.join(words)}: {what} would be cut off",
             "Rename the file, or take another --format." if "/" in value else "",
         )

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from specllama.errors import UsageError
-from specllama.formats import builds
-from specllama.formats.found import INI, LLAMA, FoundCommand, Variable
-from specllama.formats.words import Word
+from specllama.formats import known_builds
+from specllama.formats.found_command import INI, LLAMA, EnvVariable, FoundCommand
+from specllama.formats.shell_words import Word
 
 BOM = "\ufeff"
 EVERYWHERE = "*"
@@ -38,7 +38,7 @@ class PresetLine:
 
 
 @dataclass(frozen=True)
-class Section:
+class PresetSection:
     """text[start:end]; `name` "" = the lines before any header. `earlier`: sections of the same
     name, of which nothing is left."""
 
@@ -46,7 +46,7 @@ class Section:
     start: int
     end: int
     lines: tuple[PresetLine, ...]
-    earlier: tuple[Section, ...] = ()
+    earlier: tuple[PresetSection, ...] = ()
 
     @property
     def options(self) -> tuple[PresetLine, ...]:
@@ -69,7 +69,7 @@ def read(text: str) -> Iterator[FoundCommand]:
             continue
         words = tuple(w for line in section.options for w in _words(line))
         own = {_variable(line) for line in section.options}
-        inherited = tuple(Variable(k, v) for k, v in shared.items() if k and k not in own)
+        inherited = tuple(EnvVariable(k, v) for k, v in shared.items() if k and k not in own)
         everywhere = section.name == EVERYWHERE
         yield FoundCommand(
             LLAMA,
@@ -83,9 +83,9 @@ def read(text: str) -> Iterator[FoundCommand]:
 
 
 @lru_cache(maxsize=2)  # asked for again for each of its models
-def sections(text: str) -> tuple[Section, ...]:
+def sections(text: str) -> tuple[PresetSection, ...]:
     """Those that count, in order."""
-    parted: dict[str, Section] = {}
+    parted: dict[str, PresetSection] = {}
     for section in _all(text):
         before = parted.pop(section.name, None)
         if before is not None:
@@ -94,7 +94,7 @@ def sections(text: str) -> tuple[Section, ...]:
     return tuple(parted.values())
 
 
-def _all(text: str) -> Iterator[Section]:
+def _all(text: str) -> Iterator[PresetSection]:
     name, start, lines = "", 0, list[PresetLine]()
     at = 0
     for number, whole in enumerate(text.splitlines(keepends=True), 1):
@@ -104,7 +104,7 @@ def _all(text: str) -> Iterator[Section]:
         if header := _SECTION.match(body):
             if not header[1].strip(" \t"):
                 raise UsageError(f"line {number}: [] names no model: the router ends at it")
-            yield Section(name, start, at, tuple(lines))
+            yield PresetSection(name, start, at, tuple(lines))
             name, start, lines = header[1].lstrip(" \t"), place, []
         elif body.strip() and body.strip()[0] not in "#;":
             found = _line(body, place)
@@ -115,7 +115,7 @@ def _all(text: str) -> Iterator[Section]:
                 )
             lines.append(found)
         at += len(whole)
-    yield Section(name, start, at, tuple(lines))
+    yield PresetSection(name, start, at, tuple(lines))
 
 
 def _line(body: str, place: int) -> PresetLine | None:
@@ -143,7 +143,7 @@ def _line(body: str, place: int) -> PresetLine | None:
 
 
 def _is_switch(key: str) -> bool:
-    option = builds.capabilities().find(_dashed(key))
+    option = known_builds.capabilities().find(_dashed(key))
     return option is not None and not option.hint
 
 
@@ -157,7 +157,7 @@ def _variable(line: PresetLine) -> str:
     """The variable that stands for an option; "" = none."""
     if line.key.startswith("LLAMA_ARG_"):
         return line.key
-    option = builds.capabilities().find(_dashed(line.key).replace("_", "-"))
+    option = known_builds.capabilities().find(_dashed(line.key).replace("_", "-"))
     return option.env if option is not None else ""
 
 
@@ -169,7 +169,7 @@ def _dashed(key: str) -> str:
 
 
 def _short_names() -> set[str]:
-    caps = builds.capabilities()
+    caps = known_builds.capabilities()
     return {n for o in caps.options for n in o.names if not n.startswith("--")} | {"-cd", "-dio"}
 
 

@@ -11,9 +11,9 @@ from xml.parsers.expat import ExpatError
 from xml.sax.saxutils import unescape
 
 from specllama.errors import UsageError
-from specllama.formats.command_lines import server, shell
-from specllama.formats.found import XML, FoundCommand, Variable
-from specllama.formats.words import Word
+from specllama.formats.found_command import XML, EnvVariable, FoundCommand
+from specllama.formats.shell_commands import server, shell
+from specllama.formats.shell_words import Word
 
 _ARRAY = re.compile(r"<key>ProgramArguments</key>\s*<array>(.*?)</array>", re.S)
 _SET = re.compile(r"<key>EnvironmentVariables</key>\s*<dict>(.*?)</dict>", re.S)
@@ -61,7 +61,7 @@ def _word(m: re.Match[str]) -> Word:
     return Word(unescape(m[1] or "", _ENTITIES), m.start(), m.end())
 
 
-def _variables(source: str) -> Iterator[Variable]:
+def _variables(source: str) -> Iterator[EnvVariable]:
     found = _SET.search(source)
     for m in _PAIR.finditer(source, found.start(1), found.end(1)) if found else ():
-        yield Variable(m[1], unescape(m[2], _ENTITIES), m.start(1), m.end(1))
+        yield EnvVariable(m[1], unescape(m[2], _ENTITIES), m.start(1), m.end(1))

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from specllama.engine.launch_options import parsed
 from specllama.engine.option_sources import ParsedOption
-from specllama.formats.base import Decision, NotExpressible
+from specllama.formats.base import Decision, FormatError
 
 HOST, PORT, MODEL, KEY_FILE, RPC = "--host", "--port", "--model", "--api-key-file", "--rpc"
 _ADAPTERS = ("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled")
 _ALWAYS = {MODEL, "--model-draft", "--mmproj"}
 _FILE = re.compile(r"(FNAME|PATH|DIR|\w*FILE)\b")
 _WRITTEN = {"--log-file", "--slot-save-path", "--log-prompts-dir", "--lookup-cache-dynamic"}
-_LEAST_LOADING_S = 120
+_MIN_LOADING_S = 120
 _BYTES_PER_S = 100e6  # of a slow disk
 
 
@@ -45,14 +45,14 @@ class ServerCommand:
 
 
 def command(decision: Decision) -> ServerCommand:
-    """The plan's command with absolute paths. Raises NotExpressible for a word that no text file can
+    """The plan's command with absolute paths. Raises FormatError for a word that no text file can
     hold."""
     plan = decision.plan
     words = plan.command.argv
     for word in words:
         if re.search("[\ud800-\udfff]", word):
             shown = word.encode("utf-8", "backslashreplace").decode()
-            raise NotExpressible(f"{shown} is no UTF-8, which a text file has to be", "Rename it.")
+            raise FormatError(f"{shown} is no UTF-8, which a text file has to be", "Rename it.")
     at = len(plan.engine.argv)
     program = tuple(absolute(w) if os.sep in w else w for w in words[:at])
     options = parsed(words[at:], plan.capabilities)
@@ -86,10 +86,10 @@ def _scaled(word: str, change: Callable[[str], str]) -> str:
 
 
 def refuse_writing(cmd: ServerCommand, where: str) -> None:
-    """Raises NotExpressible when the server is told to write files, which it cannot in `where`."""
+    """Raises FormatError when the server is told to write files, which it cannot in `where`."""
     for option in cmd.options:
         if _WRITTEN & set(option.option.names):
-            raise NotExpressible(
+            raise FormatError(
                 f"{' '.join(option.words)}: {where} may only read your files",
                 f"Leave {option.words[0]} out, or take another --format.",
             )
@@ -113,4 +113,4 @@ def loading_s(decision: Decision) -> int:
     size = decision.plan.target.file_bytes
     draft = decision.plan.choice.draft
     size += draft.file_bytes if draft is not None else 0
-    return _LEAST_LOADING_S + int(size / _BYTES_PER_S)
+    return _MIN_LOADING_S + int(size / _BYTES_PER_S)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.formats.base import Decision, NotExpressible, WrittenFiles
-from specllama.formats.elsewhere import (
+from specllama.formats.base import Decision, FormatError, WrittenFiles
+from specllama.formats.engine_config import (
     DFLASH,
     DSPARK,
     EAGLE3,
@@ -14,7 +14,7 @@ from specllama.formats.elsewhere import (
     SMALL,
     SUFFIX,
     EngineRequest,
-    check_parts,
+    check_tensor_parallel,
     configuration,
     engine_request,
     open_note,
@@ -40,7 +40,7 @@ def write(decision: Decision) -> WrittenFiles:
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the configuration, what to know besides). Raises NotExpressible."""
+    """(the configuration, what to know besides). Raises FormatError."""
     a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
@@ -55,7 +55,7 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.requests > 1:
         config["max-running-requests"] = a.requests
     tp, pp = (a.tp * a.pp, 1) if a.kind in _ONE_STAGE else (a.tp, a.pp)
-    check_parts(decision, tp)
+    check_tensor_parallel(decision, tp)
     config |= {"tp-size": tp} if tp > 1 else {}
     config |= {"pp-size": pp} if pp > 1 else {}
     config |= {"nnodes": a.nodes} if a.nodes > 1 else {}
@@ -69,17 +69,17 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
-        raise NotExpressible(
+        raise FormatError(
             "SGLang drafts in one way at a time: no draft together with n-grams",
             "Plan one of them: --method mtp, draft, … or ngram-simple.",
         )
     if a.parallel:
-        raise NotExpressible(
+        raise FormatError(
             f"SGLang has no drafts that guess all their tokens in one pass but DFlash and DSpark: {a.draft}",
             "vLLM has: --format vllm.",
         )
     if a.kind == SMALL and not a.same_tokens:
-        raise NotExpressible(
+        raise FormatError(
             "SGLang takes a draft model only with exactly the target's tokens, and these differ",
             "Take a draft of the target's own family and size of vocabulary, or --format vllm.",
         )
@@ -108,7 +108,10 @@ def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _start(decision: Decision, model: str) -> tuple[str, ...]:
     """`sglang serve` looks for the model on the command line before it reads the file."""
-    nodes, start = decision.elsewhere.nodes, f"sglang serve --model-path {model} --config FILE.yaml"
+    nodes, start = (
+        decision.deployment.nodes,
+        f"sglang serve --model-path {model} --config FILE.yaml",
+    )
     if decision.plan.settings.api_key:
         start += ' --api-key "$SGLANG_API_KEY"'
     if nodes == 1:

@@ -8,26 +8,26 @@ from dataclasses import replace
 
 import yaml
 
-from specllama.formats.assigned import Known, Value, expanded, sane
-from specllama.formats.words import Home, Word
+from specllama.formats.shell_variables import Bindings, ShellValue, expanded, sane
+from specllama.formats.shell_words import Word, WordOrigin
 
 Words = Callable[[yaml.ScalarNode], list[Word] | None]
 
 
-def macros(node: yaml.Node | None, known: Known, words: Words) -> Mapping[str, Value]:
+def macros(node: yaml.Node | None, known: Bindings, words: Words) -> Mapping[str, ShellValue]:
     """What `known` and the mapping `node` give, each name with what it may name itself. `words`:
     those of a scalar with their places in the file; None where escapes part them."""
     out = dict(known)
     for name, value in _given(node):
-        home = Home(f"macro {name}", text=True)
+        origin = WordOrigin(f"macro {name}", text=True)
         found = words(value)
         text = str(value.value)
         if found is None:
             found = [Word(w, -1, -1, "$" not in w) for w in text.split()]
         put = expanded(found, out)
-        put = [w if w.home is not None else replace(w, home=home) for w in put]
+        put = [w if w.origin is not None else replace(w, origin=origin) for w in put]
         known_text = " ".join(w.text for w in put) if all(w.fixed for w in put) else None
-        out[name] = sane(Value(tuple(put), known_text))
+        out[name] = sane(ShellValue(tuple(put), known_text))
     return out
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from specllama.formats import env_files
-from specllama.formats.assigned import Value, expanded
-from specllama.formats.command_lines import assignments, quoted_assignment, server
-from specllama.formats.found import FoundCommand, Variable
-from specllama.formats.words import Home, Word, split
+from specllama.formats.found_command import EnvVariable, FoundCommand
+from specllama.formats.shell_commands import assignments, quoted_assignment, server
+from specllama.formats.shell_variables import ShellValue, expanded
+from specllama.formats.shell_words import Word, WordOrigin, split
 
 # Lines go on behind a backslash; comments may stand between them.
 _SETTING = re.compile(
@@ -47,8 +47,8 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
 
 def _started(
     line: Sequence[Word],
-    known: Mapping[str, Value],
-    variables: tuple[Variable, ...],
+    known: Mapping[str, ShellValue],
+    variables: tuple[EnvVariable, ...],
     missing: tuple[str, ...],
 ) -> Iterator[FoundCommand]:
     # ${NAME} is always one argument, $NAME is parted at blanks
@@ -59,20 +59,20 @@ def _started(
         yield replace(found, variables=(*variables, *own), site=line[0].start, missing=missing)
 
 
-def _value(text: str, variable: Variable) -> Value:
+def _value(text: str, variable: EnvVariable) -> ShellValue:
     """Its words with their places, where it is written without escapes."""
     start = variable.end + 1
     start += text[start : start + 1] in ("'", '"')
     end = start + len(variable.value)
     if not variable.fixed or text[start:end] != variable.value:
         return _elsewhere(variable)
-    home = Home(variable.name, text=True)
+    origin = WordOrigin(variable.name, text=True)
     words = [w for line in split(text, start, end, plain=True) for w in line]
-    return Value(tuple(replace(w, home=home) for w in words), variable.value)
+    return ShellValue(tuple(replace(w, origin=origin) for w in words), variable.value)
 
 
-def _elsewhere(variable: Variable) -> Value:
+def _elsewhere(variable: EnvVariable) -> ShellValue:
     name = f"{variable.name} of {variable.source}" if variable.source else variable.name
-    home = Home(name, text=True)
-    words = (Word(w, -1, -1, variable.fixed, home=home) for w in variable.value.split())
-    return Value(tuple(words), variable.value if variable.fixed else None)
+    origin = WordOrigin(name, text=True)
+    words = (Word(w, -1, -1, variable.fixed, origin=origin) for w in variable.value.split())
+    return ShellValue(tuple(words), variable.value if variable.fixed else None)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from specllama.formats.base import Decision, NotExpressible, WrittenFiles
-from specllama.formats.elsewhere import (
+from specllama.formats.base import Decision, FormatError, WrittenFiles
+from specllama.formats.engine_config import (
     DFLASH,
     DSPARK,
     EAGLE3,
@@ -37,7 +37,7 @@ def write(decision: Decision) -> WrittenFiles:
     """The file, and the command that takes it."""
     a = engine_request(decision)
     if a.nodes > 1:
-        raise NotExpressible(
+        raise FormatError(
             "over several machines TensorRT-LLM is started by MPI or Slurm, which no file can say",
             "Take --format vllm or sglang, or one machine.",
         )
@@ -60,17 +60,15 @@ def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     kind = _TYPES[a.kind]
     if a.parallel:
         if a.kind != SMALL:
-            raise NotExpressible(
-                f"TensorRT-LLM has no P-EAGLE: {a.draft}", "vLLM has: --format vllm."
-            )
+            raise FormatError(f"TensorRT-LLM has no P-EAGLE: {a.draft}", "vLLM has: --format vllm.")
         kind = "PARD"
     if a.kind == MTP and a.draft:
-        raise NotExpressible(
+        raise FormatError(
             "TensorRT-LLM loads MTP heads from the target's own repository only",
             "Take --format vllm or sglang, or --method ngram-simple.",
         )
     if a.kind == SMALL and not a.same_tokens:
-        raise NotExpressible(
+        raise FormatError(
             "TensorRT-LLM takes a draft model only with the target's tokens, and these differ",
             "Take a draft of the target's own family, or --format vllm.",
         )
@@ -82,7 +80,7 @@ def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
         out["max_matching_ngram_size"] = a.ngram.n
     if a.copies:
         if a.kind not in (EAGLE3, MTP) and kind != "PARD":
-            raise NotExpressible(
+            raise FormatError(
                 f"TensorRT-LLM has no {kind} together with n-grams", "Plan one of them: --method."
             )
         out["sa_config"] = {"threshold": a.ngram.n if a.ngram is not None else 4}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specllama.formats.base import Decision, NotExpressible, WrittenFiles
-from specllama.formats.elsewhere import (
+from specllama.formats.base import Decision, FormatError, WrittenFiles
+from specllama.formats.engine_config import (
     DFLASH,
     DSPARK,
     EAGLE3,
@@ -46,7 +46,7 @@ def write(decision: Decision) -> WrittenFiles:
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the configuration, what to know besides). Raises NotExpressible."""
+    """(the configuration, what to know besides). Raises FormatError."""
     a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
@@ -72,14 +72,14 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
-        raise NotExpressible(
+        raise FormatError(
             "vLLM drafts in one way at a time: no draft together with n-grams",
             "Plan one of them: --method mtp, draft, … or ngram-simple.",
         )
     method = _METHODS[a.kind]
     wrong = next((w for w in _TAKEN_FOR if w in a.draft.lower()), None)
     if method in ("draft_model", "mtp") and wrong:
-        raise NotExpressible(
+        raise FormatError(
             f"vLLM takes a draft with {wrong!r} in its name for another kind: {a.draft}",
             "Copy it to a folder with another name, or plan with a draft of that kind.",
         )
@@ -111,7 +111,7 @@ def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _start(decision: Decision) -> tuple[str, ...]:
-    nodes = decision.elsewhere.nodes
+    nodes = decision.deployment.nodes
     if nodes == 1:
         return ("vllm serve --config FILE.yaml",)
     each = "vllm serve --config FILE.yaml --node-rank"

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 import yaml
 
 from specllama.errors import UsageError
-from specllama.formats import command_lines, env_files, swap_macros
-from specllama.formats.assigned import Known, Value
-from specllama.formats.found import BLOCK, FLOW, FoundCommand, Variable
-from specllama.formats.words import Word
+from specllama.formats import env_files, shell_commands, swap_macros
+from specllama.formats.found_command import BLOCK, FLOW, EnvVariable, FoundCommand
+from specllama.formats.shell_variables import Bindings, ShellValue
+from specllama.formats.shell_words import Word
 from specllama.formats.yaml_scalars import commands, keys, listed, pairs, words
 
 _LINE = ("cmd",)  # of llama-swap: a command line, whatever its line ends
 _LISTS = ("entrypoint", "command", "args")  # in the order in which they are joined
 _SERVER = re.compile(r"(^|[\s/\\])(llama-server|vllm|sglang)\b")
 _SCRIPT = re.compile(r"-[a-z]*c")  # sh -c: what follows is a script
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class _File:
 
     text: str
     files: env_files.Files
-    macros: Known
-    seen: set[int]  # nodes that were looked at: an anchor may hold itself
+    macros: Bindings
+    visited: set[int]  # nodes that were looked at: an anchor may hold itself
 
 
 def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
@@ -42,7 +42,7 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
         where = f"line {mark.line + 1}: " if mark else ""
         why = getattr(e, "problem", None) or "it cannot be read"
         raise UsageError(f"{where}it is no YAML ({why})") from None
-    known: Known = {}
+    known: Bindings = {}
     for root in roots:
         known = swap_macros.macros(keys(root).get("macros"), known, lambda n: words(text, n))
     file = _File(text, files, known, set())
@@ -51,9 +51,9 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
 
 
 def _walk(file: _File, node: yaml.Node | None, where: str) -> Iterator[FoundCommand]:
-    if id(node) in file.seen or len(file.seen) > _MOST_NODES:
+    if id(node) in file.visited or len(file.visited) > _MAX_NODES:
         return
-    file.seen.add(id(node))
+    file.visited.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for child in node.value:
             yield from _walk(file, child, where)
@@ -74,7 +74,7 @@ def _of_mapping(file: _File, given: dict[str, yaml.Node], where: str) -> Iterato
     title = named.value if isinstance(named, yaml.ScalarNode) and where != "models" else where
     found: list[FoundCommand] = []
     if isinstance(cmd := given.get("cmd"), yaml.ScalarNode):
-        known = {**file.macros, "MODEL_ID": Value((Word(where, -1, -1),), where)}
+        known = {**file.macros, "MODEL_ID": ShellValue((Word(where, -1, -1),), where)}
         own = swap_macros.macros(given.get("macros"), known, lambda n: words(file.text, n))
         found += commands(file.text, cmd, plain=True, known=own)
     found += _listed(file, given, bool(set_here))
@@ -93,7 +93,7 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
     that it is given."""
     named = given.get("image")
     kind, build = (
-        command_lines.image(named.value) if isinstance(named, yaml.ScalarNode) else ("", None)
+        shell_commands.image(named.value) if isinstance(named, yaml.ScalarNode) else ("", None)
     )
     parts: list[Word] = []
     styles: list[str] = []
@@ -108,7 +108,7 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
             script = bool(parts) and _SCRIPT.fullmatch(parts[-1].text) is not None
             yield from commands(file.text, node, plain=not script, kind=kind, build=build)
             return
-    found = command_lines.server(parts)
+    found = shell_commands.server(parts)
     if found is not None:
         rest = styles[len(parts) - len(found.words) :]
         yield replace(found, styles=tuple(rest), build=build, begin=begin)
@@ -119,14 +119,14 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
     for word in parts:  # sh -c "…"
         inside = file.text[word.start + 1 : word.end - 1]
         if found is None and inside == word.text and _SERVER.search(inside):
-            yield from command_lines.shell(file.text, word.start + 1, word.end - 1)
+            yield from shell_commands.shell(file.text, word.start + 1, word.end - 1)
 
 
 def _variables(
     file: _File, given: dict[str, yaml.Node]
-) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
     """(what the server is started with, what says more of it and is not here)."""
-    out: list[Variable] = []
+    out: list[EnvVariable] = []
     missing = ["envFrom"] if "envFrom" in given else []
     for name in _named_files(given.get("env_file")):
         found = env_files.variables(name, file.files)
@@ -145,7 +145,7 @@ def _named_files(node: yaml.Node | None) -> Iterator[str]:
             yield path.value
 
 
-def _environment(text: str, node: yaml.Node | None) -> Iterator[Variable]:
+def _environment(text: str, node: yaml.Node | None) -> Iterator[EnvVariable]:
     """NAME: value, "NAME=value", and Kubernetes's {name: NAME, value: value}."""
     for name, (key, value) in pairs(node).items():
         if isinstance(value, yaml.ScalarNode):
@@ -162,6 +162,6 @@ def _environment(text: str, node: yaml.Node | None) -> Iterator[Variable]:
             yield replace(_variable(text, name_node, name_node.value, ""), fixed=False)
 
 
-def _variable(text: str, node: yaml.Node, name: str, value: str) -> Variable:
+def _variable(text: str, node: yaml.Node, name: str, value: str) -> EnvVariable:
     start = text.find(name, node.start_mark.index)
-    return Variable(name, value, start, start + len(name), "${" not in value)
+    return EnvVariable(name, value, start, start + len(name), "${" not in value)

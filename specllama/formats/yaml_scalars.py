@@ -10,10 +10,10 @@ from dataclasses import replace
 import yaml
 
 from specllama.errors import UsageError
-from specllama.formats import command_lines
-from specllama.formats.assigned import Known
-from specllama.formats.found import SHELL, FoundCommand, Scalar, Variable
-from specllama.formats.words import Word, split
+from specllama.formats import shell_commands
+from specllama.formats.found_command import SHELL, EnvVariable, FoundCommand, YamlScalar
+from specllama.formats.shell_variables import Bindings
+from specllama.formats.shell_words import Word, split
 
 _MERGE = "tag:yaml.org,2002:merge"
 Pair = tuple[yaml.ScalarNode, yaml.Node]
@@ -22,10 +22,10 @@ Pair = tuple[yaml.ScalarNode, yaml.Node]
 def pairs(node: yaml.Node | None, merged_before: set[int] | None = None) -> dict[str, Pair]:
     """A mapping's keys and values by the keys' text, with those of `<<: *anchor` that it does not set
     itself. `merged_before`: mappings that have nothing new to give, or hold themselves."""
-    seen = set() if merged_before is None else merged_before
-    if not isinstance(node, yaml.MappingNode) or id(node) in seen:
+    visited = set() if merged_before is None else merged_before
+    if not isinstance(node, yaml.MappingNode) or id(node) in visited:
         return {}
-    seen.add(id(node))
+    visited.add(id(node))
     merged: dict[str, Pair] = {}
     own: dict[str, Pair] = {}
     for key, value in node.value:
@@ -33,7 +33,7 @@ def pairs(node: yaml.Node | None, merged_before: set[int] | None = None) -> dict
             continue
         if key.tag == _MERGE:
             for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                merged = {**pairs(source, seen), **merged}
+                merged = {**pairs(source, visited), **merged}
         else:
             own[key.value] = (key, value)
     return {**merged, **own}
@@ -89,7 +89,7 @@ def commands(
     plain: bool,
     kind: str = "",
     build: int | None = None,
-    known: Known | None = None,
+    known: Bindings | None = None,
 ) -> Iterator[FoundCommand]:
     """The servers of a command line (`plain`) or a script. `kind`: what the image runs, so that
     arguments are enough; `known`: what ${name} stands for."""
@@ -98,11 +98,11 @@ def commands(
     direct = _texts(text, start, end, plain) == _texts(value, 0, len(value), plain)
     source = text if direct else value
     span = (start, end) if direct else (0, len(value))
-    scalar = Scalar(value, node.start_mark.index, node.end_mark.index)
+    scalar = YamlScalar(value, node.start_mark.index, node.end_mark.index)
     if direct:
         scalar = replace(scalar, value=text[start:end], inner=start)
     blocked = node.style in ("|", ">")  # nothing ends one but its indentation
-    found = list(command_lines.shell(source, *span, plain=plain, known=known))
+    found = list(shell_commands.shell(source, *span, plain=plain, known=known))
     given = [w for line in split(source, *span, plain=plain) for w in line]
     if not found and kind and given and given[0].text.startswith("-"):
         found = [FoundCommand(kind, tuple(given), (SHELL,) * len(given), span[0])]
@@ -115,7 +115,7 @@ def commands(
 
 def _unplaced(command: FoundCommand, at: int) -> FoundCommand:
     """Variables have no place in the file then; `at`: the text's, for the command's own."""
-    variables = tuple(Variable(v.name, v.value) for v in command.variables)
+    variables = tuple(EnvVariable(v.name, v.value) for v in command.variables)
     return replace(command, variables=variables, site=at + 1 + max(command.site, 0))
 
 

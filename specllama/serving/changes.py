@@ -11,7 +11,7 @@ from specllama.drafts.families import family_of
 from specllama.drafts.ollama import shown_name
 from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
-from specllama.formats.elsewhere import concurrency
+from specllama.formats.engine_config import concurrency
 from specllama.planning.plan import Plan
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import own_types

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specllama.errors import UsageError
-from specllama.formats.words import Home, SimpleCommand, Word, split
+from specllama.formats.shell_words import SimpleCommand, Word, WordOrigin, split
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 # a name with hyphens is a macro of llama-swap
@@ -17,13 +17,13 @@ _DECLARE = ("export", "local", "readonly", "declare", "typeset")
 # Words that may stand before an assignment.
 KEYWORDS = ("if", "then", "elif", "else", "while", "until", "do", "{", "!")
 # A variable may double itself over and over.
-_MOST_WORDS = 2_000
-_MOST_TEXT = 100_000
+_MAX_WORDS = 2_000
+_MAX_TEXT = 100_000
 POSITIONAL = "@"  # what `set --` sets
 
 
 @dataclass(frozen=True)
-class Value:
+class ShellValue:
     """What a variable holds. `words`: the parts of an array, or of a text between its blanks;
     None: unknown. `text`: all of it, None where it is an array or unknown. `at`: where the name
     stands that it was set with."""
@@ -31,14 +31,16 @@ class Value:
     words: tuple[Word, ...] | None
     text: str | None = None
     array: bool = False
-    at: int = -1
+    start: int = -1
 
 
-UNKNOWN = Value(None)
-Known = Mapping[str, Value]
+UNKNOWN = ShellValue(None)
+Bindings = Mapping[str, ShellValue]
 
 
-def assigned(source: str, simple: SimpleCommand, known: Known) -> Iterator[tuple[str, Value]]:
+def assigned(
+    source: str, simple: SimpleCommand, known: Bindings
+) -> Iterator[tuple[str, ShellValue]]:
     """What a simple command sets."""
     words = simple.words
     first = next((i for i, w in enumerate(words) if w.text not in KEYWORDS), len(words))
@@ -46,11 +48,11 @@ def assigned(source: str, simple: SimpleCommand, known: Known) -> Iterator[tuple
     if name in ("for", "select"):
         yield from ((w.text, UNKNOWN) for w in words[first + 1 : first + 2])
     elif name in ("read", "unset", "getopts", "mapfile", "readarray"):
-        now = Value((), "") if name == "unset" else UNKNOWN
+        now = ShellValue((), "") if name == "unset" else UNKNOWN
         yield from ((w.text, now) for w in words[first + 1 :] if w.text.isidentifier())
     elif name == "set" and [w.text for w in words[first + 1 : first + 2]] == ["--"]:
-        given = _homed(expanded(words[first + 2 :], known), Home("@", text=False))
-        yield POSITIONAL, Value(given, array=True)
+        given = _homed(expanded(words[first + 2 :], known), WordOrigin("@", text=False))
+        yield POSITIONAL, ShellValue(given, array=True)
     elif name == "shift":
         yield POSITIONAL, UNKNOWN
     declares = name in _DECLARE
@@ -59,7 +61,7 @@ def assigned(source: str, simple: SimpleCommand, known: Known) -> Iterator[tuple
         for i in own:
             m = _ASSIGNMENT.match(words[i].text)
             if m is not None:
-                old = known.get(m[1], Value((), "")) if m[2] else None
+                old = known.get(m[1], ShellValue((), "")) if m[2] else None
                 yield m[1], _value(source, words[i], m, simple.arrays.get(i), known, old)
             elif re.match(r"\w+\[", words[i].text):  # one element
                 yield words[i].text.partition("[")[0], UNKNOWN
@@ -70,19 +72,19 @@ def _value(
     word: Word,
     m: re.Match[str],
     bracketed: Sequence[Word] | None,
-    known: Known,
-    old: Value | None,
-) -> Value:
+    known: Bindings,
+    old: ShellValue | None,
+) -> ShellValue:
     """`old`: what += adds to."""
     if bracketed is not None:
-        words = _homed(expanded(bracketed, known), Home(m[1], text=False))
+        words = _homed(expanded(bracketed, known), WordOrigin(m[1], text=False))
         if old is not None and old.words is None:
             return UNKNOWN
         before = old.words or () if old is not None else ()
-        return sane(Value((*before, *words), array=True, at=word.start))
+        return sane(ShellValue((*before, *words), array=True, start=word.start))
     value = word.text[m.end() :]
     text = _text(value, known)
-    new = Value(_parts(source, word, m, known), text, at=word.start)
+    new = ShellValue(_parts(source, word, m, known), text, start=word.start)
     if old is None:
         return sane(new)
     if old.array:
@@ -90,15 +92,15 @@ def _value(
     apart = not old.text or not text or old.text[-1:].isspace() or text[:1].isspace()
     both = old.words is not None and new.words is not None and apart
     return sane(
-        Value(
+        ShellValue(
             (*(old.words or ()), *(new.words or ())) if both else None,
             old.text + text if old.text is not None and text is not None else None,
-            at=word.start,
+            start=word.start,
         )
     )
 
 
-def _parts(source: str, word: Word, m: re.Match[str], known: Known) -> tuple[Word, ...] | None:
+def _parts(source: str, word: Word, m: re.Match[str], known: Bindings) -> tuple[Word, ...] | None:
     """The words that a text is parted into where it is used without quotes."""
     value = word.text[m.end() :]
     start = word.start + m.end()
@@ -118,23 +120,23 @@ def _parts(source: str, word: Word, m: re.Match[str], known: Known) -> tuple[Wor
         words = [w for line in inner for w in line]
         if raw[0] == "'":
             words = [replace(w, fixed=True) for w in words]
-        return _homed(expanded(words, known), Home(m[1], text=True))
+        return _homed(expanded(words, known), WordOrigin(m[1], text=True))
     if raw != value:
         return None
     whole = Word(value, start, word.end, word.fixed)
-    return _homed(expanded([whole], known), Home(m[1], text=True))
+    return _homed(expanded([whole], known), WordOrigin(m[1], text=True))
 
 
-def _homed(words: Sequence[Word], home: Home) -> tuple[Word, ...]:
-    return tuple(w if w.home is not None else replace(w, home=home) for w in words)
+def _homed(words: Sequence[Word], origin: WordOrigin) -> tuple[Word, ...]:
+    return tuple(w if w.origin is not None else replace(w, origin=origin) for w in words)
 
 
-def sane(value: Value) -> Value:
+def sane(value: ShellValue) -> ShellValue:
     """The value, unless it has more words than anybody means."""
-    return UNKNOWN if value.words is not None and len(value.words) > _MOST_WORDS else value
+    return UNKNOWN if value.words is not None and len(value.words) > _MAX_WORDS else value
 
 
-def expanded(words: Sequence[Word], known: Known) -> list[Word]:
+def expanded(words: Sequence[Word], known: Bindings) -> list[Word]:
     """The words with what is known put in; what is not stays as it is."""
     out: list[Word] = []
     for word in words:
@@ -142,7 +144,7 @@ def expanded(words: Sequence[Word], known: Known) -> list[Word]:
     return out
 
 
-def _expand(word: Word, known: Known) -> list[Word]:
+def _expand(word: Word, known: Bindings) -> list[Word]:
     whole = _USE.fullmatch(word.text)
     value = known.get(whole[1] or whole[3], UNKNOWN) if whole else UNKNOWN
     if value.array and value.words is not None:
@@ -153,12 +155,12 @@ def _expand(word: Word, known: Known) -> list[Word]:
     return [word] if text is None else [replace(word, text=text, fixed=True)]
 
 
-def _text(text: str, known: Known) -> str | None:
+def _text(text: str, known: Bindings) -> str | None:
     """With what is known put in; None where something is not."""
     values = {m[0]: known.get(m[1] or m[3], UNKNOWN).text for m in _USE.finditer(text)}
     if None in values.values() or "$(" in text or "`" in text:
         return None
-    if sum(len(values[m[0]] or "") for m in _USE.finditer(text)) > _MOST_TEXT:
+    if sum(len(values[m[0]] or "") for m in _USE.finditer(text)) > _MAX_TEXT:
         return None
     put = _USE.sub(lambda m: values[m[0]] or "", text)
     return None if "$" in _USE.sub("", text) and re.search(r"\$[\w{@*#?]", put) else put

@@ -9,35 +9,35 @@ from collections.abc import Iterator
 from specllama.engine import ik_llama
 from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.formats import builds, flags
-from specllama.formats.finding import ENDS, Edits, Finding, instead, remove
-from specllama.formats.seen import OptionUse, ParsedCommand
+from specllama.formats import flags, known_builds
+from specllama.formats.finding import ENDS, Edits, Finding, remove_option, replace_option
+from specllama.formats.parsed_command import OptionUse, ParsedCommand
 
 
-def findings(seen: ParsedCommand) -> Iterator[Finding]:
-    if seen.caps.flavour != IK_LLAMA:
+def findings(parsed: ParsedCommand) -> Iterator[Finding]:
+    if parsed.caps.flavour != IK_LLAMA:
         return
-    typed = seen.all("--spec-type")
-    own = any(_own(t, seen) for t in seen.given_types)
-    strange = [u for u in seen.uses if foreign(u)]
-    methods = tuple(t for t in seen.types if not ik_llama.unsupported(seen.caps, t))
-    if seen.draft_uses and not seen.types:
+    typed = parsed.all("--spec-type")
+    own = any(_own(t, parsed) for t in parsed.given_types)
+    strange = [u for u in parsed.uses if foreign(u)]
+    methods = tuple(t for t in parsed.types if not ik_llama.unsupported(parsed.caps, t))
+    if parsed.draft_uses and not parsed.types:
         methods = ("draft-simple",)
     mainline = [u for u in typed if not own]
     if own or not (strange or mainline):
         return
-    stages = ik_llama.stages(_speculation(seen, methods)) if methods else []
+    stages = ik_llama.stages(_speculation(parsed, methods)) if methods else []
     words = [w for stage in stages for w in stage]
-    first, *others = sorted({*strange, *mainline}, key=lambda u: u.at)
+    first, *others = sorted({*strange, *mainline}, key=lambda u: u.index)
     edits: Edits = (
-        instead(first, *words) if words else remove(first),
-        *(remove(u) for u in others),
+        replace_option(first, *words) if words else remove_option(first),
+        *(remove_option(u) for u in others),
     )
     for use in (first, *others):
         yield Finding(
             "other-dialect",
             ENDS,
-            seen.show(use),
+            parsed.show(use),
             "mainline llama.cpp's way: ik_llama.cpp takes --spec-type TYPE:key=value,… for it",
             " ".join(words) or "take it out",
             edits,
@@ -48,25 +48,25 @@ def foreign(use: OptionUse) -> bool:
     """Whether an option that ik_llama.cpp lacks is one of mainline's speculation, new or old."""
     if use.usable:
         return False
-    wrong = flags.wrong().get(use.name)
+    wrong = flags.wrong_flags().get(use.name)
     old = wrong is not None and wrong.means in (
         "draft-length",
         "draft-minimum",
         "lookup",
         "min-hits",
     )
-    known = builds.since(use.name) is not None
+    known = known_builds.since(use.name) is not None
     return old or (known and re.match(r"--(spec|draft)-|-cd$", use.name) is not None)
 
 
-def _own(text: str, seen: ParsedCommand) -> bool:
+def _own(text: str, parsed: ParsedCommand) -> bool:
     """A stage in ik_llama.cpp's grammar."""
-    return ":" in text or "=" in text or (text in seen.caps.spec_types and text != "none")
+    return ":" in text or "=" in text or (text in parsed.caps.spec_types and text != "none")
 
 
-def _speculation(seen: ParsedCommand, methods: tuple[str, ...]) -> Speculation:
+def _speculation(parsed: ParsedCommand, methods: tuple[str, ...]) -> Speculation:
     def number(default: str, *names: str) -> float:
-        text = seen.text(*names) or default
+        text = parsed.text(*names) or default
         return float(text) if re.fullmatch(r"\d{1,6}(\.\d+)?", text) else float(default)
 
     kind = next((m for m in methods if m.startswith("ngram-")), "")

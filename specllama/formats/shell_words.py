@@ -23,7 +23,7 @@ _DYNAMIC = re.compile(r"\$[\w{(@*#?]|`|%[A-Za-z]")
 
 
 @dataclass(frozen=True)
-class Home:
+class WordOrigin:
     """The shell variable that a word is written in. `text`: between quotes that close behind all
     of it, so that no word in it can have its own."""
 
@@ -42,7 +42,7 @@ class Word:
     end: int
     fixed: bool = True
     quoted: bool = False
-    home: Home | None = None
+    origin: WordOrigin | None = None
 
 
 @dataclass(frozen=True)
@@ -68,40 +68,40 @@ def simples(
     source: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
 ) -> list[SimpleCommand]:
     """The same with what stands between the commands."""
-    at, end = start, len(source) if end is None else end
+    pos, end = start, len(source) if end is None else end
     found = [SimpleCommand([])]
     between = ""
     redirected = False
     documents: list[str] = []  # ends of the here-documents that begin behind this line
-    while at < end:
-        c = source[at]
+    while pos < end:
+        c = source[pos]
         if c == "\n" and documents:
-            at = _behind(source, at, end, documents.pop(0)) if lines else at
+            pos = _heredoc_end(source, pos, end, documents.pop(0)) if lines else pos
         words = found[-1].words
-        if source.startswith(("\\\n", "\\\r\n"), at):
-            at = source.index("\n", at) + 1
+        if source.startswith(("\\\n", "\\\r\n"), pos):
+            pos = source.index("\n", pos) + 1
         elif c in _BLANK or (c == "\n" and (plain or not lines)):
-            at += 1
+            pos += 1
         elif c == "#":
-            at = _line_end(source, at, end)
-        elif c == "(" and words and words[-1].end == at and _ARRAY.fullmatch(words[-1].text):
-            inside, at = _bracketed(source, at + 1, end)
+            pos = _line_end(source, pos, end)
+        elif c == "(" and words and words[-1].end == pos and _ARRAY.fullmatch(words[-1].text):
+            inside, pos = _array_words(source, pos + 1, end)
             found[-1].arrays[len(words) - 1] = inside
         elif c in _OPERATORS and not plain:
             between += c
             if words:
                 found.append(SimpleCommand([]))
             redirected = False
-            at += 1
-        elif not plain and (here := _HERE.match(source, at, end)):
+            pos += 1
+        elif not plain and (here := _HERE.match(source, pos, end)):
             documents.append(here[2])
-            at = here.end()
-        elif not plain and (arrow := _REDIRECTION.match(source, at, end)):
+            pos = here.end()
+        elif not plain and (arrow := _REDIRECTION.match(source, pos, end)):
             redirected = True
-            at = arrow.end()
+            pos = arrow.end()
         else:
-            word = _word(source, at, end, plain)
-            at = word.end
+            word = _word(source, pos, end, plain)
+            pos = word.end
             if not redirected:
                 if not words:
                     found[-1], between = SimpleCommand([], between), ""
@@ -110,88 +110,88 @@ def simples(
     return [s for s in found if s.words]
 
 
-def _bracketed(source: str, at: int, end: int) -> tuple[list[Word], int]:
+def _array_words(source: str, pos: int, end: int) -> tuple[list[Word], int]:
     """The words of an array, and the place behind its closing bracket."""
     words: list[Word] = []
-    while at < end and source[at] != ")":
-        if source.startswith(("\\\n", "\\\r\n"), at):
-            at = source.index("\n", at) + 1
-        elif source[at] == "#":
-            at = _line_end(source, at, end)
-        elif source[at] in _BLANK + _OPERATORS + "<>":
-            at += 1
+    while pos < end and source[pos] != ")":
+        if source.startswith(("\\\n", "\\\r\n"), pos):
+            pos = source.index("\n", pos) + 1
+        elif source[pos] == "#":
+            pos = _line_end(source, pos, end)
+        elif source[pos] in _BLANK + _OPERATORS + "<>":
+            pos += 1
         else:
-            words.append(_word(source, at, end))
-            at = words[-1].end
-    return words, min(at + 1, end)
+            words.append(_word(source, pos, end))
+            pos = words[-1].end
+    return words, min(pos + 1, end)
 
 
-def _behind(source: str, at: int, end: int, last: str) -> int:
+def _heredoc_end(source: str, pos: int, end: int, last: str) -> int:
     """The end of the line that ends a here-document which begins behind `at`."""
-    found = re.compile(rf"^[ \t]*{last}[ \t]*$", re.M).search(source, at + 1, end)
+    found = re.compile(rf"^[ \t]*{last}[ \t]*$", re.M).search(source, pos + 1, end)
     return found.end() if found else end
 
 
-def _line_end(source: str, at: int, end: int) -> int:
-    found = source.find("\n", at, end)
+def _line_end(source: str, pos: int, end: int) -> int:
+    found = source.find("\n", pos, end)
     return end if found < 0 else found
 
 
 def _word(source: str, start: int, end: int, plain: bool = False) -> Word:
-    at, text, fixed = start, "", True
+    pos, text, fixed = start, "", True
     stops = _BLANK + "\n" if plain else _BLANK + _OPERATORS + "<>"
     windows = _WINDOWS_PATH.match(source, start, end) is not None
-    while at < end and source[at] not in stops:
-        c = source[at]
-        if source.startswith(("\\\n", "\\\r\n"), at):  # a line's end joins
-            at = source.index("\n", at) + 1
-        elif c == "\\" and windows and source[at + 1 : at + 2] not in _ESCAPED:
+    while pos < end and source[pos] not in stops:
+        c = source[pos]
+        if source.startswith(("\\\n", "\\\r\n"), pos):  # a line's end joins
+            pos = source.index("\n", pos) + 1
+        elif c == "\\" and windows and source[pos + 1 : pos + 2] not in _ESCAPED:
             text += c
-            at += 2 if source.startswith("\\\\", at) else 1
+            pos += 2 if source.startswith("\\\\", pos) else 1
         elif c == "\\":
-            text += source[at + 1 : at + 2] if at + 1 < end else ""
-            at += 2
+            text += source[pos + 1 : pos + 2] if pos + 1 < end else ""
+            pos += 2
         elif c == "'":
-            close = source.find("'", at + 1, end)
+            close = source.find("'", pos + 1, end)
             if close < 0:
-                raise _open_quote(source, at)
-            text += source[at + 1 : close]
-            at = close + 1
+                raise _open_quote(source, pos)
+            text += source[pos + 1 : close]
+            pos = close + 1
         elif c == '"':
-            inside, at = _double_quoted(source, at, end)
+            inside, pos = _double_quoted(source, pos, end)
             fixed = fixed and not _DYNAMIC.search(inside.replace("\\$", ""))
             text += re.sub(r'\\(["\\$`])', r"\1", inside.replace("\\\n", ""))
-        elif source.startswith(("${", "$("), at):
-            close = _closing(source, at + 1, end)
-            text, at, fixed = text + source[at:close], close, False
+        elif source.startswith(("${", "$("), pos):
+            close = _closing(source, pos + 1, end)
+            text, pos, fixed = text + source[pos:close], close, False
         else:
-            fixed = fixed and not _DYNAMIC.match(source, at)
+            fixed = fixed and not _DYNAMIC.match(source, pos)
             text += c
-            at += 1
-    return Word(text, start, min(at, end), fixed, source[start] == '"')
+            pos += 1
+    return Word(text, start, min(pos, end), fixed, source[start] == '"')
 
 
-def _double_quoted(source: str, at: int, end: int) -> tuple[str, int]:
-    close = at + 1
+def _double_quoted(source: str, pos: int, end: int) -> tuple[str, int]:
+    close = pos + 1
     while close < end and source[close] != '"':
         close += 2 if source[close] == "\\" else 1
     if close >= end:
-        raise _open_quote(source, at)
-    return source[at + 1 : close], close + 1
+        raise _open_quote(source, pos)
+    return source[pos + 1 : close], close + 1
 
 
-def _closing(source: str, at: int, end: int) -> int:
+def _closing(source: str, pos: int, end: int) -> int:
     """Behind the bracket that closes the one at `at`; the end where nothing does."""
-    opening, closing = source[at], {"{": "}", "(": ")"}[source[at]]
+    opening, closing = source[pos], {"{": "}", "(": ")"}[source[pos]]
     depth = 0
-    for i in range(at, end):
+    for i in range(pos, end):
         depth += (source[i] == opening) - (source[i] == closing)
         if not depth:
             return i + 1
     return end
 
 
-def _open_quote(source: str, at: int) -> UsageError:
-    line = source.count("\n", 0, at) + 1
-    shown = " ".join(source[at : at + 30].split())
+def _open_quote(source: str, pos: int) -> UsageError:
+    line = source.count("\n", 0, pos) + 1
+    shown = " ".join(source[pos : pos + 30].split())
     return UsageError(f"line {line}: the quote before {shown} is never closed")

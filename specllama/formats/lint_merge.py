@@ -9,8 +9,8 @@ from functools import cache
 
 from specllama.formats.edits import edited, obstacle, touched
 from specllama.formats.finding import ENDS, Finding
-from specllama.formats.found import FoundCommand, Rewrite, TextEdit
-from specllama.formats.words import Word
+from specllama.formats.found_command import FoundCommand, SpanEdit, WordEdit
+from specllama.formats.shell_words import Word
 
 Found = Sequence[tuple[FoundCommand, tuple[Finding, ...]]]
 Place = tuple[int, int, int]
@@ -18,7 +18,7 @@ Edited = Callable[[int, Finding], str]  # the text after a finding's edits, by a
 
 
 @dataclass(frozen=True)
-class Linted:
+class LintResult:
     """One server of a text and what is wrong with it. `owners`: the way to it (a command with the
     words it has then) that each finding is of. `unseen`: variables whose value is unknown."""
 
@@ -28,7 +28,7 @@ class Linted:
     unseen: tuple[str, ...]
 
 
-def settled(text: str, found: Found) -> tuple[Linted, ...]:
+def settled(text: str, found: Found) -> tuple[LintResult, ...]:
     """One answer for each server, with the edits that every way and every server bears."""
     homes: dict[Place, set[int]] = {}
     for number, (command, _) in enumerate(found):
@@ -47,7 +47,7 @@ def settled(text: str, found: Found) -> tuple[Linted, ...]:
     return tuple(_joined(ways) for ways in servers.values())
 
 
-def _joined(ways: Sequence[tuple[FoundCommand, list[Finding]]]) -> Linted:
+def _joined(ways: Sequence[tuple[FoundCommand, list[Finding]]]) -> LintResult:
     once: dict[tuple[str, ...], tuple[Finding, FoundCommand]] = {}
     for command, findings in ways:
         for n, f in enumerate(findings):
@@ -55,7 +55,9 @@ def _joined(ways: Sequence[tuple[FoundCommand, list[Finding]]]) -> Linted:
             once.setdefault((f.rule, f.words, f.happens, f.fix, str(nth)), (f, command))
     unseen = dict.fromkeys(name for command, _ in ways for name in _unseen(command))
     pairs = once.values()
-    return Linted(ways[0][0], tuple(f for f, _ in pairs), tuple(c for _, c in pairs), tuple(unseen))
+    return LintResult(
+        ways[0][0], tuple(f for f, _ in pairs), tuple(c for _, c in pairs), tuple(unseen)
+    )
 
 
 def _unseen(command: FoundCommand) -> Iterator[str]:
@@ -101,8 +103,8 @@ def _settled(
 
 def _shared(command: FoundCommand, finding: Finding) -> str:
     """What to call the words that others use too."""
-    homes = (w.home.name for w in touched(command, finding.edits) if w.home is not None)
-    if any(isinstance(e, Rewrite) for e in finding.edits):
+    homes = (w.origin.name for w in touched(command, finding.edits) if w.origin is not None)
+    if any(isinstance(e, SpanEdit) for e in finding.edits):
         return finding.words.partition("=")[0]
     return next(homes, "what is written there")
 
@@ -117,7 +119,7 @@ def _against(
     """The servers, or ways to this one, that share the words and do not ask for the same."""
     command = found[number][0]
     words = _keys(command, touched(command, finding.edits))
-    changes = (e for e in finding.edits if isinstance(e, Rewrite))
+    changes = (e for e in finding.edits if isinstance(e, SpanEdit))
     words |= {_key(command, e.start, e.end) for e in changes}
     others = {n for place in words for n in homes.get(place, ())} - {number}
     if not others:
@@ -133,11 +135,11 @@ def _against(
 
 def _as_own(found: Found, command: FoundCommand, finding: Finding) -> Finding | None:
     """Options that are put in, in the server's own words: right behind its name."""
-    changes = [e for e in finding.edits if isinstance(e, TextEdit)]
-    elsewhere = (c for c, _ in found if c.place != command.place)
-    alone = all(c.begin != command.begin for c in elsewhere)
+    changes = [e for e in finding.edits if isinstance(e, WordEdit)]
+    deployment = (c for c, _ in found if c.place != command.place)
+    alone = all(c.begin != command.begin for c in deployment)
     if alone and len(changes) == len(finding.edits) == 1 and not changes[0].count:
-        return replace(finding, edits=(TextEdit(0, 0, changes[0].new),))
+        return replace(finding, edits=(WordEdit(0, 0, changes[0].new),))
     return None
 
 
@@ -151,7 +153,7 @@ def _places(command: FoundCommand) -> set[Place]:
 def _keys(command: FoundCommand, words: Sequence[Word]) -> set[Place]:
     placed = (w for w in words if w.start >= 0)
     return {
-        (-1, w.start, w.end) if w.home is not None else _key(command, w.start, w.end)
+        (-1, w.start, w.end) if w.origin is not None else _key(command, w.start, w.end)
         for w in placed
     }
 

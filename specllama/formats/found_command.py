@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllama.formats.words import Word
+from specllama.formats.shell_words import Word
 
 # How words stand in a text: SHELL parted by blanks; TEXT the same, inside of quotes that are
 # around all of them; FLOW and BLOCK, items of a YAML or JSON list; INI, one option a line; XML,
@@ -14,7 +14,7 @@ LLAMA, VLLM, SGLANG = "llama-server", "vLLM", "SGLang"
 
 
 @dataclass(frozen=True)
-class Variable:
+class EnvVariable:
     """NAME=value that the server is started with; text[start:end] is the name. `start` -1: it
     is set outside of the text, in the file `source` where that is known. `value_at`: where the
     value stands word for word, -1 = nowhere."""
@@ -33,7 +33,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Scalar:
+class YamlScalar:
     """The YAML text[start:end] that a command line is, and its value. `inner`: where the value
     lies in the file as it is; None: escapes part them, so that places count in the value and the
     text is written anew as a whole."""
@@ -59,8 +59,8 @@ class FoundCommand:
     where: str = ""
     line: int = 1
     build: int | None = None
-    variables: tuple[Variable, ...] = ()
-    scalar: Scalar | None = None
+    variables: tuple[EnvVariable, ...] = ()
+    scalar: YamlScalar | None = None
     partial: bool = False
     site: int = -1
     missing: tuple[str, ...] = ()
@@ -77,18 +77,18 @@ class FoundCommand:
 
 
 @dataclass(frozen=True)
-class TextEdit:
-    """words[at:at+count] become `new`: texts, and numbers of words that stay as they are
-    written."""
+class WordEdit:
+    """Replaces words[index:index+count] with `new`: texts, or the indices of words that stay as
+    they are written."""
 
-    at: int
+    index: int
     count: int
     new: tuple[str | int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Rewrite:
-    """text[start:end] becomes `new`."""
+class SpanEdit:
+    """Replaces text[start:end] with `new`."""
 
     start: int
     end: int

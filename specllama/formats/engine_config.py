@@ -14,7 +14,7 @@ from specllama.config import read_toml
 from specllama.drafts.families import family_of
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.errors import UsageError
-from specllama.formats.base import Decision, NotExpressible, WrittenFiles, commented, yaml_text
+from specllama.formats.base import Decision, FormatError, WrittenFiles, commented, yaml_text
 from specllama.gguf import ModelInfo
 
 # What drafts, whatever it is called in an engine.
@@ -30,7 +30,7 @@ _DRAFTS = {
 }
 # llama.cpp drafts as many tokens as it copies; these engines verify the same number in every
 # step, so that a long copy which is seldom there costs in all of them.
-MOST_COPIED = 16
+MAX_NGRAM_DRAFT = 16
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ON_HUB = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s]+/[^/\s?#]+)/?")
 # Drafts that guess all their tokens in one pass say so in their names (amazon/…-P-EAGLE,
@@ -68,14 +68,14 @@ class EngineRequest:
 
 
 def engine_request(decision: Decision) -> EngineRequest:
-    """The decision. Raises NotExpressible where no repository is known or the user's own arguments
+    """The decision. Raises FormatError where no repository is known or the user's own arguments
     decide, and UsageError for a repository that is none."""
-    plan, given = decision.plan, decision.elsewhere
+    plan, given = decision.plan, decision.deployment
     for option, repo in (("--target-repo", given.target_repo), ("--draft-repo", given.draft_repo)):
         if repo is not None and not _REPO.fullmatch(repo):
             raise UsageError(f"{option} {repo}: must be OWNER/NAME, as on huggingface.co")
     if plan.user.value("--spec-type") or plan.user.on("--spec-default"):
-        raise NotExpressible(
+        raise FormatError(
             "--spec-type after -- is llama-server's own: other engines cannot be told so",
             "Name the method with --method.",
         )
@@ -95,7 +95,7 @@ def engine_request(decision: Decision) -> EngineRequest:
     elif _loads_a_draft(decision):
         draft, said = _draft(decision, target)
         notes += said
-    check_parts(decision, given.gpus)
+    check_tensor_parallel(decision, given.gpus)
     k, ngram = _length(spec, notes)
     drafter = plan.choice.draft if twin and kind == SMALL else None
     return EngineRequest(
@@ -118,11 +118,11 @@ def engine_request(decision: Decision) -> EngineRequest:
     )
 
 
-def check_parts(decision: Decision, gpus: int) -> None:
-    """Raises NotExpressible when the target's layers cannot be parted over so many GPUs."""
+def check_tensor_parallel(decision: Decision, gpus: int) -> None:
+    """Raises FormatError when the target's layers cannot be parted over so many GPUs."""
     heads = max(decision.plan.target.heads, default=0)
     if heads % gpus:
-        raise NotExpressible(
+        raise FormatError(
             f"the target's {heads} attention heads cannot be parted over {gpus} GPUs",
             "Give --gpus and --nodes that divide them.",
         )
@@ -155,7 +155,7 @@ def _length(spec: Speculation | None, notes: list[str]) -> tuple[int, NgramSizes
         return 0, None
     if spec.uses_draft or spec.ngram is None:
         return spec.n_max, spec.ngram
-    k = min(spec.ngram.m, MOST_COPIED)
+    k = min(spec.ngram.m, MAX_NGRAM_DRAFT)
     if k < spec.ngram.m:
         notes.append(
             f"drafts of {k} tokens in place of {spec.ngram.m}: every step verifies all of them there"
@@ -179,12 +179,12 @@ def _loads_a_draft(decision: Decision) -> bool:
 
 
 def _target(decision: Decision) -> tuple[str, list[str]]:
-    given, target = decision.elsewhere.target_repo, decision.plan.target
+    given, target = decision.deployment.target_repo, decision.plan.target
     if given is not None:
         return given, []
     guess = repo_of(target)
     if guess is None:
-        raise NotExpressible(
+        raise FormatError(
             f"{target.path.name} does not say which Hugging Face repository it was made from",
             "Name the original weights: --target-repo OWNER/NAME.",
         )
@@ -196,7 +196,7 @@ def _draft(decision: Decision, target: str) -> tuple[str, list[str]]:
     assert draft is not None
     guess = repo_of(draft)
     if guess is None or guess == target:
-        raise NotExpressible(
+        raise FormatError(
             f"no GGUF file can draft there, and {draft.title} does not say which Hugging Face "
             "repository it was made from",
             f"Name it: --draft-repo OWNER/NAME{_known(decision)}; or leave it out: --method ngram-simple.",

@@ -7,11 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from specllama.formats import builds
-from specllama.formats.assigned import Known, expanded
-from specllama.formats.found import LLAMA, SGLANG, SHELL, TEXT, VLLM, FoundCommand, Variable
-from specllama.formats.shell_ways import Ways, walk
-from specllama.formats.words import SimpleCommand, Word, simples
+from specllama.formats import known_builds
+from specllama.formats.found_command import (
+    LLAMA,
+    SGLANG,
+    SHELL,
+    TEXT,
+    VLLM,
+    EnvVariable,
+    FoundCommand,
+)
+from specllama.formats.shell_branches import Paths, walk
+from specllama.formats.shell_variables import Bindings, expanded
+from specllama.formats.shell_words import SimpleCommand, Word, simples
 
 _LLAMA_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*$")
 _VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai(?::|$|@)")
@@ -35,7 +43,7 @@ def shell(
     *,
     lines: bool = True,
     plain: bool = False,
-    known: Known | None = None,
+    known: Bindings | None = None,
 ) -> Iterator[FoundCommand]:
     """The servers in text[start:end], which is shell text (`plain`: a command line that no shell
     reads), in order; one whose variables depend on branches comes once for each way there.
@@ -48,7 +56,7 @@ def shell(
         yield from found
 
 
-def _started(simple: SimpleCommand, ways: Ways) -> Iterator[FoundCommand]:
+def _started(simple: SimpleCommand, ways: Paths) -> Iterator[FoundCommand]:
     for known in ways:
         found = server(expanded(simple.words, known))
         if found is not None:
@@ -64,13 +72,13 @@ def _files(words: Sequence[Word]) -> Iterator[str]:
             yield f"--env-file {word.text}"
 
 
-def _set(known: Known) -> Iterator[Variable]:
+def _set(known: Bindings) -> Iterator[EnvVariable]:
     """What was set before the server, as its environment; whether it was exported is not asked:
     it was meant to."""
     for name, value in known.items():
-        if value.at >= 0 and name.startswith("LLAMA_ARG_"):
-            at = value.at
-            yield Variable(name, value.text or "", at, at + len(name), value.text is not None)
+        if value.start >= 0 and name.startswith("LLAMA_ARG_"):
+            at = value.start
+            yield EnvVariable(name, value.text or "", at, at + len(name), value.text is not None)
 
 
 def server(words: Sequence[Word]) -> FoundCommand | None:
@@ -99,7 +107,7 @@ def server(words: Sequence[Word]) -> FoundCommand | None:
 
 def styles(words: Sequence[Word]) -> list[str]:
     """How words of a command line are written, by where."""
-    return [TEXT if w.home is not None and w.home.text else SHELL for w in words]
+    return [TEXT if w.origin is not None and w.origin.text else SHELL for w in words]
 
 
 def _first(words: Sequence[Word]) -> int:
@@ -123,7 +131,7 @@ def _name(text: str) -> str:
 def image(name: str) -> tuple[str, int | None]:
     """(what a container image runs, its build); "" when it is none of ours."""
     if _LLAMA_IMAGE.search(name):
-        return LLAMA, builds.of_image(name)
+        return LLAMA, known_builds.of_image(name)
     if _VLLM_IMAGE.search(name):
         return VLLM, None
     return (SGLANG, None) if _SGLANG_IMAGE.search(name) else ("", None)
@@ -147,7 +155,7 @@ def _program(words: Sequence[Word], i: int, text: str) -> tuple[str, int, int | 
     return (kind, i + 1 + skip, build) if kind and i else ("", 0, None)
 
 
-def assignments(words: Sequence[Word]) -> Iterator[Variable]:
+def assignments(words: Sequence[Word]) -> Iterator[EnvVariable]:
     """NAME=value before a program, after `export` and `env`, and behind docker's -e."""
     leading = True
     for i, word in enumerate(words):
@@ -161,20 +169,20 @@ def assignments(words: Sequence[Word]) -> Iterator[Variable]:
         docker = before in ("-e", "--env")
         if (m := ASSIGNMENT.match(word.text)) and (leading or docker):
             name = m[1]
-            yield Variable(
+            yield EnvVariable(
                 name, word.text[m.end() :], word.start, word.start + len(name), word.fixed
             )
 
 
-def quoted_assignment(text: str, word: Word) -> Iterator[Variable]:
+def quoted_assignment(text: str, word: Word) -> Iterator[EnvVariable]:
     """ "NAME=value": the name begins behind the quote."""
     m = ASSIGNMENT.match(word.text)
     start = text.find(m[1], word.start, word.end) if m else -1
     if m and start >= 0:  # a name that is written with escapes is not found
-        yield Variable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
+        yield EnvVariable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
 
 
-def _nested(text: str, words: Sequence[Word], ways: Ways) -> Iterator[FoundCommand]:
+def _nested(text: str, words: Sequence[Word], ways: Paths) -> Iterator[FoundCommand]:
     """Servers in a quoted word: sh -c '…'."""
     own = tuple(assignments(words))
     for word in () if _starts_nothing(words) else words:

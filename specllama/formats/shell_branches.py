@@ -6,35 +6,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from specllama.formats.assigned import KEYWORDS, POSITIONAL, UNKNOWN, Known, assigned
-from specllama.formats.words import SimpleCommand
+from specllama.formats.shell_variables import KEYWORDS, POSITIONAL, UNKNOWN, Bindings, assigned
+from specllama.formats.shell_words import SimpleCommand
 
-Ways = tuple[Known, ...]
-_MOST = 16  # ways that are told apart
-_MOST_NAMES = 300
+Paths = tuple[Bindings, ...]
+_MAX_PATHS = 16  # ways that are told apart
+_MAX_NAMES = 300
 
 _LOOPS = ("for", "while", "until", "select")
 _ENDS = {"fi": "if", "esac": "case", "done": "loop"}
 
 
 @dataclass
-class _Fork:
+class _OpenBranch:
     """A branching that is open. `entry`: the ways that lead to it; `ends`: those out of the
     branches so far; `complete`: one branch is taken whatever holds."""
 
     kind: str
-    entry: Ways
-    ends: list[Known] = field(default_factory=list)
+    entry: Paths
+    ends: list[Bindings] = field(default_factory=list)
     complete: bool = False
 
 
 def walk(
-    source: str, simples: Sequence[SimpleCommand], known: Known
-) -> Iterator[tuple[SimpleCommand, Ways]]:
+    source: str, simples: Sequence[SimpleCommand], known: Bindings
+) -> Iterator[tuple[SimpleCommand, Paths]]:
     """Each simple command with the ways that lead to it. `known`: what is set before."""
-    ways: Ways = (known,)
-    forks: list[_Fork] = []
-    skipped: list[Known] = []  # ways that a && or || left before this command
+    ways: Paths = (known,)
+    forks: list[_OpenBranch] = []
+    skipped: list[Bindings] = []  # ways that a && or || left before this command
     for simple in simples:
         chained = simple.before.strip("\n") in ("&&", "||")
         if not chained and skipped:
@@ -50,13 +50,13 @@ def walk(
         ways = _merged(after)
 
 
-def _with(known: Known, new: Known) -> Known:
+def _with(known: Bindings, new: Bindings) -> Bindings:
     """Beyond a number of names that no script has, the others stay unknown."""
-    kept = {n: v for n, v in new.items() if n in known or len(known) < _MOST_NAMES}
+    kept = {n: v for n, v in new.items() if n in known or len(known) < _MAX_NAMES}
     return {**known, **kept} if kept else known
 
 
-def _branched(simple: SimpleCommand, ways: Ways, forks: list[_Fork]) -> Ways:
+def _branched(simple: SimpleCommand, ways: Paths, forks: list[_OpenBranch]) -> Paths:
     """The ways that lead into a command, after the keywords before it."""
     fork = forks[-1] if forks else None
     next_case = simple.before.startswith(";;") and simple.words[0].text != "esac"
@@ -66,12 +66,12 @@ def _branched(simple: SimpleCommand, ways: Ways, forks: list[_Fork]) -> Ways:
     for word in simple.words:
         text = word.text
         if text == "if":
-            forks.append(_Fork("if", ways))
+            forks.append(_OpenBranch("if", ways))
         elif text == "case":
-            forks.append(_Fork("case", ways))
+            forks.append(_OpenBranch("case", ways))
             break
         elif text in _LOOPS:
-            forks.append(_Fork("loop", ways))
+            forks.append(_OpenBranch("loop", ways))
         elif fork is not None and text in ("elif", "else") and fork.kind == "if":
             fork.ends += ways
             fork.complete = text == "else"
@@ -90,18 +90,18 @@ def _branched(simple: SimpleCommand, ways: Ways, forks: list[_Fork]) -> Ways:
     return ways
 
 
-def _merged(ways: Sequence[Known]) -> Ways:
+def _merged(ways: Sequence[Bindings]) -> Paths:
     """Each once; of too many, one in which what differs is unknown."""
-    out: list[Known] = []
+    out: list[Bindings] = []
     for known in ways:
         if known not in out:
             out.append(known)
-    if len(out) <= _MOST:
+    if len(out) <= _MAX_PATHS:
         return tuple(out)
     names = {n for known in out for n in known}
     first = out[0]
     return ({n: first[n] if _agreed(n, out) else UNKNOWN for n in names},)
 
 
-def _agreed(name: str, ways: Sequence[Known]) -> bool:
+def _agreed(name: str, ways: Sequence[Bindings]) -> bool:
     return all(known.get(name) == ways[0].get(name) for known in ways)

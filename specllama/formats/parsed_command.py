@@ -10,8 +10,8 @@ from functools import cached_property
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.helptext import HelpOption
 from specllama.formats import flags
-from specllama.formats.found import FoundCommand, Variable
-from specllama.formats.words import Word
+from specllama.formats.found_command import EnvVariable, FoundCommand
+from specllama.formats.shell_words import Word
 
 SPEC_TYPE_VARIABLE = "LLAMA_ARG_SPEC_TYPE"
 _DRAFT_FILE = ("-md", "--model-draft", "--spec-draft-model")
@@ -27,7 +27,7 @@ class OptionUse:
 
     name: str
     option: HelpOption | None
-    at: int
+    index: int
     values: tuple[int, ...]
     written: str
     count: int
@@ -49,8 +49,8 @@ class ParsedCommand:
     command: FoundCommand
     caps: Capabilities
     uses: tuple[OptionUse, ...]
-    stray: tuple[int, ...]
-    open: bool
+    unexpected: tuple[int, ...]
+    incomplete: bool
 
     def word(self, number: int) -> Word:
         return self.command.words[number]
@@ -78,7 +78,7 @@ class ParsedCommand:
         found = self.variable(option.env) if option is not None and option.env else None
         return found.value if found is not None and found.fixed else None
 
-    def variable(self, name: str) -> Variable | None:
+    def variable(self, name: str) -> EnvVariable | None:
         return next((v for v in reversed(self.command.variables) if v.name == name), None)
 
     def show(self, use: OptionUse) -> str:
@@ -92,7 +92,7 @@ class ParsedCommand:
         return tuple(u for u in self.uses if known & set(u.names) or self._means_draft(u))
 
     def _means_draft(self, use: OptionUse) -> bool:
-        wrong = self.wrong(use)
+        wrong = self.wrong_flag(use)
         return wrong is not None and wrong.means in ("draft-file", "draft-repo")
 
     @property
@@ -104,13 +104,13 @@ class ParsedCommand:
         """The variable that names a draft, or meant to under its old name; "" = none."""
         wanted = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
         for v in self.command.variables:
-            if v.name in wanted or flags.variables().get(v.name) in wanted:
+            if v.name in wanted or flags.renamed_variables().get(v.name) in wanted:
                 return f"{v.name}={v.value}"
         return ""
 
-    def wrong(self, use: OptionUse) -> flags.WrongFlag | None:
+    def wrong_flag(self, use: OptionUse) -> flags.WrongFlag | None:
         """What is known of an option that this build does not take."""
-        found = None if use.usable else flags.wrong().get(use.name)
+        found = None if use.usable else flags.wrong_flags().get(use.name)
         if found is None or found.means != "draft-file" or not use.values:
             return found
         text = self.word(use.values[0]).text
@@ -119,10 +119,10 @@ class ParsedCommand:
         from_hub = _REPO.fullmatch(text) is not None and "gguf" in text.lower()
         return replace(found, means="draft-repo") if from_hub else found
 
-    def weights(self, use: OptionUse) -> str:
+    def draft_repo_of(self, use: OptionUse) -> str:
         """The Hugging Face repository that a draft is named by where llama-server needs a GGUF
         file; "" = it is not."""
-        known = self.wrong(use)
+        known = self.wrong_flag(use)
         if known is None or known.means != "draft-file" or not use.values:
             return ""
         text = self.word(use.values[0]).text
@@ -148,7 +148,7 @@ class ParsedCommand:
         meant = [meant_type(t, self.caps) for t in self.given_types]
         meant = ["draft-simple" if t == "draft" else t for t in meant]
         for use in self.uses:
-            if (w := self.wrong(use)) is None:
+            if (w := self.wrong_flag(use)) is None:
                 continue
             if w.means.startswith("types:"):
                 meant.append(w.means.partition(":")[2])
@@ -168,7 +168,7 @@ class ParsedCommand:
         )
 
     @property
-    def drafts_unasked(self) -> bool:
+    def drafts_without_type(self) -> bool:
         """Builds in which -md alone speculates: before --spec-type knew drafts, and with a
         warning until b9463 (llama.cpp PR 23988)."""
         build = self.caps.at_least
@@ -189,7 +189,7 @@ class ParsedCommand:
 
     @property
     def speculates(self) -> bool:
-        config = any(w.means == "config" for u in self.uses if (w := self.wrong(u)))
+        config = any(w.means == "config" for u in self.uses if (w := self.wrong_flag(u)))
         return bool(self.types) or self.has_draft or config
 
 
@@ -197,52 +197,52 @@ def meant_type(given: str, caps: Capabilities) -> str:
     """The method that a name means: in lower case and with dashes, or another program's name."""
     plain = given.lower()
     for name in (given, plain, plain.replace("_", "-")):
-        meant = flags.types().get(name, name)
-        if meant in caps.spec_types or meant in flags.types().values():
+        meant = flags.type_aliases().get(name, name)
+        if meant in caps.spec_types or meant in flags.type_aliases().values():
             return meant
     return given
 
 
-def read_command(command: FoundCommand, caps: Capabilities) -> ParsedCommand:
+def parse_command(command: FoundCommand, caps: Capabilities) -> ParsedCommand:
     """The options of a command line, as llama.cpp's parser would part them."""
     uses: list[OptionUse] = []
-    stray: list[int] = []
-    words, at, opened = command.words, 0, command.partial
-    while at < len(words):
-        word = words[at]
+    unexpected: list[int] = []
+    words, index, incomplete = command.words, 0, command.partial
+    while index < len(words):
+        word = words[index]
         if not word.text.startswith("-") and not word.text.startswith("LLAMA_ARG_"):
-            opened = opened or not word.fixed
+            incomplete = incomplete or not word.fixed
             if word.fixed:
-                stray.append(at)
-            at += 1
+                unexpected.append(index)
+            index += 1
             continue
-        use = _use(words, at, caps, command.paired)
+        use = _use(words, index, caps, command.paired)
         uses.append(use)
-        at += use.count
-    return ParsedCommand(command, caps, tuple(uses), tuple(stray), opened)
+        index += use.count
+    return ParsedCommand(command, caps, tuple(uses), tuple(unexpected), incomplete)
 
 
-def _use(words: Sequence[Word], at: int, caps: Capabilities, paired: bool) -> OptionUse:
-    written = words[at].text
+def _use(words: Sequence[Word], index: int, caps: Capabilities, paired: bool) -> OptionUse:
+    written = words[index].text
     name = lookup_name(written)
-    option = find(name, caps)
+    option = find_option(name, caps)
     if option is None and "=" in name:
-        return OptionUse(name, None, at, (), written, 1)
+        return OptionUse(name, None, index, (), written, 1)
     if paired:
         switch = option is not None and not option.hint and not option.removed
-        return OptionUse(name, option, at, () if switch else (at + 1,), written, 2)
-    wanted = _arity(name, option, words[at + 1 : at + 2])
+        return OptionUse(name, option, index, () if switch else (index + 1,), written, 2)
+    wanted = _arity(name, option, words[index + 1 : index + 2])
     values: list[int] = []
-    for number in range(at + 1, min(at + 1 + wanted, len(words))):
+    for number in range(index + 1, min(index + 1 + wanted, len(words))):
         text = words[number].text
         if text.startswith("-") and is_option(text, caps):
             break  # llama.cpp would take it as the value; what is meant is another option
         values.append(number)
-    return OptionUse(name, option, at, tuple(values), written, 1 + len(values))
+    return OptionUse(name, option, index, tuple(values), written, 1 + len(values))
 
 
 def _arity(name: str, option: HelpOption | None, following: Sequence[Word]) -> int:
-    known = flags.wrong().get(name)
+    known = flags.wrong_flags().get(name)
     if known is not None and (option is None or option.removed):
         return 2 if known.pair else int(known.takes_value)
     if option is not None:
@@ -255,7 +255,7 @@ def lookup_name(written: str) -> str:
     return written.replace("_", "-") if written.startswith("--") else written
 
 
-def find(name: str, caps: Capabilities) -> HelpOption | None:
+def find_option(name: str, caps: Capabilities) -> HelpOption | None:
     """The option, usable or still listed as removed; by its variable as well (presets)."""
     usable = caps.find(name)
     if usable is not None:
@@ -268,4 +268,4 @@ def find(name: str, caps: Capabilities) -> HelpOption | None:
 def is_option(text: str, caps: Capabilities) -> bool:
     """Whether a word is surely an option: one of this build, or known to be wrong."""
     name = lookup_name(text)
-    return find(name, caps) is not None or name in flags.wrong()
+    return find_option(name, caps) is not None or name in flags.wrong_flags()

@@ -37,7 +37,7 @@ def advice(plan: Plan) -> tuple[str, ...]:
 def _many(plan: Plan) -> tuple[str, ...]:
     if plan.settings.parallel < _MANY:
         return ()
-    from specllama.formats.elsewhere import concurrency
+    from specllama.formats.engine_config import concurrency
 
     return (
         f"many     requests at once ({plan.settings.parallel}): vLLM and SGLang batch them, --format "
