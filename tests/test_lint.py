@@ -747,10 +747,10 @@ def test_flags_of_speculation_that_vllm_has_not_are_found() -> None:
     ("keys", "fix"),
     [
         ('"num_spec_tokens": 3', "did you mean num_speculative_tokens?"),
-        ('"zzz": 3', "take it out"),
+        ('"zzz": 3', "remove it"),
         (
             '"num_spec_tokens": 3, "zzz": 1',
-            "num_spec_tokens: did you mean num_speculative_tokens?; zzz: take it out",
+            "num_spec_tokens: did you mean num_speculative_tokens?; zzz: remove it",
         ),
     ],
 )

@@ -66,9 +66,7 @@ def synthetic() -> tuple[Sequence[str], str]:
 @cache
 def bad_builds() -> tuple[BadBuild, ...]:
     return tuple(
-        BadBuild(
-            r["first"], r["last"], tuple(r["type_aliases"].split()), r["why"], r.get("slots", False)
-        )
+        BadBuild(r["first"], r["last"], tuple(r["types"].split()), r["why"], r.get("slots", False))
         for r in _data()["bad_build"]
     )
 
