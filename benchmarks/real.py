@@ -23,8 +23,8 @@ from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare, usable_engine
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.serving.scope import Scope
-from specllama.serving.tune import AUTO, Outcome, TuningOptions, tuned_plan
+from specllama.serving.scope import SearchScope
+from specllama.serving.tune import AUTO, TuningOptions, TuningOutcome, tune_plan
 from specllama.tuning.arms import label
 
 _PROMPTS = Path(__file__).parent / "prompts"
@@ -139,12 +139,12 @@ class Ground:
         settings = Settings(self.model, "127.0.0.1", 0, context=_CONTEXT)
         return prepare(settings, spec_options, (*_THREADS, *user), self.engine, check_port=False)
 
-    def tune(self) -> tuple[Outcome, float]:
+    def tune(self) -> tuple[TuningOutcome, float]:
         """What `serve` would find at its first start, and in how many seconds."""
         plan = self.plan()
-        wanted = TuningOptions(AUTO, _BUDGET, Scope(named=self.draft is not None))
+        wanted = TuningOptions(AUTO, _BUDGET, SearchScope(named=self.draft is not None))
         started = time.monotonic()
-        outcome = tuned_plan(plan, wanted, self.folder / "tuner.log", self.say)
+        outcome = tune_plan(plan, wanted, self.folder / "tuner.log", self.say)
         seconds = time.monotonic() - started
         if outcome.running is not None:
             outcome.running.stop()
@@ -206,7 +206,12 @@ def rows(case: Case, size: Size, engine: str, models: ground.Models, repeat: int
 
 
 def _row(
-    here: Ground, number: int, outcome: Outcome, seconds: float, grids: list[int], until: float
+    here: Ground,
+    number: int,
+    outcome: TuningOutcome,
+    seconds: float,
+    grids: list[int],
+    until: float,
 ) -> Row:
     """Measures grid and choice. `grids`: the grid's rounds so far, to which one is added."""
     found, spec = outcome.tuned, outcome.plan.settings.speculation

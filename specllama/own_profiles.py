@@ -12,21 +12,28 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from specllama.errors import SpecllamaError, UsageError
-from specllama.prompts import MOST, PromptRecord, as_record, as_text, read_lines, read_records
+from specllama.prompts import (
+    MAX_PROMPTS,
+    PromptRecord,
+    as_record,
+    as_text,
+    read_lines,
+    read_records,
+)
 from specllama.storage import strict_json, write_atomically
-from specllama.workloads import Workload, load, names, own_dir
+from specllama.workloads import Workload, load, names, user_profiles_dir
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # Devices of Windows, with any ending: a folder that is copied there would lose such a file.
-_DEVICES = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]")
+_WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]")
 _TEXTS, _LINES = (".txt", ".md"), ".jsonl"
-_LARGEST = 4 * 2**20  # bytes of a file that is one prompt
-_PER_TOKEN = 4  # characters, about
-_LEAST_ANSWER, _MOST_ANSWER = 24, 512  # tokens that are worth measuring
+_MAX_BYTES = 4 * 2**20  # bytes of a file that is one prompt
+_CHARS_PER_TOKEN = 4  # characters, about
+_MIN_ANSWER, _MAX_ANSWER = 24, 512  # tokens that are worth measuring
 
 
 @dataclass(frozen=True)
-class Sized:
+class ProfileValue:
     """A figure of a new profile, and what it rests on."""
 
     value: float
@@ -40,11 +47,11 @@ class NewProfile:
     file: Path
     prompts: Path
     sizes: tuple[int, ...]
-    temperature: Sized
-    answer: Sized
+    temperature: ProfileValue
+    answer: ProfileValue
 
 
-def make(name: str, source: Path | None, like: str) -> NewProfile:
+def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
     """Writes the profile `name`: the prompts of `source` (a file as for --prompts, or a folder
     of such and of texts, a prompt each), or those of the profile `like`, whose settings it gets
     except for what the records say.
@@ -57,7 +64,7 @@ def make(name: str, source: Path | None, like: str) -> NewProfile:
             f"{name!r} is no name for a profile",
             "Use small letters, digits, - and _: at most 40, the first a letter or digit.",
         )
-    if _DEVICES.fullmatch(name):
+    if _WINDOWS_DEVICES.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be a profile's name: Windows has a device of that name",
             "Take another name.",
@@ -67,8 +74,8 @@ def make(name: str, source: Path | None, like: str) -> NewProfile:
     model = load(like)
     asked = _read(source) if source is not None else [PromptRecord(p) for p in model.prompts]
     made = NewProfile(
-        own_dir() / f"{name}.toml",
-        own_dir() / "prompts" / f"{name}{_LINES}",
+        user_profiles_dir() / f"{name}.toml",
+        user_profiles_dir() / "prompts" / f"{name}{_LINES}",
         tuple(len(as_text(a.prompt)) for a in asked),
         _temperature(asked, model),
         _answer(asked, model),
@@ -89,7 +96,7 @@ def make(name: str, source: Path | None, like: str) -> NewProfile:
 def _read(source: Path) -> Sequence[PromptRecord]:
     if not os.path.isdir(source):  # which never raises
         return read_records(source, "--from")
-    found = list(islice(_in_folder(source), MOST))
+    found = list(islice(_in_folder(source), MAX_PROMPTS))
     if not found:
         raise UsageError(
             f"--from {source}: no prompt in it",
@@ -103,29 +110,31 @@ def _in_folder(folder: Path) -> Iterator[PromptRecord]:
         if file.suffix.lower() == _LINES:
             yield from read_records(file, "--from")
         elif file.suffix.lower() in _TEXTS:
-            if file.stat().st_size > _LARGEST:
-                raise UsageError(f"--from {file}: more than {_LARGEST >> 20} MiB are no prompt")
+            if file.stat().st_size > _MAX_BYTES:
+                raise UsageError(f"--from {file}: more than {_MAX_BYTES >> 20} MiB are no prompt")
             text = "\n".join(line for _, line in read_lines(file, "--from")).strip("\n")
             if text.strip():
                 yield PromptRecord(text)
 
 
-def _temperature(asked: Sequence[PromptRecord], model: Workload) -> Sized:
+def _temperature(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue:
     said = [a.temperature for a in asked if a.temperature is not None]
     if said:
-        return Sized(median(said), f"the median of {_count(len(said), 'record')}")
-    return Sized(model.sampling.get("temperature", 0.8), f"as in {model.name}: no record says one")
+        return ProfileValue(median(said), f"the median of {_count(len(said), 'record')}")
+    return ProfileValue(
+        model.sampling.get("temperature", 0.8), f"as in {model.name}: no record says one"
+    )
 
 
-def _answer(asked: Sequence[PromptRecord], model: Workload) -> Sized:
+def _answer(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue:
     """Three answers in four are no longer."""
-    known = [len(a.answer) / _PER_TOKEN if a.answer else a.most for a in asked]
+    known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.most for a in asked]
     lengths = [x for x in known if x]
     if not lengths:
-        return Sized(model.answer, f"as in {model.name}: no record has an answer")
+        return ProfileValue(model.answer, f"as in {model.name}: no record has an answer")
     most = quantiles(lengths, n=4, method="inclusive")[2] if len(lengths) > 1 else lengths[0]
-    tokens = round(min(_MOST_ANSWER, max(_LEAST_ANSWER, most)))
-    return Sized(tokens, f"by the answers of {_count(len(lengths), 'record')}")
+    tokens = round(min(_MAX_ANSWER, max(_MIN_ANSWER, most)))
+    return ProfileValue(tokens, f"by the answers of {_count(len(lengths), 'record')}")
 
 
 def _count(n: int, what: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 from specllama.engine.client import Conversation, Prompt, conversation
 from specllama.errors import UsageError
 
-MOST = 200  # prompts
-_LONGEST = 2**22  # characters of a line or prompt: beyond what any model takes
-_DEEPEST = 50  # levels of a line's JSON; OpenAI's messages have six
+MAX_PROMPTS = 200  # prompts
+_MAX_CHARS = 2**22  # characters of a line or prompt: beyond what any model takes
+_MAX_DEPTH = 50  # levels of a line's JSON; OpenAI's messages have six
 _ROLES = {"system", "user", "assistant", "developer", "tool"}
 
 
@@ -46,7 +46,7 @@ def read_records(path: Path, option: str) -> tuple[PromptRecord, ...]:
     again = chain([first], lines)
     by_line = path.suffix in (".jsonl", ".json") or first[1].lstrip().startswith("{")
     found = _json_lines(path, again, option) if by_line else _texts(path, again, option)
-    out = tuple(islice(found, MOST))
+    out = tuple(islice(found, MAX_PROMPTS))
     if not out:
         raise UsageError(f"{option} {path}: no prompt in it")
     return out
@@ -94,12 +94,12 @@ def read_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
     try:
         with path.open(encoding="utf-8-sig") as f:
             for number in count(1):
-                line = f.readline(_LONGEST + 1)
+                line = f.readline(_MAX_CHARS + 1)
                 if not line:
                     return
-                if len(line) > _LONGEST:
+                if len(line) > _MAX_CHARS:
                     raise UsageError(
-                        f"{option} {path}: line {number} is longer than {_LONGEST >> 20} Mi characters"
+                        f"{option} {path}: line {number} is longer than {_MAX_CHARS >> 20} Mi characters"
                     )
                 yield number, line.removesuffix("\n")
     except (OSError, ValueError) as e:
@@ -120,16 +120,16 @@ def json_lines(
             json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             raise UsageError(f"{option} {path}: line {number} is not JSON") from None
-        if _deeper(data, _DEEPEST):
+        if _is_deeper(data, _MAX_DEPTH):
             raise UsageError(f"{option} {path}: line {number} is nested too deeply")
         yield number, data
 
 
-def _deeper(data: Any, than: int) -> bool:
+def _is_deeper(data: Any, than: int) -> bool:
     if not isinstance(data, (list, dict)):
         return False
     inner = data.values() if isinstance(data, dict) else data
-    return than == 0 or any(_deeper(x, than - 1) for x in inner)
+    return than == 0 or any(_is_deeper(x, than - 1) for x in inner)
 
 
 def _refused(name: str) -> Any:
@@ -143,9 +143,9 @@ def _texts(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterato
         if line.strip() != "---":
             part.append(line)
             size += len(line) + 1
-            if size > _LONGEST:
+            if size > _MAX_CHARS:
                 raise UsageError(
-                    f"{option} {path}: a prompt of more than {_LONGEST >> 20} Mi characters",
+                    f"{option} {path}: a prompt of more than {_MAX_CHARS >> 20} Mi characters",
                     "Part prompts by lines of ---.",
                 )
             continue
@@ -175,7 +175,7 @@ def _json_lines(
             )
         if tools:
             prompt = Conversation(conversation(prompt).messages, tools)
-        yield _asked(data, prompt)
+        yield _record(data, prompt)
 
 
 def tools_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
@@ -193,7 +193,7 @@ def tools_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
     return tuple(tools) if good else None
 
 
-def _asked(data: Mapping[str, Any], prompt: Prompt) -> PromptRecord:
+def _record(data: Mapping[str, Any], prompt: Prompt) -> PromptRecord:
     """With what OpenAI's requests and logs of them say besides."""
     messages = data.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}

@@ -75,7 +75,7 @@ def ignore_from_now() -> None:
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """Inside, signals wait: for the few steps that must not be parted."""
     _state.held += 1
     try:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specllama.stop import signals_held
+from specllama.stop import signals_deferred
 
-_KEPT = '{{"digest": "{}", "data": {}}}'
+_STORED = '{{"digest": "{}", "data": {}}}'
 _DIGEST_AT = len('{"digest": "')
 _BODY_AT = _DIGEST_AT + 32
 
@@ -46,12 +46,12 @@ def _key(key: Any) -> Any:
     return str(key) if isinstance(key, float) and not math.isfinite(key) else key
 
 
-def keep(path: Path, data: Any) -> None:
+def write_stored(path: Path, data: Any) -> None:
     """Writes `data` as JSON with its digest, for `kept`. A home that cannot be written, or a
     full disk, costs time at the next start and nothing else."""
     body = strict_json(data)
     try:
-        write_atomically(path, _KEPT.format(_digest(body), body))
+        write_atomically(path, _STORED.format(_digest(body), body))
     except OSError:
         pass
 
@@ -61,7 +61,7 @@ def read_stored(path: Path) -> Any:
     carry its own digest was damaged or changed by hand."""
     try:
         text = path.read_text(encoding="utf-8")
-        start = _KEPT.format(text[_DIGEST_AT:_BODY_AT], "")[:-1]
+        start = _STORED.format(text[_DIGEST_AT:_BODY_AT], "")[:-1]
         body = text[len(start) : -1]
         if not text.startswith(start) or text[_DIGEST_AT:_BODY_AT] != _digest(body):
             return None
@@ -83,7 +83,7 @@ def _digest(body: str) -> str:
     return hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
 
 
-def expanded(text: str) -> Path:
+def expand_user(text: str) -> Path:
     """A path the user wrote, its ~ replaced; ~nouser is left as it stands."""
     return Path(os.path.expanduser(text))
 
@@ -91,7 +91,7 @@ def expanded(text: str) -> Path:
 def write_atomically(path: Path, text: str) -> None:
     """Writes `text` to `path` so that a reader sees the old file or the new, never half."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with signals_held():
+    with signals_deferred():
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as f:

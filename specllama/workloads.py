@@ -29,8 +29,8 @@ METHODS = (
 _KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "answer", "acceptance")
 WARN_UNDER, OFF_UNDER = 0.5, 0.4
 ANSWER = 192  # tokens: from there on, an answer's steps repeat what was seen
-MOST_ANSWER = 100_000  # tokens; beyond that is a slip
-MOST_NGRAM = 1024  # tokens: llama.cpp's own limit for its sizes
+MAX_ANSWER = 100_000  # tokens; beyond that is a slip
+MAX_NGRAM = 1024  # tokens: llama.cpp's own limit for its sizes
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,22 @@ class Workload:
     off_under: float = OFF_UNDER
 
 
-def own_dir() -> Path:
+def user_profiles_dir() -> Path:
     """The folder of the user's own profiles, whether it exists or not."""
     return config.path().parent / "profiles"
 
 
 def names() -> list[str]:
     """All profiles, the user's own too."""
-    return sorted({p.stem for folder in (profiles_dir(), own_dir()) for p in folder.glob("*.toml")})
+    return sorted(
+        {p.stem for folder in (profiles_dir(), user_profiles_dir()) for p in folder.glob("*.toml")}
+    )
 
 
-def file_of(name: str) -> Path:
+def profile_file(name: str) -> Path:
     """Where the settings of a profile lie. Raises UsageError when there is none of that name."""
     if name in (known := names()):
-        own = own_dir() / f"{name}.toml"
+        own = user_profiles_dir() / f"{name}.toml"
         return own if own.is_file() else profiles_dir() / f"{name}.toml"
     raise UsageError(f"no workload called {name!r}", f"Workloads: {', '.join(known)}")
 
@@ -108,7 +110,7 @@ def mix(each: Sequence[Workload]) -> Workload:
 
 
 def _load(name: str) -> Workload:
-    file = file_of(name)
+    file = profile_file(name)
     fields = Fields(file, read_toml(file))
     fields.only(_KEYS)
     prompts = _prompts(file.parent / "prompts", name)
@@ -126,14 +128,14 @@ def _load(name: str) -> Workload:
         methods=fields.some_of("methods", METHODS),
         sampling=_sampling(fields),
         ngram=NgramSizes(
-            ngram.whole("n", 1, MOST_NGRAM),
-            ngram.whole("m", 1, MOST_NGRAM),
-            ngram.whole("min_hits", 1, MOST_NGRAM, default=1),
+            ngram.whole("n", 1, MAX_NGRAM),
+            ngram.whole("m", 1, MAX_NGRAM),
+            ngram.whole("min_hits", 1, MAX_NGRAM, default=1),
         ),
         n_max=draft.whole("n_max", 1, MOST_DRAFTED),
         p_min=draft.number("p_min", 0, 1),
         prompts=prompts,
-        answer=fields.whole("answer", 1, MOST_ANSWER, default=ANSWER),
+        answer=fields.whole("answer", 1, MAX_ANSWER, default=ANSWER),
         warn_under=warn,
         off_under=acceptance.number("off", 0, warn, default=min(warn, OFF_UNDER)),
     )

@@ -22,14 +22,14 @@ from specllama.planning.plan import Plan, free_port
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
-from specllama.serving.adapt import Adaptive, behind_relay, reread_s
+from specllama.serving.adaptive import AdaptiveController, behind_relay, reread_s
 from specllama.serving.launch import launch as real_launch
 from specllama.serving.real_requests import TuningReference
-from specllama.serving.scope import Scope, devices, engine_of
+from specllama.serving.scope import SearchScope, device_names, engine_label
+from specllama.serving.servable import servable_settings
 from specllama.serving.serve import Ready, serve
-from specllama.serving.stored import options
 from specllama.stop import Stopped
-from specllama.storage import cache_dir, keep
+from specllama.storage import cache_dir, write_stored
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, OPEN
 from specllama.tuning.results import Result
@@ -130,7 +130,7 @@ def test_four_clients_and_three_switches_without_a_failed_request(
     policy = InTurn(
         own, [ServableSetting(own)], time.monotonic(), SwitchTiming(0.5, 0.5, 0.5, 0.1, 0.1)
     )
-    adaptive = Adaptive(base, plan.settings.host, plan.settings.port, policy)
+    adaptive = AdaptiveController(base, plan.settings.host, plan.settings.port, policy)
     script = Script()
     serve(base, tmp_path / "log", script, idle_probes=False, adaptive=adaptive)
     assert script.load is not None
@@ -174,7 +174,7 @@ def test_requests_wait_while_a_server_that_crashed_loads_again(
     fake = Fake(tmp_path, draft_n=8, crash_after=0.7)
     plan = planned(str(fake.path))
     base = behind_relay(plan)
-    adaptive = Adaptive(
+    adaptive = AdaptiveController(
         base, plan.settings.host, plan.settings.port, Policy(base.settings.speculation, [], 0.0)
     )
     targets: list[Any] = []
@@ -259,7 +259,7 @@ def test_what_was_measured_of_the_model_may_serve(
     own = base.settings.speculation
     assert own is not None
     copies = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
-    here = {"engine": engine_of(base), "devices": tuple(devices(base))}
+    here = {"engine": engine_label(base), "devices": tuple(device_names(base))}
     found = (
         result(copies, 1.3, **here),
         result(copies, 1.2, **here),  # the same once more
@@ -275,9 +275,11 @@ def test_what_was_measured_of_the_model_may_serve(
         ServableSetting(own, 1.1, "when it was tuned"),
         ServableSetting(copies, 1.3, "when it was tuned for edit"),
     ]
-    assert [*options(base, own, TuningReference(speedup=1.1), Scope())] == free
-    assert [*options(base, own, TuningReference(speedup=1.1), Scope(named=True))] == free[:1]
-    assert [*options(base, None, TuningReference(), Scope())] == [
+    assert [*servable_settings(base, own, TuningReference(speedup=1.1), SearchScope())] == free
+    assert [
+        *servable_settings(base, own, TuningReference(speedup=1.1), SearchScope(named=True))
+    ] == free[:1]
+    assert [*servable_settings(base, None, TuningReference(), SearchScope())] == [
         free[1],
         ServableSetting(own, 9.0, "when it was tuned for edit"),
     ]
@@ -310,7 +312,7 @@ def test_a_damaged_list_of_switches_is_empty(data: bytes) -> None:
         path.write_bytes(data)
     assert switches.all_switches() == ()
     for path in folder.glob("*.json"):
-        keep(path, json.loads(data) if data not in (b"", b"{") else None)
+        write_stored(path, json.loads(data) if data not in (b"", b"{") else None)
     assert switches.all_switches() == ()
     for path in folder.glob("*.json"):
         path.unlink()

@@ -30,10 +30,10 @@ from specllama.serving.advise import (
     REPORTS,
     rule_of,
 )
-from specllama.serving.changes import Change, changes, needed_alpha
-from specllama.serving.price import Price, cost_of, parse_price
+from specllama.serving.decision_factors import DecisionFactor, decision_factors, needed_alpha
 from specllama.serving.scope import scope_of
-from specllama.serving.tune import AUTO, TuningOptions, quick_task
+from specllama.serving.token_cost import HourlyPrice, cost_of, parse_price
+from specllama.serving.tune import AUTO, TuningOptions, serve_task
 from specllama.tuning import results
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.results import Result, TriedSetting
@@ -89,8 +89,8 @@ def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
 
 def said(
     plan: Plan, result: Result | None, spec_options: SpeculationOptions = WISH
-) -> dict[str, Change]:
-    return {c.what: c for c in changes(plan, plan, result, spec_options)}
+) -> dict[str, DecisionFactor]:
+    return {c.what: c for c in decision_factors(plan, plan, result, spec_options)}
 
 
 @given(st.floats(0.05, 1), st.floats(0.3, 5))
@@ -134,7 +134,7 @@ def test_bigger_or_smaller_follows_alpha_and_cost(plan: Plan) -> None:
 
 def test_what_is_not_measured_says_so_first_with_the_command_that_does(tmp_path: Path) -> None:
     plan = planned(tmp_path, parallel=4)
-    first = next(iter(changes(plan, plan, None, WISH)))
+    first = next(iter(decision_factors(plan, plan, None, WISH)))
     assert first.what == "a measurement"
     words = first.command.split()
     assert words[:2] == ["specllama", "probe"]
@@ -199,14 +199,14 @@ def test_memory_decides_before_speed(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_cost_with_and_without() -> None:
-    on = cost_of(known(1.25), Price(1.8))  # 50 tok/s = 0.18 million an hour
+    on = cost_of(known(1.25), HourlyPrice(1.8))  # 50 tok/s = 0.18 million an hour
     assert on.speculating == pytest.approx(10.0)
     assert on.plain == pytest.approx(12.5)
-    off = cost_of(known(0.5), Price(1.8))  # the speed kept is plain decoding's then
+    off = cost_of(known(0.5), HourlyPrice(1.8))  # the speed kept is plain decoding's then
     assert off.plain == pytest.approx(10.0)
     assert off.speculating == pytest.approx(20.0)
     for nothing in (None, known(tokens_per_second=None), known(tokens_per_second=0.0)):
-        assert cost_of(nothing, Price(1.8)).plain is None
+        assert cost_of(nothing, HourlyPrice(1.8)).plain is None
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_any_price_is_a_price_or_one_error(text: str) -> None:
 def stored(tmp: Path, gain: float) -> Plan:
     """A result for exactly what `advise TARGET --draft DRAFT -w code` asks."""
     plan = planned(tmp)
-    about = quick_task(plan, TuningOptions(AUTO, 60, scope_of(WISH)))[2]
+    about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(WISH)))[2]
     arm = made.arm(SPEC, gain)
     best = arm if gain >= LEAST_GAIN else None
     reason = "so it was measured"
@@ -279,7 +279,7 @@ def test_alpha_and_tokens_per_step_are_kept_with_a_result(tmp_path: Path) -> Non
     data = storage.read_stored(kept.file)
     assert data is not None
     del data["tried"]  # as versions before wrote it
-    storage.keep(kept.file, data)
+    storage.write_stored(kept.file, data)
     (old,) = results.all_results()
     assert old.tried is None
     for wrong in (
@@ -288,7 +288,7 @@ def test_alpha_and_tokens_per_step_are_kept_with_a_result(tmp_path: Path) -> Non
         {"alpha": 0.5, "tokens_per_step": 0.5},
         7,
     ):
-        storage.keep(kept.file, {**data, "tried": wrong})
+        storage.write_stored(kept.file, {**data, "tried": wrong})
         assert all(r.tried is None for r in results.all_results())
 
 
@@ -320,7 +320,9 @@ def test_ways_that_were_only_predicted_are_not_called_measured(
     plan = stored(tmp_path, 0.9)
     (kept,) = results.all_results()
     data = storage.read_stored(kept.file)
-    storage.keep(kept.file, {**data, "speedup": None, "slower": None, "texts": 0, "tried": None})
+    storage.write_stored(
+        kept.file, {**data, "speedup": None, "slower": None, "texts": 0, "tried": None}
+    )
     assert run([*words(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
     out = capsys.readouterr().out
     assert "measured plain decoding" in out

@@ -15,9 +15,9 @@ from specllama.engine.settings import Settings
 from specllama.gguf import inspect
 from specllama.gguf.files import read_headers
 from specllama.gguf.values import LazyArray
+from specllama.planning.feasible import feasible_methods
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.planning.ways import ways
 from tests.edited import edited
 from tests.reactions import reaction
 from tests.support import MODELS, Serve, specllama
@@ -47,7 +47,7 @@ def test_pick_draft_offers_them_with_their_method(engine: str) -> None:
 def test_tuning_may_go_up_to_the_whole_block(kind: str) -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     plan = prepare(settings, SpeculationOptions("code", MODELS / f"{kind}.gguf"), (), "embedded")
-    best = ways(plan)[0]
+    best = feasible_methods(plan)[0]
     assert best.speculation.methods == (f"draft-{kind}",)
     assert (best.longest, best.once) == (LONGEST[kind], True)
     more = prepare(

@@ -221,7 +221,7 @@ def checked(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
         ServeReport(Printer()),
     )
     try:
-        return serving.check(running, brief)
+        return serving.check_engagement(running, brief)
     finally:
         running.stop()
 

@@ -401,7 +401,7 @@ def test_a_broken_config_and_a_broken_profile_are_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = workloads.own_dir()
+    folder = workloads.user_profiles_dir()
     folder.mkdir(parents=True)
     (folder.parent / "config.toml").write_text("typo = 1\n")
     (folder / "mine.toml").write_text("title = 1\n")

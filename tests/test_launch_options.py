@@ -9,7 +9,7 @@ import pytest
 from specllama.engine.capabilities import Capabilities, describe
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.errors import UsageError
-from specllama.planning.needs import tool_flags
+from specllama.planning.memory_inputs import tool_flags
 
 HELP = """\
 ----- common params -----

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from specllama.engine.settings import Settings
 from specllama.memory.observed import read_log
+from specllama.planning.feasible import feasible_methods
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.planning.ways import ways
 from tests import zoo
 from tests.fake_server import Fake
 from tests.giants import build
@@ -279,7 +279,7 @@ def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
     assert argv[argv.index("-ngld") + 1] == "17"
     assert int(argv[argv.index("--fit-target") + 1]) > 1024
     assert "--fit-target" not in plan.speculating(None).command.argv
-    found = ways(plan)
+    found = feasible_methods(plan)
     assert [w.speculation.methods for w in found] == [("draft-simple",), ("ngram-simple",)]
     assert found[0].longest == 16, "memory has room; the cost curve says how much is of use"
 

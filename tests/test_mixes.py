@@ -21,7 +21,7 @@ from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text, without_tools
 from specllama.serving.launch import launch
-from specllama.serving.scope import Scope, subject, task
+from specllama.serving.scope import SearchScope, make_task, result_subject
 from specllama.serving.verify import _ask
 from specllama.tuning.run import Task
 from tests.edited import edited
@@ -42,7 +42,7 @@ p_min = 0
 
 def own(name: str, prompts: str, settings: str = TOML, suffix: str = "jsonl") -> Path:
     """A profile in the user's folder."""
-    folder = workloads.own_dir()
+    folder = workloads.user_profiles_dir()
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     (folder / "prompts" / f"{name}.{suffix}").write_text(prompts, encoding="utf-8")
     file = folder / f"{name}.toml"
@@ -92,7 +92,7 @@ def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own()
     keys = set()
     for name in ("code", "code,chat", "chat,code"):
         plan = prepare(settings, SpeculationOptions(name, method="ngram-simple"), (), "embedded")
-        keys.add(subject(plan, (), Scope()).key)
+        keys.add(result_subject(plan, (), SearchScope()).key)
         assert any("those of code" in line for line in plan_lines(plan)) == (name == "code,chat")
     assert len(keys) == 3
 
@@ -113,7 +113,7 @@ def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
 
 def test_a_copy_of_a_built_in_ones_settings_keeps_its_prompts() -> None:
     """The user changes K in a copy of code.toml: one file is enough."""
-    file = workloads.own_dir() / "edit.toml"
+    file = workloads.user_profiles_dir() / "edit.toml"
     prompts = workloads.load("edit").prompts
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(TOML)
@@ -151,7 +151,7 @@ def test_reasoning_asks_for_thoughts_and_longer_answers() -> None:
     assert w.sampling["chat_template_kwargs"] == {"enable_thinking": True}
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     plan = prepare(settings, SpeculationOptions("reasoning", method="ngram-simple"), (), "embedded")
-    told: Task = task(plan, Scope(), (), 60, thorough=False)
+    told: Task = make_task(plan, SearchScope(), (), 60, thorough=False)
     assert told.answer == w.answer > workloads.load("chat").answer
 
 
@@ -240,7 +240,7 @@ def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> No
         assert said == (
             [f"workload agent: the tools are text in its prompts ({why})"] if why else []
         )
-        assert task(plan, Scope(), (), 60, thorough=False).prompts == plan.prompts()
+        assert make_task(plan, SearchScope(), (), 60, thorough=False).prompts == plan.prompts()
     assert not [n for n in prepare(
         Settings(MODELS / "target.gguf", "127.0.0.1", 0), SpeculationOptions("code", method="ngram-simple"), (), "embedded"
     ).notes if "tools" in n]  # fmt: skip

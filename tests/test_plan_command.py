@@ -27,7 +27,7 @@ from specllama.formats.multi_machine import rpc_arguments
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import scope_of
-from specllama.serving.tune import AUTO, TuningOptions, quick_task
+from specllama.serving.tune import AUTO, TuningOptions, serve_task
 from specllama.tuning import results
 from tests import formats_read, help_render
 from tests.fake_server import Fake
@@ -168,7 +168,7 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     spec_options = SpeculationOptions("code", Path(PAIR[2]))
     settings = Settings(Path(PAIR[0]), "127.0.0.1", 8080)
     plan = prepare(settings, spec_options, (), str(tmp_path / "llama-server"), check_port=False)
-    about = quick_task(plan, TuningOptions(AUTO, 60, scope_of(spec_options)))[2]
+    about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(spec_options)))[2]
     assert plan.settings.speculation is not None
     best = replace(plan.settings.speculation, n_max=7)
     results.store(about, replace(tuned(), best=arm(best), arms=(arm(best),)))

@@ -27,9 +27,9 @@ from specllama.errors import UsageError
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_record, read_prompts
-from specllama.serving.probe import ProbeOptions, ProbeResult, planned
-from specllama.serving.scope import Scope
-from specllama.serving.tune import TuningOptions, quick_task
+from specllama.serving.probe import ProbeOptions, ProbeResult, plan_probes
+from specllama.serving.scope import SearchScope
+from specllama.serving.tune import TuningOptions, serve_task
 from specllama.tuning.results import store
 from specllama.tuning.statistics import time_split
 from tests import made
@@ -117,9 +117,11 @@ def about(draft: Path | None = None, **scope: Any) -> set[str]:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     spec_options = SpeculationOptions("code", draft)
     if not scope:
-        return {s.key for p in planned(ProbeOptions(settings, (spec_options,))) for s in p.about}
+        return {
+            s.key for p in plan_probes(ProbeOptions(settings, (spec_options,))) for s in p.about
+        }
     plan = prepare(settings, spec_options, scope.pop("user", ()), check_port=False)
-    return {quick_task(plan, TuningOptions("auto", 60, Scope(**scope)))[2].key}
+    return {serve_task(plan, TuningOptions("auto", 60, SearchScope(**scope)))[2].key}
 
 
 def test_a_result_answers_only_the_question_it_was_measured_for() -> None:
@@ -137,7 +139,7 @@ def test_a_result_answers_only_the_question_it_was_measured_for() -> None:
 
 def test_the_best_of_everything_answers_the_usual_question_too() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    (p,) = planned(ProbeOptions(settings, (SpeculationOptions("code"),), everything=True))
+    (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions("code"),), everything=True))
     assert {s.key for s in p.about} > about()
 
 
@@ -145,18 +147,20 @@ def test_lengths_that_the_user_fixed_are_kept() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     args = ("--spec-draft-n-max", "2", "--spec-draft-p-min", "0.75")
     plan = prepare(settings, SpeculationOptions("code", DRAFT), args, check_port=False)
-    task, _, _ = quick_task(plan, TuningOptions("auto", 60, Scope(named=True)))
+    task, _, _ = serve_task(plan, TuningOptions("auto", 60, SearchScope(named=True)))
     assert (task.lengths, task.p_min) == ((2,), 0.75)
-    task, _, _ = quick_task(plan, TuningOptions("auto", 60, Scope(named=True, lengths=(12,))))
+    task, _, _ = serve_task(plan, TuningOptions("auto", 60, SearchScope(named=True, lengths=(12,))))
     assert task.lengths == (2,), "theirs win"
     plan = prepare(settings, SpeculationOptions("code", DRAFT), check_port=False)
-    task, _, _ = quick_task(plan, TuningOptions("auto", 60, Scope(named=True, lengths=(12,))))
+    task, _, _ = serve_task(plan, TuningOptions("auto", 60, SearchScope(named=True, lengths=(12,))))
     assert [c.longest for c in task.candidates] == [12]
 
 
 def test_a_run_line_keeps_the_ngram_sizes_that_were_measured() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    (each,) = planned(ProbeOptions(settings, (SpeculationOptions("edit", method="ngram-simple"),)))
+    (each,) = plan_probes(
+        ProbeOptions(settings, (SpeculationOptions("edit", method="ngram-simple"),))
+    )
     assert each.plan.choice.speculation is not None
     best = made.arm(replace(each.plan.choice.speculation, ngram=NgramSizes(6, 12)))
     tuned = replace(made.tuned(), workload="edit", arms=(best,), best=best)
@@ -225,7 +229,7 @@ def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     for workload in ("text", "code"):
-        (p,) = planned(ProbeOptions(settings, (SpeculationOptions(workload, DRAFT),)))
+        (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions(workload, DRAFT),)))
         store(p.about[0], replace(made.tuned("open", best=workload == "code"), workload=workload))
     found = json.loads(specllama("results", TARGET, "--json").stdout)["results"]
     assert {r["workload"]: r["speculation"] for r in found} == {
@@ -285,7 +289,7 @@ def decided(model: Path, context: int, *theirs: str) -> None:
     """As if probe had found that K=2 of the draft pays."""
     settings = Settings(model, "127.0.0.1", 0, context=context)
     asked = ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), theirs, "embedded")
-    (p,) = planned(asked)
+    (p,) = plan_probes(asked)
     spec = p.plan.choice.speculation
     assert spec is not None
     best = made.arm(replace(spec, n_max=2))
@@ -326,11 +330,11 @@ def test_doubtful_ways_are_not_measured_unless_asked(tmp_path: Path) -> None:
     for name in ("target", "draft"):
         (tmp_path / f"{name}.gguf").write_bytes((MODELS / f"{name}.gguf").read_bytes())
     settings = Settings(tmp_path / "target.gguf", "127.0.0.1", 0, context=1024)
-    (p,) = planned(ProbeOptions(settings, (SpeculationOptions("creative"),)))
+    (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions("creative"),)))
     assert not p.task.candidates
     assert "accepted too seldom" in p.doubts[0]
     assert "note     draft-simple is not measured: " in "\n".join(planned_lines(p))
-    (p,) = planned(ProbeOptions(settings, (SpeculationOptions("creative"),), everything=True))
+    (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions("creative"),), everything=True))
     assert p.task.candidates
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specllama import workloads
 from specllama.cli.app import run
-from specllama.own_profiles import make
+from specllama.own_profiles import create_profile
 from specllama.prompts import as_text
 
 
@@ -102,7 +102,7 @@ def test_a_folder_gives_a_prompt_a_file(home: Path) -> None:
     (folder / "empty.txt").write_text("\n")
     (folder / "picture.png").write_bytes(b"\x89PNG")
     (folder / ".hidden.txt").write_text("no")
-    made = make("mine", folder, "chat")
+    made = create_profile("mine", folder, "chat")
     assert len(made.sizes) == 4
     assert workloads.load("mine").prompts == (
         "# Title", "first\n---\nstill the first", "third", "fourth"
@@ -110,7 +110,7 @@ def test_a_folder_gives_a_prompt_a_file(home: Path) -> None:
 
 
 def test_a_copy_of_a_built_in_one_is_the_same_to_begin_with(home: Path) -> None:
-    make("mine", None, "edit")
+    create_profile("mine", None, "edit")
     mine, edit = workloads.load("mine"), workloads.load("edit")
     assert (mine.prompts, mine.sampling, mine.answer) == (edit.prompts, edit.sampling, edit.answer)
 
@@ -147,7 +147,7 @@ def test_bad_words(
 
 
 def test_a_name_is_taken_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make("mine", None, "edit")
+    create_profile("mine", None, "edit")
     assert run(["profiles", "new", "mine"]) == 2
     assert "mine already" in capsys.readouterr().err
 
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_made_is_said(
 def test_a_broken_profile_does_not_hide_the_others(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make("mine", None, "edit").file.write_text("title = 1\n")
+    create_profile("mine", None, "edit").file.write_text("title = 1\n")
     assert run(["profiles", "list"]) == 0
     out = capsys.readouterr().out
     assert "broken   " in out
@@ -184,7 +184,7 @@ def test_any_prompt_comes_back_as_it_was(
     (home / "p.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in kept))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(home))
-        make("mine", home / "p.jsonl", "chat")
+        create_profile("mine", home / "p.jsonl", "chat")
         assert list(workloads.load("mine").prompts) == kept[:200]
 
 
@@ -203,7 +203,7 @@ def test_a_name_that_windows_keeps_for_a_device_is_refused(
 ) -> None:
     assert run(["profiles", "new", name]) == 2
     assert "Windows has a device of that name" in capsys.readouterr().err
-    assert not workloads.own_dir().exists()
+    assert not workloads.user_profiles_dir().exists()
 
 
 @pytest.mark.parametrize("name", ["mine.", "mine ", " mine", "mi/ne", "nul.toml", "CON", "x" * 41])
@@ -212,7 +212,7 @@ def test_a_name_that_some_system_cannot_keep_is_refused(
 ) -> None:
     assert run(["profiles", "new", name]) == 2
     assert "is no name for a profile" in capsys.readouterr().err
-    assert not workloads.own_dir().exists()
+    assert not workloads.user_profiles_dir().exists()
 
 
 def test_a_name_that_only_begins_like_a_device_is_one(home: Path) -> None:

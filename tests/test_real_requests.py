@@ -16,8 +16,8 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.serving.prior import prediction, served_as_shown
-from specllama.serving.scope import Scope, about_of
+from specllama.serving.past_traffic import apply_past_traffic, predict_from_traffic
+from specllama.serving.scope import SearchScope, traffic_key
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
@@ -118,7 +118,7 @@ def seen(drafted: int, *by: int) -> Counts:
 
 
 def keep(plan: Plan, counts: Counts, log: float, spec: Speculation | None = None) -> None:
-    about, spec = about_of(plan), spec or plan.settings.speculation
+    about, spec = traffic_key(plan), spec or plan.settings.speculation
     assert about is not None
     assert spec is not None
     logs = tuple(log + 0.01 * (i % 3) for i in range(12))
@@ -128,7 +128,7 @@ def keep(plan: Plan, counts: Counts, log: float, spec: Speculation | None = None
 def test_the_next_start_says_what_real_requests_showed(native: Path) -> None:
     plan = plan_of(native)
     keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
-    served, (line,) = served_as_shown(plan, plan, Scope(), TIMES)
+    served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served == plan
     assert line.startswith(
         "real requests come first: α=0.82 over 4,000 drafted tokens, about 1.95x"
@@ -138,19 +138,19 @@ def test_the_next_start_says_what_real_requests_showed(native: Path) -> None:
 def test_the_next_start_takes_the_length_that_was_best(native: Path) -> None:
     plan = plan_of(native)
     keep(plan, seen(4000, 800, 100, 10, 0), -0.1)
-    served, (line,) = served_as_shown(plan, plan, Scope(), TIMES)
+    served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served.settings.speculation is not None
     assert served.settings.speculation.n_max == 1
     assert "K=1 would be about 1.38x, so it is taken" in line
     assert "--spec-draft-n-max 1" in served.command.display()
-    fixed, _ = served_as_shown(plan, plan, Scope(lengths=(4,)), TIMES)
+    fixed, _ = apply_past_traffic(plan, plan, SearchScope(lengths=(4,)), TIMES)
     assert fixed.settings.speculation is None  # at the K that the user fixed it was slower
 
 
 def test_the_next_start_is_plain_where_real_requests_were_slower(native: Path) -> None:
     plan = plan_of(native)
     keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
-    served, (line,) = served_as_shown(plan, plan, Scope(), TIMES)
+    served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served.settings.speculation is None
     assert "off: >99% chance that it is slower than plain decoding" in line
 
@@ -158,22 +158,25 @@ def test_the_next_start_is_plain_where_real_requests_were_slower(native: Path) -
 def test_what_prompts_refuted_is_on_where_real_requests_were_surely_faster(native: Path) -> None:
     plan = plan_of(native)
     off = plan.without_speculation("measured")
-    assert served_as_shown(plan, off, Scope(), None) == (off, ())
+    assert apply_past_traffic(plan, off, SearchScope(), None) == (off, ())
     keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
-    served, lines = served_as_shown(plan, off, Scope(), None)
+    served, lines = apply_past_traffic(plan, off, SearchScope(), None)
     assert served.settings.speculation == plan.settings.speculation
     assert len(lines) == 1
 
 
 def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
     plan = plan_of(native)
-    assert prediction(plan, Scope()) == (None, ())
+    assert predict_from_traffic(plan, SearchScope()) == (None, ())
     keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
-    found, _ = prediction(plan, Scope())
+    found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.speculation.n_max == 4
     assert found.known.value == pytest.approx(1.5, abs=0.02)
-    assert prediction(plan, Scope(named=True)) == (None, ())  # it is the user's to say
+    assert predict_from_traffic(plan, SearchScope(named=True)) == (
+        None,
+        (),
+    )  # it is the user's to say
 
 
 def test_drafts_longer_than_any_that_was_timed_predict_themselves(native: Path) -> None:
@@ -182,7 +185,7 @@ def test_drafts_longer_than_any_that_was_timed_predict_themselves(native: Path) 
     longer = replace(plan.settings.speculation, n_max=8)
     counts = Counts(8000, 810, 1000, (800.0, 10.0, *(0.0,) * 6), 1810, 1.0)
     keep(plan, counts, 0.4, longer)
-    found, _ = prediction(plan, Scope())
+    found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.speculation == longer
 
@@ -190,7 +193,7 @@ def test_drafts_longer_than_any_that_was_timed_predict_themselves(native: Path) 
 def test_a_search_after_slow_real_requests_says_so(native: Path) -> None:
     plan = plan_of(native)
     keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
-    found, (line,) = prediction(plan, Scope())
+    found, (line,) = predict_from_traffic(plan, SearchScope())
     assert found is None
     assert line.endswith("slower than plain decoding, so all else is looked at")
 
@@ -218,7 +221,7 @@ def test_a_start_that_measures_begins_with_what_real_requests_showed(
 def test_a_little_traffic_decides_nothing(native: Path) -> None:
     plan = plan_of(native)
     keep(plan, seen(200, 5, 1, 0, 0), -0.5)
-    assert served_as_shown(plan, plan, Scope(), TIMES) == (plan, ())
+    assert apply_past_traffic(plan, plan, SearchScope(), TIMES) == (plan, ())
 
 
 def test_a_draft_that_is_gone_is_not_predicted(native: Path, tmp_path: Path) -> None:
@@ -230,4 +233,4 @@ def test_a_draft_that_is_gone_is_not_predicted(native: Path, tmp_path: Path) -> 
         settings=replace(plan.settings, speculation=replace(spec, draft=tmp_path / "draft.gguf")),
     )
     keep(gone, seen(4000, 900, 850, 800, 750), 0.4)
-    assert prediction(plan, Scope()) == (None, ())
+    assert predict_from_traffic(plan, SearchScope()) == (None, ())

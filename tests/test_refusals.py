@@ -12,11 +12,11 @@ from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import inspect
 from specllama.planning.choose import Alternative, Choice
-from specllama.planning.files import adapters, named
+from specllama.planning.files import lora_files, named_files
+from specllama.planning.passthrough import with_ngram_sizes, with_passthrough_options
 from specllama.planning.plan import Plan, make_plan
-from specllama.planning.refusals import check, limits, suited
+from specllama.planning.refusals import check_launch, limits, suitable
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.planning.theirs import sized, wished
 from tests import help_render
 from tests.support import MODELS
 
@@ -46,39 +46,39 @@ def options(*words: str) -> LaunchOptions:
 )
 def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file"):
-        check(SETTINGS, options(name, str(tmp_path / "absent")))
+        check_launch(SETTINGS, options(name, str(tmp_path / "absent")))
 
 
 def test_a_lora_that_is_none() -> None:
     with pytest.raises(UsageError, match="of the kind model, not a LoRA"):
-        check(SETTINGS, options("--lora", str(MODELS / "draft.gguf")))
+        check_launch(SETTINGS, options("--lora", str(MODELS / "draft.gguf")))
 
 
 def test_adapters_come_by_comma_with_scales() -> None:
     found = options("--lora", "a.gguf,b.gguf", "--lora-scaled", "c.gguf:0.5,d.gguf:-1")
-    assert [p.name for p in adapters(found)] == ["a.gguf", "b.gguf", "c.gguf", "d.gguf"]
-    assert {name for name, _ in named(found)} == {"--lora", "--lora-scaled"}
+    assert [p.name for p in lora_files(found)] == ["a.gguf", "b.gguf", "c.gguf", "d.gguf"]
+    assert {name for name, _ in named_files(found)} == {"--lora", "--lora-scaled"}
 
 
 @pytest.mark.parametrize("words", [("--host", ""), ("--host", "  ")])
 def test_an_empty_host(words: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match="--host after -- is empty"):
-        check(SETTINGS, options(*words))
+        check_launch(SETTINGS, options(*words))
     with pytest.raises(UsageError, match="--host is empty"):
-        check(replace(SETTINGS, host=words[1]), options())
+        check_launch(replace(SETTINGS, host=words[1]), options())
 
 
 def test_more_slots_than_llama_cpp_has() -> None:
-    check(replace(SETTINGS, parallel=256), options())
+    check_launch(replace(SETTINGS, parallel=256), options())
     with pytest.raises(UsageError, match="at most 256 slots"):
-        check(replace(SETTINGS, parallel=257), options())
+        check_launch(replace(SETTINGS, parallel=257), options())
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1e3", "", "1.5"])
 def test_batches_that_are_no_numbers(text: str) -> None:
     for name in ("-b", "-ub"):
         with pytest.raises(UsageError, match="must be a number of tokens"):
-            check(SETTINGS, options(name, text))
+            check_launch(SETTINGS, options(name, text))
 
 
 @pytest.mark.parametrize(("spec", "longest"), [(DRAFT, 8), (COPIES, 48)])
@@ -87,15 +87,15 @@ def test_a_batch_must_hold_a_draft_of_every_slot(
     spec: Speculation, longest: int, slots: int
 ) -> None:
     choice, least = Choice(spec, ""), slots * (longest + 1)
-    assert suited(choice, options("-b", str(least)), slots) is choice
+    assert suitable(choice, options("-b", str(least)), slots) is choice
     with pytest.raises(UsageError, match=f"-b {least - 1} is too small"):
-        suited(choice, options("-b", str(least - 1)), slots)
-    assert suited(Choice(None, ""), options("-b", "1"), slots).speculation is None
+        suitable(choice, options("-b", str(least - 1)), slots)
+    assert suitable(Choice(None, ""), options("-b", "1"), slots).speculation is None
 
 
 @pytest.mark.parametrize("name", ["--embedding", "--embeddings", "--reranking", "--rerank"])
 def test_a_server_that_only_embeds_has_nothing_to_draft(name: str) -> None:
-    off = suited(Choice(DRAFT, ""), options(name), 1)
+    off = suitable(Choice(DRAFT, ""), options(name), 1)
     assert off.speculation is None
     assert "only embeds" in off.because
 
@@ -147,7 +147,7 @@ def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
 
 
 def wished_by(*words: str) -> SpeculationOptions:
-    return wished(SpeculationOptions("chat", n_max=3), options(*words))
+    return with_passthrough_options(SpeculationOptions("chat", n_max=3), options(*words))
 
 
 def test_the_users_own_speculation_is_a_wish_like_ours() -> None:
@@ -161,11 +161,11 @@ def test_the_users_own_speculation_is_a_wish_like_ours() -> None:
 
 def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:
     words = ("--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "100", "-b", "64")
-    spec = sized(COPIES, options(*words))
+    spec = with_ngram_sizes(COPIES, options(*words))
     assert spec is not None
     assert spec.ngram == NgramSizes(2, 100)
     with pytest.raises(UsageError, match="-b 64 is too small"):
-        suited(Choice(spec, ""), options(*words), 1)
+        suitable(Choice(spec, ""), options(*words), 1)
 
 
 def test_notes_are_about_what_is_served_not_about_what_was_planned_first() -> None:

@@ -20,8 +20,8 @@ from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import read_prompts
-from specllama.serving.probe import ProbeOptions, planned
-from specllama.serving.replay import ConversationReplay, planned_replay, replay
+from specllama.serving.probe import ProbeOptions, plan_probes
+from specllama.serving.replay import ConversationReplay, plan_replay, replay
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.conversations import PastRequest, by_conversation, read_conversations
 from specllama.tuning.costs import VerifyCosts
@@ -467,11 +467,11 @@ def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPa
 
     from specllama.serving import replay as module
 
-    (p,) = planned(asked())
+    (p,) = plan_probes(asked())
     hybrid = replace(p, task=replace(p.task, hybrid=True))
     monkeypatch.setattr(module, "planned", lambda _: iter([hybrid]))
     with pytest.raises(UsageError, match="cannot be cut back"):
-        planned_replay(asked())
+        plan_replay(asked())
 
 
 @pytest.mark.usefixtures("llama_cpp")

@@ -23,8 +23,8 @@ from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.launch import Launch
-from specllama.serving.probe import ProbeOptions, ProbeResult, planned
-from specllama.serving.tune import Outcome
+from specllama.serving.probe import ProbeOptions, ProbeResult, plan_probes
+from specllama.serving.tune import TuningOutcome
 from specllama.storage import strict_json
 from specllama.tuning.arms import Dropped, NgramMap, Prediction, Tuned
 from specllama.tuning.confidence import Interval, Ratios
@@ -80,14 +80,14 @@ def test_on_a_terminal_the_bar_shows_it() -> None:
 def probed() -> ProbeResult:
     """One workload's plan with an answer built by hand."""
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    (each,) = planned(
+    (each,) = plan_probes(
         ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), llama_server="embedded")
     )
     return ProbeResult(each, made.tuned())
 
 
 def lines(probed: ProbeResult, t: Tuned) -> list[str]:
-    return list(tuning_lines(Outcome(probed.plan, "measured", ("a note",), t)))
+    return list(tuning_lines(TuningOutcome(probed.plan, "measured", ("a note",), t)))
 
 
 def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: ProbeResult) -> None:
@@ -128,7 +128,7 @@ def test_the_numbers_in_json(probed: ProbeResult) -> None:
     one = Prediction(made.DRAFTED, Ratios((0.1,), (60.0,)), "one answer")
     none = Prediction(made.COPIED, Ratios(), "as the profile has it")
     t = replace(made.tuned(), predictions=(*made.tuned().predictions, one, none))
-    data = read(tuning_data(Outcome(probed.plan, "measured", (), t)))["tuning"]
+    data = read(tuning_data(TuningOutcome(probed.plan, "measured", (), t)))["tuning"]
     assert "Infinity" not in json.dumps(data)
     assert (data["source"], data["state"], data["best"]) == (
         "measured",
@@ -372,10 +372,10 @@ def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dic
     """(exit code, what it told the tuner and the server), with both left out."""
     told: dict[str, Any] = {}
 
-    def tuned_plan(plan: Any, wanted: Any, log: Path, progress: Any) -> Outcome:
+    def tuned_plan(plan: Any, wanted: Any, log: Path, progress: Any) -> TuningOutcome:
         told.update(wanted=wanted, log=log)
         progress.step("measuring", 0.5, 30.0)
-        return Outcome(plan, "measured", (), made.tuned(), running=cast(Launch, up))
+        return TuningOutcome(plan, "measured", (), made.tuned(), running=cast(Launch, up))
 
     def run(plan: Any, log: Path, *rest: Any) -> None:
         told.update(served_log=log, running=rest[3])
@@ -413,7 +413,7 @@ def test_serve_tells_the_tuner_what_was_asked_and_takes_its_server(
 def test_a_server_that_was_handed_over_is_stopped_when_anything_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(o: Outcome) -> list[str]:
+    def broken(o: TuningOutcome) -> list[str]:
         raise ZeroDivisionError("told nobody")
 
     monkeypatch.setattr("specllama.cli.tuning_lines.tuning_lines", broken)

@@ -22,7 +22,14 @@ from specllama.engine.settings import Settings
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import probe as probing
 from specllama.serving.probe import ProbeOptions
-from specllama.stop import ALL, INTERRUPT, Stopped, ignore_from_now, signals_held, stop_on_signals
+from specllama.stop import (
+    ALL,
+    INTERRUPT,
+    Stopped,
+    ignore_from_now,
+    signals_deferred,
+    stop_on_signals,
+)
 from specllama.storage import write_atomically
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, Tuned
@@ -180,8 +187,8 @@ def test_signals_wait_while_they_are_held() -> None:
     done = []
 
     def work() -> None:
-        with signals_held():
-            with signals_held():
+        with signals_deferred():
+            with signals_deferred():
                 signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGINT)
             done.append(1)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.storage import keep, read_stored
+from specllama.storage import read_stored, write_stored
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes, never_less
 from specllama.watching import traffic
@@ -133,7 +133,7 @@ def test_what_is_damaged_is_passed_over(key: str, value: object) -> None:
     inner = data["settings"][0]
     place = inner["counts"] if key == "drafted" else inner if key in inner else data
     place[key] = value
-    keep(found.file, data)
+    write_stored(found.file, data)
     assert traffic.find(ABOUT) is None
 
 

@@ -26,7 +26,7 @@ from specllama.cli.watch_lines import lines, view_data
 from specllama.cli.watch_screen import bar, picture, sparkline
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError, UsageError
-from specllama.storage import keep, read_stored
+from specllama.storage import read_stored, write_stored
 from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import address, running
@@ -336,8 +336,8 @@ def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
     info = RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code")
     path = running.announce(info)
     data = read_stored(path)
-    keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
-    keep(later := path.with_name("999998.json"), {**data, "version": 99})
+    write_stored(other := path.with_name("999999.json"), {**data, "process": 1.0})
+    write_stored(later := path.with_name("999998.json"), {**data, "version": 99})
     (broken := path.with_name("1.json")).write_text("{")
     assert [r.url for r in running.all_running()] == ["http://127.0.0.1:1"]
     assert not other.exists()
@@ -350,7 +350,7 @@ def test_a_file_that_cannot_be_removed_is_passed_over(monkeypatch: pytest.Monkey
     """On Windows, while somebody reads it."""
     path = running.announce(RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code"))
     data = read_stored(path)
-    keep(other := path.with_name("999999.json"), {**data, "process": 1.0})
+    write_stored(other := path.with_name("999999.json"), {**data, "process": 1.0})
 
     def refuses(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied")

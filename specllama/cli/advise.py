@@ -12,7 +12,7 @@ from specllama.cli.options import Context, Draft, LlamaServer, Method, Prefer, S
 
 if TYPE_CHECKING:
     from specllama.serving.advise import Advice
-    from specllama.serving.price import Price
+    from specllama.serving.token_cost import HourlyPrice
     from specllama.tuning.results import Result
 
 
@@ -46,7 +46,7 @@ def advise(
     from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
     from specllama.serving.advise import advise as asked
-    from specllama.serving.price import parse_price
+    from specllama.serving.token_cost import parse_price
 
     money = parse_price(price) if price is not None else None
     own = read_prompts(prompts) if prompts is not None else ()
@@ -100,7 +100,7 @@ def _figures(r: Result) -> str:
     return f"{interval(r.speedup)}{alpha} on {r.texts} of {whose} prompts, {speed}{plain}"
 
 
-def _cost_lines(a: Advice, price: Price) -> Iterator[str]:
+def _cost_lines(a: Advice, price: HourlyPrice) -> Iterator[str]:
     cost = a.cost
     if cost is None or cost.plain is None:
         does = next((f"; `{c.command}` does" for c in a.changes if c.what == "a measurement"), "")
@@ -119,7 +119,7 @@ def data(a: Advice) -> dict[str, Any]:
     """The same for JSON."""
     from specllama.cli.results import data as result_data
     from specllama.serving.advise import RULES
-    from specllama.serving.changes import needed_alpha
+    from specllama.serving.decision_factors import needed_alpha
 
     spec = a.plan.settings.speculation
     tried = a.known.tried if a.known is not None else None

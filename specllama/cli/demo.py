@@ -38,7 +38,7 @@ def demo(
     from specllama.planning.spec_options import SpeculationOptions
     from specllama.resources import demo_model
     from specllama.serving.launch import launch
-    from specllama.serving.serve import Ready, check
+    from specllama.serving.serve import Ready, check_engagement
 
     no_passthrough(ctx.obj or (), "demo")
     printer = Printer(as_json)
@@ -56,7 +56,7 @@ def demo(
         return
     running = launch(plan, new_log(plan.settings.port), ServeReport(printer))
     try:
-        engagement = check(running)
+        engagement = check_engagement(running)
         completion = running.client.complete(_PROMPT, 64, {"temperature": 0.0})
     finally:
         running.stop()

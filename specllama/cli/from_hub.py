@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
-    from specllama.planning.from_hub import LocalCopy, OnHub
+    from specllama.planning.from_hub import HubPlan, LocalCopy
     from specllama.planning.plan import Plan
     from specllama.planning.spec_options import SpeculationOptions
 
@@ -31,22 +31,22 @@ def resolved(
     repo = repository(model)
     if repo is None:
         return settings, None
-    from specllama.planning.from_hub import OnHub, fetch, on_hub
+    from specllama.planning.from_hub import HubPlan, fetch, plan_from_hub
 
     with printer.busy(f"asking the Hub for {repo.name} …"):
-        found = on_hub(repo, settings, spec_options, theirs, llama_server)
+        found = plan_from_hub(repo, settings, spec_options, theirs, llama_server)
     for line in _lines(found, repo.name, download):
         printer.say(line)
-    if isinstance(found, OnHub) and found.downloads and not download:
+    if isinstance(found, HubPlan) and found.downloads and not download:
         return settings, found.plan
     return replace(settings, model=fetch(found)), None
 
 
-def _lines(found: OnHub | LocalCopy, repo: str, download: bool) -> Iterator[str]:
+def _lines(found: HubPlan | LocalCopy, repo: str, download: bool) -> Iterator[str]:
     from specllama.cli.units import mib
-    from specllama.planning.from_hub import OnHub
+    from specllama.planning.from_hub import HubPlan
 
-    if not isinstance(found, OnHub):
+    if not isinstance(found, HubPlan):
         yield f"hub      {repo}: {found.path.name}, {found.why}"
         return
     yield f"hub      {found.target}: {found.why}"

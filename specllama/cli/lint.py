@@ -12,7 +12,7 @@ import typer
 
 from specllama.cli.options import LlamaServer
 from specllama.errors import UsageError
-from specllama.storage import expanded
+from specllama.storage import expand_user
 
 if TYPE_CHECKING:
     from specllama.engine.capabilities import Capabilities
@@ -179,7 +179,7 @@ def _models(folder: Path) -> Any:
 
     @cache
     def read(name: str) -> ModelInfo | None:
-        for path in (expanded(name), folder / name):
+        for path in (expand_user(name), folder / name):
             if os.path.isfile(path):
                 return inspect(path)
         return None
@@ -192,7 +192,7 @@ def _files(folder: Path) -> Files:
 
     def read(name: str) -> str | None:
         try:
-            with (folder / expanded(name)).open("rb") as f:
+            with (folder / expand_user(name)).open("rb") as f:
                 return f.read(_LARGEST).decode("utf-8")
         except (OSError, ValueError):
             return None

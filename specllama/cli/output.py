@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from specllama.errors import UsageError
-from specllama.stop import signals_held
-from specllama.storage import expanded
+from specllama.stop import signals_deferred
+from specllama.storage import expand_user
 
 _HEAD = 4096  # bytes in which a file says who made it
 
@@ -16,7 +16,7 @@ _HEAD = 4096  # bytes in which a file says who made it
 def check_replaceable(path: Path, mark: str) -> None:
     """Raises UsageError for a file that is there, is not empty, and does not say `mark` at its
     head: it is somebody else's."""
-    path = expanded(str(path))
+    path = expand_user(str(path))
     try:
         if not path.is_file():
             return
@@ -34,7 +34,7 @@ def check_replaceable(path: Path, mark: str) -> None:
 def save(path: Path, text: str) -> None:
     """Writes `text` in UTF-8 so that the file is the old one or the new, never half; what is no
     ordinary file (/dev/stdout, a pipe) is written to. Raises UsageError when it cannot be."""
-    path = expanded(str(path))
+    path = expand_user(str(path))
     data = text.encode("utf-8")
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -48,7 +48,7 @@ def save(path: Path, text: str) -> None:
 def _replace(path: Path, data: bytes) -> None:
     if path.is_dir():
         raise IsADirectoryError(None, "it is a folder")
-    with signals_held():
+    with signals_deferred():
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
         try:
             with os.fdopen(fd, "wb") as f:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specllama.cli.render import Printer
     from specllama.drafts.pick import Candidate, PickResult
     from specllama.gguf import ModelInfo
-    from specllama.planning.room import Room
+    from specllama.planning.candidate_memory import CandidateMemory
 
 _SHOWN_REJECTED = 12
 
@@ -68,8 +68,8 @@ def pick_draft(
     from specllama.engine.loading import check_loads
     from specllama.errors import UsageError
     from specllama.memory.devices import machine, parse_sizes
+    from specllama.planning.candidate_memory import memory_of_candidates
     from specllama.planning.prepare import target_info, usable_engine
-    from specllama.planning.room import rooms
     from specllama.workloads import load
 
     no_passthrough(ctx.obj or (), "pick-draft")
@@ -99,7 +99,7 @@ def pick_draft(
 
         with printer.busy("comparing target and drafts …"):
             picked = measured(info, picked, profile, text, threads)
-    space = rooms(info, picked.candidates, caps, have, user, context)
+    space = memory_of_candidates(info, picked.candidates, caps, have, user, context)
     best = _best(picked, space)
     there = remote.label(best.path) if best is not None else None
     here = there or (str(best.path) if best is not None else None)
@@ -124,7 +124,7 @@ def _print(
     printer: Printer,
     target: ModelInfo,
     picked: PickResult,
-    space: Sequence[Room | None],
+    space: Sequence[CandidateMemory | None],
     show_all: bool,
 ) -> None:
     if picked.candidates:
@@ -157,7 +157,7 @@ def _print(
         printer.say(f"         and {len(picked.rejected) - len(shown)} more; see --all")
 
 
-def _row(target: ModelInfo, c: Candidate, room: Room | None) -> tuple[str, ...]:
+def _row(target: ModelInfo, c: Candidate, room: CandidateMemory | None) -> tuple[str, ...]:
     from specllama.cli.units import mib
 
     p = c.prediction
@@ -171,14 +171,14 @@ def _row(target: ModelInfo, c: Candidate, room: Room | None) -> tuple[str, ...]:
     return (*cells, f"{p.prior.alpha:.2f}", tau, f"{p.low:.2f}x to {p.high:.2f}x")
 
 
-def _best(picked: PickResult, space: Sequence[Room | None]) -> ModelInfo | None:
+def _best(picked: PickResult, space: Sequence[CandidateMemory | None]) -> ModelInfo | None:
     """The file of the first candidate that fits, else of the first."""
     ways = list(zip(picked.candidates, space, strict=True))
     fitting = [c for c, room in ways if room is None or room.longest]
     return (fitting or list(picked.candidates))[0].draft if ways else None
 
 
-def _fits(room: Room | None) -> str:
+def _fits(room: CandidateMemory | None) -> str:
     """Whether it fits, and up to which context when that is what is short."""
     if room is None:
         return "unknown"
@@ -237,7 +237,7 @@ def _advice(target: ModelInfo) -> list[str]:
 def _data(
     target: ModelInfo,
     picked: PickResult,
-    space: Sequence[Room | None],
+    space: Sequence[CandidateMemory | None],
     workload: str,
     draft: str | None,
 ) -> dict[str, Any]:

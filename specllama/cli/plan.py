@@ -212,11 +212,11 @@ def _decided(
     from specllama.formats import Decision
     from specllama.planning.prepare import prepare
     from specllama.serving.scope import scope_of
-    from specllama.serving.tune import AUTO, TuningOptions, measured_before
+    from specllama.serving.tune import AUTO, TuningOptions, apply_stored_result
 
     plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
     wanted = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
-    plan, known = measured_before(plan, wanted)
+    plan, known = apply_stored_result(plan, wanted)
     return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known, deployment)
 
 

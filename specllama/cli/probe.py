@@ -225,9 +225,9 @@ def _lengths(text: str | None) -> tuple[int, ...]:
 
 def _show_planned(printer: Printer, asked: ProbeOptions) -> None:
     from specllama.cli.planned_lines import planned_data, planned_lines
-    from specllama.serving.probe import planned
+    from specllama.serving.probe import plan_probes
 
-    each = list(planned(asked))
+    each = list(plan_probes(asked))
     if printer.as_json:
         printer.json({"workloads": [planned_data(p) for p in each]})
         return
@@ -277,13 +277,13 @@ def _replay(printer: Printer, asked: ProbeOptions, file: Path, dry_run: bool) ->
     """What the settings would have gained on past conversations."""
     from specllama.cli import replay_lines as lines
     from specllama.logs import new_log
-    from specllama.serving.replay import planned_replay, replay
+    from specllama.serving.replay import plan_replay, replay
     from specllama.tuning.conversations import read_conversations
     from specllama.tuning.errors import TuningError
 
     source = read_conversations(file)
     if dry_run:
-        p = planned_replay(asked)
+        p = plan_replay(asked)
         if printer.as_json:
             printer.json(lines.planned_replay_data(p, source))
         else:

@@ -156,13 +156,13 @@ def _alpha_k(arm: Arm) -> str:
 def extra_memory(plan: Plan, speculation: Speculation) -> int | None:
     """Bytes beyond the plain server, by the plan's own sum."""
     from specllama.memory.estimate import total
-    from specllama.planning import needs
+    from specllama.planning import memory_inputs
 
     if plan.budget is None:
         return None
     q, use = plan.budget.question, plan.budget.chosen.use
     there = plan.speculating(speculation)
-    drafting = needs.drafting_of(speculation, there.choice.draft, plan.user, q.machine)
+    drafting = memory_inputs.drafting_of(speculation, there.choice.draft, plan.user, q.machine)
     return total(q.lines(use, drafting)) - total(q.lines(use, None))
 
 

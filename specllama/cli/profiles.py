@@ -38,19 +38,19 @@ def listed(ctx: typer.Context, as_json: _Json = False) -> None:
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
-    from specllama.workloads import file_of, load, names, own_dir
+    from specllama.workloads import load, names, profile_file, user_profiles_dir
 
     no_passthrough(ctx.obj or (), "profiles")
     printer = Printer()
     found, broken = [], {}
     for name in names():
         try:
-            found.append((load(name), file_of(name)))
+            found.append((load(name), profile_file(name)))
         except UsageError as e:
             broken[name] = e.message
     if as_json:
         data = [{**_data(w), "file": str(file)} for w, file in found]
-        printer.json({"profiles": data, "broken": broken, "folder": str(own_dir())})
+        printer.json({"profiles": data, "broken": broken, "folder": str(user_profiles_dir())})
         return
     from rich.table import Table
 
@@ -58,12 +58,14 @@ def listed(ctx: typer.Context, as_json: _Json = False) -> None:
     for title in ("name", "whose", "prompts", "temperature", "what"):
         table.add_column(title, justify="right" if title in ("prompts", "temperature") else "left")
     for w, file in found:
-        whose = "yours" if file.parent == own_dir() else "built in"
+        whose = "yours" if file.parent == user_profiles_dir() else "built in"
         table.add_row(w.name, whose, str(len(w.prompts)), _temperature(w), w.title)
     printer.table(table)
     for message in broken.values():
         printer.say(f"broken   {message}", "yellow")
-    printer.say(f"yours    lie in {own_dir()}; `specllama profiles new NAME --from FILE` makes one")
+    printer.say(
+        f"yours    lie in {user_profiles_dir()}; `specllama profiles new NAME --from FILE` makes one"
+    )
 
 
 def show(
@@ -81,12 +83,12 @@ def show(
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.prompts import as_record
-    from specllama.workloads import file_of, load, own_dir
+    from specllama.workloads import load, profile_file, user_profiles_dir
 
     no_passthrough(ctx.obj or (), "profiles")
     printer = Printer()
     workload = load(name)
-    files = [str(file_of(part)) for part in workload.name.split(",")]
+    files = [str(profile_file(part)) for part in workload.name.split(",")]
     if as_json:
         printer.json(
             {**_data(workload), "files": files, "prompts": list(map(as_record, workload.prompts))}
@@ -96,7 +98,9 @@ def show(
         printer.say(line)
     for file in files:
         printer.say(f"file     {file}")
-    printer.say(f"change   a copy in {own_dir()}: `specllama profiles new NAME --like {name}`")
+    printer.say(
+        f"change   a copy in {user_profiles_dir()}: `specllama profiles new NAME --like {name}`"
+    )
     for line in _prompt_lines(workload) if prompts else ():
         printer.say(line)
 
@@ -124,11 +128,11 @@ def new(
     """Make a workload of your own prompts: two files to edit, in your config folder."""
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
-    from specllama.own_profiles import make
+    from specllama.own_profiles import create_profile
 
     no_passthrough(ctx.obj or (), "profiles")
     printer = Printer()
-    made = make(name, source, like)
+    made = create_profile(name, source, like)
     if as_json:
         printer.json(
             {

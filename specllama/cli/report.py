@@ -15,7 +15,7 @@ from specllama.cli import probe_lines
 from specllama.cli.figures import figures
 from specllama.cli.tuning_lines import arm_data, plain_data
 from specllama.errors import UsageError
-from specllama.stop import signals_held
+from specllama.stop import signals_deferred
 
 if TYPE_CHECKING:
     from specllama.serving.probe import ProbeResult
@@ -83,7 +83,7 @@ def _line(line: str) -> tuple[str, str]:
 
 def _write(path: Path, text: str) -> None:
     try:
-        with signals_held():
+        with signals_deferred():
             path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise UsageError(f"{path} cannot be written ({e.strerror or e})") from None

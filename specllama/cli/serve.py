@@ -153,7 +153,7 @@ def serve(
     from specllama.planning.prepare import prepare
     from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
-    from specllama.serving.adapt import behind_relay, starting
+    from specllama.serving.adaptive import behind_relay, start_adaptive
     from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run
     from specllama.serving.tune import (
@@ -161,9 +161,9 @@ def serve(
         FULL,
         OFF,
         TuningOptions,
-        as_measured,
-        measured_of,
-        tuned_plan,
+        tune_plan,
+        tuning_reference,
+        with_stored_result,
     )
     from specllama.stop import Stopped
 
@@ -192,7 +192,7 @@ def serve(
             plan = prepare(settings, spec_options, theirs, llama_server, check_port=not dry_run)
     wanted = TuningOptions(tune, budget, scope_of(spec_options), force, own)
     if dry_run:
-        plan = plan if on_hub else as_measured(plan, wanted)
+        plan = plan if on_hub else with_stored_result(plan, wanted)
         if as_json:
             printer.json(plan_data(plan))
             return
@@ -211,12 +211,12 @@ def serve(
     outcome = None
     try:
         with printer.progress("tuning") as progress:
-            outcome = tuned_plan(plan, wanted, path, progress)
+            outcome = tune_plan(plan, wanted, path, progress)
         for line in tuning_lines(outcome):
             printer.say(line)
         report = ServeReport(printer, tuning_data(outcome), json_events)
         known = outcome.source in ("cached", "measured")
-        measured = measured_of(outcome)
+        measured = tuning_reference(outcome)
         run(
             outcome.plan,
             path,
@@ -226,7 +226,7 @@ def serve(
             outcome.running,
             measured,
             idle_probes,
-            starting(base, at, outcome.plan, measured, wanted.scope) if adaptive else None,
+            start_adaptive(base, at, outcome.plan, measured, wanted.scope) if adaptive else None,
         )
     except Stopped as e:  # before it served
         if e.by_hand:

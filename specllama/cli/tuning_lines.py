@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes
-    from specllama.serving.tune import Outcome
+    from specllama.serving.tune import TuningOutcome
     from specllama.tuning.arms import Arm, NgramMap, Plain, Prediction, Trial, Tuned
     from specllama.tuning.confidence import Interval
 
 _SHOWN = 3  # predictions
 
 
-def tuning_lines(o: Outcome) -> Iterator[str]:
+def tuning_lines(o: TuningOutcome) -> Iterator[str]:
     """What `serve` says of its tuning."""
     for note in o.notes:
         yield f"tuning   {note}"
@@ -83,7 +83,7 @@ def interval(i: Interval | Sequence[float] | None) -> str:
     return f"{value:.2f}x ({ends})"
 
 
-def tuning_data(o: Outcome) -> dict[str, Any]:
+def tuning_data(o: TuningOutcome) -> dict[str, Any]:
     """The JSON of it."""
     data: dict[str, Any] = {"source": o.source, "notes": list(o.notes)}
     if o.tuned is not None:

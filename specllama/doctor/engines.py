@@ -25,7 +25,7 @@ from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.resources import demo_model
 from specllama.serving.launch import LaunchFailed, launch
-from specllama.serving.serve import check
+from specllama.serving.serve import check_engagement
 
 _LOADED = re.compile(r"load_backend: loaded (\w+) backend")
 _FAMILIES = {"MTL": "Metal"}
@@ -110,7 +110,7 @@ def _served(named: str, log: Path) -> StartResult:
     said: list[str] = []
     running = launch(plan, log, _Quiet(said))
     try:
-        seen = check(running)
+        seen = check_engagement(running)
     finally:
         running.stop()
     if not seen.engaged:

@@ -79,7 +79,9 @@ def settings(environ: Mapping[str, str]) -> UserSettings:
         config_exists=file.is_file(),
         config_problem=problem,
         llama_config=tuple(str(p) for p in config_ini.paths(environ) if p.is_file()),
-        profiles={p.stem: _broken(p.stem) for p in sorted(workloads.own_dir().glob("*.toml"))},
+        profiles={
+            p.stem: _broken(p.stem) for p in sorted(workloads.user_profiles_dir().glob("*.toml"))
+        },
         variables={
             k: shown_value(k, v)
             for k, v in sorted(environ.items())

@@ -16,15 +16,15 @@ from specllama.drafts import ollama
 from specllama.drafts.discover import cache_folders, in_tree
 from specllama.errors import UsageError
 from specllama.logs import log_dir
-from specllama.storage import cache_dir, expanded
+from specllama.storage import cache_dir, expand_user
 from specllama.tuning.results import all_results
-from specllama.workloads import own_dir
+from specllama.workloads import user_profiles_dir
 
 
 def own_folders() -> Iterator[FolderReport]:
     """Config, cache and logs."""
     configured, cache, logs = config.path().parent, cache_dir(), log_dir()
-    yield _folder("config", configured, {"profiles": len(list(own_dir().glob("*.toml")))})
+    yield _folder("config", configured, {"profiles": len(list(user_profiles_dir().glob("*.toml")))})
     holds = {
         "results": len(all_results()),
         "engines": len(list((cache / "capabilities").glob("*.json"))),
@@ -108,7 +108,7 @@ def _inspected(file: Path) -> int:
 def model_folders() -> Iterator[ModelFolder]:
     """The config's folders, and other programs' with the models in them."""
     try:
-        named = [expanded(d) for d in config.load().model_dirs]
+        named = [expand_user(d) for d in config.load().model_dirs]
     except UsageError:  # said of the config already
         named = []
     for path in named:

@@ -13,7 +13,7 @@ from specllama.drafts import checkpoints, ollama
 from specllama.drafts.neighbours import Neighbours, is_gguf
 from specllama.gguf import GgufError, ModelInfo, is_later_shard
 from specllama.gguf.cache import InspectCache
-from specllama.storage import expanded
+from specllama.storage import expand_user
 
 _MOST_FILES = 20_000  # a folder tree with more is not a model folder
 _MOST_FOLDERS = 50_000
@@ -124,7 +124,7 @@ def _places(
         yield from (_Place(p, _whole(here.parents[up - 1])) for p in around.files(up))
     if not everywhere:
         return
-    for tree in (*(expanded(d) for d in config.load().model_dirs), *cache_folders()):
+    for tree in (*(expand_user(d) for d in config.load().model_dirs), *cache_folders()):
         yield from (_Place(p, tree) for p in in_tree(tree))
     yield from (_Place(p, called=name) for p, name in ollama.models())
 
@@ -140,7 +140,7 @@ def _whole(folder: Path) -> Path:
 
 def cache_folders() -> Iterator[Path]:
     """The model folders of other programs, whether they exist or not."""
-    home, env = expanded("~"), os.environ
+    home, env = expand_user("~"), os.environ
     xdg_cache = Path(env.get("XDG_CACHE_HOME") or home / ".cache")
     hf_home = Path(env.get("HF_HOME") or xdg_cache / "huggingface")
     yield Path(env.get("HF_HUB_CACHE") or hf_home / "hub")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specllama.storage import expanded
+from specllama.storage import expand_user
 
 _DEPTHS = (3, 2, 2)  # levels below the target's folder, its parent, and the one above that
 _MOST_FOLDERS, _MOST_FILES = 300, 300
@@ -71,7 +71,7 @@ class Neighbours:
 def _is_for_models(folder: Path) -> bool:
     """Not a whole disk or home, nor the inside of what programs keep for themselves (a hidden
     folder, a temporary one): those of programs with models are known by name."""
-    home, temporary = expanded("~"), Path(tempfile.gettempdir())
+    home, temporary = expand_user("~"), Path(tempfile.gettempdir())
     if folder == folder.parent or folder == home or home.is_relative_to(folder):
         return False
     if any(part.startswith(".") for part in folder.parts):

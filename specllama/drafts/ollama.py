@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specllama.storage import expanded
+from specllama.storage import expand_user
 
 _WEIGHTS = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
@@ -56,9 +56,9 @@ def shown_name(path: Path) -> str:
 def roots() -> Iterator[Path]:
     """Where its models may lie, whether there are any or not."""
     if os.environ.get("OLLAMA_MODELS"):
-        yield expanded(os.environ["OLLAMA_MODELS"])
+        yield expand_user(os.environ["OLLAMA_MODELS"])
         return
-    yield expanded("~") / ".ollama" / "models"
+    yield expand_user("~") / ".ollama" / "models"
     yield Path("/usr/share/ollama/.ollama/models")  # of the service that its installer sets up
 
 

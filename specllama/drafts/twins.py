@@ -15,7 +15,7 @@ from pathlib import Path
 from specllama.gguf import GgufError, ModelInfo
 from specllama.gguf.files import read_headers
 from specllama.gguf.model import ModelNames
-from specllama.storage import cache_dir, keep, read_stored
+from specllama.storage import cache_dir, read_stored, write_stored
 
 _MOST = 8 * 2**30  # bytes of tensors; reading more takes longer than a second candidate costs
 _START = 4096  # bytes of a tensor that tell two trainings apart
@@ -103,7 +103,7 @@ def _digest(m: ModelInfo, table: Mapping[str, _Tensor]) -> str:
                 total.update(piece)
                 left -= len(piece)
     known[key] = (stamp, total.hexdigest())
-    keep(_file(), dict(list(known.items())[-_KEPT:]))
+    write_stored(_file(), dict(list(known.items())[-_KEPT:]))
     return known[key][1]
 
 

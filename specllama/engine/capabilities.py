@@ -22,7 +22,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import explain, signal_name
 from specllama.engine.helptext import HelpOption, parse_options, parse_version
 from specllama.engine.locate import Engine
-from specllama.storage import cache_dir, keep, read_stored
+from specllama.storage import cache_dir, read_stored, write_stored
 
 MAINLINE, IK_LLAMA, UNKNOWN_FLAVOUR = "mainline", "ik_llama", "unknown"
 _FIRST_REAL_BUILD = 1000  # llama-server existed under that name from b3145 on
@@ -308,4 +308,4 @@ def _read_cache(engine: Engine) -> tuple[str, str] | None:
 
 def _write_cache(engine: Engine, version_text: str, help_text: str) -> None:
     with suppress(OSError):
-        keep(_cache_file(engine), {"version": version_text, "help": help_text})
+        write_stored(_cache_file(engine), {"version": version_text, "help": help_text})

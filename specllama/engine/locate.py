@@ -14,7 +14,7 @@ from pathlib import Path
 from specllama import config
 from specllama.engine.errors import EngineError
 from specllama.errors import SpecllamaError, UsageError
-from specllama.storage import expanded
+from specllama.storage import expand_user
 
 ENV = "SPECLLAMA_LLAMA_SERVER"
 EMBEDDED = "embedded"
@@ -108,7 +108,7 @@ def _named(value: str, source: str) -> Engine:
                 "Run `pip install xllamacpp`.",
             )
         return _embedded(f"asked for by {source}")
-    path = expanded(value)
+    path = expand_user(value)
     if os.path.isdir(path):
         path = path / _EXE
     if not os.path.exists(path) and os.sep not in value:
@@ -157,7 +157,7 @@ def _runnable(path: Path) -> bool:
 
 def _usual_places() -> Iterator[Path]:
     """Where installers and builds put llama-server when it is not on PATH."""
-    home = expanded("~")
+    home = expand_user("~")
     for folder in (
         home / ".local" / "bin",
         Path("/opt/homebrew/bin"),  # Homebrew on Apple silicon

@@ -24,7 +24,7 @@ from specllama.engine import orphans
 from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError
 from specllama.logs import ServerLog
-from specllama.stop import signals_held
+from specllama.stop import signals_deferred
 
 STALL_S = 90.0  # no sign of progress for so long while loading = stuck
 STOP_S = 10.0  # what a server gets to end after SIGTERM
@@ -94,7 +94,7 @@ def start(command: LaunchCommand, log: Path) -> ServerProcess:
             f"{log}: the server's log cannot be written ({e.strerror or e})",
             "Give another file with --log FILE.",
         ) from None
-    with out, signals_held():  # from its first moment it is one that can be ended
+    with out, signals_deferred():  # from its first moment it is one that can be ended
         try:
             popen = _popen(command, out)
         except OSError as e:

@@ -16,7 +16,7 @@ from specllama.formats.finding import ENDS, NOTHING, WORSE, Finding, remove_opti
 from specllama.formats.parsed_command import ParsedCommand
 from specllama.planning import refusals
 from specllama.planning.choose import Choice
-from specllama.planning.files import named
+from specllama.planning.files import named_files
 
 _AUTO_SLOTS = 4  # without -np (llama.cpp, server.cpp)
 
@@ -25,14 +25,14 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
     user = _options(parsed)
     slots = _slots(parsed)
     try:
-        refusals.check(Settings(Path(), "127.0.0.1", 8080, parallel=slots), user)
+        refusals.check_launch(Settings(Path(), "127.0.0.1", 8080, parallel=slots), user)
     except UsageError as e:
         yield _refused(e)
         return  # what follows reads the same values
     if not parsed.types:
         return
     try:
-        suited = refusals.suited(Choice(_speculation(parsed), "", ()), user, slots)
+        suited = refusals.suitable(Choice(_speculation(parsed), "", ()), user, slots)
     except UsageError as e:
         yield replace(
             _refused(e), edits=tuple(remove_option(u) for u in parsed.all("--batch-size"))
@@ -49,7 +49,7 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
                 "take the speculation out",
                 tuple(remove_option(u) for u in named),
             )
-    for option, why, advice in refusals.ended_servers(parsed.types, user):
+    for option, why, advice in refusals.crash_risks(parsed.types, user):
         use = parsed.last(option)
         edits = (remove_option(use),) if use is not None and advice == "leave it out" else ()
         yield Finding(
@@ -79,7 +79,7 @@ def _options(parsed: ParsedCommand) -> LaunchOptions:
         and all(parsed.word(v).fixed for v in u.values)
     )
     user = LaunchOptions(given)
-    return user.without({name for name, file in named(user) if not os.path.isfile(file)})
+    return user.without({name for name, file in named_files(user) if not os.path.isfile(file)})
 
 
 def _slots(parsed: ParsedCommand) -> int:

@@ -14,7 +14,7 @@ from specllama.gguf.model import ModelInfo, ModelNames, Sidecar
 from specllama.gguf.source import FileSource
 from specllama.gguf.values import LazyArray
 from specllama.gguf.vocabulary import Vocabulary
-from specllama.storage import cache_dir, keep, read_stored
+from specllama.storage import cache_dir, read_stored, write_stored
 
 _VERSION = f"{__version__}/9"  # change when ModelInfo does
 _MOST = 5000  # models kept
@@ -52,7 +52,7 @@ class InspectCache:
         if not self._changed:
             return
         newest = dict(list(self._known.items())[-_MOST:])
-        keep(self._file, {"version": _VERSION, "models": newest})
+        write_stored(self._file, {"version": _VERSION, "models": newest})
 
 
 def _stamp(parts: tuple[Path, ...]) -> list[list[int]] | None:

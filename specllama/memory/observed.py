@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specllama.storage import cache_dir, keep, read_stored
+from specllama.storage import cache_dir, read_stored, write_stored
 
 MIB = 2**20
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
@@ -81,7 +81,7 @@ class Residual:
 def remember(files: Sequence[Path], engine: Path, ours: int, real: int) -> None:
     """Keeps the residual. A home that cannot be written costs the next estimate a line."""
     try:
-        keep(_file(files, engine), {"ours": ours, "real": real})
+        write_stored(_file(files, engine), {"ours": ours, "real": real})
     except OSError:
         pass  # a file that has gone meanwhile
 

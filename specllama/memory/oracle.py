@@ -22,7 +22,7 @@ from specllama.gguf import ModelInfo
 from specllama.memory.estimate import LLAMA_CPP, MemoryLine
 from specllama.memory.place import RAM
 from specllama.memory.use import ModelUse
-from specllama.storage import cache_dir, keep, read_stored
+from specllama.storage import cache_dir, read_stored, write_stored
 
 MIB = 2**20
 TIMEOUT = 20.0  # seconds; it takes well under one, a cold CUDA start several
@@ -67,7 +67,7 @@ def ask(tool: Path, m: ModelInfo, use: ModelUse, flags: Sequence[str] = ()) -> F
     if text is None:
         text = _run(argv)
         if text:
-            keep(cached, text)
+            write_stored(cached, text)
     rows = parse(text)
     return Figures(rows) if rows else None
 

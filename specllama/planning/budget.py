@@ -28,7 +28,7 @@ from specllama.memory.decide import (
 from specllama.memory.devices import MARGIN, MIB, Machine
 from specllama.memory.estimate import Drafting, MemoryLine, draft_use, per_device, target_use, total
 from specllama.memory.use import MOST_CONTEXT
-from specllama.planning import needs
+from specllama.planning import memory_inputs
 from specllama.planning.choose import Alternative, Choice
 
 SPEED, CONTEXT = "speed", "context"
@@ -85,18 +85,21 @@ def budget(
 
     Raises MemoryInputError for settings or files that cannot be summed up.
     """
-    machine = needs.with_margins(needs.chosen_devices(machine, user), user)
-    use = needs.use_of(target, settings, user, caps, machine)
+    machine = memory_inputs.with_margins(memory_inputs.chosen_devices(machine, user), user)
+    use = memory_inputs.model_use(target, settings, user, caps, machine)
     question = FitRequest(
         target=target,
         use=use,
         machine=machine,
-        drafting=needs.drafting_of(choice.speculation, choice.draft, user, machine),
+        drafting=memory_inputs.drafting_of(choice.speculation, choice.draft, user, machine),
         others=_drafts(choice.others, user, machine),
         ngram=_ngram(choice.others, user, machine),
         context_limit=min(max(use.context, target.context_length or 0), MOST_CONTEXT),
-        split=needs.split_of(user),
-        extra=(*needs.projector(user, machine), *needs.loras(user, machine)),
+        split=memory_inputs.tensor_split(user),
+        extra=(
+            *memory_inputs.projector_lines(user, machine),
+            *memory_inputs.lora_lines(user, machine),
+        ),
     )
     question = _with_context(question, prefer, settings.context, user.value("-c"))
     found = options(question)
@@ -148,7 +151,10 @@ def _checker(
     """Options with llama.cpp's own figures in place of the formulas'."""
     if tool is None or any(g.source == "--vram" for g in q.machine.gpus):
         return lambda option: option
-    flags, drafts = needs.tool_flags(user, draft=False), needs.tool_flags(user, draft=True)
+    flags, drafts = (
+        memory_inputs.tool_flags(user, draft=False),
+        memory_inputs.tool_flags(user, draft=True),
+    )
 
     def check(option: MemoryOption) -> MemoryOption:
         lines = option.lines
@@ -173,16 +179,16 @@ def _checker(
 def _drafts(
     others: Sequence[Alternative], user: LaunchOptions, machine: Machine
 ) -> tuple[Drafting, ...]:
-    found = (needs.drafting_of(a.speculation, a.draft, user, machine) for a in others)
+    found = (memory_inputs.drafting_of(a.speculation, a.draft, user, machine) for a in others)
     return tuple(d for d in found if d is not None and d.method)
 
 
 def _ngram(others: Sequence[Alternative], user: LaunchOptions, machine: Machine) -> Drafting | None:
-    found = (needs.drafting_of(a.speculation, a.draft, user, machine) for a in others)
+    found = (memory_inputs.drafting_of(a.speculation, a.draft, user, machine) for a in others)
     return next((d for d in found if d is not None and not d.method), None)
 
 
-def applied(
+def apply_option(
     b: Budget,
     option: MemoryOption,
     choice: Choice,
@@ -191,15 +197,17 @@ def applied(
     caps: Capabilities,
 ) -> tuple[Choice, Settings]:
     """Choice and settings that bring `option` about."""
-    if option.use.context != needs.context_of(b.question.target, settings, LaunchOptions()):
+    if option.use.context != memory_inputs.context_size(
+        b.question.target, settings, LaunchOptions()
+    ):
         settings = replace(settings, context=option.use.context)
     if option is not b.asked:
-        choice = _instead(b, option, choice)
-    spec, target = equipped(b, choice.speculation, choice.draft, user, caps)
+        choice = _fallback_choice(b, option, choice)
+    spec, target = with_draft_placement(b, choice.speculation, choice.draft, user, caps)
     return replace(choice, speculation=spec), replace(settings, fit_target=target)
 
 
-def equipped(
+def with_draft_placement(
     b: Budget,
     spec: Speculation | None,
     draft: ModelInfo | None,
@@ -215,7 +223,7 @@ def equipped(
         if spec.draft_layers is None:
             spec = replace(spec, draft_layers=str(len(draft.layout.blocks) + 1))
         if not _fit_knows(draft, caps):
-            drafting = needs.drafting_of(spec, draft, user, b.question.machine)
+            drafting = memory_inputs.drafting_of(spec, draft, user, b.question.machine)
             lines = b.question.lines(b.chosen.use, drafting)
             own = per_device([line for line in lines if line.who == "draft"])
     margins = {g.name: MARGIN if g.source == "--vram" else g.margin for g in gpus}
@@ -230,9 +238,9 @@ def _fit_knows(draft: ModelInfo, caps: Capabilities) -> bool:
     return draft.kind == "model" and caps.fact("fit_adds_draft") is Tristate.YES
 
 
-def _instead(b: Budget, option: MemoryOption, choice: Choice) -> Choice:
+def _fallback_choice(b: Budget, option: MemoryOption, choice: Choice) -> Choice:
     """The choice that `option` is, with the reason why it is not what was asked."""
-    why = _why_not(b, choice.draft.title if choice.draft is not None else "the draft")
+    why = _why_fallback(b, choice.draft.title if choice.draft is not None else "the draft")
     if option.drafting is None:
         return replace(choice, speculation=None, because=why, draft=None, warnings=())
     found = _speculation(option.drafting, choice)
@@ -244,7 +252,7 @@ def _instead(b: Budget, option: MemoryOption, choice: Choice) -> Choice:
     return replace(choice, speculation=spec, because=because, draft=draft, warnings=kept)
 
 
-def _why_not(b: Budget, draft: str) -> str:
+def _why_fallback(b: Budget, draft: str) -> str:
     """Why what was asked is not taken: because of the draft, or because not even the target
     by itself fits."""
     alone, asked = b.options[-1].verdict, b.asked.verdict
@@ -287,7 +295,7 @@ def next_option(b: Budget) -> MemoryOption | None:
     return None
 
 
-def explain(b: Budget) -> Iterator[str]:
+def explain_budget(b: Budget) -> Iterator[str]:
     """The sum in one line per device, for someone whose server ran out of memory."""
     for device, size in per_device(b.chosen.lines).items():
         d = b.question.machine.device(device)
@@ -298,7 +306,7 @@ def explain(b: Budget) -> Iterator[str]:
         yield f"{device}: {size / MIB:,.0f} of {d.free / MIB:,.0f} MiB free ({shown})"
 
 
-def plain(b: Budget) -> Budget:
+def plain_budget(b: Budget) -> Budget:
     """The budget of the same server without speculation."""
     question = replace(b.question, drafting=None, others=(), ngram=None)
     found = options(question)

@@ -30,9 +30,9 @@ _SHORT_NAMES = {
     "dflash": "draft-dflash",
     "dspark": "draft-dspark",
 }
-_MOST_OTHERS = 6  # drafts kept for when memory is short
+_MAX_ALTERNATIVES = 6  # drafts kept for when memory is short
 # What a method needs, in a user's words.
-_WHAT = {
+_NEEDED_FILE = {
     "draft-mtp": "MTP head",
     "draft-simple": "compatible draft model",
     "draft-eagle3": "EAGLE-3 head",
@@ -162,15 +162,17 @@ def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
     because = "you named the method"
     drafting = next((m for m in r.methods if m.startswith("draft-")), None)
     if drafting is None:
-        return Choice(_speculation(r, r.methods), because, warnings=_said(r, r.methods[0]))
+        return Choice(
+            _speculation(r, r.methods), because, warnings=_target_warnings(r, r.methods[0])
+        )
     picked = pick(r.target, r.workload, caps, more=r.more)
     fitting = [c for c in picked.candidates if c.method == drafting]
     if fitting:
-        others = tuple(_alternative(r, r.methods, c) for c in fitting[1:_MOST_OTHERS])
+        others = tuple(_alternative(r, r.methods, c) for c in fitting[1:_MAX_ALTERNATIVES])
         best = fitting[0]
         spec = _speculation(r, r.methods, best.draft)
         return Choice(spec, because, picked.rejected, best.warnings, best.draft, others)
-    reason = f"no {_WHAT[drafting]} in the target, beside it or in the model folders"
+    reason = f"no {_NEEDED_FILE[drafting]} in the target, beside it or in the model folders"
     helps = remedy(r.target, drafting, "no file")
     return _off(drafting, "no file", reason, picked.rejected, helps)
 
@@ -189,21 +191,21 @@ def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
             if not c.may_pay
             else f"the {r.workload.name} workload does not use {c.method}"
         )
-        rejected.append(Rejected(_file(c), "gain", detail))
+        rejected.append(Rejected(_file_name(c), "gain", detail))
         unlikely.append(_alternative(r, (c.method,), c))
-    rest = tuple(unlikely[:_MOST_OTHERS])
+    rest = tuple(unlikely[:_MAX_ALTERNATIVES])
     if paying:
         best = paying[0]
-        others = tuple(_alternative(r, (c.method,), c) for c in paying[1:_MOST_OTHERS])
+        others = tuple(_alternative(r, (c.method,), c) for c in paying[1:_MAX_ALTERNATIVES])
         spec = _speculation(r, (best.method,), best.draft)
         said = best.warnings
-        because = _because(best)
+        because = _reason(best)
         return Choice(spec, because, tuple(rejected), said, best.draft, others, unlikely=rest)
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if reason := check_methods(caps, [method]):
             rejected.append(Rejected(method, "engine", reason))
     for other in _ngrams(r, caps):
-        said = _said(r, other.speculation.methods[0])
+        said = _target_warnings(r, other.speculation.methods[0])
         return Choice(other.speculation, other.because, tuple(rejected), said, unlikely=rest)
     why = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft was found"
     because = f"nothing drafts for this target ({why})"
@@ -220,10 +222,10 @@ def _ngrams(r: MethodRequest, caps: Capabilities) -> Iterator[Alternative]:
 
 
 def _alternative(r: MethodRequest, methods: tuple[str, ...], c: Candidate) -> Alternative:
-    return Alternative(_speculation(r, methods, c.draft), c.draft, _because(c))
+    return Alternative(_speculation(r, methods, c.draft), c.draft, _reason(c))
 
 
-def _because(c: Candidate) -> str:
+def _reason(c: Candidate) -> str:
     if c.draft is None:
         return "the target carries a trained MTP head"
     if c.method == "draft-simple":
@@ -231,11 +233,11 @@ def _because(c: Candidate) -> str:
     return f"{c.draft.title} was trained to draft for this target"
 
 
-def _file(c: Candidate) -> str:
+def _file_name(c: Candidate) -> str:
     return c.draft.title if c.draft is not None else "the target's MTP head"
 
 
-def _said(r: MethodRequest, method: str) -> tuple[str, ...]:
+def _target_warnings(r: MethodRequest, method: str) -> tuple[str, ...]:
     return tuple(warnings(r.target, method, None))
 
 

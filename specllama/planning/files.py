@@ -16,7 +16,7 @@ _FILES = (
 ).split()
 
 
-def named(user: LaunchOptions) -> Iterator[tuple[str, Path]]:
+def named_files(user: LaunchOptions) -> Iterator[tuple[str, Path]]:
     """(option, file) of each file that llama-server is told to read."""
     for name in _FILES:
         for value in user.values(name):
@@ -34,7 +34,7 @@ def _files(name: str, value: str) -> Iterator[Path]:
         yield Path(re.sub(r":[-+.\d]+$", "", word)) if not path.exists() else path
 
 
-def adapters(user: LaunchOptions) -> tuple[Path, ...]:
+def lora_files(user: LaunchOptions) -> tuple[Path, ...]:
     """The LoRA files that are loaded beside the target."""
     values = [(n, v) for n in ("--lora", "--lora-scaled") for v in user.values(n)]
     return tuple(f for name, value in values for f in _files(name, value))

@@ -22,11 +22,11 @@ from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import ModelInfo
 from specllama.memory.decide import FITS, PARTLY, FitRequest, FitVerdict, size, verdict_of
 from specllama.memory.devices import Machine, machine, parse_sizes
-from specllama.planning import needs
+from specllama.planning import memory_inputs
+from specllama.planning.candidate_memory import DEFAULT_CONTEXT
 from specllama.planning.choose import parse_methods
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare, usable_engine
-from specllama.planning.room import USUAL_CONTEXT
 from specllama.planning.spec_options import SpeculationOptions
 
 _SPARE = 2**30  # bytes left free on the disk
@@ -41,7 +41,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class OnHub:
+class HubPlan:
     """What was decided from afar. `plan` is made on headers, its paths are OWNER/REPO:FILE. `why`:
     why this file. `downloads`: what is not here yet."""
 
@@ -64,13 +64,13 @@ class LocalCopy:
     why: str
 
 
-def on_hub(
+def plan_from_hub(
     repo: Repository,
     settings: Settings,
     spec_options: SpeculationOptions,
     user_args: Sequence[str] = (),
     llama_server: str | None = None,
-) -> OnHub | LocalCopy:
+) -> HubPlan | LocalCopy:
     """The decision for a repository. Raises HubError when it cannot be asked, UsageError when it
     holds nothing that is wanted or nothing that fits the memory."""
     engine, caps = usable_engine(llama_server)
@@ -80,11 +80,11 @@ def on_hub(
     try:
         files = hub.files(repo.name)
     except HubError as e:
-        return _here(repo, e)
+        return _local_copy(repo, e)
     tried = models(files, repo.wanted)
     if not tried:
-        raise _nothing(repo, files)
-    target, why = _fitting(repo, tried, settings, user, caps, have)
+        raise _no_candidate(repo, files)
+    target, why = _first_fitting(repo, tried, settings, user, caps, have)
     found, notes = _drafts(target, files, spec_options, caps)
     asked = replace(settings, model=target.path)
     plan = prepare(
@@ -97,16 +97,16 @@ def on_hub(
         for m in wanted
         if (label := hub.label(m.path)) is not None and not is_here(label)
     ]
-    return OnHub(plan, why, tuple(missing), (*notes, *_eyes(files)))
+    return HubPlan(plan, why, tuple(missing), (*notes, *_projector_note(files)))
 
 
-def _eyes(files: Sequence[RemoteFile]) -> Iterator[str]:
+def _projector_note(files: Sequence[RemoteFile]) -> Iterator[str]:
     """What a model that reads images needs besides."""
     if (projector := next((f for f in files if "mmproj" in f.name.lower()), None)) is not None:
         yield f"text only: images need {projector.label}, and --mmproj FILE after --"
 
 
-def fetch(found: OnHub | LocalCopy) -> Path:
+def fetch(found: HubPlan | LocalCopy) -> Path:
     """Downloads what is not here yet, or not in its newest revision; what was broken off goes on.
     Returns the target's path. Raises HubError, also when the disk has no room."""
     if isinstance(found, LocalCopy):
@@ -117,7 +117,7 @@ def fetch(found: OnHub | LocalCopy) -> Path:
     return hub.download(found.target)
 
 
-def _here(repo: Repository, e: HubError) -> LocalCopy:
+def _local_copy(repo: Repository, e: HubError) -> LocalCopy:
     """The model in the Hub's cache, when the Hub says nothing. Raises `e` when it is not there."""
     known = here(repo.name)
     tried = models(tuple(known), repo.wanted)
@@ -127,7 +127,7 @@ def _here(repo: Repository, e: HubError) -> LocalCopy:
     return LocalCopy(known[tried[0]], f"downloaded before; {e.message}")
 
 
-def _nothing(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
+def _no_candidate(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
     """Why no file of the repository is a candidate."""
     if not files:
         return UsageError(
@@ -140,7 +140,7 @@ def _nothing(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
     return UsageError(f"{repo.name} holds no model that can be served by itself: {names}")
 
 
-def _fitting(
+def _first_fitting(
     repo: Repository,
     tried: Sequence[RemoteFile],
     settings: Settings,
@@ -191,11 +191,11 @@ def _verdict(
     """Whether the target fits by itself, with the context asked for or a usual one."""
     if target.layout.problem:
         return FitVerdict(FITS)  # not known; serve says so
-    usual = min(target.context_length or USUAL_CONTEXT, USUAL_CONTEXT)
+    usual = min(target.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     asked = replace(settings, model=target.path, context=settings.context or usual)
-    have = needs.with_margins(needs.chosen_devices(have, user), user)
-    use = needs.use_of(target, asked, user, caps, have)
-    question = FitRequest(target, use, have, None, split=needs.split_of(user))
+    have = memory_inputs.with_margins(memory_inputs.chosen_devices(have, user), user)
+    use = memory_inputs.model_use(target, asked, user, caps, have)
+    question = FitRequest(target, use, have, None, split=memory_inputs.tensor_split(user))
     return verdict_of(question, use, None)[0]
 
 

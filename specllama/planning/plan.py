@@ -19,8 +19,14 @@ from specllama.engine.locate import Engine
 from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
-from specllama.planning import needs
-from specllama.planning.budget import Budget, applied, equipped, next_option, plain
+from specllama.planning import memory_inputs
+from specllama.planning.budget import (
+    Budget,
+    apply_option,
+    next_option,
+    plain_budget,
+    with_draft_placement,
+)
 from specllama.planning.choose import Choice
 from specllama.planning.refusals import limits
 from specllama.prompts import without_tools
@@ -52,7 +58,7 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of it, a line each."""
-        context = needs.context_of(self.target, self.settings, self.user)
+        context = memory_inputs.context_size(self.target, self.settings, self.user)
         known = limits(self.target, self.choice, self.user, context // self.settings.parallel)
         return (*self.choice.warnings, *known, *self._tools_note, *self.choice.notes)
 
@@ -97,7 +103,7 @@ class Plan:
         option = next_option(self.budget) if self.budget is not None else None
         if self.budget is None or option is None:
             return None
-        choice, settings = applied(
+        choice, settings = apply_option(
             self.budget, option, self.choice, self.settings, self.user, self.capabilities
         )
         choice = replace(choice, because=f"{option.name}: {because}")
@@ -132,7 +138,9 @@ class Plan:
         draft = next((d for _, d in ways if d is not None and d.path == path), None)
         settings = replace(self.settings, fit_target=())
         if self.budget is not None:
-            spec, target = equipped(self.budget, spec, draft, self.user, self.capabilities)
+            spec, target = with_draft_placement(
+                self.budget, spec, draft, self.user, self.capabilities
+            )
             settings = replace(settings, fit_target=target)
         settings = replace(settings, speculation=spec)
         return replace(
@@ -160,14 +168,16 @@ class Plan:
         if self.budget is not None:
             settings = replace(
                 settings,
-                fit_target=equipped(self.budget, None, None, self.user, self.capabilities)[1],
+                fit_target=with_draft_placement(
+                    self.budget, None, None, self.user, self.capabilities
+                )[1],
             )
         return replace(
             self,
             choice=Choice(None, because, self.choice.rejected, notes=self.choice.notes),
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
-            budget=plain(self.budget) if self.budget is not None else None,
+            budget=plain_budget(self.budget) if self.budget is not None else None,
         )
 
 

@@ -27,14 +27,14 @@ from specllama.memory.devices import machine, parse_sizes
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.oracle import find_oracle
 from specllama.memory.use import CACHE_TYPES
-from specllama.planning.budget import CONTEXT, SPEED, Budget, applied, budget
+from specllama.planning.budget import CONTEXT, SPEED, Budget, apply_option, budget
 from specllama.planning.choose import Choice, MethodRequest, choose, parse_methods
-from specllama.planning.needs import context_of
+from specllama.planning.memory_inputs import context_size
+from specllama.planning.passthrough import with_ngram_sizes, with_passthrough_options
 from specllama.planning.plan import Plan, make_plan
 from specllama.planning.prompt_cache import prompt_cache
-from specllama.planning.refusals import check, suited
+from specllama.planning.refusals import check_launch, suitable
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.planning.theirs import sized, wished
 
 
 def prepare(
@@ -55,12 +55,12 @@ def prepare(
     engine, capabilities = usable_engine(llama_server)
     user = read(user_args, capabilities, os.environ)
     doubtful = check_loads(target, capabilities, bool(user.values("--override-kv")))
-    check(settings, user)
-    spec_options = wished(spec_options, user)
+    check_launch(settings, user)
+    spec_options = with_passthrough_options(spec_options, user)
     methods = parse_methods(spec_options.method) if spec_options.method else ()
     if spec_options.draft:
         checkpoints.refuse(spec_options.draft)
-    draft = _named(inspect(spec_options.draft)) if spec_options.draft else None
+    draft = _with_ollama_name(inspect(spec_options.draft)) if spec_options.draft else None
     request = MethodRequest(
         target,
         workload,
@@ -72,8 +72,8 @@ def prepare(
         more,
     )
     choice = choose(request, capabilities)
-    choice = replace(choice, speculation=sized(choice.speculation, user))
-    choice = suited(_with_cache_type(choice, spec_options.draft_cache), user, settings.parallel)
+    choice = replace(choice, speculation=with_ngram_sizes(choice.speculation, user))
+    choice = suitable(_with_cache_type(choice, spec_options.draft_cache), user, settings.parallel)
     memory, choice, settings = _memory(
         target, choice, settings, spec_options, user, engine, capabilities
     )
@@ -94,7 +94,7 @@ def prepare(
     )
 
 
-def _named(model: ModelInfo) -> ModelInfo:
+def _with_ollama_name(model: ModelInfo) -> ModelInfo:
     """With the name that Ollama gave it, where it is one of its blobs."""
     return replace(model, called=called(model.path))
 
@@ -152,7 +152,7 @@ def _memory(
         return None, replace(choice, notes=(*choice.notes, said)), settings
     tool = find_oracle(engine)
     found = budget(target, choice, settings, user, caps, have, spec_options.prefer, tool)
-    choice, settings = applied(found, found.chosen, choice, settings, user, caps)
+    choice, settings = apply_option(found, found.chosen, choice, settings, user, caps)
     cache, settings = prompt_cache(found, settings, user, caps)
     found = replace(found, prompt_cache=cache)
     if cache is not None and cache.said:
@@ -172,7 +172,7 @@ def _with_cache_type(choice: Choice, kind: str | None) -> Choice:
 
 def _context_notes(target: ModelInfo, settings: Settings, user: LaunchOptions) -> Iterator[str]:
     """A context the model was not trained for."""
-    context, trained = context_of(target, settings, user), target.context_length
+    context, trained = context_size(target, settings, user), target.context_length
     if trained and context // settings.parallel > trained:
         yield f"a context of {context:,} tokens; the model was trained on {trained:,}"
 
@@ -250,7 +250,7 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
 def target_info(path: Path) -> ModelInfo:
     """The model to serve. Raises GgufError or UsageError when it cannot be one."""
     checkpoints.refuse(path)
-    target = _named(inspect(path))
+    target = _with_ollama_name(inspect(path))
     if target.kind != "model":
         raise UsageError(
             f"{path} is of the kind {target.kind}, which cannot be served by itself",

@@ -12,7 +12,7 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import GgufError, ModelInfo, inspect
 from specllama.planning.choose import Choice
-from specllama.planning.files import adapters, named
+from specllama.planning.files import lora_files, named_files
 
 MOST_SLOTS = 256  # src/llama-cparams.h, LLAMA_MAX_SEQ (b11434)
 # Drafts that use the target's embedding, output or KV cache.
@@ -22,7 +22,7 @@ _BATCH = 2048  # llama.cpp's default of -b
 _EMBEDDING = ("--embedding", "--embeddings", "--reranking", "--rerank")
 
 
-def check(settings: Settings, user: LaunchOptions) -> None:
+def check_launch(settings: Settings, user: LaunchOptions) -> None:
     """Raises UsageError for what llama-server would not start with."""
     for what, host in (("--host", settings.host), ("--host after --", user.value("--host"))):
         if host is not None and not host.strip():
@@ -39,14 +39,14 @@ def check(settings: Settings, user: LaunchOptions) -> None:
             not re.fullmatch(r"\d{1,9}", text) or int(text) < (name == "--batch-size")
         ):
             raise UsageError(f"{name} {text}: must be a number of tokens")
-    for name, file in named(user):
+    for name, file in named_files(user):
         if not os.path.isfile(file):
             raise UsageError(f"{name} {file}: there is no such file")
     _check_adapters(user)
 
 
 def _check_adapters(user: LaunchOptions) -> None:
-    for file in adapters(user):
+    for file in lora_files(user):
         try:
             kind = inspect(file).kind
         except GgufError as e:
@@ -55,7 +55,7 @@ def _check_adapters(user: LaunchOptions) -> None:
             raise UsageError(f"--lora {file}: it is of the kind {kind}, not a LoRA adapter")
 
 
-def suited(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
+def suitable(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
     """The choice, off where nothing will be generated. Raises UsageError when the user's batch
     has no room for a draft: the server would stop at its own check (server-context.cpp,
     "batch must be large enough to hold the sampled and draft tokens")."""
@@ -66,8 +66,8 @@ def suited(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
         if user.on(name):
             why = f"{name}: the server only embeds, so that there is nothing to draft"
             return Choice(None, why, choice.rejected)
-    needed = slots * (longest_draft(spec) + 1)
-    if (have := batch(user)) < needed:
+    needed = slots * (max_drafted(spec) + 1)
+    if (have := batch_size(user)) < needed:
         raise UsageError(
             f"-b {have} is too small: {slots} slot(s) verify up to {needed} tokens in one step",
             "Leave -b out, or draft fewer tokens (--n-max; n-gram sizes after --).",
@@ -75,18 +75,18 @@ def suited(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
     return choice
 
 
-def batch(user: LaunchOptions) -> int:
+def batch_size(user: LaunchOptions) -> int:
     """Tokens of the user's -b, or llama.cpp's own."""
     return int(user.value("--batch-size") or _BATCH)
 
 
-def longest_draft(spec: Speculation) -> int:
+def max_drafted(spec: Speculation) -> int:
     """Tokens that one step may draft."""
     longest = spec.n_max if spec.uses_draft else 0
     return max(longest, spec.ngram.m if spec.uses_ngram and spec.ngram is not None else 0)
 
 
-def ended_servers(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[str, str, str]]:
+def crash_risks(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[str, str, str]]:
     """(option, what it did, what to do) of options that ended servers which draft like this."""
     if any(m.startswith("ngram-") for m in methods) and user.on("--context-shift"):
         why = "n-gram types with --context-shift ended servers (llama.cpp issue 21815)"
@@ -108,7 +108,7 @@ def limits(
     if spec is None:
         return
     yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (seen on b11549)"
-    yield from (f"{why}: {advice}" for _, why, advice in ended_servers(spec.methods, user))
+    yield from (f"{why}: {advice}" for _, why, advice in crash_risks(spec.methods, user))
     cache = spec.cache_type or "f16"
     if spec.uses_draft and cache not in ("f16", "bf16", "f32"):
         yield f"a {cache} draft cache: α may fall to half or to nothing (llama.cpp issue 25725)"
@@ -119,5 +119,5 @@ def limits(
             f"{draft.title} was trained on {own:,} tokens, the context has {context:,}: beyond "
             "that few of its drafts are accepted"
         )
-    if adapters(user) and spec.uses_draft:
+    if lora_files(user) and spec.uses_draft:
         yield "the LoRA changes what the target says, not what the draft guesses: α may fall"

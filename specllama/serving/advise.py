@@ -11,10 +11,10 @@ from specllama.engine.settings import Settings
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.serving.changes import Change, changes
-from specllama.serving.price import Price, TokenCost, cost_of
-from specllama.serving.scope import own_types, scope_of
-from specllama.serving.tune import AUTO, TuningOptions, measured_before, quick_task
+from specllama.serving.decision_factors import DecisionFactor, decision_factors
+from specllama.serving.scope import scope_of, sets_own_types
+from specllama.serving.token_cost import HourlyPrice, TokenCost, cost_of
+from specllama.serving.tune import AUTO, TuningOptions, apply_stored_result, serve_task
 from specllama.tuning import results
 from specllama.tuning.results import Result
 
@@ -42,8 +42,8 @@ class Advice:
     known: Result | None
     said: tuple[str, ...]
     elsewhere: tuple[Result, ...]
-    changes: tuple[Change, ...]
-    price: Price | None = None
+    changes: tuple[DecisionFactor, ...]
+    price: HourlyPrice | None = None
     cost: TokenCost | None = None
 
 
@@ -53,17 +53,17 @@ def advise(
     theirs: Sequence[str] = (),
     llama_server: str | None = None,
     prompts: tuple[Prompt, ...] = (),
-    price: Price | None = None,
+    price: HourlyPrice | None = None,
 ) -> Advice:
     """The decision of serve with its reasons. Starts nothing. Raises what `prepare` raises."""
     plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
     wanted = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
     said: tuple[str, ...] = ()
     served, known = plan, None
-    if plan.choice.speculation is not None and not own_types(plan):
-        told, doubts, about = quick_task(plan, wanted)
+    if plan.choice.speculation is not None and not sets_own_types(plan):
+        told, doubts, about = serve_task(plan, wanted)
         found, stale = results.find(about)
-        served, known = measured_before(plan, wanted)
+        served, known = apply_stored_result(plan, wanted)
         said = doubts
         if known is None and found is not None:
             said += tuple(results.stale_lines(found, stale)) or (f"still open: {found.reason}",)
@@ -79,7 +79,7 @@ def advise(
         known=known,
         said=said,
         elsewhere=others,
-        changes=tuple(changes(plan, served, known, spec_options)),
+        changes=tuple(decision_factors(plan, served, known, spec_options)),
         price=price,
         cost=cost_of(known, price) if price is not None else None,
     )
@@ -89,7 +89,7 @@ def rule_of(
     plan: Plan, served: Plan, known: Result | None, spec_options: SpeculationOptions
 ) -> str:
     """Which rule decided. `plan`: before anything measured; `served`: what follows from it."""
-    if own_types(plan) or spec_options.method == "none":
+    if sets_own_types(plan) or spec_options.method == "none":
         return ASKED
     if known is not None:
         return MEASURED

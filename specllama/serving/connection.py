@@ -27,7 +27,7 @@ class RequestReader(asyncio.StreamReader):
         self.ended.set()
 
 
-class Side:
+class HttpConnection:
     """One connection, and HTTP on it."""
 
     def __init__(

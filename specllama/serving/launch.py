@@ -14,7 +14,7 @@ from specllama.engine.exits import Exit, explain
 from specllama.engine.process import ServerProcess
 from specllama.memory.estimate import total
 from specllama.memory.observed import read_log, remember
-from specllama.planning.budget import explain as explain_sum
+from specllama.planning.budget import explain_budget as explain_sum
 from specllama.planning.plan import Plan
 
 _WHOLE_START = 2**20  # bytes of log; a start writes some dozen KiB
@@ -57,7 +57,7 @@ def launch(plan: Plan, log: Path, report: Reporter) -> Launch:
         if smaller is None:
             raise
         running = _start(smaller, log, report)
-    observe(running)
+    record_memory(running)
     return running
 
 
@@ -79,7 +79,7 @@ def _smaller(plan: Plan, why: Exit, report: Reporter) -> Plan | None:
     return plan.without_speculation(because)
 
 
-def observe(running: Launch) -> None:
+def record_memory(running: Launch) -> None:
     """Keeps what the server really took beside our sum, for the next estimate."""
     plan = running.plan
     real = read_log(running.server.log_text(_WHOLE_START))
@@ -92,11 +92,11 @@ class LaunchFailed(EngineError):
     """The server ended while starting."""
 
     def __init__(self, why: Exit, log: Path) -> None:
-        super().__init__(f"llama-server did not start: {why.message}", ended_hint(why, log))
+        super().__init__(f"llama-server did not start: {why.message}", exit_hint(why, log))
         self.exit = why
 
 
-def ended_hint(why: Exit, log: Path) -> str:
+def exit_hint(why: Exit, log: Path) -> str:
     """What to do next, and where the log is."""
     return f"{why.hint} Log: {log}".strip()
 

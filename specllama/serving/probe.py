@@ -13,10 +13,10 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import (
-    Scope,
-    own_types,
-    subject,
-    task,
+    SearchScope,
+    make_task,
+    result_subject,
+    sets_own_types,
     with_fixed_values,
     worthwhile_drafts,
 )
@@ -72,7 +72,7 @@ class ProbeResult:
         return self.planned.plan
 
 
-def planned(asked: ProbeOptions) -> Iterator[PlannedProbe]:
+def plan_probes(asked: ProbeOptions) -> Iterator[PlannedProbe]:
     """What probe would measure, one workload after the other. Starts nothing."""
     for spec_options in asked.spec_options_list:
         plan = prepare(
@@ -88,7 +88,7 @@ def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResu
     Raises TuningError when a baseline cannot be measured.
     """
     out: list[ProbeResult] = []
-    for each in planned(asked):
+    for each in plan_probes(asked):
         runner = TrialServers(each.plan, log)
         try:
             with stop_on_signals(ALL):
@@ -109,7 +109,7 @@ def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResu
 
 
 def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) -> PlannedProbe:
-    if own_types(plan):
+    if sets_own_types(plan):
         raise UsageError(
             "--spec-type after -- is not taken: probe measures with and without speculation",
             "Name a method with probe's own --method TYPE, and leave out --spec-type.",
@@ -118,13 +118,13 @@ def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) 
     method = spec_options.method is not None
     words = (f"--vram {spec_options.vram}",) if spec_options.vram is not None else ()
     scope = with_fixed_values(
-        plan, Scope(named, method, asked.everything, asked.lengths, asked=words)
+        plan, SearchScope(named, method, asked.everything, asked.lengths, asked=words)
     )
     kept, doubts = worthwhile_drafts(plan, scope)
     narrow = replace(scope, everything=False)
     usual, _ = worthwhile_drafts(plan, narrow)  # the best of all answers that too
     budget = asked.budget / len(asked.spec_options_list)
-    told = task(plan, scope, kept, budget, thorough=True, prompts=asked.prompts)
+    told = make_task(plan, scope, kept, budget, thorough=True, prompts=asked.prompts)
     asks = [(kept, scope), (usual, narrow)]
-    about = tuple(dict.fromkeys(subject(plan, w, s, asked.prompts) for w, s in asks))
+    about = tuple(dict.fromkeys(result_subject(plan, w, s, asked.prompts) for w, s in asks))
     return PlannedProbe(asked, spec_options, plan, told, doubts, about)

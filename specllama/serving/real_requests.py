@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from specllama.engine.keys import first
-from specllama.serving.idle import IdleProbes
+from specllama.serving.idle_probes import IdleProbes
 from specllama.serving.launch import Launch
-from specllama.serving.scope import about_of, own_types
+from specllama.serving.scope import sets_own_types, traffic_key
 from specllama.storage import drop
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
@@ -27,7 +27,7 @@ _IDLE_LOOKS = 2  # in a row, before a request of ours is sent
 _SMALL_CACHE = 512  # tokens of a conversation that may be evaluated again
 
 
-class Listener(Protocol):
+class EventListener(Protocol):
     """Told what happens while it serves."""
 
     def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class TuningReference:
     speedup: float | None = None
 
 
-class Following:
+class TrafficMonitor:
     """One server that serves, followed from when a user was told of it until it is stopped.
     `probes`: it may be measured in idle moments when nothing is known of its speed; `url`: where
     clients come; `adaptive`: what is better is done without being asked."""
@@ -53,8 +53,8 @@ class Following:
         self, up: Launch, measured: TuningReference, probes: bool, url: str, adaptive: bool = False
     ) -> None:
         plan, self._adaptive = up.plan, adaptive
-        spec = None if own_types(plan) else plan.settings.speculation
-        about = about_of(plan) if spec is not None else None
+        spec = None if sets_own_types(plan) else plan.settings.speculation
+        about = traffic_key(plan) if spec is not None else None
         before = traffic.find(about) if about is not None else None
         times = measured.times or (before.times if before is not None else None)
         settings = plan.settings
@@ -88,7 +88,7 @@ class Following:
         self._file = running.announce(self._shown)
         self.follower.look()
 
-    def tick(self, listener: Listener) -> None:
+    def tick(self, listener: EventListener) -> None:
         """To be called often: looks when it is time. Never raises."""
         new = self.follower.tick()
         if new is None:

@@ -19,7 +19,7 @@ from typing import Any
 import h11
 
 from specllama.engine.errors import EngineError
-from specllama.serving.connection import RequestReader, Side
+from specllama.serving.connection import HttpConnection, RequestReader
 from specllama.serving.forwarding import forwarded, kept_headers
 from specllama.serving.gate import Gate
 
@@ -28,11 +28,11 @@ _AGAIN_S = 0.1  # between two tries to reach a server that should be there
 _BACKLOG = 512
 
 
-class _Gone(Exception):
+class _ClientGone(Exception):
     """The client is no longer there."""
 
 
-class _Broken(Exception):
+class _ServerBroke(Exception):
     """The server broke off its answer."""
 
 
@@ -99,7 +99,7 @@ class Relay:
         assert isinstance(reader, RequestReader)
         # a client that vanished without a word is noticed some day
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        task = self._loop.create_task(_Client(self, reader, writer).serve())
+        task = self._loop.create_task(_ClientHandler(self, reader, writer).serve())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -112,12 +112,12 @@ class Relay:
             await asyncio.sleep(_AGAIN_S)
 
 
-class _Client:
+class _ClientHandler:
     """One client's connection, request after request."""
 
     def __init__(self, relay: Relay, reader: RequestReader, writer: asyncio.StreamWriter) -> None:
         self._relay, self._reader = relay, reader
-        self._side = Side(h11.SERVER, reader, writer)
+        self._side = HttpConnection(h11.SERVER, reader, writer)
 
     async def serve(self) -> None:
         http = self._side.http
@@ -132,9 +132,9 @@ class _Client:
                 http.start_next_cycle()
         except h11.RemoteProtocolError as e:
             await self._refuse(e.error_status_hint, str(e))
-        except (_Gone, OSError, h11.LocalProtocolError, asyncio.TimeoutError, TimeoutError):
+        except (_ClientGone, OSError, h11.LocalProtocolError, asyncio.TimeoutError, TimeoutError):
             pass
-        except _Broken as e:
+        except _ServerBroke as e:
             await self._refuse(502, str(e))
         finally:
             await self._end()
@@ -153,7 +153,7 @@ class _Client:
             server.writer.close()
             self._relay.gate.leave(computes)
 
-    async def _enter(self, computes: bool) -> Side:
+    async def _enter(self, computes: bool) -> HttpConnection:
         """A connection to the server, as soon as there is one. Raises _Gone when the client
         does not wait for it."""
         gate, told = self._relay.gate, False
@@ -162,7 +162,7 @@ class _Client:
             if target is not None:
                 try:
                     reader, writer = await asyncio.open_connection(*target)
-                    return Side(h11.CLIENT, reader, writer)
+                    return HttpConnection(h11.CLIENT, reader, writer)
                 except OSError:  # it ended; serve starts it again
                     gate.leave(computes)
                 except BaseException:
@@ -181,9 +181,9 @@ class _Client:
             for t in tasks:
                 t.cancel()
         if self._reader.ended.is_set():
-            raise _Gone
+            raise _ClientGone
 
-    async def _exchange(self, request: h11.Request, server: Side) -> None:
+    async def _exchange(self, request: h11.Request, server: HttpConnection) -> None:
         """One request and its answer. That the client has ended its side is passed on:
         llama-server then stops generating."""
         await _from_server(server.send(forwarded(request)))
@@ -205,12 +205,12 @@ class _Client:
                 task.cancel()
             await asyncio.gather(body, answer, ended, return_exceptions=True)
 
-    async def _pass_body(self, server: Side) -> None:
+    async def _pass_body(self, server: HttpConnection) -> None:
         """Raises h11.RemoteProtocolError when the client breaks off."""
         while True:
             event = await self._side.next()
             if isinstance(event, h11.ConnectionClosed):
-                raise _Gone
+                raise _ClientGone
             try:
                 if isinstance(event, h11.EndOfMessage):
                     await server.send(h11.EndOfMessage())
@@ -219,7 +219,7 @@ class _Client:
             except (OSError, h11.LocalProtocolError):
                 return  # it does not want the rest; its answer says why
 
-    async def _pass_answer(self, server: Side) -> None:
+    async def _pass_answer(self, server: HttpConnection) -> None:
         while True:
             event = await _from_server(server.next())
             if isinstance(event, h11.Response):
@@ -236,7 +236,7 @@ class _Client:
                 await self._side.send(h11.EndOfMessage())
                 return
             elif not isinstance(event, h11.InformationalResponse):
-                raise _Broken("llama-server broke off its answer")
+                raise _ServerBroke("llama-server broke off its answer")
 
     async def _refuse(self, status: int, why: str) -> None:
         """An error in llama-server's form, where an answer has not begun; else it is broken off."""
@@ -273,4 +273,4 @@ async def _from_server(waiting: Coroutine[Any, Any, Any]) -> Any:
     try:
         return await waiting
     except (OSError, h11.RemoteProtocolError) as e:
-        raise _Broken("llama-server broke off its answer") from e
+        raise _ServerBroke("llama-server broke off its answer") from e

@@ -20,7 +20,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.launch_options import is_number
 from specllama.engine.settings import Speculation
 from specllama.errors import UsageError
-from specllama.serving.probe import PlannedProbe, ProbeOptions, planned
+from specllama.serving.probe import PlannedProbe, ProbeOptions, plan_probes
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import ALL, stop_on_signals
 from specllama.tuning.arms import Dropped, NgramMap, Progress, way
@@ -63,7 +63,7 @@ class ConversationReplay:
     seconds: float
 
 
-def planned_replay(asked: ProbeOptions) -> PlannedProbe:
+def plan_replay(asked: ProbeOptions) -> PlannedProbe:
     """What would be replayed. Starts nothing. Raises UsageError for what cannot be."""
     if len(asked.spec_options_list) > 1:
         raise UsageError("--replay takes one --workload")
@@ -71,7 +71,7 @@ def planned_replay(asked: ProbeOptions) -> PlannedProbe:
         raise UsageError("--replay is about one request at a time: leave out --parallel")
     if asked.prompts or asked.lengths:
         raise UsageError("--replay cannot be combined with --prompts or --n-max")
-    (p,) = planned(asked)
+    (p,) = plan_probes(asked)
     user = p.plan.user
     for name in (*NGRAM_SIZE_OPTIONS, "--spec-type", "--spec-default"):
         if user.value(name) is not None or user.on(name):
@@ -92,8 +92,8 @@ def replay(
 ) -> ConversationReplay:
     """The whole answer. Raises TuningError or EngineError when the plain server cannot be
     measured or does not tell tokens."""
-    p = planned_replay(asked)
-    work = _Work(p, asked.budget, progress)
+    p = plan_replay(asked)
+    work = _ReplayRun(p, asked.budget, progress)
     runner = TrialServers(p.plan, log)
     try:
         with stop_on_signals(ALL):
@@ -108,8 +108,8 @@ def replay(
         raise runner.blame(e) from None
     finally:
         runner.stop()
-    _copies(work, texts, costs)
-    _drafts(work, texts, costs)
+    _replay_ngrams(work, texts, costs)
+    _replay_drafts(work, texts, costs)
     best, reason = verdict(work.settings, costs)
     ordered = sorted(work.settings, key=lambda s: -s.known.value)
     return ConversationReplay(
@@ -119,7 +119,7 @@ def replay(
 
 
 @dataclass
-class _Work:
+class _ReplayRun:
     """What was found so far."""
 
     planned: PlannedProbe
@@ -150,7 +150,7 @@ class _Work:
         return setting
 
 
-def _copies(work: _Work, texts: Texts, costs: VerifyCosts) -> None:
+def _replay_ngrams(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
     """Every n-gram type alone, and what they are compared with."""
     plan, task = work.planned.plan, work.planned.task
     for spec in task.ngrams:
@@ -170,7 +170,7 @@ def _copies(work: _Work, texts: Texts, costs: VerifyCosts) -> None:
         work.add(spec_default(texts, costs))
 
 
-def _drafts(work: _Work, texts: Texts, costs: VerifyCosts) -> None:
+def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
     """Every draft alone, and with the n-gram type that would have done most."""
     task, spec_options = work.planned.task, work.planned.spec_options
     named = spec_options.draft is not None or spec_options.method is not None
@@ -208,7 +208,7 @@ def _drafts(work: _Work, texts: Texts, costs: VerifyCosts) -> None:
 
 
 def _guessed(
-    work: _Work, c: TrialCandidate, texts: Texts, costs: VerifyCosts, until: float
+    work: _ReplayRun, c: TrialCandidate, texts: Texts, costs: VerifyCosts, until: float
 ) -> Guessed:
     plan = work.planned.plan
     assert c.speculation.draft is not None
@@ -229,7 +229,7 @@ def _guessed(
     return Guessed(c, agrees, passes, timed=True)
 
 
-def _predict(work: _Work, found: Guessed, texts: Texts, costs: VerifyCosts) -> None:
+def _predict(work: _ReplayRun, found: Guessed, texts: Texts, costs: VerifyCosts) -> None:
     task, c = work.planned.task, found.candidate
     lengths = [k for k in range(1, c.longest + 1) if not task.lengths or k in task.lengths]
     alone = work.add(best_draft(found, texts, costs, lengths, task.drafts_alone))

@@ -17,11 +17,11 @@ from specllama.engine.launch_options import is_number
 from specllama.engine.settings import Speculation
 from specllama.gguf import ModelInfo
 from specllama.memory.nvml import driver
+from specllama.planning.feasible import FeasibleMethod, feasible_methods
+from specllama.planning.passthrough import ngram_sizes
 from specllama.planning.plan import Plan
-from specllama.planning.refusals import batch
+from specllama.planning.refusals import batch_size
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.planning.theirs import sizes
-from specllama.planning.ways import Way, ways
 from specllama.tuning import results
 from specllama.tuning.arms import way
 from specllama.tuning.ngrams import MOST_COPIED
@@ -42,7 +42,7 @@ _NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 
 
 @dataclass(frozen=True)
-class Scope:
+class SearchScope:
     """What the user decided. `named`: draft or method are theirs: only that is measured,
     whatever reports say of it; `method`: the method is, so that nothing is joined with it.
     `everything`: doubtful ways too. `lengths`: only these K (empty = all); `p_min`: only this
@@ -56,14 +56,14 @@ class Scope:
     asked: tuple[str, ...] = ()
 
 
-def scope_of(spec_options: SpeculationOptions) -> Scope:
+def scope_of(spec_options: SpeculationOptions) -> SearchScope:
     """What a user of serve or plan decided."""
     options = {
         "--draft-layers": spec_options.draft_layers,
         "--draft-cache": spec_options.draft_cache,
         "--vram": spec_options.vram,
     }
-    return Scope(
+    return SearchScope(
         named=bool(spec_options.draft or spec_options.method),
         method=bool(spec_options.method),
         lengths=(spec_options.n_max,) if spec_options.n_max else (),
@@ -72,7 +72,7 @@ def scope_of(spec_options: SpeculationOptions) -> Scope:
     )
 
 
-def with_fixed_values(plan: Plan, scope: Scope) -> Scope:
+def with_fixed_values(plan: Plan, scope: SearchScope) -> SearchScope:
     """The scope with what the user's own arguments after `--` hold fast."""
     length = plan.user.value("--spec-draft-n-max") or plan.user.value("--draft-max") or ""
     if plan.user.value("--model-draft") is not None:
@@ -87,10 +87,12 @@ def with_fixed_values(plan: Plan, scope: Scope) -> Scope:
     return replace(scope, p_min=p_min) if 0 <= p_min <= 1 else scope  # else llama-server says so
 
 
-def worthwhile_drafts(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, ...]]:
+def worthwhile_drafts(
+    plan: Plan, scope: SearchScope
+) -> tuple[list[FeasibleMethod], tuple[str, ...]]:
     """The drafts worth measuring, and the reasons against the others."""
     longest = {"most_k": max(scope.lengths)} if scope.lengths else {}
-    there = ways(plan, unlikely=scope.everything, **longest)
+    there = feasible_methods(plan, unlikely=scope.everything, **longest)
     found = [w for w in there if w.speculation.uses_draft]
     if scope.named:
         own = plan.choice.speculation
@@ -103,7 +105,7 @@ def worthwhile_drafts(plan: Plan, scope: Scope) -> tuple[list[Way], tuple[str, .
     return [w for w in found if not w.doubt], tuple(dict.fromkeys(doubts))
 
 
-def candidates(found: Sequence[Way]) -> tuple[TrialCandidate, ...]:
+def trial_candidates(found: Sequence[FeasibleMethod]) -> tuple[TrialCandidate, ...]:
     """Each draft by itself; what is joined with it is predicted from that."""
     return tuple(
         TrialCandidate(_draft_alone(w.speculation), w.longest, w.cost, w.once, _trained(w.draft))
@@ -121,7 +123,7 @@ def _draft_alone(s: Speculation) -> Speculation:
     return replace(s, methods=methods, ngram=None)
 
 
-def copying(plan: Plan, scope: Scope) -> tuple[Speculation, ...]:
+def ngram_types(plan: Plan, scope: SearchScope) -> tuple[Speculation, ...]:
     """The n-gram types to predict: those that are named, or all that this build has."""
     chosen = plan.choice.speculation
     named = [m for m in (chosen.methods if chosen else ()) if m.startswith("ngram-")]
@@ -129,18 +131,20 @@ def copying(plan: Plan, scope: Scope) -> tuple[Speculation, ...]:
         wanted: Sequence[str] = named
     else:
         wanted = [m for m in _NGRAMS if not check_methods(plan.capabilities, [m])]
-    return tuple(Speculation((m,), ngram=sizes(plan.workload.ngram, m, plan.user)) for m in wanted)
+    return tuple(
+        Speculation((m,), ngram=ngram_sizes(plan.workload.ngram, m, plan.user)) for m in wanted
+    )
 
 
-def own_types(plan: Plan) -> bool:
+def sets_own_types(plan: Plan) -> bool:
     """Whether the user's own arguments after `--` say how to speculate."""
     return bool(plan.user.value("--spec-type")) or plan.user.on("--spec-default")
 
 
-def task(
+def make_task(
     plan: Plan,
-    scope: Scope,
-    found: Sequence[Way],
+    scope: SearchScope,
+    found: Sequence[FeasibleMethod],
     budget: float,
     thorough: bool,
     force: bool = False,
@@ -148,7 +152,7 @@ def task(
 ) -> Task:
     """What the search is told. `prompts`: in place of the workload's; `budget` in seconds."""
     chosen = plan.choice.speculation
-    copies = copying(plan, scope) if _room_for_copies(plan) else ()
+    copies = ngram_types(plan, scope) if _batch_fits_copies(plan) else ()
     joined = scope.method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
     alone = not scope.named or (scope.method and not joined)  # n-grams without a draft
     loads = {"loads": 12} if thorough else {}
@@ -157,7 +161,7 @@ def task(
         prompts=plan.prompts(prompts),
         sampling=plan.workload.sampling,
         chat=plan.target.has_chat_template,
-        candidates=candidates(found),
+        candidates=trial_candidates(found),
         ngrams=copies,
         copies_alone=alone,
         drafts_alone=not joined,
@@ -178,11 +182,11 @@ def task(
     )
 
 
-def _room_for_copies(plan: Plan) -> bool:
+def _batch_fits_copies(plan: Plan) -> bool:
     """Whether the user's -b has room for the longest copy that is tried, in every slot."""
     chosen = plan.choice.speculation
     named = chosen is not None and chosen.uses_ngram
-    return named or batch(plan.user) > plan.settings.parallel * MOST_COPIED
+    return named or batch_size(plan.user) > plan.settings.parallel * MOST_COPIED
 
 
 def _slot_context(plan: Plan) -> int:
@@ -191,8 +195,8 @@ def _slot_context(plan: Plan) -> int:
     return (total or plan.target.context_length or 0) // plan.settings.parallel
 
 
-def subject(
-    plan: Plan, kept: Sequence[Way], scope: Scope, prompts: Sequence[Prompt] = ()
+def result_subject(
+    plan: Plan, kept: Sequence[FeasibleMethod], scope: SearchScope, prompts: Sequence[Prompt] = ()
 ) -> Subject:
     """What a result of measuring these ways is about: what was asked, not what fits of it at
     the moment."""
@@ -203,14 +207,14 @@ def subject(
         target=str(plan.target.path.absolute()),
         workload=plan.workload.name,
         files=results.stamp(files),
-        asked=tuple(_asked(plan, scope, prompts)),
-        engine=engine_of(plan),
-        devices=tuple(devices(plan)),
+        asked=tuple(_option_words(plan, scope, prompts)),
+        engine=engine_label(plan),
+        devices=tuple(device_names(plan)),
         prompts="yours" if prompts else "profile",
     )
 
 
-def about_of(plan: Plan) -> TrafficKey | None:
+def traffic_key(plan: Plan) -> TrafficKey | None:
     """What traffic of this plan is kept as; None when it does not speculate."""
     spec = plan.settings.speculation
     if spec is None:
@@ -221,12 +225,12 @@ def about_of(plan: Plan) -> TrafficKey | None:
         workload=plan.workload.name,
         way=way(spec),
         files=files,
-        engine=engine_of(plan),
-        devices=tuple(devices(plan)),
+        engine=engine_label(plan),
+        devices=tuple(device_names(plan)),
     )
 
 
-def _asked(plan: Plan, scope: Scope, prompts: Sequence[Prompt]) -> Iterator[str]:
+def _option_words(plan: Plan, scope: SearchScope, prompts: Sequence[Prompt]) -> Iterator[str]:
     # the context that was wanted: what fits of it changes from day to day
     context = plan.budget.wanted if plan.budget is not None else plan.settings.context
     yield f"-c {context}"
@@ -252,13 +256,13 @@ def _asked(plan: Plan, scope: Scope, prompts: Sequence[Prompt]) -> Iterator[str]
     yield hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def engine_of(plan: Plan) -> str:
+def engine_label(plan: Plan) -> str:
     """The engine with its build and file: times of another do not hold."""
     build = results.stamp([plan.engine.identity])
     return f"{plan.engine.label} {plan.capabilities.label} {build[0][1:] if build else ()}"
 
 
-def devices(plan: Plan) -> Iterator[str]:
+def device_names(plan: Plan) -> Iterator[str]:
     """What it runs on, by name."""
     gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
     yield from (f"{g.name} {g.label}" for g in gpus)

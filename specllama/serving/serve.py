@@ -13,9 +13,9 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import Exit, explain
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
-from specllama.serving.adapt import Adaptive
-from specllama.serving.launch import Launch, Reporter, ended_hint, launch
-from specllama.serving.real_requests import Following, Listener, TuningReference
+from specllama.serving.adaptive import AdaptiveController
+from specllama.serving.launch import Launch, Reporter, exit_hint, launch
+from specllama.serving.real_requests import EventListener, TrafficMonitor, TuningReference
 from specllama.serving.verify import Engagement, verify
 from specllama.stop import Stopped, stop_on_signals
 from specllama.tuning.arms import way
@@ -35,7 +35,7 @@ class Ready:
     url: str
 
 
-class ServeReporter(Reporter, Listener, Protocol):
+class ServeReporter(Reporter, EventListener, Protocol):
     """Where events go."""
 
     def ready(self, ready: Ready) -> None:
@@ -51,7 +51,7 @@ def serve(
     running: Launch | None = None,
     measured: TuningReference | None = None,
     idle_probes: bool = True,
-    adaptive: Adaptive | None = None,
+    adaptive: AdaptiveController | None = None,
 ) -> None:
     """Runs until the user stops it (returns), or raises the error that ended it; Stopped
     when that was before it served.
@@ -79,14 +79,14 @@ def serve(
 
 def _follow(
     plan: Plan, measured: TuningReference, idle_probes: bool, adaptive: bool, up: Launch, url: str
-) -> Following:
+) -> TrafficMonitor:
     """`measured` is about the settings of `plan`; others may run by now: after a crash, or where
     real requests led to them. What steps take holds for every K of a way."""
     own, runs = plan.settings.speculation, up.plan.settings.speculation
     if runs != own:
         same_way = own is not None and runs is not None and way(own) == way(runs)
         measured = TuningReference(measured.times if same_way else None)
-    return Following(up, measured, idle_probes, url, adaptive)
+    return TrafficMonitor(up, measured, idle_probes, url, adaptive)
 
 
 def _serve(
@@ -96,8 +96,8 @@ def _serve(
     strict: bool,
     known: bool,
     up: Launch | None,
-    follow: Callable[[Launch, str], Following],
-    adaptive: Adaptive | None,
+    follow: Callable[[Launch, str], TrafficMonitor],
+    adaptive: AdaptiveController | None,
 ) -> None:
     quick, served = 0, False
     before: Plan | None = None  # what served, where another is tried in its place
@@ -110,7 +110,7 @@ def _serve(
                 if adaptive is not None and served:  # somebody may wait
                     adaptive.open(running, report)
                 with report.busy("checking that it drafts …"):
-                    engagement = check(running, known or before is not None)
+                    engagement = check_engagement(running, known or before is not None)
                 if strict:
                     _must_gain(engagement)
                 if running.server.exit_code() is None:
@@ -118,7 +118,7 @@ def _serve(
                         adaptive.open(running, report)
                     served = True
                     following = follow(running, url)
-                    _tell(Ready(running, engagement, url), before is not None, report)
+                    _announce(Ready(running, engagement, url), before is not None, report)
                     if adaptive is not None and (why := adaptive.blind(following)):
                         report.say(f"--adaptive has nothing to go by: {why}")
                 ended = _wait(running, following, report, adaptive)
@@ -150,7 +150,7 @@ def _launched(plan: Plan, before: Plan | None, log: Path, report: ServeReporter)
         return launch(before, log, report)
 
 
-def _tell(ready: Ready, exchanged: bool, report: ServeReporter) -> None:
+def _announce(ready: Ready, exchanged: bool, report: ServeReporter) -> None:
     """That it serves; where it only took the place of another, that alone is said elsewhere."""
     if not exchanged:
         report.ready(ready)
@@ -158,7 +158,7 @@ def _tell(ready: Ready, exchanged: bool, report: ServeReporter) -> None:
         report.say(f"speculation OFF because {ready.engagement.reason}")
 
 
-def check(running: Launch, brief: bool = False) -> Engagement:
+def check_engagement(running: Launch, brief: bool = False) -> Engagement:
     """The engagement of a running server; a probe that fails is a reason, not an error."""
     try:
         return verify(running.client, running.plan, running.server.log_text(), brief)
@@ -175,7 +175,10 @@ def _must_gain(e: Engagement) -> None:
 
 
 def _wait(
-    running: Launch, following: Following | None, report: ServeReporter, adaptive: Adaptive | None
+    running: Launch,
+    following: TrafficMonitor | None,
+    report: ServeReporter,
+    adaptive: AdaptiveController | None,
 ) -> Exit | Switch:
     """Until the server ends, or another should take its place."""
     while (code := running.server.exit_code()) is None:
@@ -193,10 +196,10 @@ def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: ServeRepo
     if quick >= MAX_QUICK_CRASHES:
         raise EngineError(
             f"llama-server ended {quick} times in a row: {why.message}",
-            ended_hint(why, log),
+            exit_hint(why, log),
         )
     if why.kind == "cpu":  # it would end the same way
-        raise EngineError(f"llama-server ended: {why.message}", ended_hint(why, log))
+        raise EngineError(f"llama-server ended: {why.message}", exit_hint(why, log))
     if why.kind == "memory" and (
         smaller := plan.with_less_memory(f"llama-server ended: {why.message}")
     ):

@@ -14,7 +14,7 @@ from specllama.engine.exits import explain
 from specllama.engine.process import ServerProcess
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan, free_port
-from specllama.serving.launch import Launch, LaunchFailed, ended_hint, observe
+from specllama.serving.launch import Launch, LaunchFailed, exit_hint, record_memory
 from specllama.tuning.arms import Served
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -66,7 +66,7 @@ class TrialServers:
             why = explain(code, server.log_text(), plan.engine.embedded)
             raise LaunchFailed(why, self.log) from None
         if plan.settings.trace and self._summed(speculation):
-            observe(self.running)
+            record_memory(self.running)
         return Served(client, partial(_printed, server))
 
     def _summed(self, speculation: Speculation | None) -> bool:
@@ -89,7 +89,7 @@ class TrialServers:
         if code is None:
             return error
         why = explain(code, server.log_text(), self.plan.engine.embedded)
-        return EngineError(f"llama-server ended: {why.message}", ended_hint(why, self.log))
+        return EngineError(f"llama-server ended: {why.message}", exit_hint(why, self.log))
 
     def hand_over(self, plan: Plan) -> Launch | None:
         """The server that is up, when it is the one that `plan` wants; no longer the runner's then."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from specllama.engine.client import Prompt
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan
-from specllama.serving.launch import Launch, LaunchFailed, observe
-from specllama.serving.prior import prediction, served_as_shown
+from specllama.serving.launch import Launch, LaunchFailed, record_memory
+from specllama.serving.past_traffic import apply_past_traffic, predict_from_traffic
 from specllama.serving.real_requests import TuningReference
 from specllama.serving.scope import (
-    Scope,
-    own_types,
-    subject,
-    task,
+    SearchScope,
+    make_task,
+    result_subject,
+    sets_own_types,
     with_fixed_values,
     worthwhile_drafts,
 )
@@ -38,7 +38,7 @@ AUTO, OFF, FULL = "auto", "off", "full"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TuningOutcome:
     """The plan to serve, and how it came about. `source`: off, none (nothing to tune), cached,
     measured, skipped or failed. `notes` are for the user. `running`: its server, when it is
     up already."""
@@ -58,12 +58,12 @@ class TuningOptions:
 
     mode: str
     budget: float
-    scope: Scope = field(default_factory=Scope)
+    scope: SearchScope = field(default_factory=SearchScope)
     force: bool = False
     prompts: tuple[Prompt, ...] = ()
 
 
-def tuned_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress) -> Outcome:
+def tune_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress) -> TuningOutcome:
     """The plan with the settings that were measured to be fastest.
 
     Ctrl-C while measuring skips the rest and goes on. Raises Stopped on a second one and on
@@ -71,19 +71,19 @@ def tuned_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress)
     when no server of this model can start.
     """
     if wanted.mode == OFF:
-        return Outcome(plan, OFF)
-    if plan.choice.speculation is None or own_types(plan):
-        return Outcome(plan, "none")
-    told, doubts, about = quick_task(plan, wanted)
+        return TuningOutcome(plan, OFF)
+    if plan.choice.speculation is None or sets_own_types(plan):
+        return TuningOutcome(plan, "none")
+    told, doubts, about = serve_task(plan, wanted)
     known, stale = results.find(about)
-    if known is not None and not stale and _answers(known, wanted):
-        scope, measured = with_fixed_values(plan, wanted.scope), _applied(plan, known)
-        served, more = served_as_shown(plan, measured, scope, known.times)
-        return Outcome(served, "cached", (_cached_line(known), *more), result=known)
+    if known is not None and not stale and _is_final(known, wanted):
+        scope, measured = with_fixed_values(plan, wanted.scope), _with_result(plan, known)
+        served, more = apply_past_traffic(plan, measured, scope, known.times)
+        return TuningOutcome(served, "cached", (_cached_line(known), *more), result=known)
     if not told.candidates and not told.ngrams:
         because = "; ".join(doubts)
-        return Outcome(plan.without_speculation(because), "none", doubts)
-    notes = (*results.stale_lines(known, stale), *doubts, *few_prompts(wanted.prompts))
+        return TuningOutcome(plan.without_speculation(because), "none", doubts)
+    notes = (*results.stale_lines(known, stale), *doubts, *few_prompts_note(wanted.prompts))
     earlier = None
     going_on = wanted.mode == AUTO and not wanted.force
     if known is not None and not stale and going_on:  # open, or its server crashed
@@ -91,7 +91,7 @@ def tuned_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress)
         earlier = known.earlier
     prior = None
     if going_on:
-        prior, more = prediction(plan, with_fixed_values(plan, wanted.scope))
+        prior, more = predict_from_traffic(plan, with_fixed_values(plan, wanted.scope))
         notes += more
     runner = TrialServers(plan, log, final=True)
     try:
@@ -103,7 +103,7 @@ def tuned_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress)
             out = replace(out, plan=plan, notes=(*out.notes, said))
         running = runner.hand_over(out.plan)
         if running is not None:
-            observe(running)
+            record_memory(running)
         return replace(out, running=running)
     finally:
         runner.stop()
@@ -117,33 +117,35 @@ def _searched(
     earlier: Earlier | None,
     prior: Prediction | None,
     notes: Sequence[str],
-) -> Outcome:
+) -> TuningOutcome:
     try:
         with stop_on_signals(INTERRUPT):
             found = tune(runner, told, progress, earlier, prior)
     except Interrupted as e:
         if e.partial.arms:  # what was refuted is not served
-            return Outcome(_by(plan, e.partial), "skipped", (*notes, "skipped"), e.partial)
-        return Outcome(plan, "skipped", (*notes, _UNMEASURED))
+            return TuningOutcome(
+                _with_tuned(plan, e.partial), "skipped", (*notes, "skipped"), e.partial
+            )
+        return TuningOutcome(plan, "skipped", (*notes, _UNMEASURED))
     except KeyboardInterrupt:
-        return Outcome(plan, "skipped", (*notes, _UNMEASURED))
+        return TuningOutcome(plan, "skipped", (*notes, _UNMEASURED))
     except TuningError as e:
         why = e.__cause__
         if isinstance(why, LaunchFailed) and why.exit.lasting:
             raise why from None
         if isinstance(why, LaunchFailed):  # speculation only needs more
             plan = plan.without_speculation("the server did not start even without it")
-        return Outcome(plan, "failed", (*notes, f"nothing is measured: {e.message}"))
-    return Outcome(_by(plan, found), "measured", tuple(notes), found)
+        return TuningOutcome(plan, "failed", (*notes, f"nothing is measured: {e.message}"))
+    return TuningOutcome(_with_tuned(plan, found), "measured", tuple(notes), found)
 
 
-def _answers(known: Result, wanted: TuningOptions) -> bool:
+def _is_final(known: Result, wanted: TuningOptions) -> bool:
     """Whether an earlier result is the answer: not an open one, nor a server that crashed."""
     asks_anew = wanted.mode != AUTO or wanted.force
     return not asks_anew and known.state not in (OPEN, CRASHED)
 
 
-def few_prompts(prompts: Sequence[Prompt]) -> Sequence[str]:
+def few_prompts_note(prompts: Sequence[Prompt]) -> Sequence[str]:
     """What a handful of the user's own prompts cannot say."""
     if not 0 < len(prompts) < _FEW_PROMPTS:
         return ()
@@ -151,28 +153,28 @@ def few_prompts(prompts: Sequence[Prompt]) -> Sequence[str]:
     return (f"{count} little about others: give {_FEW_PROMPTS} or more",)
 
 
-def as_measured(plan: Plan, wanted: TuningOptions) -> Plan:
+def with_stored_result(plan: Plan, wanted: TuningOptions) -> Plan:
     """The plan by an earlier result, where there is one that is not stale."""
-    return measured_before(plan, wanted)[0]
+    return apply_stored_result(plan, wanted)[0]
 
 
-def measured_before(plan: Plan, wanted: TuningOptions) -> tuple[Plan, Result | None]:
+def apply_stored_result(plan: Plan, wanted: TuningOptions) -> tuple[Plan, Result | None]:
     """The plan by an earlier result, and that; the plan as it is and None where there is none, or
     none that still holds."""
-    if wanted.mode != AUTO or plan.choice.speculation is None or own_types(plan):
+    if wanted.mode != AUTO or plan.choice.speculation is None or sets_own_types(plan):
         return plan, None
-    known, stale = results.find(quick_task(plan, wanted)[2])
-    if known is None or stale or not _answers(known, wanted):
+    known, stale = results.find(serve_task(plan, wanted)[2])
+    if known is None or stale or not _is_final(known, wanted):
         return plan, None
-    return _applied(plan, known), known
+    return _with_result(plan, known), known
 
 
-def quick_task(plan: Plan, wanted: TuningOptions) -> tuple[Task, tuple[str, ...], Subject]:
+def serve_task(plan: Plan, wanted: TuningOptions) -> tuple[Task, tuple[str, ...], Subject]:
     """What serve measures, what it rules out unmeasured with the reason, and what a result
     would be about."""
     scope = with_fixed_values(plan, replace(wanted.scope, everything=wanted.force))
     kept, doubts = worthwhile_drafts(plan, scope)
-    told = task(
+    told = make_task(
         plan,
         scope,
         kept,
@@ -181,17 +183,19 @@ def quick_task(plan: Plan, wanted: TuningOptions) -> tuple[Task, tuple[str, ...]
         force=wanted.force,
         prompts=wanted.prompts,
     )
-    about = subject(plan, kept, replace(scope, everything=False), wanted.prompts)
+    about = result_subject(plan, kept, replace(scope, everything=False), wanted.prompts)
     return told, doubts, about
 
 
-def _applied(plan: Plan, known: Result) -> Plan:
+def _with_result(plan: Plan, known: Result) -> Plan:
     if known.speculation is None:
         return plan.without_speculation(known.reason)
-    return plan.speculating(_as_today(plan, known.speculation), f"measured: {known.reason}")
+    return plan.speculating(
+        _with_current_placement(plan, known.speculation), f"measured: {known.reason}"
+    )
 
 
-def _as_today(plan: Plan, spec: Speculation) -> Speculation:
+def _with_current_placement(plan: Plan, spec: Speculation) -> Speculation:
     """The settings that were measured, with the draft's layers and cache as memory and the user
     have them today."""
     choice = plan.choice
@@ -201,7 +205,7 @@ def _as_today(plan: Plan, spec: Speculation) -> Speculation:
     return spec
 
 
-def _by(plan: Plan, found: Tuned) -> Plan:
+def _with_tuned(plan: Plan, found: Tuned) -> Plan:
     if found.best is None:
         return plan.without_speculation(found.reason)
     return plan.speculating(found.best.speculation, f"measured: {found.reason}")
@@ -218,7 +222,7 @@ def _open_lines(known: Result) -> Sequence[str]:
     return [f"{going} what was left open on {results.moment(known.when)} ({known.texts} prompts)"]
 
 
-def measured_of(outcome: Outcome) -> TuningReference:
+def tuning_reference(outcome: TuningOutcome) -> TuningReference:
     """What a tuning run, or an earlier one, measured of what is served."""
     spec = outcome.plan.settings.speculation
     if outcome.tuned is not None:

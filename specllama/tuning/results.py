@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.storage import cache_dir, drop, keep, read_stored
+from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.arms import (
     DECIDED,
     FORCED,
@@ -138,7 +138,7 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "times": times_data(step_times(tuned)),
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
-    keep(_folder() / f"{subject.key}.json", data)
+    write_stored(_folder() / f"{subject.key}.json", data)
 
 
 def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:

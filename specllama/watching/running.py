@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, drop, keep, read_stored
+from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.results import read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.verdict import Thresholds
@@ -49,7 +49,7 @@ def announce(running: RunningServe) -> Path:
     """Writes down that this process serves, in place of what it wrote before; the file is to be
     removed at its end."""
     path = _folder() / f"{os.getpid()}.json"
-    keep(path, _data(running))
+    write_stored(path, _data(running))
     return path
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.storage import cache_dir, drop, keep, read_stored
+from specllama.storage import cache_dir, drop, read_stored, write_stored
 
 _VERSION = 1
 _MOST = 20  # of one model and workload
@@ -33,7 +33,7 @@ def add(target: Path, workload: str, before: str, after: str, reason: str) -> No
     name = str(target.absolute())
     path = _folder() / f"{hashlib.sha256(f'{name}/{workload}'.encode()).hexdigest()[:24]}.json"
     found = [*_read(path), SwitchRecord(name, workload, time.time(), before, after, reason)]
-    keep(path, {"version": _VERSION, "switches": [asdict(s) for s in found[-_MOST:]]})
+    write_stored(path, {"version": _VERSION, "switches": [asdict(s) for s in found[-_MOST:]]})
 
 
 def all_switches() -> tuple[SwitchRecord, ...]:

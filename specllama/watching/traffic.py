@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, drop, keep, read_stored
+from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.arms import label, way
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.results import read_spec, spec_data
@@ -124,7 +124,7 @@ def add(
         day,
         times,
     )
-    keep(_folder() / f"{about.key}.json", _data(traffic))
+    write_stored(_folder() / f"{about.key}.json", _data(traffic))
 
 
 def another_day(target: str, workload: str, now: float | None = None) -> None:
@@ -134,7 +134,7 @@ def another_day(target: str, workload: str, now: float | None = None) -> None:
     for t in all_traffic():
         if (t.about.target, t.about.workload) == (target, workload) and t.day != day:
             aged = tuple(_aged(s) for s in t.settings)
-            keep(t.file, _data(replace(t, settings=aged, day=day, days=t.days + 1)))
+            write_stored(t.file, _data(replace(t, settings=aged, day=day, days=t.days + 1)))
 
 
 def find(about: TrafficKey) -> Traffic | None:

@@ -14,18 +14,18 @@ from specllama.engine.settings import Speculation
 from specllama.formats.engine_config import concurrency
 from specllama.planning.plan import Plan
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.serving.scope import own_types
+from specllama.serving.scope import sets_own_types
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.results import Result
 
 _LOW, _HIGH = 0.5, 0.7  # of α, for a draft model
-_DEAR = 0.1  # a drafting pass, as a share of the target's
+_EXPENSIVE = 0.1  # a drafting pass, as a share of the target's
 _SMALL_BITS = 4.85  # of a Q4_K_M file
 _SUGGESTED = 2
 
 
 @dataclass(frozen=True)
-class Change:
+class DecisionFactor:
     """What would change the decision: `what`, why it would, and the command that finds out ("" =
     none does)."""
 
@@ -46,23 +46,25 @@ def needed_alpha(known: Result) -> float | None:
     return max(0.0, tried.alpha * needed / accepted) if accepted > 0 else None
 
 
-def changes(
+def decision_factors(
     plan: Plan, served: Plan, known: Result | None, spec_options: SpeculationOptions
-) -> Iterator[Change]:
+) -> Iterator[DecisionFactor]:
     """What would change the decision, what is measured before what is known in general."""
-    if plan.choice.speculation is not None and known is None and not own_types(plan):
+    if plan.choice.speculation is not None and known is None and not sets_own_types(plan):
         doubted = served.choice.speculation is None
-        yield Change(
+        yield DecisionFactor(
             "a measurement",
             "nothing was measured for exactly this: a rule is all there is",
-            _command("probe", plan, *(("--all",) if doubted else ()), *_same(plan, spec_options)),
+            _command(
+                "probe", plan, *(("--all",) if doubted else ()), *_same_options(plan, spec_options)
+            ),
         )
     if plan.budget is not None and plan.budget.traded:
         why = plan.budget.asked.verdict.missing or plan.budget.asked.verdict.kind
-        yield Change(
+        yield DecisionFactor(
             "more memory",
             f"what was asked does not fit ({why})",
-            _command("memory", plan, *_same(plan, spec_options)),
+            _command("memory", plan, *_same_options(plan, spec_options)),
         )
     spec = known.tried.speculation if known is not None and known.tried else None
     spec = spec or served.choice.speculation or plan.choice.speculation
@@ -71,34 +73,36 @@ def changes(
         yield from _of_sampling(plan, spec)
     for r in plan.choice.rejected:
         if r.rule in ("engine", "MTP graph"):
-            yield Change(
+            yield DecisionFactor(
                 "another engine",
                 f"{r.what}: {r.detail}",
-                _command("serve", plan, "--llama-server", "PATH", *_same(plan, spec_options)),
+                _command(
+                    "serve", plan, "--llama-server", "PATH", *_same_options(plan, spec_options)
+                ),
             )
     if plan.settings.parallel > 1 and spec is not None:
-        yield Change(
+        yield DecisionFactor(
             "fewer slots",
             f"with {plan.settings.parallel} slots a step verifies the drafts of all of them, and "
             "each gains less than one alone",
-            _command("serve", plan, *_same(plan, spec_options, one_slot=True)),
+            _command("serve", plan, *_same_options(plan, spec_options, one_slot=True)),
         )
     if known is not None and known.prompts == "profile":
-        yield Change(
+        yield DecisionFactor(
             "your own questions",
             f"it was measured on the {known.workload} profile's, which are not yours",
             _command("probe", plan, "--prompts", "FILE"),
         )
-    yield from _suggested(plan, spec)
+    yield from _family_drafts(plan, spec)
     if served.choice.speculation is not None:
-        yield Change(
+        yield DecisionFactor(
             "many users",
             f"the gain at more requests at once is {concurrency()}",
-            _command("plan", plan, "--format", "vllm", *_same(plan, spec_options)),
+            _command("plan", plan, "--format", "vllm", *_same_options(plan, spec_options)),
         )
 
 
-def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[Change]:
+def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[DecisionFactor]:
     """Another draft, or other quants."""
     if "draft-simple" not in spec.methods:
         return
@@ -118,45 +122,49 @@ def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[C
         needed = needed_alpha(known)
         paying = known.speedup is not None and known.speedup[0] >= LEAST_GAIN
         if needed is not None and needed > 1:
-            yield Change(
+            yield DecisionFactor(
                 "a cheaper draft",
                 f"at what its steps cost, not even α=1 would pay (measured: {tried.alpha:.2f})",
                 find,
             )
         elif needed is not None and not paying:
-            yield Change(
+            yield DecisionFactor(
                 "a draft that is right more often",
                 f"α is {tried.alpha:.2f}; at what its steps cost it pays from {needed:.2f}",
                 find,
             )
         elif needed is not None:
-            yield Change(
+            yield DecisionFactor(
                 "other text",
                 f"it stops paying when α falls under {needed:.2f} ({tried.alpha:.2f} now)",
             )
-        if tried.alpha < _LOW and 0 < share < _DEAR:
-            yield Change("a bigger draft", f"α={tried.alpha:.2f} is low, and {reads} only", find)
-        elif tried.alpha > _HIGH and share > _DEAR:
-            yield Change("a smaller draft", f"α={tried.alpha:.2f} has room, and {reads}", find)
-    if draft is not None and share > _DEAR and draft.bits_per_weight > _SMALL_BITS + 1:
+        if tried.alpha < _LOW and 0 < share < _EXPENSIVE:
+            yield DecisionFactor(
+                "a bigger draft", f"α={tried.alpha:.2f} is low, and {reads} only", find
+            )
+        elif tried.alpha > _HIGH and share > _EXPENSIVE:
+            yield DecisionFactor(
+                "a smaller draft", f"α={tried.alpha:.2f} has room, and {reads}", find
+            )
+    if draft is not None and share > _EXPENSIVE and draft.bits_per_weight > _SMALL_BITS + 1:
         smaller = share * _SMALL_BITS / draft.bits_per_weight
-        yield Change(
+        yield DecisionFactor(
             "another quant of the draft",
             f"{reads} at {draft.bits_per_weight:.1f} bits; Q4_K_M would read {smaller:.0%}",
         )
-    if draft is not None and share > _DEAR and plan.target.bits_per_weight < 8:
+    if draft is not None and share > _EXPENSIVE and plan.target.bits_per_weight < 8:
         larger = share * plan.target.bits_per_weight / 8.5
-        yield Change(
+        yield DecisionFactor(
             "another quant of the target",
             f"the draft's share falls with the target's size: {larger:.0%} beside a Q8_0 one",
         )
 
 
-def _of_sampling(plan: Plan, spec: Speculation) -> Iterator[Change]:
+def _of_sampling(plan: Plan, spec: Speculation) -> Iterator[DecisionFactor]:
     temperature = plan.workload.sampling.get("temperature", 0.0)
     if temperature > 0 and spec.uses_draft:
         plain = "draft-simple" in spec.methods  # others are not measured in process
-        yield Change(
+        yield DecisionFactor(
             "a lower temperature",
             f"at {temperature:g} a guess is accepted with the target's probability for it, at 0 "
             "whenever it is the likeliest",
@@ -164,13 +172,13 @@ def _of_sampling(plan: Plan, spec: Speculation) -> Iterator[Change]:
         )
 
 
-def _suggested(plan: Plan, spec: Speculation | None) -> Iterator[Change]:
+def _family_drafts(plan: Plan, spec: Speculation | None) -> Iterator[DecisionFactor]:
     """Drafts of the family's that are not here."""
     family = family_of(plan.target)
     used = spec.methods if spec is not None else ()
     found = [s for s in (family.suggestions if family else ()) if s.method not in used]
     for s in found[:_SUGGESTED]:
-        yield Change(
+        yield DecisionFactor(
             f"another draft: {s.name}",
             f"{s.method} for the family{s.where}; not looked at here",
             _command("pick-draft", plan, "--hub"),
@@ -181,14 +189,18 @@ def _command(name: str, plan: Plan, *words: str) -> str:
     return shlex.join(["specllama", name, str(plan.target.path), *words])
 
 
-def _same(plan: Plan, spec_options: SpeculationOptions, one_slot: bool = False) -> Iterator[str]:
+def _same_options(
+    plan: Plan, spec_options: SpeculationOptions, one_slot: bool = False
+) -> Iterator[str]:
     """The options that ask for exactly this, or for the same with one slot."""
     slots = 1 if one_slot else plan.settings.parallel
     given = {
         "-w": plan.workload.name,
         "--draft": str(spec_options.draft) if spec_options.draft is not None else None,
         "--method": spec_options.method,
-        "-c": str(plan.budget.wanted) if _shortened(plan) and plan.budget is not None else None,
+        "-c": str(plan.budget.wanted)
+        if _context_is_set(plan) and plan.budget is not None
+        else None,
         "--parallel": str(slots) if slots > 1 else None,
         "--vram": spec_options.vram,
     }
@@ -199,6 +211,6 @@ def _same(plan: Plan, spec_options: SpeculationOptions, one_slot: bool = False) 
         yield from ("--", *plan.user.argv)
 
 
-def _shortened(plan: Plan) -> bool:
+def _context_is_set(plan: Plan) -> bool:
     """Whether the user named a context."""
     return plan.budget is not None and plan.budget.wanted != plan.target.context_length

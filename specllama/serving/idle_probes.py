@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
+from specllama.planning.feasible import feasible_methods
 from specllama.planning.plan import Plan
-from specllama.planning.ways import ways
 from specllama.tuning.measure import Job, TokenizedPrompt, ask
 from specllama.tuning.speedup import Step
 from specllama.tuning.step_times import StepTimes, never_less
@@ -81,5 +81,5 @@ class IdleProbes:
             return None
         # a step without a draft also takes the draft over the token: by its bytes
         spec = self.plan.settings.speculation
-        own = next((w.cost for w in ways(self.plan) if w.speculation == spec), 0.0)
+        own = next((w.cost for w in feasible_methods(self.plan) if w.speculation == spec), 0.0)
         return StepTimes(found[0] / (1 + own), found)

@@ -9,9 +9,9 @@ from math import log
 
 from specllama.engine.command import check_methods
 from specllama.engine.settings import Speculation
+from specllama.planning.feasible import FeasibleMethod, feasible_methods
 from specllama.planning.plan import Plan
-from specllama.planning.ways import Way, ways
-from specllama.serving.scope import Scope, about_of, devices, engine_of
+from specllama.serving.scope import SearchScope, device_names, engine_label, traffic_key
 from specllama.tuning import results
 from specllama.tuning.arms import Prediction
 from specllama.tuning.confidence import Ratios
@@ -24,7 +24,7 @@ from specllama.watching.verdict import TrafficVerdict, sentence
 
 
 @dataclass(frozen=True)
-class TrafficPrior:
+class TrafficFinding:
     """What real requests showed of the setting last served, and the setting that follows: K as
     they want it, None = speculation off."""
 
@@ -51,18 +51,18 @@ class TrafficPrior:
         return said
 
 
-def served_as_shown(
-    plan: Plan, measured: Plan, scope: Scope, times: StepTimes | None
+def apply_past_traffic(
+    plan: Plan, measured: Plan, scope: SearchScope, times: StepTimes | None
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan as real requests want it, and what a user is told of them. `measured`: the plan
     as prompts were measured, `times` what steps of its way took then. K that the user fixed
     stays."""
     if measured.settings.speculation is None:
-        return _after_all(plan, measured, scope)
+        return _on_again(plan, measured, scope)
     plan = measured
-    about = about_of(plan)
+    about = traffic_key(plan)
     kept = traffic.find(about) if about is not None else None
-    shown = _shown(kept, scope, times) if kept is not None else None
+    shown = _finding(kept, scope, times) if kept is not None else None
     if shown is None:
         return plan, ()
     because = shown.line
@@ -74,35 +74,40 @@ def served_as_shown(
     return plan.speculating(replace(own, n_max=shown.wanted.n_max), because), (because,)
 
 
-def _after_all(plan: Plan, off: Plan, scope: Scope) -> tuple[Plan, tuple[str, ...]]:
+def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[str, ...]]:
     """Off by the prompts that were measured; on where real requests were surely faster with it."""
-    found, lines = prediction(plan, scope)
+    found, lines = predict_from_traffic(plan, scope)
     if found is None or not sure_enough(found.known, found.known):
         return off, ()
     return plan.speculating(found.speculation, lines[0]), lines
 
 
-def prediction(plan: Plan, scope: Scope) -> tuple[Prediction | None, tuple[str, ...]]:
+def predict_from_traffic(
+    plan: Plan, scope: SearchScope
+) -> tuple[Prediction | None, tuple[str, ...]]:
     """What real requests predict for a search: the first setting that it confirms. None where
     there is too little, where it was slower, or where its way is none of the plan's now."""
     target, files = str(plan.target.path.absolute()), results.stamp(plan.target.shards)
-    possible = ways(plan)
+    possible = feasible_methods(plan)
     for kept in traffic.of(target, plan.workload.name, files):
-        way = way_of(plan, kept.last.speculation, possible, scope)
-        here = (kept.about.engine, kept.about.devices) == (engine_of(plan), tuple(devices(plan)))
-        shown = _shown(kept, scope, kept.times if here else None)
+        way = matching_method(plan, kept.last.speculation, possible, scope)
+        here = (kept.about.engine, kept.about.devices) == (
+            engine_label(plan),
+            tuple(device_names(plan)),
+        )
+        shown = _finding(kept, scope, kept.times if here else None)
         if way is None or shown is None:
             continue
         if shown.wanted is None:
             return None, (f"{shown.said}: slower than plain decoding, so all else is looked at",)
-        known = _moved(shown) if here else Ratios()
+        known = _at_suggested_length(shown) if here else Ratios()
         own = way.cost / (1 + way.cost)
         source = f"real requests, {shown.summary.counts.drafted or 0:,.0f} drafted tokens"
         return Prediction(shown.wanted, known, source, own=own), (shown.line,)
     return None, ()
 
 
-def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> TrafficPrior | None:
+def _finding(kept: Traffic, scope: SearchScope, times: StepTimes | None) -> TrafficFinding | None:
     """None where too little was seen."""
     seen = kept.last
     found = seen.summary(times or kept.times)
@@ -110,24 +115,26 @@ def _shown(kept: Traffic, scope: Scope, times: StepTimes | None) -> TrafficPrior
         return None
     better = found.better if not scope.lengths else None
     if found.surely_slower and not better:
-        return TrafficPrior(seen, found, None)
+        return TrafficFinding(seen, found, None)
     spec = replace(seen.speculation, n_max=better) if better else seen.speculation
-    return TrafficPrior(seen, found, spec)
+    return TrafficFinding(seen, found, spec)
 
 
-def _moved(shown: TrafficPrior) -> Ratios:
+def _at_suggested_length(shown: TrafficFinding) -> Ratios:
     """The speed-ups that were seen, as they would be at the K that is wanted."""
     k, ran = shown.wanted.n_max if shown.wanted else 0, shown.seen.speculation.n_max
     at = shown.summary.by_length
     return shown.seen.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
 
 
-def way_of(plan: Plan, s: Speculation, possible: tuple[Way, ...], scope: Scope) -> Way | None:
+def matching_method(
+    plan: Plan, s: Speculation, possible: tuple[FeasibleMethod, ...], scope: SearchScope
+) -> FeasibleMethod | None:
     """The plan's way that such a setting is; None where it cannot be one."""
     if scope.named or scope.lengths or check_methods(plan.capabilities, s.methods):
         return None
     if not s.uses_draft:
-        return Way(s, None, s.n_max, 0.0)
+        return FeasibleMethod(s, None, s.n_max, 0.0)
     drafting = [m for m in s.methods if m.startswith("draft-")]
     same = (w for w in possible if w.speculation.draft == s.draft)
     fit = (w for w in same if set(drafting) <= set(w.speculation.methods))

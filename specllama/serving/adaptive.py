@@ -15,10 +15,10 @@ from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.planning.plan import Plan, free_port
 from specllama.serving.launch import Launch
-from specllama.serving.real_requests import Following, Listener, TuningReference
+from specllama.serving.real_requests import EventListener, TrafficMonitor, TuningReference
 from specllama.serving.relay import Relay
-from specllama.serving.scope import Scope, own_types, with_fixed_values
-from specllama.serving.stored import options
+from specllama.serving.scope import SearchScope, sets_own_types, with_fixed_values
+from specllama.serving.servable import servable_settings
 from specllama.tuning.arms import label
 from specllama.watching import switches
 from specllama.watching.policy import Policy, Switch, SwitchTiming
@@ -35,7 +35,7 @@ def behind_relay(plan: Plan) -> Plan:
 
     Raises UsageError where a relay cannot stand before it.
     """
-    if own_types(plan):
+    if sets_own_types(plan):
         raise UsageError(
             "--adaptive cannot change your own --spec-type", "Leave one of the two out."
         )
@@ -48,15 +48,15 @@ def behind_relay(plan: Plan) -> Plan:
     return plan.at(_LOCAL, free_port(_LOCAL, 0))
 
 
-def starting(
-    base: Plan, at: Settings, served: Plan, measured: TuningReference, scope: Scope
-) -> Adaptive:
+def start_adaptive(
+    base: Plan, at: Settings, served: Plan, measured: TuningReference, scope: SearchScope
+) -> AdaptiveController:
     """`base`: the plan behind the relay, with all its ways; `at`: where clients come; `served`:
     the plan that serves to begin with, `measured` of it."""
     own, scope = served.settings.speculation, with_fixed_values(base, scope)
-    found = options(base, own, measured, scope)
+    found = servable_settings(base, own, measured, scope)
     policy = Policy(own, found, time.monotonic(), pace(), any_length=not scope.lengths)
-    return Adaptive(base, at.host, at.port, policy)
+    return AdaptiveController(base, at.host, at.port, policy)
 
 
 def pace() -> SwitchTiming:
@@ -68,7 +68,7 @@ def pace() -> SwitchTiming:
 
 
 @dataclass
-class Adaptive:
+class AdaptiveController:
     """`base`: the plan with everything that could serve (behind_relay); `host`, `port`: where
     clients come; `policy` knows what was chosen to begin with."""
 
@@ -87,7 +87,7 @@ class Adaptive:
         """Where clients reach it."""
         return replace(self.base.settings, host=self.host, port=self.port).url
 
-    def open(self, up: Launch, listener: Listener) -> None:
+    def open(self, up: Launch, listener: EventListener) -> None:
         """Lets requests through to a server, those that waited first. Raises EngineError when
         nobody can listen at the address."""
         now, runs = self.clock(), up.plan.settings.speculation
@@ -108,7 +108,7 @@ class Adaptive:
                 {"seconds": took, "waited": waited, "settings": label(runs)},
             )
 
-    def due(self, up: Launch, following: Following) -> Switch | None:
+    def due(self, up: Launch, following: TrafficMonitor) -> Switch | None:
         """A switch that is to be made now: real requests say so, and nobody asks. From then on
         requests wait."""
         now = self.clock()
@@ -133,7 +133,7 @@ class Adaptive:
         if self._relay is not None:
             self._relay.gate.shut()
 
-    def exchanged(self, up: Launch, switch: Switch, listener: Listener) -> Plan:
+    def exchanged(self, up: Launch, switch: Switch, listener: EventListener) -> Plan:
         """The plan to go on with; the switch is told, and kept."""
         before, after = label(up.plan.settings.speculation), label(switch.to)
         listener.event(
@@ -147,7 +147,7 @@ class Adaptive:
             return self.base.without_speculation(switch.reason)
         return self.base.speculating(switch.to, switch.reason)
 
-    def blind(self, following: Following) -> str:
+    def blind(self, following: TrafficMonitor) -> str:
         """Why nothing can be decided here; "" where it can be."""
         last = following.follower.snapshot
         return last.missing[0] if last is not None and last.missing else ""

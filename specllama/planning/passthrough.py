@@ -13,7 +13,9 @@ from specllama.planning.choose import parse_methods
 from specllama.planning.spec_options import SpeculationOptions
 
 
-def wished(spec_options: SpeculationOptions, user: LaunchOptions) -> SpeculationOptions:
+def with_passthrough_options(
+    spec_options: SpeculationOptions, user: LaunchOptions
+) -> SpeculationOptions:
     """The options, with what the user's own options hold in place of what they left open."""
     types = user.value("--spec-type")
     if types is not None:
@@ -44,7 +46,7 @@ def _method(types: str) -> str | None:
     return types
 
 
-def sizes(usual: NgramSizes, method: str, user: LaunchOptions) -> NgramSizes:
+def ngram_sizes(usual: NgramSizes, method: str, user: LaunchOptions) -> NgramSizes:
     """The n-gram sizes that run when nothing is tuned: the user's own, else the profile's."""
     n, m = f"--spec-{method}-size-n", f"--spec-{method}-size-m"
     if method == "ngram-mod":
@@ -56,12 +58,12 @@ def sizes(usual: NgramSizes, method: str, user: LaunchOptions) -> NgramSizes:
     )
 
 
-def sized(spec: Speculation | None, user: LaunchOptions) -> Speculation | None:
+def with_ngram_sizes(spec: Speculation | None, user: LaunchOptions) -> Speculation | None:
     """A speculation with the user's own n-gram sizes."""
     method = next((m for m in spec.methods if m.startswith("ngram-")), "") if spec else ""
     if spec is None or spec.ngram is None or not method:
         return spec
-    return replace(spec, ngram=sizes(spec.ngram, method, user))
+    return replace(spec, ngram=ngram_sizes(spec.ngram, method, user))
 
 
 def _number(user: LaunchOptions, usual: int, *names: str) -> int:

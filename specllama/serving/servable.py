@@ -7,19 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specllama.engine.settings import Speculation
+from specllama.planning.feasible import feasible_methods
 from specllama.planning.plan import Plan
-from specllama.planning.ways import ways
-from specllama.serving.prior import way_of
+from specllama.serving.past_traffic import matching_method
 from specllama.serving.real_requests import TuningReference
-from specllama.serving.scope import Scope, devices, engine_of
+from specllama.serving.scope import SearchScope, device_names, engine_label
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED
 from specllama.watching import traffic
 from specllama.watching.policy import ServableSetting
 
 
-def options(
-    base: Plan, served: Speculation | None, measured: TuningReference, scope: Scope
+def servable_settings(
+    base: Plan, served: Speculation | None, measured: TuningReference, scope: SearchScope
 ) -> tuple[ServableSetting, ...]:
     """`base`: the plan with all its ways; `served`: what it starts with, `measured` of it. A
     setting that is known twice has the figure that is named first."""
@@ -30,26 +30,26 @@ def options(
 
 
 def _all(
-    base: Plan, served: Speculation | None, measured: TuningReference, scope: Scope
+    base: Plan, served: Speculation | None, measured: TuningReference, scope: SearchScope
 ) -> Iterator[ServableSetting]:
     if served is not None:
         yield ServableSetting(served, measured.speedup, "when it was tuned")
-    target, possible = str(base.target.path.absolute()), ways(base)
-    here = engine_of(base), tuple(devices(base))
+    target, possible = str(base.target.path.absolute()), feasible_methods(base)
+    here = engine_label(base), tuple(device_names(base))
     files = results.stamp(base.target.shards)
     for kept in traffic.of(target, base.workload.name, files):
         if (kept.about.engine, kept.about.devices) != here:
             continue
         for seen in kept.settings:
             speedup = seen.summary(kept.times).speedup
-            if speedup is not None and way_of(base, seen.speculation, possible, scope):
+            if speedup is not None and matching_method(base, seen.speculation, possible, scope):
                 yield ServableSetting(seen.speculation, speedup, "on real requests")
     for r in results.all_results():
         if r.target != target or (r.engine, r.devices) != here or r.state != DECIDED:
             continue
         if r.speculation is None or r.speedup is None:
             continue
-        if way_of(base, r.speculation, possible, scope):
+        if matching_method(base, r.speculation, possible, scope):
             yield ServableSetting(
                 r.speculation, r.speedup[0], f"when it was tuned for {r.workload}"
             )

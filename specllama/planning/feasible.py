@@ -11,7 +11,7 @@ from specllama.engine.settings import Speculation
 from specllama.gguf import ModelInfo
 from specllama.memory.decide import FITS, verdict_of
 from specllama.memory.place import RAM
-from specllama.planning import needs
+from specllama.planning import memory_inputs
 from specllama.planning.plan import Plan
 
 _HOT = 0.7  # temperature
@@ -20,7 +20,7 @@ _BLOCK = ("draft-dflash", "draft-dspark")  # a whole block in one pass
 
 
 @dataclass(frozen=True)
-class Way:
+class FeasibleMethod:
     """A speculation that fits. `longest`: the largest K that its heads, block size and memory
     allow; `cost`: one pass of the draft as a share of the target's, by bytes; `once`: a block
     is one pass. `doubt`: why reports agree that it does not pay, "" = they do not."""
@@ -33,13 +33,15 @@ class Way:
     doubt: str = ""
 
 
-def ways(plan: Plan, most_k: int = _MOST_K, unlikely: bool = False) -> tuple[Way, ...]:
+def feasible_methods(
+    plan: Plan, most_k: int = _MOST_K, unlikely: bool = False
+) -> tuple[FeasibleMethod, ...]:
     """The plan's own choice first, then what else fits; with `unlikely`, what is not expected to
     pay too."""
-    return tuple(_ways(plan, most_k, unlikely))
+    return tuple(_feasible(plan, most_k, unlikely))
 
 
-def _ways(plan: Plan, most_k: int, unlikely: bool) -> Iterator[Way]:
+def _feasible(plan: Plan, most_k: int, unlikely: bool) -> Iterator[FeasibleMethod]:
     choice = plan.choice
     found = [(choice.speculation, choice.draft)]
     found += [(a.speculation, a.draft) for a in choice.others]
@@ -51,7 +53,7 @@ def _ways(plan: Plan, most_k: int, unlikely: bool) -> Iterator[Way]:
             continue
         seen.append(spec)
         method = next((m for m in spec.methods if m.startswith("draft-")), "")
-        yield Way(
+        yield FeasibleMethod(
             spec,
             draft,
             _longest(plan, spec, draft, method, most_k),
@@ -66,7 +68,10 @@ def _fits(plan: Plan, spec: Speculation, draft: ModelInfo | None, other: bool) -
     if plan.budget is None or not other:
         return True
     q, use = plan.budget.question, plan.budget.chosen.use
-    return verdict_of(q, use, needs.drafting_of(spec, draft, plan.user, q.machine))[0].kind == FITS
+    return (
+        verdict_of(q, use, memory_inputs.drafting_of(spec, draft, plan.user, q.machine))[0].kind
+        == FITS
+    )
 
 
 def _longest(
@@ -80,7 +85,7 @@ def _longest(
         return limit
     q, use = plan.budget.question, plan.budget.chosen.use
     for k in range(limit, spec.n_max, -1):
-        drafting = needs.drafting_of(replace(spec, n_max=k), draft, plan.user, q.machine)
+        drafting = memory_inputs.drafting_of(replace(spec, n_max=k), draft, plan.user, q.machine)
         if verdict_of(q, use, drafting)[0].kind == FITS:
             return k
     return max(1, min(limit, spec.n_max))

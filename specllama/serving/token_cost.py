@@ -14,7 +14,7 @@ _MANY = 1e6
 
 
 @dataclass(frozen=True)
-class Price:
+class HourlyPrice:
     """What the machine costs. `unit`: the user's own word for the money, "" = none."""
 
     per_hour: float
@@ -29,7 +29,7 @@ class TokenCost:
     plain: float | None
 
 
-def parse_price(text: str) -> Price:
+def parse_price(text: str) -> HourlyPrice:
     """`2.50/h`, `$2.50/h`, `60 EUR/day`, `900/month`. Raises UsageError for anything else."""
     m = re.fullmatch(
         r"\s*([^\d\s./,-]{0,4})\s*(\d{1,9}(?:\.\d{1,9})?)\s*([^\d\s./,-]{0,4})\s*(?:/\s*([a-z]+))?\s*",
@@ -42,10 +42,10 @@ def parse_price(text: str) -> Price:
             f"--price {text}: must be an amount by the hour, as 2.50/h",
             "Also /day and /month; a word or sign for the money may stand before or behind it.",
         )
-    return Price(amount / hours, m[1] or m[3])
+    return HourlyPrice(amount / hours, m[1] or m[3])
 
 
-def cost_of(known: Result | None, price: Price) -> TokenCost:
+def cost_of(known: Result | None, price: HourlyPrice) -> TokenCost:
     """What a million tokens cost by what was measured."""
     if known is None or not known.tokens_per_second:
         return TokenCost(None, None)
@@ -59,5 +59,5 @@ def cost_of(known: Result | None, price: Price) -> TokenCost:
     return TokenCost(_million(price, fast), _million(price, plain))
 
 
-def _million(price: Price, speed: float | None) -> float | None:
+def _million(price: HourlyPrice, speed: float | None) -> float | None:
     return price.per_hour / (speed * 3600) * _MANY if speed else None

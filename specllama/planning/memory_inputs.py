@@ -25,13 +25,13 @@ from specllama.memory.overrides import (
 )
 from specllama.memory.place import RAM
 from specllama.memory.use import ModelUse
-from specllama.planning.files import adapters
+from specllama.planning.files import lora_files
 
 _ANY = 2**31  # -ub 0: as many as -b
 _UNKNOWN_CONTEXT = 4096  # llama.cpp's least, for a model that does not say its own
 
 
-def use_of(
+def model_use(
     target: ModelInfo,
     settings: Settings,
     user: LaunchOptions,
@@ -43,7 +43,7 @@ def use_of(
     few = caps.fact("few_outputs") is Tristate.YES
     always = caps.fact("loads_mtp_on_demand") is Tristate.NO
     return ModelUse(
-        context=context_of(target, settings, user),
+        context=context_size(target, settings, user),
         parallel=settings.parallel,
         unified=user.on("--kv-unified"),
         batch=max(1, _number(user, _default(caps, "-b", 2048), "-b", "--batch-size")),
@@ -56,7 +56,7 @@ def use_of(
         mtp=always,
         gpu_layers=_layers(user.value("-ngl")),
         moved=moved(target, overrides(target, user, machine)),
-        mapped=mapped(user),
+        mapped=is_mapped(user),
         kv_on_gpu=not user.on("--no-kv-offload"),
     )
 
@@ -111,7 +111,7 @@ def tool_flags(user: LaunchOptions, draft: bool) -> list[str]:
     return out
 
 
-def mapped(user: LaunchOptions) -> bool:
+def is_mapped(user: LaunchOptions) -> bool:
     """Whether weights in RAM are pages of the file (llama.cpp's default), which the system
     reads when they are used and may drop."""
     mode = user.value("--load-mode") or ""
@@ -119,7 +119,7 @@ def mapped(user: LaunchOptions) -> bool:
     return not locked and mode in ("", "auto", "mmap")
 
 
-def context_of(target: ModelInfo, settings: Settings, user: LaunchOptions) -> int:
+def context_size(target: ModelInfo, settings: Settings, user: LaunchOptions) -> int:
     """Tokens asked for; the model's own where nothing is."""
     return _number(user, settings.context, "-c") or target.context_length or _UNKNOWN_CONTEXT
 
@@ -171,7 +171,7 @@ def _devices(option: str, user: LaunchOptions, machine: Machine) -> tuple[str, .
     return tuple(d for d in found.values() if d is not None)
 
 
-def split_of(user: LaunchOptions) -> tuple[float, ...]:
+def tensor_split(user: LaunchOptions) -> tuple[float, ...]:
     """-ts's proportions; () when it is not given or is no list of numbers."""
     words = re.split(r"[,/]", user.value("-ts") or "")
     try:
@@ -181,7 +181,7 @@ def split_of(user: LaunchOptions) -> tuple[float, ...]:
     return shares if any(shares) else ()  # all zero: by free memory (llama-model.cpp)
 
 
-def projector(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
+def projector_lines(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
     """The multimodal projector the user names; nothing where it cannot be read (llama-server
     will say why)."""
     name = user.value("--mmproj")
@@ -195,11 +195,11 @@ def projector(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
     return (MemoryLine("projector", "weights", RAM if on_cpu else machine.gpus[0].name, size),)
 
 
-def loras(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
+def lora_lines(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
     """LoRA adapters: each of their tensors lies where the one it changes does; all together,
     at most, on the first device."""
     device = machine.gpus[0].name if machine.gpus else RAM
-    sizes = [inspect(path).tensor_bytes for path in adapters(user)]
+    sizes = [inspect(path).tensor_bytes for path in lora_files(user)]
     return (MemoryLine("LoRA", "weights", device, sum(sizes), upper=True),) if sizes else ()
 
 

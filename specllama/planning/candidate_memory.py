@@ -13,13 +13,13 @@ from specllama.gguf import ModelInfo
 from specllama.memory.decide import FITS, FitRequest, FitVerdict, longest_context, verdict_of
 from specllama.memory.devices import Machine
 from specllama.memory.estimate import Drafting, total
-from specllama.planning import needs
+from specllama.planning import memory_inputs
 
-USUAL_CONTEXT = 8192  # tokens, unless the user names another or the model's own is shorter
+DEFAULT_CONTEXT = 8192  # tokens, unless the user names another or the model's own is shorter
 
 
 @dataclass(frozen=True)
-class Room:
+class CandidateMemory:
     """`extra`: bytes beyond the target alone, at `context` tokens. `longest`: tokens that
     fit with the candidate, 0 = none; `plain`: without."""
 
@@ -34,38 +34,38 @@ class Room:
         return self.verdict.kind == FITS
 
 
-def rooms(
+def memory_of_candidates(
     target: ModelInfo,
     candidates: Sequence[Candidate],
     caps: Capabilities,
     machine: Machine,
     user: LaunchOptions,
     context: int = 0,
-) -> tuple[Room | None, ...]:
+) -> tuple[CandidateMemory | None, ...]:
     """One per candidate, in order; None where a header contradicts its tensors."""
-    own = target.context_length or USUAL_CONTEXT
-    settings = Settings(target.path, "", 0, context=context or min(own, USUAL_CONTEXT))
-    machine = needs.with_margins(needs.chosen_devices(machine, user), user)
-    use = needs.use_of(target, settings, user, caps, machine)
+    own = target.context_length or DEFAULT_CONTEXT
+    settings = Settings(target.path, "", 0, context=context or min(own, DEFAULT_CONTEXT))
+    machine = memory_inputs.with_margins(memory_inputs.chosen_devices(machine, user), user)
+    use = memory_inputs.model_use(target, settings, user, caps, machine)
     q = FitRequest(
         target,
         use,
         machine,
         None,
         context_limit=max(use.context, own),
-        split=needs.split_of(user),
+        split=memory_inputs.tensor_split(user),
     )
     if target.layout.problem:
         return (None,) * len(candidates)
     alone, plain = total(q.lines(use, None)), longest_context(q, None)
-    return tuple(_room(q, c, alone, plain) for c in candidates)
+    return tuple(_memory_of(q, c, alone, plain) for c in candidates)
 
 
-def _room(q: FitRequest, c: Candidate, alone: int, plain: int) -> Room | None:
+def _memory_of(q: FitRequest, c: Candidate, alone: int, plain: int) -> CandidateMemory | None:
     if c.draft is not None and c.draft.layout.problem:
         return None
     drafting = Drafting((c.method,), c.draft, c.prediction.k)
     asked = replace(q, drafting=drafting)
     verdict, _ = verdict_of(asked, q.use, drafting)
     extra = total(q.lines(q.use, drafting)) - alone
-    return Room(q.use.context, extra, verdict, longest_context(asked, drafting), plain)
+    return CandidateMemory(q.use.context, extra, verdict, longest_context(asked, drafting), plain)
