@@ -37,7 +37,7 @@ class Fields:
         return Fields(self.file, value, name)
 
     def text(self, name: str) -> str:
-        value = self._get(name, allowed := "a text", None)
+        value = self._get(name, allowed := "a string", None)
         if not isinstance(value, str):
             raise self._wrong(name, value, allowed)
         return value
@@ -79,7 +79,7 @@ class Fields:
 
     def _get(self, name: str, allowed: str, default: Any) -> Any:
         if (value := self.data.get(name, default)) is None:
-            raise UsageError(f"{self.file}: {self._named(name)} is missing: {allowed}")
+            raise UsageError(f"{self.file}: {self._named(name)} is missing (must be {allowed})")
         return value
 
     def _wrong(self, name: str, value: Any, allowed: str) -> UsageError:

@@ -61,16 +61,16 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a profile",
-            "Use small letters, digits, - and _: at most 40, the first a letter or digit.",
+            f"{name!r} is not a valid profile name",
+            "Use up to 40 lowercase letters, digits, - and _, starting with a letter or digit.",
         )
     if _WINDOWS_DEVICES.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be a profile's name: Windows has a device of that name",
-            "Take another name.",
+            f"{name!r} cannot be a profile name: Windows reserves it for a device",
+            "Choose another name.",
         )
     if name in names():
-        raise UsageError(f"there is a profile called {name} already", "Take another name.")
+        raise UsageError(f"profile {name} already exists", "Choose another name.")
     model = load(like)
     asked = _read(source) if source is not None else [PromptRecord(p) for p in model.prompts]
     made = NewProfile(
@@ -88,7 +88,7 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
     except OSError as e:
         raise SpecllamaError(
             f"{e.filename or made.file}: cannot be written ({e.strerror or e})",
-            "Profiles lie beside the config file; `specllama doctor` shows where.",
+            "Profiles are stored next to the config file; `specllama doctor` shows where.",
         ) from None
     return made
 
@@ -99,8 +99,8 @@ def _read(source: Path) -> Sequence[PromptRecord]:
     found = list(islice(_in_folder(source), MAX_PROMPTS))
     if not found:
         raise UsageError(
-            f"--from {source}: no prompt in it",
-            f"In a folder each {' or '.join(_TEXTS)} is a prompt; {_LINES} files have one a line.",
+            f"--from {source}: no prompts found",
+            f"In a folder, each {' or '.join(_TEXTS)} file is one prompt; {_LINES} files have one per line.",
         )
     return found
 
@@ -111,7 +111,9 @@ def _in_folder(folder: Path) -> Iterator[PromptRecord]:
             yield from read_records(file, "--from")
         elif file.suffix.lower() in _TEXTS:
             if file.stat().st_size > _MAX_BYTES:
-                raise UsageError(f"--from {file}: more than {_MAX_BYTES >> 20} MiB are no prompt")
+                raise UsageError(
+                    f"--from {file}: too large for a prompt (over {_MAX_BYTES >> 20} MiB)"
+                )
             text = "\n".join(line for _, line in read_lines(file, "--from")).strip("\n")
             if text.strip():
                 yield PromptRecord(text)
@@ -122,7 +124,7 @@ def _temperature(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue
     if said:
         return ProfileValue(median(said), f"the median of {_count(len(said), 'record')}")
     return ProfileValue(
-        model.sampling.get("temperature", 0.8), f"as in {model.name}: no record says one"
+        model.sampling.get("temperature", 0.8), f"from {model.name}: no record sets one"
     )
 
 
@@ -131,10 +133,10 @@ def _answer(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue:
     known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.most for a in asked]
     lengths = [x for x in known if x]
     if not lengths:
-        return ProfileValue(model.answer, f"as in {model.name}: no record has an answer")
+        return ProfileValue(model.answer, f"from {model.name}: no record has a response")
     most = quantiles(lengths, n=4, method="inclusive")[2] if len(lengths) > 1 else lengths[0]
     tokens = round(min(_MAX_ANSWER, max(_MIN_ANSWER, most)))
-    return ProfileValue(tokens, f"by the answers of {_count(len(lengths), 'record')}")
+    return ProfileValue(tokens, f"from the responses of {_count(len(lengths), 'record')}")
 
 
 def _count(n: int, what: str) -> str:
@@ -146,11 +148,11 @@ def _settings(model: Workload, made: NewProfile) -> str:
     sampling = {**model.sampling, "temperature": made.temperature.value}
     switch = sampling.pop("chat_template_kwargs", None)
     lines = [
-        f"# Settings of {model.name} to begin with; what tuning measures comes before them.",
+        f"# Initial settings from {model.name}; measured results take precedence.",
         'title = "Your own prompts"',
         "# in the order they are tried",
         f"methods = {json.dumps(model.methods)}",
-        f"answer = {made.answer.value:.0f} # tokens of an answer that is measured, at most",
+        f"answer = {made.answer.value:.0f} # max tokens of a measured response",
     ]
     if switch is not None:
         lines.append(f"thinking = {json.dumps(switch['enable_thinking'])}")
@@ -158,6 +160,6 @@ def _settings(model: Workload, made: NewProfile) -> str:
     n = model.ngram
     lines += ["", "[ngram] # tokens looked up, tokens drafted", f"n = {n.n}", f"m = {n.m}"]
     lines += [f"min_hits = {n.min_hits}"]
-    lines += ["", "[draft] # tokens per draft, least probability of a drafted token"]
+    lines += ["", "[draft] # tokens per draft, minimum probability of a drafted token"]
     lines += [f"n_max = {model.n_max}", f"p_min = {model.p_min}"]
     return "\n".join(lines) + "\n"

@@ -48,7 +48,7 @@ def read_records(path: Path, option: str) -> tuple[PromptRecord, ...]:
     found = _json_lines(path, again, option) if by_line else _texts(path, again, option)
     out = tuple(islice(found, MAX_PROMPTS))
     if not out:
-        raise UsageError(f"{option} {path}: no prompt in it")
+        raise UsageError(f"{option} {path}: no prompts found")
     return out
 
 
@@ -145,8 +145,8 @@ def _texts(path: Path, lines: Iterable[tuple[int, str]], option: str) -> Iterato
             size += len(line) + 1
             if size > _MAX_CHARS:
                 raise UsageError(
-                    f"{option} {path}: a prompt of more than {_MAX_CHARS >> 20} Mi characters",
-                    "Part prompts by lines of ---.",
+                    f"{option} {path}: a prompt is longer than {_MAX_CHARS >> 20} Mi characters",
+                    "Separate prompts with `---` lines.",
                 )
             continue
         text = "\n".join(part).strip("\n")
@@ -163,15 +163,15 @@ def _json_lines(
         if prompt is None:
             raise UsageError(
                 f"{option} {path}: line {number} has neither a prompt nor messages",
-                'Each line is {"prompt": "…"} or {"messages": [{"role": "user", "content": "…"}]}.',
+                'Each line must be {"prompt": "…"} or {"messages": [{"role": "user", "content": "…"}]}.',
             )
         if isinstance(prompt, Conversation) and not prompt.messages:
-            raise UsageError(f"{option} {path}: line {number} has answers only, no question")
+            raise UsageError(f"{option} {path}: line {number} has only assistant messages")
         tools = tools_of(data)
         if tools is None:
             raise UsageError(
-                f"{option} {path}: line {number} has tools that are not as OpenAI's API has them",
-                'Each is {"type": "function", "function": {"name": "…", "parameters": {…}}}.',
+                f"{option} {path}: line {number} has tools that are not in OpenAI's format",
+                'Each must be {"type": "function", "function": {"name": "…", "parameters": {…}}}.',
             )
         if tools:
             prompt = Conversation(conversation(prompt).messages, tools)

@@ -104,8 +104,8 @@ def mix(each: Sequence[Workload]) -> Workload:
         answer=max(w.answer for w in each),
         warn_under=first.warn_under,
         off_under=first.off_under,
-        mixed=f"their prompts in turn; {said}, K={first.n_max} and n-grams of {first.ngram.n} and "
-        f"{first.ngram.m} tokens, to begin with, are those of {first.name}",
+        mixed=f"prompts alternate; initially {said}, K={first.n_max} and n-grams of {first.ngram.n} and "
+        f"{first.ngram.m} tokens, from {first.name}",
     )
 
 
@@ -115,7 +115,7 @@ def _load(name: str) -> Workload:
     fields.only(_KEYS)
     prompts = _prompts(file.parent / "prompts", name)
     if not prompts:
-        raise UsageError(f"{file}: there is no prompt in {file.parent / 'prompts' / name}.txt")
+        raise UsageError(f"{file}: no prompts in {file.parent / 'prompts' / name}.txt")
     ngram, draft = fields.inner("ngram"), fields.inner("draft")
     ngram.only(("n", "m", "min_hits"))
     draft.only(("n_max", "p_min"))

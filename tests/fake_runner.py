@@ -347,7 +347,7 @@ class FakeRunner:
 
     def blame(self, error: EngineError) -> EngineError:
         if "broke off" in error.message:
-            return EngineError("llama-server ended: it crashed (SIGSEGV)")
+            return EngineError("llama-server exited: it crashed (SIGSEGV)")
         return error
 
 

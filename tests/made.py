@@ -119,7 +119,7 @@ def tuned(state: str = "decided", best: bool = True) -> Tuned:
                 "ngram-mod n=4 m=8",
                 f"{slow.known.value:.2f}x predicted (replayed over 8 plain answers)",
             ),
-            Dropped("draft-mtp", "llama-server ended: it crashed (SIGSEGV)", True),
+            Dropped("draft-mtp", "llama-server exited: it crashed (SIGSEGV)", True),
         ),
         4,
         57.3,

@@ -139,7 +139,7 @@ def test_four_clients_and_three_switches_without_a_failed_request(
     told = [x for x in script.lines if x.startswith("adaptive: ")]
     assert len(told) == 2 * SWITCHES
     assert told[0] == "adaptive: draft-simple draft.gguf K=4 → no speculation: in turn"
-    assert told[1].startswith("adaptive: serving again after ")
+    assert told[1].startswith("adaptive: now serving with ")
     kept = switches.all_switches()
     assert [s.reason for s in kept] == ["in turn"] * SWITCHES
     assert kept[0].target == str(TARGET)
@@ -163,7 +163,7 @@ def test_what_does_not_start_gives_way_to_what_served(
     off = plan.without_speculation("")
     assert serving._launched(off, plan, tmp_path, report) is plan  # type: ignore[comparison-overlap]
     assert begun == [None, plan.settings.speculation]
-    assert report.lines == ["llama-server did not start: no; back to what served before"]
+    assert report.lines == ["llama-server did not start: no; going back to the previous settings"]
     with pytest.raises(EngineError):
         serving._launched(off, None, tmp_path, report)
 
@@ -212,7 +212,7 @@ def test_where_nothing_is_counted_it_says_so_and_serves_on(tmp_path: Path) -> No
     """Builds before b10289, and ik_llama.cpp."""
     fake = Fake(tmp_path, build=9611, draft_n=8)
     with Serve(tmp_path, TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", fake.path) as s:
-        s.wait_for(lambda: "--adaptive has nothing to go by: " in s.err, "the line")
+        s.wait_for(lambda: "--adaptive has no data to decide on: " in s.err, "the line")
         assert httpx.get(f"{s.url}/health").status_code == 200
 
 
@@ -322,7 +322,7 @@ def test_a_damaged_list_of_switches_is_empty(data: bytes) -> None:
     ("args", "says"),
     [
         (("--strict",), "--adaptive may switch speculation off, which --strict forbids"),
-        (("--", "--spec-type", "ngram-simple"), "--adaptive cannot change your own --spec-type"),
+        (("--", "--spec-type", "ngram-simple"), "--adaptive cannot be combined with --spec-type"),
         (("--", "--ssl-cert-file", "c", "--ssl-key-file", "k"), "does not work with --ssl-*"),
     ],
 )

@@ -111,10 +111,10 @@ def test_nothing_measured_says_no_alpha() -> None:
 
 def test_a_draft_that_loses_names_the_alpha_it_would_need(plan: Plan) -> None:
     loses = said(plan, known(0.9))
-    assert "α is 0.50; at what its steps cost it pays from 0.61" in (
-        loses["a draft that is right more often"].why
+    assert "at this cost per step, break-even is at α=0.61 (measured: 0.50)" in (
+        loses["a draft with higher acceptance"].why
     )
-    assert loses["a draft that is right more often"].command.endswith("--hub")
+    assert loses["a draft with higher acceptance"].command.endswith("--hub")
     hopeless = said(plan, known(0.3))
     assert "not even α=1 would pay" in hopeless["a cheaper draft"].why
     wins = said(plan, known(1.5))
@@ -185,8 +185,8 @@ def test_what_reports_rule_out_is_not_called_the_decision(
     assert run(["advise", str(tmp_path / "target.gguf"), "-w", "creative", *fake]) == 0
     out = capsys.readouterr().out
     assert "decision off: draft-simple is not measured: at temperature 1" in out
-    assert "serve measures whether n-grams do" in out
-    assert "rule     public reports agree" in out
+    assert "serve measures whether n-grams pay off" in out
+    assert "rule     published measurements agree" in out
     assert "--all -w creative" in out
 
 
@@ -194,8 +194,8 @@ def test_memory_decides_before_speed(tmp_path: Path, capsys: pytest.CaptureFixtu
     argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--vram", "8M"]
     assert run(argv) == 0
     out = capsys.readouterr().out
-    assert "rule     memory decides before speed does" in out
-    assert "change   more memory: what was asked does not fit (GPU0 lacks" in out
+    assert "rule     memory is the limit, before speed" in out
+    assert "change   more memory: the requested setup does not fit (GPU0 lacks" in out
 
 
 def test_cost_with_and_without() -> None:
@@ -300,7 +300,7 @@ def test_measured_figures_are_told(
     argv = [*words(tmp_path)[:-1], str(plan.engine.argv[-1]), "--price", "$2.50/h"]
     assert run(argv) == 0
     out = capsys.readouterr().out
-    assert "rule     what was measured on this machine decides" in out
+    assert "rule     measured on this machine" in out
     assert ("decision draft-simple draft.gguf K=4" in out) == on
     assert ("decision off: so it was measured" in out) != on
     assert "α=" in out

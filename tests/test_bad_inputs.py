@@ -223,9 +223,9 @@ probe T V -- --spec-type ngram-mod       | 2 | is not taken
 # ---- prompts and conversations
 serve T V --prompts {nope}               | 2 | cannot be read (No such file
 serve T V --prompts {here}               | 2 | cannot be read (Is a directory)
-serve T V --prompts {none.txt}           | 2 | no prompt in it
-serve T V --prompts {bom.txt}            | 2 | no prompt in it
-serve T V --prompts {parts.txt}          | 2 | no prompt in it
+serve T V --prompts {none.txt}           | 2 | no prompts found
+serve T V --prompts {bom.txt}            | 2 | no prompts found
+serve T V --prompts {parts.txt}          | 2 | no prompts found
 serve T V --prompts {utf16.txt}          | 2 | not UTF-8 text
 serve T V --prompts {long.txt}           | 2 | more than 4 Mi characters
 serve T V --prompts /dev/zero            | 2 | longer than 4 Mi characters

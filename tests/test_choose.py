@@ -114,7 +114,7 @@ def test_named_methods(tmp_path: Path) -> None:
     assert both.draft == tmp_path / "draft.gguf"
     assert both.ngram == CODE.ngram
     off = choose(request(tmp_path, methods=("none",)), CAPS)
-    assert (off.speculation, off.because) == (None, "you asked for --method none")
+    assert (off.speculation, off.because) == (None, "--method none is set")
     missing = choose(request(tmp_path, methods=("draft-mtp",)), CAPS)
     assert missing.speculation is None
     assert "no MTP head" in missing.because

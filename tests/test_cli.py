@@ -55,7 +55,7 @@ def test_bad_model_files(tmp_path: Path, name: str, content: bytes | None, says:
         ([TARGET, "--draft", TARGET], "target itself"),
         ([TARGET, "--workload", "nope"], "Workloads: agent, chat, code"),
         ([TARGET, "--method", "draft-self"], "ngram-simple"),
-        ([MODELS / "mtp-head.gguf"], "cannot be served by itself"),
+        ([MODELS / "mtp-head.gguf"], "cannot be served on its own"),
         ([TARGET, "--llama-server", "/nope/llama-server"], "does not exist"),
         ([TARGET, "--", "--parallel", "2"], "--parallel N"),
         ([TARGET, "--bogus"], "--bogus"),

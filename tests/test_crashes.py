@@ -34,7 +34,7 @@ def test_a_crash_with_speculation_starts_once_more_without(tmp_path: Path) -> No
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert s.info["speculation"] == "off"
         assert "did not start with it: llama.cpp stopped at its own check" in s.info["reason"]
-        assert "starting once more without speculation" in s.err
+        assert "retrying without speculation" in s.err
         first, second = fake.starts
         assert "--spec-type" in first
         assert not any(a.startswith("--spec") or a == "-md" for a in second)
@@ -46,7 +46,7 @@ def test_out_of_memory_is_explained_and_the_next_line_started(tmp_path: Path) ->
     with Serve(tmp_path, TARGET, "--draft", draft, "--llama-server", fake.path) as s:
         assert s.info["methods"] == ["ngram-simple"]
         assert "did not start with it: it ran out of memory" in s.info["because"]
-        assert "starting once more with ngram-simple" in s.err
+        assert "retrying with ngram-simple" in s.err
         assert re.search(r"memory +RAM: \d+ of [\d,]+ MiB free \(target \w+", s.err)
         first, second = fake.starts
         assert "-md" in first
@@ -107,7 +107,7 @@ def test_a_server_that_ends_while_it_is_measured_did_start(tmp_path: Path) -> No
     runner = TrialServers(plan, tmp_path / "log")
     with pytest.raises(EngineError) as broken:
         _ask_until_it_ends(runner)
-    assert runner.blame(broken.value).message.startswith("llama-server ended: it crashed")
+    assert runner.blame(broken.value).message.startswith("llama-server exited: it crashed")
     runner.stop()
 
 
@@ -123,7 +123,7 @@ def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> N
         assert s.info["speculation"] == "on"
         assert s.popen.wait(60) == 1
         assert "ended 3 times in a row: it crashed (SIGSEGV)" in s.err
-        assert "ended again: it crashed (SIGSEGV); restarting it without speculation" in s.err
+        assert "exited again: it crashed (SIGSEGV); restarting without speculation" in s.err
     assert ["--spec-type" in argv for argv in fake.starts] == [True, True, False]
 
 
@@ -153,7 +153,7 @@ def test_nothing_drafted_is_off_even_if_slots_say_on(tmp_path: Path) -> None:
         tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
     ) as s:
         assert s.info["speculation"] == "off"
-        assert "nothing was drafted in 2 probe requests" in s.info["reason"]
+        assert "no tokens were drafted in 2 probe requests" in s.info["reason"]
         assert s.info["tokens_per_second"] == 100
 
 
@@ -170,16 +170,16 @@ def test_slots_that_say_off_are_believed(tmp_path: Path) -> None:
 )
 def test_the_requests_that_were_sent_are_counted(tmp_path: Path, brief: bool, sent: str) -> None:
     engagement = checked(tmp_path, brief, slots=True)
-    assert engagement.reason == f"nothing was drafted in {sent}"
+    assert engagement.reason == f"no tokens were drafted in {sent}"
     assert engagement_line(engagement).startswith(
-        f"speculation OFF because nothing was drafted in {sent}; /slots says speculative true"
+        f"speculation OFF because no tokens were drafted in {sent}; /slots reports speculative=true"
     )
 
 
 def test_slots_that_contradict_the_counters_are_named(tmp_path: Path) -> None:
     engagement = checked(tmp_path, slots=False, draft_n=10)
     assert (engagement.engaged, engagement.alpha) == (True, 0.5)
-    said = "/slots says speculative false although tokens were drafted"
+    said = "/slots reports speculative=false although tokens were drafted"
     assert engagement_line(engagement).endswith(said)
     assert checked(tmp_path, slots=True, draft_n=10).doubt == ""
 
@@ -189,7 +189,7 @@ def test_slots_that_contradict_the_counters_are_named(tmp_path: Path) -> None:
     [
         (10, 30, "attention", "ON, but the counters contradict themselves: 30 of 10 drafted"),
         (10, -3, "attention", "ON, but the counters contradict themselves: -3 of 10 drafted"),
-        (10, 10, "hybrid", "ON, but all 10 drafted tokens accepted on a hybrid target: "),
+        (10, 10, "hybrid", "ON, but all 10 drafted tokens were accepted on a hybrid target: "),
         (10, 10, "attention", "ON: α=1.00 (10 of 10 drafted tokens accepted)"),
         (10, 9, "hybrid", "ON: α=0.90 (9 of 10 drafted tokens accepted)"),
     ],
@@ -205,8 +205,9 @@ def test_counters_that_cannot_be_right_show_no_alpha(
 def test_a_negative_count_is_no_drafting(tmp_path: Path) -> None:
     engagement = checked(tmp_path, draft_n=-10)
     assert not engagement.engaged
-    assert "OFF because nobody knows what was drafted; the counters contradict" in engagement_line(
-        engagement
+    assert (
+        "OFF because the server's counts of drafted tokens are not valid; the counters contradict"
+        in engagement_line(engagement)
     )
 
 

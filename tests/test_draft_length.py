@@ -27,20 +27,15 @@ def test_a_longer_one_is_cut_and_that_is_said(kind: str, own: bool, tmp_path: Pa
     length = ("--", "--spec-draft-n-max", "10") if own else ("--n-max", "10")
     said = specllama("serve", TARGET, "--draft", draft, "--dry-run", *length).stdout
     k = LONGEST[kind]
-    assert f"method   draft-{kind} with {kind}.gguf, K={k}: you named the draft" in said
-    assert (
-        f"K=10 was asked for: {kind}.gguf drafts {k} at most, it was trained with that block"
-        in said
-    )
+    assert f"method   draft-{kind} with {kind}.gguf, K={k}: set with --draft" in said
+    assert f"K=10 is limited to {k}, the block size of {kind}.gguf" in said
     fits = specllama("serve", TARGET, "--draft", draft, "--dry-run", "--n-max", str(k)).stdout
-    assert "was asked for" not in fits
+    assert "is limited to" not in fits
 
 
 def test_several_heads_are_the_longest_draft() -> None:
     said = specllama("serve", MODELS / "mtp-3.gguf", "--dry-run", "--n-max", "5").stdout
-    assert (
-        "K=5 was asked for: mtp-3.gguf drafts 3 at most, it was trained with as many heads" in said
-    )
+    assert "K=5 is limited to 3, the number of MTP heads of mtp-3.gguf" in said
 
 
 @pytest.mark.parametrize("kind", LONGEST)

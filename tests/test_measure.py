@@ -306,7 +306,7 @@ def test_a_server_that_ends_meanwhile_is_blamed(tmp_path: Path) -> None:
         here.running.server.kill()
         with pytest.raises(EngineError) as broken:
             ask(served.client, question, JOB)
-        assert here.blame(broken.value).message.startswith("llama-server ended: ")
+        assert here.blame(broken.value).message.startswith("llama-server exited: ")
 
 
 def test_a_real_model(tmp_path: Path, native: Path, smollm2: Path) -> None:
@@ -397,7 +397,7 @@ def answered(text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float
         ([answered("", 50, 0)] * 3, False, "it only costs time: 0 of 150 drafted tokens accepted"),
         ([answered("", 50, 1)] * 3, False, ""),  # one token in eight steps: τ = 1.12
         ([answered("", 50, 0)], False, ""),  # nine steps
-        ([answered("", 150, 150)], True, "all 150 drafted tokens accepted on a hybrid target"),
+        ([answered("", 150, 150)], True, "all 150 drafted tokens were accepted on a hybrid target"),
         ([answered("", 150, 150)], False, ""),
     ],
 )

@@ -169,7 +169,7 @@ def test_a_header_that_contradicts_itself(tmp_path: Path) -> None:
     # to serve it is llama-server's business
     done = specllama("serve", path, "--dry-run", "--method", "none")
     assert done.returncode == 0
-    assert "memory not known: odd.gguf contradicts itself" in done.stdout
+    assert "memory unknown: the header of odd.gguf is inconsistent" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -191,19 +191,21 @@ def test_devices_that_are_not_told(tmp_path: Path, config: dict[str, Any], says:
     # serve goes on, and says it
     done = specllama("serve", TARGET, "--llama-server", fake.path, "--dry-run")
     assert done.returncode == 0
-    assert "note     memory is not judged" in done.stdout
+    assert "note     memory not checked" in done.stdout
 
 
 def test_a_context_beyond_training_is_warned_of() -> None:
     data = memory(TARGET, "-c", "8192")
-    assert "a context of 8,192 tokens; the model was trained on 2,048" in data["warnings"]
+    assert "the context is 8,192 tokens, but the model was trained on 2,048" in data["warnings"]
 
 
 def test_serve_takes_the_ngram_line_and_says_why() -> None:
     done = specllama("serve", TARGET, "--draft", DRAFT, "--vram", "16MiB", "--dry-run")
     assert done.returncode == 0
     method = next(x for x in done.stdout.splitlines() if x.startswith("method"))
-    assert method.startswith("method   ngram-simple: draft.gguf does not fit beside the target")
+    assert method.startswith(
+        "method   ngram-simple: draft.gguf does not fit together with the target"
+    )
     assert re.search(r"\(GPU0 lacks \d\.\d MiB\); n-gram only", method)
     assert "-md" not in done.stdout.splitlines()[-1]
 

@@ -230,7 +230,7 @@ def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> No
     for plan, why in (
         (agent(known), ""),
         (agent(known, "--no-jinja"), "--no-jinja"),
-        (agent(MODELS / "target.gguf"), "the model's chat template knows no tools"),
+        (agent(MODELS / "target.gguf"), "the model's chat template does not support tools"),
     ):
         first = plan.prompts()[0]
         said = [n for n in plan.notes if "agent" in n]
@@ -238,7 +238,7 @@ def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> No
         assert plan.takes_tools == bool(first.tools) == (not why)
         assert ("set_light" in str(first.messages)) == bool(why)
         assert said == (
-            [f"workload agent: the tools are text in its prompts ({why})"] if why else []
+            [f"workload agent: tools are sent as text in the prompts ({why})"] if why else []
         )
         assert make_task(plan, SearchScope(), (), 60, thorough=False).prompts == plan.prompts()
     assert not [n for n in prepare(

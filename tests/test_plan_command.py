@@ -48,7 +48,7 @@ def test_without_a_format_it_is_lines_to_read(
 ) -> None:
     assert run(planned(tmp_path)) == 0
     out = capsys.readouterr().out
-    assert "method   draft-simple with draft.gguf, K=3: you named the draft" in out
+    assert "method   draft-simple with draft.gguf, K=3: set with --draft" in out
     assert "--spec-type draft-simple" in out.splitlines()[-1]
 
 

@@ -278,7 +278,7 @@ def test_serve_tunes_once_and_then_remembers(tmp_path: Path, engine: str) -> Non
         assert s.info["n_max"] == first["n_max"]
     else:  # what a few seconds leave open is gone on with
         assert second["source"] == "measured"
-        assert "what was left open" in second["notes"][0]
+        assert "the unfinished run" in second["notes"][0]
     with Serve(folders[2], *args, "--force", "--llama-server", engine) as s:
         assert s.info["tuning"]["source"] == "measured"
         assert s.info["methods"]  # the fastest way, however slow
@@ -322,7 +322,7 @@ def test_another_build_makes_a_result_stale(tmp_path: Path) -> None:
     assert "K=2: measured: " in same.stdout
     other = specllama(*args, "--llama-server", fake.path, *ONE)
     assert "measured: " not in other.stdout
-    assert "you named the draft" in other.stdout
+    assert "set with --draft" in other.stdout
 
 
 def test_doubtful_ways_are_not_measured_unless_asked(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_doubtful_ways_are_not_measured_unless_asked(tmp_path: Path) -> None:
     settings = Settings(tmp_path / "target.gguf", "127.0.0.1", 0, context=1024)
     (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions("creative"),)))
     assert not p.task.candidates
-    assert "accepted too seldom" in p.doubts[0]
+    assert "too low to pay off" in p.doubts[0]
     assert "note     draft-simple is not measured: " in "\n".join(planned_lines(p))
     (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions("creative"),), everything=True))
     assert p.task.candidates
@@ -432,8 +432,8 @@ def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.txt", "", "no prompt in it"),
-        ("a.txt", "---\n\n---\n", "no prompt in it"),
+        ("a.txt", "", "no prompts found"),
+        ("a.txt", "---\n\n---\n", "no prompts found"),
         ("a.jsonl", '{"prompt": "x"}\n{oops}\n', "line 2 is not JSON"),
         ("a.jsonl", '{"prompt": "x"}\n\n{"text": "y"}\n', "line 3 has neither"),
         ("a.jsonl", '{"messages": [{"role": "cat", "content": "x"}]}', "line 1 has neither"),
@@ -441,7 +441,7 @@ def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
         ("a.jsonl", '{"messages": [{"role": "user", "content": null}]}', "line 1 has neither"),
         ("a.jsonl", '{"messages": [{"role": "user", "content": [{"image": 1}]}]}', "neither"),
         ("a.jsonl", '{"messages": [{"role": "assistant", "content": "a"}]}', "no question"),
-        ("a.jsonl", '{"prompt": "x", "tools": 1}', "line 1 has tools that are not as OpenAI's"),
+        ("a.jsonl", '{"prompt": "x", "tools": 1}', "line 1 has tools that are not in OpenAI's"),
         ("a.jsonl", '{"prompt": "x", "tools": [{"name": "f"}]}', "line 1 has tools"),
         ("a.jsonl", '{"prompt": "x", "tools": [{"type": "function", "function": {}}]}', "tools"),
     ],

@@ -118,14 +118,14 @@ def test_a_copy_of_a_built_in_one_is_the_same_to_begin_with(home: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["new", "Mine"], "no name for a profile"),
-        (["new", "../x"], "no name for a profile"),
-        (["new", "a,b"], "no name for a profile"),
-        (["new", "x" * 41], "no name for a profile"),
-        (["new", "code"], "a profile called code already"),
+        (["new", "Mine"], "not a valid profile name"),
+        (["new", "../x"], "not a valid profile name"),
+        (["new", "a,b"], "not a valid profile name"),
+        (["new", "x" * 41], "not a valid profile name"),
+        (["new", "code"], "profile code already exists"),
         (["new", "mine", "--like", "nope"], "no workload called 'nope'"),
         (["new", "mine", "--from", "missing.txt"], "--from missing.txt: cannot be read"),
-        (["new", "mine", "--from", "{empty}"], "no prompt in it"),
+        (["new", "mine", "--from", "{empty}"], "no prompts found"),
         (["new", "mine", "--from", "{bad}"], "line 1 has neither a prompt nor messages"),
         (["show", "nope"], "no workload called 'nope'"),
         (["bogus"], "No such command"),
@@ -202,7 +202,7 @@ def test_a_name_that_windows_keeps_for_a_device_is_refused(
     home: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert run(["profiles", "new", name]) == 2
-    assert "Windows has a device of that name" in capsys.readouterr().err
+    assert "Windows reserves it for a device" in capsys.readouterr().err
     assert not workloads.user_profiles_dir().exists()
 
 
@@ -211,7 +211,7 @@ def test_a_name_that_some_system_cannot_keep_is_refused(
     home: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert run(["profiles", "new", name]) == 2
-    assert "is no name for a profile" in capsys.readouterr().err
+    assert "is not a valid profile name" in capsys.readouterr().err
     assert not workloads.user_profiles_dir().exists()
 
 

@@ -131,7 +131,7 @@ def test_the_next_start_says_what_real_requests_showed(native: Path) -> None:
     served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served == plan
     assert line.startswith(
-        "real requests come first: α=0.82 over 4,000 drafted tokens, about 1.95x"
+        "real requests take precedence: α=0.82 over 4,000 drafted tokens, about 1.95x"
     )
 
 
@@ -141,7 +141,7 @@ def test_the_next_start_takes_the_length_that_was_best(native: Path) -> None:
     served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served.settings.speculation is not None
     assert served.settings.speculation.n_max == 1
-    assert "K=1 would be about 1.38x, so it is taken" in line
+    assert "using K=1 instead (about 1.38x)" in line
     assert "--spec-draft-n-max 1" in served.command.display()
     fixed, _ = apply_past_traffic(plan, plan, SearchScope(lengths=(4,)), TIMES)
     assert fixed.settings.speculation is None  # at the K that the user fixed it was slower
@@ -152,7 +152,7 @@ def test_the_next_start_is_plain_where_real_requests_were_slower(native: Path) -
     keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
     served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served.settings.speculation is None
-    assert "off: >99% chance that it is slower than plain decoding" in line
+    assert "off: >99% chance of being slower than plain decoding" in line
 
 
 def test_what_prompts_refuted_is_on_where_real_requests_were_surely_faster(native: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_search_after_slow_real_requests_says_so(native: Path) -> None:
     keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
     found, (line,) = predict_from_traffic(plan, SearchScope())
     assert found is None
-    assert line.endswith("slower than plain decoding, so all else is looked at")
+    assert line.endswith("slower than plain decoding, so other settings are tried")
 
 
 def test_a_start_that_measures_begins_with_what_real_requests_showed(
@@ -214,7 +214,7 @@ def test_a_start_that_measures_begins_with_what_real_requests_showed(
     keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
     args = (target, "-w", "code", "--llama-server", native, "--tune", "auto", "--budget", "20")
     with Serve(tmp_path, *args) as s:
-        assert "tuning   real requests come first: α=0.8" in s.err
+        assert "tuning   real requests take precedence: α=0.8" in s.err
         assert s.info["tuning"]["arms"] or s.info["tuning"]["dropped"]
 
 

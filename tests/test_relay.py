@@ -349,7 +349,7 @@ def test_a_server_that_breaks_off_is_said_before_an_answer_and_shown_in_one() ->
     with relayed() as (relay, url, _servers):
         answer = httpx.post(f"{url}/mute")
         assert answer.status_code == 502
-        assert "llama-server broke off" in json.loads(answer.text)["error"]["message"]
+        assert "llama-server closed the connection" in json.loads(answer.text)["error"]["message"]
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.post(f"{url}/broken")
         until(lambda: relay.gate.in_flight == 0)

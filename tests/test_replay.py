@@ -441,7 +441,7 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
         (("-w", "code", "-w", "chat"), "one --workload"),
         (("--", "--spec-type", "ngram-mod"), "leave out --spec-type"),
         (("--", "--spec-ngram-mod-n-max", "9"), "leave out --spec-ngram-mod-n-max"),
-        (("--", "--spec-draft-p-min", "0.5"), "leave out the p-min"),
+        (("--", "--spec-draft-p-min", "0.5"), "leave out p-min"),
     ],
 )
 def test_what_does_not_go_together_is_said(
@@ -470,7 +470,7 @@ def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPa
     (p,) = plan_probes(asked())
     hybrid = replace(p, task=replace(p.task, hybrid=True))
     monkeypatch.setattr(module, "planned", lambda _: iter([hybrid]))
-    with pytest.raises(UsageError, match="cannot be cut back"):
+    with pytest.raises(UsageError, match="cannot be rolled back"):
         plan_replay(asked())
 
 

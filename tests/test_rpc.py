@@ -120,7 +120,7 @@ def test_a_server_that_does_not_answer_is_said(build: Path, two: str) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     data = memory(build, "--rpc", f"{two.split(',')[0]},{nobody}")
     assert [d["name"] for d in data["devices"]] == ["RPC0", "RAM"]
-    assert f"no RPC server answers at {nobody}: llama.cpp goes on without" in data["warnings"]
+    assert f"no RPC server responds at {nobody}; llama.cpp runs without it" in data["warnings"]
 
 
 def test_a_build_without_rpc_is_refused_before_the_launch(native: Path, two: str) -> None:

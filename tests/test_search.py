@@ -456,7 +456,7 @@ def test_force_takes_the_fastest_way_even_if_slower() -> None:
     t, _ = tuned(Script(steep), task(DRAFT, force=True))
     assert t.best is not None
     assert t.best.speedup.value < 1
-    assert t.reason.endswith("taken by --force")
+    assert t.reason.endswith("used anyway because of --force")
     assert t.state == FORCED
     results.store(SUBJECT, t)
     assert results.find(SUBJECT) == (None, ""), "never kept as the answer"
@@ -624,7 +624,7 @@ def test_a_server_that_dies_whatever_is_asked_is_stored_as_a_crash() -> None:
     script = Script(smooth, dies_at=lambda r: r.speculation is not None and r.number > 2)
     t, _ = tuned(script, task(DRAFT))
     assert (t.best, t.state) == (None, CRASHED)
-    assert "llama-server ended: it crashed (SIGSEGV)" in t.reason
+    assert "llama-server exited: it crashed (SIGSEGV)" in t.reason
     results.store(SUBJECT, t)
     kept, stale = results.find(SUBJECT)
     assert kept is not None
@@ -650,7 +650,7 @@ def test_a_server_that_dies_while_it_is_confirmed() -> None:
 def test_a_baseline_that_dies_is_an_error() -> None:
     with pytest.raises(TuningError, match="the baseline could not be measured"):
         tuned(Script(smooth, dies=lambda s: s is None), task(DRAFT))
-    with pytest.raises(TuningError, match=r"llama-server ended: it crashed \(SIGSEGV\)"):
+    with pytest.raises(TuningError, match=r"llama-server exited: it crashed \(SIGSEGV\)"):
         tuned(Script(smooth, dies_at=lambda r: r.number >= 5), task(DRAFT))
 
 

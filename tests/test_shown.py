@@ -97,7 +97,7 @@ def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: ProbeRes
     assert said[2].startswith("expected ngram-simple n=4 m=8 1.")
     assert said[2].endswith(": replayed over 8 plain answers")
     assert said[3].startswith("expected draft-simple d2.gguf K=3 1.")
-    assert said[4] == "not used draft-mtp: llama-server ended: it crashed (SIGSEGV)"
+    assert said[4] == "not used draft-mtp: llama-server exited: it crashed (SIGSEGV)"
     assert said[5] == "not used predicted not to pay: ngram-mod n=4 m=8 1.00x"
     off = lines(probed, replace(made.tuned(best=False), loads=1))
     assert off[1] == f"tuned    off: {made.REASON} (1 load of the model, 57 s)"

@@ -137,5 +137,5 @@ def test_a_profile_without_a_prompt_is_named(
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "x.txt").write_text("\n")
     (tmp_path / "x.toml").write_text('title="x"\n')
-    with pytest.raises(UsageError, match="there is no prompt in"):
+    with pytest.raises(UsageError, match="no prompts in"):
         workloads.load("x")

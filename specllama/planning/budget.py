@@ -261,9 +261,9 @@ def _why_fallback(b: Budget, draft: str) -> str:
     if alone.kind == PARTLY:
         total = len(b.question.target.layout.blocks) + 1
         layers = f"{alone.gpu_layers} of the target's {total} layers fit on the GPU"
-        left = f", {asked.gpu_layers} beside {draft}" if asked.gpu_layers is not None else ""
-        return f"{layers}{left or f', and {draft} takes more than there is'}"
-    return f"{draft} does not fit beside the target ({asked.missing})"
+        left = f", {asked.gpu_layers} together with {draft}" if asked.gpu_layers is not None else ""
+        return f"{layers}{left or f', and {draft} needs more than is free'}"
+    return f"{draft} does not fit together with the target ({asked.missing})"
 
 
 def _speculation(drafting: Drafting, choice: Choice) -> tuple[Speculation, ModelInfo | None] | None:

@@ -96,7 +96,7 @@ def parse_methods(text: str) -> tuple[str, ...]:
         name = _SHORT_NAMES.get(word, word)
         if word == "draft-self":
             raise UsageError(
-                "llama.cpp has no draft-self: what guides call self-speculation are its n-gram types",
+                "llama.cpp has no draft-self; what guides call self-speculation is its n-gram methods",
                 "Use --method ngram-simple (or ngram-map-k, ngram-mod).",
             )
         if word in ("none", "off"):
@@ -114,7 +114,7 @@ def choose(request: MethodRequest, caps: Capabilities) -> Choice:
     """The decision. Raises UsageError only for requests that contradict themselves."""
     _check_request(request)
     if request.methods == ("none",):
-        return Choice(None, "you asked for --method none")
+        return Choice(None, "--method none is set")
     if request.methods and (reason := check_methods(caps, request.methods)):
         return _off(",".join(request.methods), "engine", reason)
     if request.draft is not None:
@@ -134,7 +134,7 @@ def _check_request(r: MethodRequest) -> None:
     if r.target.path.exists() and r.draft.path.samefile(r.target.path):
         raise UsageError(
             f"--draft is the target itself ({r.target.title})",
-            "Give a smaller model of its family.",
+            "Use a smaller model of the same family.",
         )
     if r.methods and not any(m.startswith("draft-") for m in r.methods):
         raise UsageError(f"--draft cannot be combined with --method {','.join(r.methods)}")
@@ -146,7 +146,7 @@ def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choi
     method = METHOD_OF_KIND.get(draft.kind, "")
     asked = next((m for m in r.methods if m.startswith("draft-")), method)
     if method and asked != method:
-        return _off(name, "kind", f"a file of the kind {draft.kind} is not for {asked}")
+        return _off(name, "kind", f"{asked} cannot use a file of kind {draft.kind}")
     verdict = compat.verdict(r.target, draft, caps)
     if not verdict.ok:
         helps = remedy(r.target, method, verdict.rule)
@@ -154,12 +154,12 @@ def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choi
     methods = r.methods or (method,)
     said = check_loads(draft, caps) + tuple(warnings(r.target, method, draft))
     spec = _speculation(r, methods, draft)
-    return Choice(spec, "you named the draft", warnings=said, draft=draft)
+    return Choice(spec, "set with --draft", warnings=said, draft=draft)
 
 
 def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
     """The user's methods with the best file for them, or off with the reasons."""
-    because = "you named the method"
+    because = "set with --method"
     drafting = next((m for m in r.methods if m.startswith("draft-")), None)
     if drafting is None:
         return Choice(
@@ -172,7 +172,7 @@ def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
         best = fitting[0]
         spec = _speculation(r, r.methods, best.draft)
         return Choice(spec, because, picked.rejected, best.warnings, best.draft, others)
-    reason = f"no {_NEEDED_FILE[drafting]} in the target, beside it or in the model folders"
+    reason = f"no {_NEEDED_FILE[drafting]} in the target, next to it or in the model folders"
     helps = remedy(r.target, drafting, "no file")
     return _off(drafting, "no file", reason, picked.rejected, helps)
 
@@ -187,7 +187,7 @@ def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
             paying.append(c)
             continue
         detail = (
-            f"predicted {c.prediction.low:.2f}x to {c.prediction.high:.2f}x: it cannot pay"
+            f"predicted {c.prediction.low:.2f}x to {c.prediction.high:.2f}x, so it cannot pay off"
             if not c.may_pay
             else f"the {r.workload.name} workload does not use {c.method}"
         )
@@ -207,8 +207,8 @@ def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
     for other in _ngrams(r, caps):
         said = _target_warnings(r, other.speculation.methods[0])
         return Choice(other.speculation, other.because, tuple(rejected), said, unlikely=rest)
-    why = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft was found"
-    because = f"nothing drafts for this target ({why})"
+    why = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft found"
+    because = f"no usable draft for this target ({why})"
     return Choice(None, because, tuple(rejected), unlikely=rest)
 
 
@@ -216,7 +216,7 @@ def _ngrams(r: MethodRequest, caps: Capabilities) -> Iterator[Alternative]:
     """The workload's first n-gram method that this build has."""
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if not check_methods(caps, [method]):
-            because = "no draft fits; text that repeats can be copied without one"
+            because = "no draft fits; n-grams copy repeated text without one"
             yield Alternative(_speculation(r, (method,)), None, because)
             return
 
@@ -227,7 +227,7 @@ def _alternative(r: MethodRequest, methods: tuple[str, ...], c: Candidate) -> Al
 
 def _reason(c: Candidate) -> str:
     if c.draft is None:
-        return "the target carries a trained MTP head"
+        return "the target has a trained MTP head"
     if c.method == "draft-simple":
         return f"{c.draft.title} has the target's vocabulary"
     return f"{c.draft.title} was trained to draft for this target"

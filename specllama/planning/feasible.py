@@ -95,12 +95,12 @@ def _doubt(plan: Plan, method: str) -> str:
     """Where public reports agree that a method loses."""
     target = plan.target
     if method == "draft-mtp" and target.mla_rank:
-        return "MLA targets were slower with MTP at every depth reported"
+        return "MLA targets with MTP were slower in every published measurement"
     temperature = plan.workload.sampling.get("temperature", 0.0)
     if method and temperature > _HOT and plan.workload.name == "creative":
-        return f"at temperature {temperature:g} creative text is accepted too seldom to pay"
+        return f"acceptance of creative text at temperature {temperature:g} is too low to pay off"
     if method and target.experts and _experts_on_cpu(plan):
-        return "with experts on the CPU each drafted token wakes more of them"
+        return "with experts on the CPU, each drafted token activates more of them"
     return ""
 
 

@@ -103,7 +103,7 @@ def plan_from_hub(
 def _projector_note(files: Sequence[RemoteFile]) -> Iterator[str]:
     """What a model that reads images needs besides."""
     if (projector := next((f for f in files if "mmproj" in f.name.lower()), None)) is not None:
-        yield f"text only: images need {projector.label}, and --mmproj FILE after --"
+        yield f"text only: for images, download {projector.label} and pass --mmproj FILE after --"
 
 
 def fetch(found: HubPlan | LocalCopy) -> Path:
@@ -123,21 +123,21 @@ def _local_copy(repo: Repository, e: HubError) -> LocalCopy:
     tried = models(tuple(known), repo.wanted)
     if not tried:
         hint = e.hint.replace("leave out --hub", "name a file on this machine")
-        raise HubError(e.message, hint or "There is no file or folder of that name here either.")
-    return LocalCopy(known[tried[0]], f"downloaded before; {e.message}")
+        raise HubError(e.message, hint or "There is no local file or folder of that name either.")
+    return LocalCopy(known[tried[0]], f"using the downloaded copy; {e.message}")
 
 
 def _no_candidate(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
     """Why no file of the repository is a candidate."""
     if not files:
         return UsageError(
-            f"{repo.name} holds no GGUF file",
+            f"{repo.name} has no GGUF file",
             "Look for a repository of the same model whose name ends in GGUF.",
         )
     names = ", ".join(sorted(f.name for f in files)[:8]) + (", …" if len(files) > 8 else "")
     if repo.wanted:
-        return UsageError(f"{repo.name} holds no model called {repo.wanted}", f"It holds {names}.")
-    return UsageError(f"{repo.name} holds no model that can be served by itself: {names}")
+        return UsageError(f"{repo.name} has no model called {repo.wanted}", f"It has {names}.")
+    return UsageError(f"{repo.name} has no model that can be served on its own: {names}")
 
 
 def _first_fitting(
@@ -151,13 +151,13 @@ def _first_fitting(
     """The first file that fits as a whole, else the first that fits with layers in RAM; and why
     it is that one. One that was asked for by name is taken as it is: serve says what it lacks."""
     if repo.wanted:
-        return _model(tried[0]), f"asked for as {repo.wanted}"
+        return _model(tried[0]), f"requested as {repo.wanted}"
     room = have.ram.usable + sum(g.usable for g in have.gpus if not g.shared)
     partly: list[tuple[ModelInfo, str]] = []
     lacks = ""
     for n, file in enumerate(tried):
         if file.size > room:
-            lacks = f"its {size(file.size)} are more than the {size(room)} there are"
+            lacks = f"it needs {size(file.size)}, only {size(room)} are available"
             continue
         target = _model(file)
         verdict = _verdict(target, settings, user, caps, have)
@@ -171,8 +171,8 @@ def _first_fitting(
         return partly[0]
     smallest = tried[-1]
     raise UsageError(
-        f"no file of {repo.name} fits: {smallest.name}: {lacks}",
-        "Free memory, choose a smaller model, or name a file with OWNER/REPO:QUANT all the same.",
+        f"no file in {repo.name} fits: {smallest.name}: {lacks}",
+        "Free memory, choose a smaller model, or force a file with OWNER/REPO:QUANT.",
     )
 
 
@@ -180,7 +180,7 @@ def _model(file: RemoteFile) -> ModelInfo:
     target, _ = hub.read_remote(file.repo, file.name)
     if target.kind != "model":
         raise UsageError(
-            f"{file.label} is of the kind {target.kind}, which is not served by itself"
+            f"{file.label} is of kind {target.kind}, which cannot be served on its own"
         )
     return target
 
@@ -220,7 +220,7 @@ def _drafts(
         found = hub.search(target)
     except HubError as e:
         found = Found((), (Rejected("the Hub", "unreadable", e.message),))
-        return beside.and_also(found), (f"no drafts were looked for: {e.message}",)
+        return beside.and_also(found), (f"skipped the search for drafts: {e.message}",)
     return beside.and_also(found), ()
 
 
@@ -234,6 +234,6 @@ def _check_disk(missing: int) -> None:
     free = shutil.disk_usage(folder).free
     if missing and missing + _SPARE > free:
         raise HubError(
-            f"{size(missing)} are to be downloaded, and {folder} has {size(free)} free",
-            "Make room, or name another folder in HF_HOME.",
+            f"the download needs {size(missing)}, but {folder} has only {size(free)} free",
+            "Free disk space, or set HF_HOME to another folder.",
         )

@@ -167,7 +167,7 @@ def _devices(option: str, user: LaunchOptions, machine: Machine) -> tuple[str, .
     for word, device in found.items():
         if device is None:
             known = ", ".join(machine.names) or "none"
-            raise MemoryInputError(f"{option} {word}: there is no such device", f"Here: {known}.")
+            raise MemoryInputError(f"{option} {word}: no such device", f"Available: {known}.")
     return tuple(d for d in found.values() if d is not None)
 
 
@@ -234,7 +234,7 @@ def _default(caps: Capabilities, name: str, usual: int) -> int:
 def _count(flag: ParsedOption) -> int:
     text = flag.words[-1]
     if not re.fullmatch(r"\d{1,9}", text):
-        raise MemoryInputError(f"{' '.join(flag.words)}: it takes a number of layers")
+        raise MemoryInputError(f"{' '.join(flag.words)}: must be a number of layers")
     return int(text)
 
 

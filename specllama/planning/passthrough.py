@@ -27,9 +27,7 @@ def with_passthrough_options(
         spec_options = replace(spec_options, draft=Path(draft))
     length = user.value("--spec-draft-n-max") or user.value("--draft-max") or ""
     if length.isdecimal() and (not is_number(length) or int(length) > MOST_DRAFTED):
-        raise UsageError(
-            f"{length[:20]} tokens per draft after --: at most {MOST_DRAFTED} make sense"
-        )
+        raise UsageError(f"{length[:20]} tokens per draft after --: the maximum is {MOST_DRAFTED}")
     if is_number(length) and int(length) > 0:
         spec_options = replace(spec_options, n_max=int(length))
     return spec_options

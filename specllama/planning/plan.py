@@ -77,7 +77,7 @@ class Plan:
             return "--no-jinja"
         own = self.user.value("--chat-template-file") or self.user.value("--chat-template")
         known = own is not None or self.target.template_has_tools
-        return "" if known else "the model's chat template knows no tools"
+        return "" if known else "the model's chat template does not support tools"
 
     @property
     def _tools_note(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Plan:
         if not has or self.takes_tools:
             return ()
         name = self.workload.name
-        return (f"workload {name}: the tools are text in its prompts ({self._no_tools})",)
+        return (f"workload {name}: tools are sent as text in the prompts ({self._no_tools})",)
 
     def prompts(self, own: Sequence[Prompt] = ()) -> tuple[Prompt, ...]:
         """What the server is asked: the user's own prompts, else the workload's."""
@@ -237,6 +237,6 @@ def free_port(host: str, port: int) -> int:
             reason = getattr(e, "strerror", None) or e
             raise EngineError(
                 f"port {port} on {host} cannot be used ({reason})",
-                "Give another --port, or --port 0 for a free one.",
+                "Use another --port, or --port 0 for a free one.",
             ) from None
         return int(s.getsockname()[1])

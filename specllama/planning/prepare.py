@@ -109,7 +109,7 @@ def _newer_notes(
     needed = max((SPEC_TYPE_SINCE.get(m, 0) for m in named), default=0)
     here = embedded_build()
     if needed and here is not None and here >= needed:
-        yield f"the embedded engine (b{here}) has {','.join(named)}: --llama-server embedded"
+        yield f"the embedded engine (b{here}) supports {','.join(named)}: use --llama-server embedded"
 
 
 def _check(spec_options: SpeculationOptions) -> None:
@@ -140,15 +140,13 @@ def _memory(
     vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
     for model in (target, choice.draft):
         if model is not None and model.layout.problem and not spec_options.exact:
-            said = (
-                f"memory not known: {model.path.name} contradicts itself ({model.layout.problem})"
-            )
+            said = f"memory unknown: the header of {model.path.name} is inconsistent ({model.layout.problem})"
             return None, replace(choice, notes=(*choice.notes, said)), settings
     have = machine(engine, vram, user.values("--rpc"))
     if have.note and spec_options.exact:
-        raise MemoryInputError(f"{engine.label} does not say what devices it has: {have.note}")
+        raise MemoryInputError(f"{engine.label} does not report its devices: {have.note}")
     if have.note:  # unknown is not "no GPU": nothing is shortened or left out for it
-        said = f"memory is not judged: {have.note}"
+        said = f"memory not checked: {have.note}"
         return None, replace(choice, notes=(*choice.notes, said)), settings
     tool = find_oracle(engine)
     found = budget(target, choice, settings, user, caps, have, spec_options.prefer, tool)
@@ -158,7 +156,7 @@ def _memory(
     if cache is not None and cache.said:
         choice = replace(choice, notes=(*choice.notes, cache.said))
     if have.unreached:
-        said = f"no RPC server answers at {', '.join(have.unreached)}: llama.cpp goes on without"
+        said = f"no RPC server responds at {', '.join(have.unreached)}; llama.cpp runs without it"
         choice = replace(choice, notes=(*choice.notes, said))
     return found, choice, settings
 
@@ -174,7 +172,7 @@ def _context_notes(target: ModelInfo, settings: Settings, user: LaunchOptions) -
     """A context the model was not trained for."""
     context, trained = context_size(target, settings, user), target.context_length
     if trained and context // settings.parallel > trained:
-        yield f"a context of {context:,} tokens; the model was trained on {trained:,}"
+        yield f"the context is {context:,} tokens, but the model was trained on {trained:,}"
 
 
 def _unused_notes(spec_options: SpeculationOptions, choice: Choice) -> Iterator[str]:
@@ -190,7 +188,7 @@ def _unused_notes(spec_options: SpeculationOptions, choice: Choice) -> Iterator[
     }
     names = [name for name, value in given.items() if value is not None]
     if names:
-        what = f"{','.join(spec.methods)} drafts by its own sizes" if spec else "nothing drafts"
+        what = f"{','.join(spec.methods)} uses its own sizes" if spec else "nothing is drafted"
         yield f"{', '.join(names)}: no effect, {what}"
 
 
@@ -203,11 +201,8 @@ def _length_notes(
     for method in spec.methods if spec is not None else ():
         limit = longest_draft(method, drafter)
         if limit is not None and spec_options.n_max is not None and spec_options.n_max > limit:
-            trained = "as many heads" if method == "draft-mtp" else "that block"
-            yield (
-                f"K={spec_options.n_max} was asked for: {drafter.title} drafts {limit} at most, it was "
-                f"trained with {trained}"
-            )
+            what = "number of MTP heads" if method == "draft-mtp" else "block size"
+            yield f"K={spec_options.n_max} is limited to {limit}, the {what} of {drafter.title}"
 
 
 def _address_notes(settings: Settings, user: LaunchOptions) -> Iterator[str]:
@@ -215,21 +210,21 @@ def _address_notes(settings: Settings, user: LaunchOptions) -> Iterator[str]:
     taken = (("HOST", settings.host), ("PORT", settings.port), ("CTX_SIZE", settings.context))
     for name, value in taken:
         if os.environ.get(f"LLAMA_ARG_{name}", "").strip() == str(value):
-            yield f"LLAMA_ARG_{name}={value} is taken from the environment"
+            yield f"LLAMA_ARG_{name}={value} is set in the environment"
     local = settings.host.startswith(("127.", "localhost", "::1"))
     keys = settings.api_key or user.secrets or os.environ.get(API_KEY_ENV)
     if not local and not keys and user.value("--api-key-file") is None:
-        yield f"everybody who reaches {settings.host} can use this server: set SPECLLAMA_API_KEY"
+        yield f"anyone who can reach {settings.host} can use this server; set SPECLLAMA_API_KEY"
 
 
 def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]:
     """What more than one slot costs."""
     if slots == 1:
         return
-    yield f"{slots} slots share the context, and each gains less than one alone would"
+    yield f"{slots} slots share the context, and each gains less than a single slot would"
     spec = choice.speculation
     if spec and spec.uses_draft and caps.fact("slots_read_wrong_rows") is Tristate.YES:
-        yield f"{caps.label} drafts worse with more than one slot; b11311 and later do not"
+        yield f"{caps.label} has lower acceptance with more than one slot; b11311 fixes that"
 
 
 def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
@@ -242,7 +237,7 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
         )
         raise EngineError(
             f"{engine.label} cannot be used: {capabilities.problem}",
-            f"Name another with --llama-server, or {others}.",
+            f"Set another with --llama-server, or {others}.",
         )
     return engine, capabilities
 
@@ -253,7 +248,7 @@ def target_info(path: Path) -> ModelInfo:
     target = _with_ollama_name(inspect(path))
     if target.kind != "model":
         raise UsageError(
-            f"{path} is of the kind {target.kind}, which cannot be served by itself",
-            "Give the model it belongs to.",
+            f"{path} is of kind {target.kind}, which cannot be served on its own",
+            "Use the model it belongs to.",
         )
     return target

@@ -37,7 +37,7 @@ def prompt_cache(
     if 0 <= size <= left:
         return PromptCache(size * MIB), settings
     size = int(left * _SHARE) // _STEP * _STEP
-    said = f"the prompt cache is held at {size:,} MiB ({_OPTION}): {left:,} MiB of RAM are left"
+    said = f"prompt cache limited to {size:,} MiB ({_OPTION}): only {left:,} MiB of RAM are left"
     return PromptCache(size * MIB, said), replace(settings, cache_ram=size)
 
 

@@ -27,11 +27,11 @@ def check_launch(settings: Settings, user: LaunchOptions) -> None:
     for what, host in (("--host", settings.host), ("--host after --", user.value("--host"))):
         if host is not None and not host.strip():
             raise UsageError(
-                f"{what} is empty", "Give an address: 127.0.0.1 for this machine only."
+                f"{what} is empty", "Set an address, such as 127.0.0.1 for this machine only."
             )
     if settings.parallel > MOST_SLOTS:
         raise UsageError(
-            f"--parallel {settings.parallel}: llama.cpp has at most {MOST_SLOTS} slots"
+            f"--parallel {settings.parallel}: llama.cpp supports at most {MOST_SLOTS} slots"
         )
     for name in ("--batch-size", "--ubatch-size"):
         text = user.value(name)
@@ -52,7 +52,7 @@ def _check_adapters(user: LaunchOptions) -> None:
         except GgufError as e:
             raise UsageError(f"--lora: {e.message}", e.hint) from None
         if kind != "adapter":
-            raise UsageError(f"--lora {file}: it is of the kind {kind}, not a LoRA adapter")
+            raise UsageError(f"--lora {file}: is of kind {kind}, not a LoRA adapter")
 
 
 def suitable(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
@@ -64,13 +64,13 @@ def suitable(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
         return choice
     for name in _EMBEDDING:
         if user.on(name):
-            why = f"{name}: the server only embeds, so that there is nothing to draft"
+            why = f"{name}: an embedding server has nothing to draft"
             return Choice(None, why, choice.rejected)
     needed = slots * (max_drafted(spec) + 1)
     if (have := batch_size(user)) < needed:
         raise UsageError(
             f"-b {have} is too small: {slots} slot(s) verify up to {needed} tokens in one step",
-            "Leave -b out, or draft fewer tokens (--n-max; n-gram sizes after --).",
+            "Leave out -b, or draft fewer tokens (--n-max, or n-gram sizes after --).",
         )
     return choice
 
@@ -89,15 +89,15 @@ def max_drafted(spec: Speculation) -> int:
 def crash_risks(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[str, str, str]]:
     """(option, what it did, what to do) of options that ended servers which draft like this."""
     if any(m.startswith("ngram-") for m in methods) and user.on("--context-shift"):
-        why = "n-gram types with --context-shift ended servers (llama.cpp issue 21815)"
+        why = "n-gram methods with --context-shift have crashed servers (llama.cpp issue 21815)"
         yield "--context-shift", why, "leave it out"
     split = user.value("--split-mode")
     if split in ("row", "tensor") and _BORROWING & set(methods):
         why = (
-            f"-sm {split} with a draft that borrows the target's weights ended servers (llama.cpp "
+            f"-sm {split} with a draft that shares the target's weights has crashed servers (llama.cpp "
             "issues 26475, 27833)"
         )
-        yield "--split-mode", why, "-sm layer does not"
+        yield "--split-mode", why, "use -sm layer"
 
 
 def limits(
@@ -107,17 +107,17 @@ def limits(
     spec, draft = choice.speculation, choice.draft
     if spec is None:
         return
-    yield "logprobs (n_probs) of tokens from a drafted step come back as 0.0 (seen on b11549)"
+    yield "logprobs (n_probs) of tokens from a verify step are returned as 0.0 (seen on b11549)"
     yield from (f"{why}: {advice}" for _, why, advice in crash_risks(spec.methods, user))
     cache = spec.cache_type or "f16"
     if spec.uses_draft and cache not in ("f16", "bf16", "f32"):
-        yield f"a {cache} draft cache: α may fall to half or to nothing (llama.cpp issue 25725)"
+        yield f"a {cache} draft KV cache can halve α, or drop it to zero (llama.cpp issue 25725)"
     own = draft.context_length if draft is not None and draft.kind == "model" else None
     context = slot_context or target.context_length or 0
     if draft is not None and own and own < context:
         yield (
-            f"{draft.title} was trained on {own:,} tokens, the context has {context:,}: beyond "
-            "that few of its drafts are accepted"
+            f"{draft.title} was trained on {own:,} tokens, but the context is {context:,}: few of "
+            f"its drafts are accepted beyond {own:,}"
         )
     if lora_files(user) and spec.uses_draft:
-        yield "the LoRA changes what the target says, not what the draft guesses: α may fall"
+        yield "the LoRA changes the target's output but not the draft's: α may drop"

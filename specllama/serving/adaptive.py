@@ -37,14 +37,12 @@ def behind_relay(plan: Plan) -> Plan:
     """
     if sets_own_types(plan):
         raise UsageError(
-            "--adaptive cannot change your own --spec-type", "Leave one of the two out."
+            "--adaptive cannot be combined with --spec-type", "Leave out one of the two."
         )
     if plan.settings.scheme != "http":
-        raise UsageError(
-            "--adaptive does not work with --ssl-*", "Put a proxy that speaks TLS before it."
-        )
+        raise UsageError("--adaptive does not work with --ssl-*", "Put a TLS proxy in front of it.")
     if plan.settings.host.endswith(".sock"):
-        raise UsageError("--adaptive does not work with a Unix socket", "Give --host and --port.")
+        raise UsageError("--adaptive does not work with a Unix socket", "Use --host and --port.")
     return plan.at(_LOCAL, free_port(_LOCAL, 0))
 
 
@@ -101,10 +99,10 @@ class AdaptiveController:
         if self._made is not None:
             self._made, took = None, now - self._shut_at
             waited = self._relay.gate.waited
-            some = f"{waited} {'request' if waited == 1 else 'requests'} waited for it"
+            some = f"{waited} {'request' if waited == 1 else 'requests'} waited"
             listener.event(
                 "adaptive",
-                f"serving again after {took:.1f} s with {label(runs)}; {some}",
+                f"now serving with {label(runs)} after {took:.1f} s; {some}",
                 {"seconds": took, "waited": waited, "settings": label(runs)},
             )
 

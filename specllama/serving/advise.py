@@ -22,13 +22,13 @@ from specllama.tuning.results import Result
 ASKED, MEASURED, MEMORY = "asked", "measured", "memory"
 REPORTS, NOTHING, PREDICTED, COPIES = "reports", "nothing fits", "predicted", "copies"
 RULES = {
-    ASKED: "you decided it",
-    MEASURED: "what was measured on this machine decides",
-    MEMORY: "memory decides before speed does",
-    REPORTS: "public reports agree that it does not pay, so it is not even measured",
-    NOTHING: "nothing that could draft fits this model and this engine",
-    PREDICTED: "the workload's first method whose predicted gain can pay; serve measures it",
-    COPIES: "nothing drafts, so copies of what was said before (n-grams) are left; serve measures them",
+    ASKED: "set by your options",
+    MEASURED: "measured on this machine",
+    MEMORY: "memory is the limit, before speed",
+    REPORTS: "published measurements agree that it does not pay off, so it is not measured",
+    NOTHING: "no draft or n-gram method fits this model and this engine",
+    PREDICTED: "the workload's first method that is predicted to pay off; serve measures it",
+    COPIES: "no draft fits, so n-grams copy earlier text; serve measures them",
 }
 
 
@@ -66,10 +66,12 @@ def advise(
         served, known = apply_stored_result(plan, wanted)
         said = doubts
         if known is None and found is not None:
-            said += tuple(results.stale_lines(found, stale)) or (f"still open: {found.reason}",)
+            said += tuple(results.stale_lines(found, stale)) or (
+                f"not decided yet: {found.reason}",
+            )
         drafts = plan.choice.speculation.uses_draft
         if known is None and not told.candidates and (drafts or not told.ngrams):
-            left = ("serve measures whether n-grams do",) if told.ngrams else ()
+            left = ("serve measures whether n-grams pay off",) if told.ngrams else ()
             served = plan.without_speculation("; ".join((*doubts, *left)))
             said = said[len(doubts) :]  # as the reason
     others = _elsewhere(plan, known)

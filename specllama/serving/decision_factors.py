@@ -54,7 +54,7 @@ def decision_factors(
         doubted = served.choice.speculation is None
         yield DecisionFactor(
             "a measurement",
-            "nothing was measured for exactly this: a rule is all there is",
+            "there is no result for exactly this setup, so a general rule decided",
             _command(
                 "probe", plan, *(("--all",) if doubted else ()), *_same_options(plan, spec_options)
             ),
@@ -63,7 +63,7 @@ def decision_factors(
         why = plan.budget.asked.verdict.missing or plan.budget.asked.verdict.kind
         yield DecisionFactor(
             "more memory",
-            f"what was asked does not fit ({why})",
+            f"the requested setup does not fit ({why})",
             _command("memory", plan, *_same_options(plan, spec_options)),
         )
     spec = known.tried.speculation if known is not None and known.tried else None
@@ -83,21 +83,21 @@ def decision_factors(
     if plan.settings.parallel > 1 and spec is not None:
         yield DecisionFactor(
             "fewer slots",
-            f"with {plan.settings.parallel} slots a step verifies the drafts of all of them, and "
-            "each gains less than one alone",
+            f"with {plan.settings.parallel} slots, each step verifies the drafts of all of them, "
+            "so each gains less than a single slot would",
             _command("serve", plan, *_same_options(plan, spec_options, one_slot=True)),
         )
     if known is not None and known.prompts == "profile":
         yield DecisionFactor(
-            "your own questions",
-            f"it was measured on the {known.workload} profile's, which are not yours",
+            "your own prompts",
+            f"measured on the {known.workload} profile's prompts, not yours",
             _command("probe", plan, "--prompts", "FILE"),
         )
     yield from _family_drafts(plan, spec)
     if served.choice.speculation is not None:
         yield DecisionFactor(
             "many users",
-            f"the gain at more requests at once is {concurrency()}",
+            f"the gain with concurrent requests is {concurrency()}",
             _command("plan", plan, "--format", "vllm", *_same_options(plan, spec_options)),
         )
 
@@ -124,39 +124,37 @@ def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[D
         if needed is not None and needed > 1:
             yield DecisionFactor(
                 "a cheaper draft",
-                f"at what its steps cost, not even α=1 would pay (measured: {tried.alpha:.2f})",
+                f"at this cost per step, not even α=1 would pay off (measured: {tried.alpha:.2f})",
                 find,
             )
         elif needed is not None and not paying:
             yield DecisionFactor(
-                "a draft that is right more often",
-                f"α is {tried.alpha:.2f}; at what its steps cost it pays from {needed:.2f}",
+                "a draft with higher acceptance",
+                f"at this cost per step, break-even is at α={needed:.2f} (measured: {tried.alpha:.2f})",
                 find,
             )
         elif needed is not None:
             yield DecisionFactor(
                 "other text",
-                f"it stops paying when α falls under {needed:.2f} ({tried.alpha:.2f} now)",
+                f"break-even is at α={needed:.2f} (measured: {tried.alpha:.2f})",
             )
         if tried.alpha < _LOW and 0 < share < _EXPENSIVE:
-            yield DecisionFactor(
-                "a bigger draft", f"α={tried.alpha:.2f} is low, and {reads} only", find
-            )
+            yield DecisionFactor("a bigger draft", f"α={tried.alpha:.2f} is low, and {reads}", find)
         elif tried.alpha > _HIGH and share > _EXPENSIVE:
             yield DecisionFactor(
-                "a smaller draft", f"α={tried.alpha:.2f} has room, and {reads}", find
+                "a smaller draft", f"α={tried.alpha:.2f} leaves room, and {reads}", find
             )
     if draft is not None and share > _EXPENSIVE and draft.bits_per_weight > _SMALL_BITS + 1:
         smaller = share * _SMALL_BITS / draft.bits_per_weight
         yield DecisionFactor(
             "another quant of the draft",
-            f"{reads} at {draft.bits_per_weight:.1f} bits; Q4_K_M would read {smaller:.0%}",
+            f"{reads} at {draft.bits_per_weight:.1f} bits per weight; Q4_K_M would read {smaller:.0%}",
         )
     if draft is not None and share > _EXPENSIVE and plan.target.bits_per_weight < 8:
         larger = share * plan.target.bits_per_weight / 8.5
         yield DecisionFactor(
             "another quant of the target",
-            f"the draft's share falls with the target's size: {larger:.0%} beside a Q8_0 one",
+            f"the draft's share shrinks as the target grows: {larger:.0%} with a Q8_0 target",
         )
 
 
@@ -166,8 +164,8 @@ def _of_sampling(plan: Plan, spec: Speculation) -> Iterator[DecisionFactor]:
         plain = "draft-simple" in spec.methods  # others are not measured in process
         yield DecisionFactor(
             "a lower temperature",
-            f"at {temperature:g} a guess is accepted with the target's probability for it, at 0 "
-            "whenever it is the likeliest",
+            f"at {temperature:g}, a drafted token is accepted with the target's probability for it; at "
+            "0, whenever it is the most likely one",
             _command("pick-draft", plan, "--measure") if plain else "",
         )
 
@@ -180,7 +178,7 @@ def _family_drafts(plan: Plan, spec: Speculation | None) -> Iterator[DecisionFac
     for s in found[:_SUGGESTED]:
         yield DecisionFactor(
             f"another draft: {s.name}",
-            f"{s.method} for the family{s.where}; not looked at here",
+            f"{s.method} for this family{s.where}; not checked here",
             _command("pick-draft", plan, "--hub"),
         )
 

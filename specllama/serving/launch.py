@@ -71,11 +71,11 @@ def _smaller(plan: Plan, why: Exit, report: Reporter) -> Plan | None:
         if (smaller := plan.with_less_memory(because)) is not None:
             spec = smaller.settings.speculation
             what = ",".join(spec.methods) if spec else "no speculation"
-            report.say(f"{because}; starting once more with {what}")
+            report.say(f"{because}; retrying with {what}")
             return smaller
     if plan.settings.speculation is None or not why.blames_speculation:
         return None
-    report.say(f"{because}; starting once more without speculation")
+    report.say(f"{because}; retrying without speculation")
     return plan.without_speculation(because)
 
 

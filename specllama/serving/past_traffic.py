@@ -34,9 +34,7 @@ class TrafficFinding:
 
     @property
     def said(self) -> str:
-        return (
-            f"real requests come first: {sentence(self.summary, TrafficVerdict(), adaptive=True)}"
-        )
+        return f"real requests take precedence: {sentence(self.summary, TrafficVerdict(), adaptive=True)}"
 
     @property
     def line(self) -> str:
@@ -44,10 +42,10 @@ class TrafficFinding:
         said = self.said
         if self.wanted is None:
             sure = ">99%" if (p := self.summary.slower or 0.0) > 0.99 else f"{p:.0%}"
-            return f"{said}; off: {sure} chance that it is slower than plain decoding"
+            return f"{said}; off: {sure} chance of being slower than plain decoding"
         k = self.wanted.n_max
         if k != self.seen.speculation.n_max:
-            return f"{said}; K={k} would be about {self.summary.by_length[k]:.2f}x, so it is taken"
+            return f"{said}; using K={k} instead (about {self.summary.by_length[k]:.2f}x)"
         return said
 
 
@@ -99,7 +97,7 @@ def predict_from_traffic(
         if way is None or shown is None:
             continue
         if shown.wanted is None:
-            return None, (f"{shown.said}: slower than plain decoding, so all else is looked at",)
+            return None, (f"{shown.said}; slower than plain decoding, so other settings are tried",)
         known = _at_suggested_length(shown) if here else Ratios()
         own = way.cost / (1 + way.cost)
         source = f"real requests, {shown.summary.counts.drafted or 0:,.0f} drafted tokens"

@@ -111,8 +111,8 @@ def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResu
 def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) -> PlannedProbe:
     if sets_own_types(plan):
         raise UsageError(
-            "--spec-type after -- is not taken: probe measures with and without speculation",
-            "Name a method with probe's own --method TYPE, and leave out --spec-type.",
+            "--spec-type after -- is not allowed: probe measures with and without speculation",
+            "Use probe's own --method TYPE instead.",
         )
     named = spec_options.draft is not None or spec_options.method is not None
     method = spec_options.method is not None

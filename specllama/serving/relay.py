@@ -51,7 +51,7 @@ class Relay:
             reason = getattr(e, "strerror", None) or e
             raise EngineError(
                 f"port {port} on {host} cannot be used ({reason})",
-                "Give another --port, or --port 0 for a free one.",
+                "Use another --port, or --port 0 for a free one.",
             ) from None
         # a connection that breaks at the wrong moment is nothing to tell anybody
         self._loop.set_exception_handler(lambda _loop, _about: None)
@@ -236,7 +236,9 @@ class _ClientHandler:
                 await self._side.send(h11.EndOfMessage())
                 return
             elif not isinstance(event, h11.InformationalResponse):
-                raise _ServerBroke("llama-server broke off its answer")
+                raise _ServerBroke(
+                    "llama-server closed the connection before the response was complete"
+                )
 
     async def _refuse(self, status: int, why: str) -> None:
         """An error in llama-server's form, where an answer has not begun; else it is broken off."""
@@ -273,4 +275,6 @@ async def _from_server(waiting: Coroutine[Any, Any, Any]) -> Any:
     try:
         return await waiting
     except (OSError, h11.RemoteProtocolError) as e:
-        raise _ServerBroke("llama-server broke off its answer") from e
+        raise _ServerBroke(
+            "llama-server closed the connection before the response was complete"
+        ) from e

@@ -68,21 +68,21 @@ def plan_replay(asked: ProbeOptions) -> PlannedProbe:
     if len(asked.spec_options_list) > 1:
         raise UsageError("--replay takes one --workload")
     if asked.settings.parallel > 1:
-        raise UsageError("--replay is about one request at a time: leave out --parallel")
+        raise UsageError("--replay models one request at a time: leave out --parallel")
     if asked.prompts or asked.lengths:
         raise UsageError("--replay cannot be combined with --prompts or --n-max")
     (p,) = plan_probes(asked)
     user = p.plan.user
     for name in (*NGRAM_SIZE_OPTIONS, "--spec-type", "--spec-default"):
         if user.value(name) is not None or user.on(name):
-            raise UsageError(f"--replay tells what every setting does: leave out {name} after --")
+            raise UsageError(f"--replay compares all settings: leave out {name} after --")
     if p.task.p_min is not None:
-        raise UsageError("--replay does not know probabilities: leave out the p-min after --")
+        raise UsageError("--replay has no token probabilities: leave out p-min after --")
     if p.task.hybrid:
         raise UsageError(
-            f"{p.plan.target.title} keeps a state that cannot be cut back: what its steps cost "
-            "is not known from a plain server",
-            "`specllama probe` without --replay measures it.",
+            f"{p.plan.target.title} has a recurrent state that cannot be rolled back, so its step "
+            "costs cannot be measured without speculation",
+            "Use `specllama probe` without --replay.",
         )
     return p
 
@@ -101,7 +101,7 @@ def replay(
             served = runner.start(None, lambda: work.say("loading the model"))
             past = work.told(served.client, source)
             texts = past.texts
-            work.say("measuring what verifying several tokens costs")
+            work.say("measuring the cost of verification")
             seconds = _COST_SHARE * work.budget
             costs = verifying_costs(served.client, p.task, texts, seconds, work.say)
     except EngineError as e:
@@ -141,7 +141,7 @@ class _ReplayRun:
         end = (v.eot_id if v.eot_id >= 0 else v.eos_id) if v is not None else -1
         past = tokenized(client, self.planned.task, source, end, self.say)
         if past.refused:
-            self.notes.append(f"refused by the server, the first one: {past.refused}")
+            self.notes.append(f"rejected by the server, first reason: {past.refused}")
         return past
 
     def add(self, setting: Setting | None) -> Setting | None:
@@ -180,19 +180,19 @@ def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         own = c.cost * costs.plain.ms
         if c.speculation.methods != ("draft-simple",):
             work.dropped.append(
-                Dropped(name, "a head needs a running server: probe without --replay measures it")
+                Dropped(name, "a head needs a running server: use probe without --replay")
             )
         elif not named and (why := why_no_draft(costs, own, c.longest, LEAST_GAIN, c.once)):
             work.dropped.append(Dropped(name, why))
         elif not available():
-            why = "reading with it needs llama-cpp-python: pip install llama-cpp-python"
+            why = "needs llama-cpp-python: pip install llama-cpp-python"
             work.dropped.append(Dropped(name, why))
         else:
             able.append(c)
     for c in able:
         until = time.monotonic() + _DRAFT_SHARE * work.budget / len(able)
         file = c.speculation.draft
-        work.say(f"reading the answers with {shown_name(file) if file is not None else 'it'}")
+        work.say(f"running {shown_name(file) if file is not None else 'it'} over the responses")
         try:
             found = _guessed(work, c, texts, costs, until)
         except MeasureError as e:
@@ -201,8 +201,8 @@ def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         some = texts.first(len(found.agrees))
         if len(some.known) < len(texts.known):
             work.notes.append(
-                f"{way(c.speculation)} read the first {len(some.known)} answers only: "
-                "a larger --budget gives it more"
+                f"{way(c.speculation)} covered only the first {len(some.known)} responses: "
+                "raise --budget for more"
             )
         _predict(work, found, some, costs)
 
@@ -217,13 +217,13 @@ def _guessed(
     answers = [Continuation(k.prompt, k.answer) for k in texts.known]
     agrees, passes = guessed(c.speculation.draft, answers, c.longest + 1, threads, until)
     gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
-    why = "" if passes else "it cannot take back single tokens"
+    why = "" if passes else "it cannot roll back single tokens"
     if gpus and not offloads():
-        passes, why = None, "llama-cpp-python here has no GPU"
+        passes, why = None, "this llama-cpp-python has no GPU support"
     if passes is None:
         passes = (c.cost * costs.plain.ms,)
         work.notes.append(
-            f"{way(c.speculation)}: what it costs is guessed from bytes, not measured ({why})"
+            f"{way(c.speculation)}: cost estimated from file sizes, not measured ({why})"
         )
         return Guessed(c, agrees, passes, timed=False)
     return Guessed(c, agrees, passes, timed=True)
@@ -234,7 +234,7 @@ def _predict(work: _ReplayRun, found: Guessed, texts: Texts, costs: VerifyCosts)
     lengths = [k for k in range(1, c.longest + 1) if not task.lengths or k in task.lengths]
     alone = work.add(best_draft(found, texts, costs, lengths, task.drafts_alone))
     if alone is None:
-        work.dropped.append(Dropped(way(c.speculation), "no length of it has a known cost"))
+        work.dropped.append(Dropped(way(c.speculation), "no draft length has a known cost"))
         return
     copies = _most_copying(work.maps, task.ngrams)
     if copies is not None:

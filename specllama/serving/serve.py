@@ -109,7 +109,7 @@ def _serve(
             try:
                 if adaptive is not None and served:  # somebody may wait
                     adaptive.open(running, report)
-                with report.busy("checking that it drafts …"):
+                with report.busy("verifying speculation …"):
                     engagement = check_engagement(running, known or before is not None)
                 if strict:
                     _must_gain(engagement)
@@ -120,7 +120,7 @@ def _serve(
                     following = follow(running, url)
                     _announce(Ready(running, engagement, url), before is not None, report)
                     if adaptive is not None and (why := adaptive.blind(following)):
-                        report.say(f"--adaptive has nothing to go by: {why}")
+                        report.say(f"--adaptive has no data to decide on: {why}")
                 ended = _wait(running, following, report, adaptive)
             finally:
                 if following is not None:
@@ -146,7 +146,7 @@ def _launched(plan: Plan, before: Plan | None, log: Path, report: ServeReporter)
     except EngineError as e:
         if before is None:
             raise
-        report.say(f"{e.message}; back to what served before")
+        report.say(f"{e.message}; going back to the previous settings")
         return launch(before, log, report)
 
 
@@ -163,7 +163,7 @@ def check_engagement(running: Launch, brief: bool = False) -> Engagement:
     try:
         return verify(running.client, running.plan, running.server.log_text(), brief)
     except EngineError as e:
-        return Engagement(False, f"it could not be verified: {e.message}")
+        return Engagement(False, f"speculation could not be verified: {e.message}")
 
 
 def _must_gain(e: Engagement) -> None:
@@ -195,18 +195,18 @@ def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: ServeRepo
     """The plan to go on with. Raises EngineError after too many crashes in a row."""
     if quick >= MAX_QUICK_CRASHES:
         raise EngineError(
-            f"llama-server ended {quick} times in a row: {why.message}",
+            f"llama-server exited {quick} times in a row: {why.message}",
             exit_hint(why, log),
         )
     if why.kind == "cpu":  # it would end the same way
-        raise EngineError(f"llama-server ended: {why.message}", exit_hint(why, log))
+        raise EngineError(f"llama-server exited: {why.message}", exit_hint(why, log))
     if why.kind == "memory" and (
-        smaller := plan.with_less_memory(f"llama-server ended: {why.message}")
+        smaller := plan.with_less_memory(f"llama-server exited: {why.message}")
     ):
-        report.say(f"llama-server ended: {why.message}; restarting it with less")
+        report.say(f"llama-server exited: {why.message}; restarting with less memory")
         return smaller
     if plan.settings.speculation is not None and why.blames_speculation and quick > 1:
-        report.say(f"llama-server ended again: {why.message}; restarting it without speculation")
+        report.say(f"llama-server exited again: {why.message}; restarting without speculation")
         return plan.without_speculation(f"llama-server crashed with it: {why.message}")
-    report.say(f"llama-server ended: {why.message}; restarting it")
+    report.say(f"llama-server exited: {why.message}; restarting")
     return plan

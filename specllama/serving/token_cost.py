@@ -39,8 +39,8 @@ def parse_price(text: str) -> HourlyPrice:
     amount = float(m[2]) if m else math.nan
     if m is None or hours is None or not amount > 0:
         raise UsageError(
-            f"--price {text}: must be an amount by the hour, as 2.50/h",
-            "Also /day and /month; a word or sign for the money may stand before or behind it.",
+            f"--price {text}: must be an amount per hour, such as 2.50/h",
+            "/day and /month work too; a currency may come before or after the amount.",
         )
     return HourlyPrice(amount / hours, m[1] or m[3])
 

@@ -89,7 +89,7 @@ class TrialServers:
         if code is None:
             return error
         why = explain(code, server.log_text(), self.plan.engine.embedded)
-        return EngineError(f"llama-server ended: {why.message}", exit_hint(why, self.log))
+        return EngineError(f"llama-server exited: {why.message}", exit_hint(why, self.log))
 
     def hand_over(self, plan: Plan) -> Launch | None:
         """The server that is up, when it is the one that `plan` wants; no longer the runner's then."""

@@ -32,7 +32,7 @@ from specllama.tuning.step_times import step_times
 
 _FEW_PROMPTS = 5
 
-_UNMEASURED = "skipped: served as it was chosen, whether it pays is not measured"
+_UNMEASURED = "skipped: serving the chosen settings without measuring whether they pay off"
 
 AUTO, OFF, FULL = "auto", "off", "full"
 
@@ -99,7 +99,7 @@ def tune_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress) 
         if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
             results.store(about, out.tuned)
         if wanted.force and out.tuned is not None and out.tuned.best is None:
-            said = f"{out.tuned.reason}; not measured, taken by --force"
+            said = f"{out.tuned.reason}; used anyway because of --force"
             out = replace(out, plan=plan, notes=(*out.notes, said))
         running = runner.hand_over(out.plan)
         if running is not None:
@@ -134,8 +134,8 @@ def _searched(
         if isinstance(why, LaunchFailed) and why.exit.lasting:
             raise why from None
         if isinstance(why, LaunchFailed):  # speculation only needs more
-            plan = plan.without_speculation("the server did not start even without it")
-        return TuningOutcome(plan, "failed", (*notes, f"nothing is measured: {e.message}"))
+            plan = plan.without_speculation("the server did not start even without speculation")
+        return TuningOutcome(plan, "failed", (*notes, f"measurement failed: {e.message}"))
     return TuningOutcome(_with_tuned(plan, found), "measured", tuple(notes), found)
 
 
@@ -149,8 +149,8 @@ def few_prompts_note(prompts: Sequence[Prompt]) -> Sequence[str]:
     """What a handful of the user's own prompts cannot say."""
     if not 0 < len(prompts) < _FEW_PROMPTS:
         return ()
-    count = "one prompt says" if len(prompts) == 1 else f"{len(prompts)} prompts say"
-    return (f"{count} little about others: give {_FEW_PROMPTS} or more",)
+    count = "1 prompt is" if len(prompts) == 1 else f"{len(prompts)} prompts are"
+    return (f"{count} too few to represent your workload: use {_FEW_PROMPTS} or more",)
 
 
 def with_stored_result(plan: Plan, wanted: TuningOptions) -> Plan:
@@ -212,14 +212,14 @@ def _with_tuned(plan: Plan, found: Tuned) -> Plan:
 
 
 def _cached_line(known: Result) -> str:
-    return f"as measured on {results.moment(known.when)}; `specllama results` shows and clears it"
+    return f"measured on {results.moment(known.when)}; `specllama results` shows or clears it"
 
 
 def _open_lines(known: Result) -> Sequence[str]:
     if known.state == CRASHED:
-        return [f"on {results.moment(known.when)} {known.reason}: tried again"]
-    going = "goes on from" if known.earlier.predictions else "starts again after"
-    return [f"{going} what was left open on {results.moment(known.when)} ({known.texts} prompts)"]
+        return [f"on {results.moment(known.when)} {known.reason}; retrying"]
+    verb = "continuing" if known.earlier.predictions else "restarting"
+    return [f"{verb} the unfinished run of {results.moment(known.when)} ({known.texts} prompts)"]
 
 
 def tuning_reference(outcome: TuningOutcome) -> TuningReference:

@@ -67,17 +67,17 @@ class Engagement:
             return said
         if self.memory != "attention" and self.drafted == self.accepted > 0:
             return (
-                f"all {self.drafted} drafted tokens accepted on a {self.memory} target: "
-                "its counters or its state are in doubt"
+                f"all {self.drafted} drafted tokens were accepted on a {self.memory} target: "
+                "its counters or its state may be wrong"
             )
         return ""
 
     @property
     def _slots_disagree(self) -> str:
         if self.slots is False and self.drafted > 0:
-            return "/slots says speculative false although tokens were drafted"
+            return "/slots reports speculative=false although tokens were drafted"
         if self.slots and self.drafted == 0:
-            return "/slots says speculative true all the same"
+            return "/slots reports speculative=true nevertheless"
         return ""
 
     @property
@@ -116,9 +116,11 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
         remedy = what_to_do(spec) if spec is not None and seen.only_costs else ""
         return replace(seen, engaged=True, reason=plan.choice.because, remedy=remedy)
     if seen.drafted < 0 or seen.accepted:
-        return replace(seen, engaged=False, reason="nobody knows what was drafted")
+        return replace(
+            seen, engaged=False, reason="the server's counts of drafted tokens are not valid"
+        )
     if plan.user.value("--spec-type") == "none":
-        return replace(seen, engaged=False, reason="you gave --spec-type none")
+        return replace(seen, engaged=False, reason="--spec-type none is set")
     if seen.slots is False:
         cause = why_not_speculating(log_text)
         detail = f" ({cause})" if cause else ""
@@ -136,13 +138,13 @@ def _slots(client: Client) -> bool | None:
 def _idle_reason(plan: Plan, sent: int) -> str:
     """Why nothing was drafted in `sent` probe requests."""
     spec = plan.settings.speculation
-    nothing = f"nothing was drafted in {sent} probe request{'s' if sent != 1 else ''}"
+    nothing = f"no tokens were drafted in {sent} probe request{'s' if sent != 1 else ''}"
     if spec is not None and spec.ngram is not None and not spec.uses_draft:
         n = spec.ngram.n
-        run = "nothing" if spec.methods == ("ngram-cache",) else f"no run of {n} tokens"
+        what = "nothing" if spec.methods == ("ngram-cache",) else f"no {n}-token sequence"
         return (
-            f"{nothing}: {run} came back to be copied; "
-            f"{','.join(spec.methods)} stays loaded for text that does repeat"
+            f"{nothing}: {what} repeated; "
+            f"{','.join(spec.methods)} stays loaded for text that repeats"
         )
     if spec is not None and spec.p_min > 0:
         return f"{nothing}: no drafted token reached p_min {spec.p_min:g}"
@@ -157,7 +159,7 @@ def _ask(client: Client, plan: Plan, prompt: Prompt, tokens: int) -> Timings:
     else:
         timings = client.chat(prompt, tokens, sampling).timings
     if timings is None:
-        raise EngineError("the server's answers carry no timings")
+        raise EngineError("the server's responses contain no timings")
     return timings
 
 
