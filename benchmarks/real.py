@@ -142,7 +142,7 @@ class Ground:
     def tune(self) -> tuple[TuningOutcome, float]:
         """What `serve` would find at its first start, and in how many seconds."""
         plan = self.plan()
-        wanted = TuningOptions(AUTO, _BUDGET, SearchScope(named=self.draft is not None))
+        wanted = TuningOptions(AUTO, _BUDGET, SearchScope(user_choice=self.draft is not None))
         started = time.monotonic()
         outcome = tune_plan(plan, wanted, self.folder / "tuner.log", self.say)
         seconds = time.monotonic() - started
@@ -200,7 +200,7 @@ def rows(case: Case, size: Size, engine: str, models: ground.Models, repeat: int
             started = time.monotonic()
             with ground.fresh_home(folder):
                 outcome, seconds = here.tune()
-            say(f"tuner: {outcome.plan.choice.because or outcome.source} ({seconds:.0f} s)")
+            say(f"tuner: {outcome.plan.choice.reason or outcome.source} ({seconds:.0f} s)")
             with here.bench:
                 yield _row(here, number, outcome, seconds, grids, started + size.limit)
 
@@ -246,7 +246,7 @@ def _row(
         seconds=seconds,
         swing=here.bench.found.swing(_PLAIN),
         grid={s.name: (gains[s.name], predicted(found, s.speculation)) for s in settings[1:]},
-        reason=outcome.plan.choice.because or outcome.source,
+        reason=outcome.plan.choice.reason or outcome.source,
         own=predicted(found, spec),
     )
 

@@ -21,15 +21,15 @@ class Fields:
     data: Mapping[str, Any]
     table: str = ""
 
-    def only(self, known: Sequence[str]) -> None:
+    def check_known(self, known: Sequence[str]) -> None:
         """Raises UsageError for a field that is none of these."""
         if unknown := sorted(set(self.data) - set(known)):
             raise UsageError(
-                f"{self.file}: unknown setting {self._named(unknown[0])}",
+                f"{self.file}: unknown setting {self._full_name(unknown[0])}",
                 f"Known{f' in [{self.table}]' if self.table else ''}: {', '.join(sorted(known))}",
             )
 
-    def inner(self, name: str, needed: bool = True) -> Fields:
+    def subtable(self, name: str, needed: bool = True) -> Fields:
         """One of its tables; empty where it is left out and not `needed`."""
         value = self._get(name, "a table", None if needed else {})
         if not isinstance(value, dict):
@@ -42,7 +42,7 @@ class Fields:
             raise self._wrong(name, value, allowed)
         return value
 
-    def switch(self, name: str) -> bool | None:
+    def boolean(self, name: str) -> bool | None:
         """true or false; None where it is left out."""
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):
@@ -62,13 +62,13 @@ class Fields:
             raise self._wrong(name, value, allowed)
         return float(value)
 
-    def whole(self, name: str, least: int, most: int, default: int | None = None) -> int:
+    def integer(self, name: str, least: int, most: int, default: int | None = None) -> int:
         value = self._get(name, allowed := f"a whole number{_range(least, most)}", default)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self._wrong(name, value, allowed)
         return value
 
-    def some_of(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
+    def word_list(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
         """A list of such words."""
         value = self._get(name, allowed := f"a list of these: {', '.join(known)}", None)
         words = value if isinstance(value, list) else [value]
@@ -79,13 +79,15 @@ class Fields:
 
     def _get(self, name: str, allowed: str, default: Any) -> Any:
         if (value := self.data.get(name, default)) is None:
-            raise UsageError(f"{self.file}: {self._named(name)} is missing (must be {allowed})")
+            raise UsageError(f"{self.file}: {self._full_name(name)} is missing (must be {allowed})")
         return value
 
     def _wrong(self, name: str, value: Any, allowed: str) -> UsageError:
-        return UsageError(f"{self.file}: {self._named(name)} is {_shown(value)}: must be {allowed}")
+        return UsageError(
+            f"{self.file}: {self._full_name(name)} is {_shown(value)}: must be {allowed}"
+        )
 
-    def _named(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         return f"{self.table}.{name}" if self.table else name
 
 

@@ -37,7 +37,7 @@ class ProfileValue:
     """A figure of a new profile, and what it rests on."""
 
     value: float
-    because: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class NewProfile:
     prompts: Path
     sizes: tuple[int, ...]
     temperature: ProfileValue
-    answer: ProfileValue
+    answer_length: ProfileValue
 
 
 def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
@@ -130,7 +130,7 @@ def _temperature(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue
 
 def _answer(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue:
     """Three answers in four are no longer."""
-    known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.most for a in asked]
+    known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.max_tokens for a in asked]
     lengths = [x for x in known if x]
     if not lengths:
         return ProfileValue(model.answer, f"from {model.name}: no record has a response")
@@ -152,7 +152,7 @@ def _settings(model: Workload, made: NewProfile) -> str:
         'title = "Your own prompts"',
         "# in the order they are tried",
         f"methods = {json.dumps(model.methods)}",
-        f"answer = {made.answer.value:.0f} # max tokens of a measured response",
+        f"answer = {made.answer_length.value:.0f} # max tokens of a measured response",
     ]
     if switch is not None:
         lines.append(f"thinking = {json.dumps(switch['enable_thinking'])}")

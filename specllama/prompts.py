@@ -20,13 +20,13 @@ _ROLES = {"system", "user", "assistant", "developer", "tool"}
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """A prompt and what its record says of it. `answer`: its text, "" = none; `most`: tokens it
+    """A prompt and what its record says of it. `answer`: its text, "" = none; `max_tokens`: tokens it
     was allowed."""
 
     prompt: Prompt
     answer: str = ""
     temperature: float | None = None
-    most: int | None = None
+    max_tokens: int | None = None
 
 
 def read_prompts(path: Path, option: str = "--prompts") -> tuple[Prompt, ...]:

@@ -24,7 +24,7 @@ class Stopped(BaseException):
         self.signum = signum
 
     @property
-    def by_hand(self) -> bool:
+    def is_interrupt(self) -> bool:
         """Whether it was Ctrl-C."""
         return self.signum == signal.SIGINT
 

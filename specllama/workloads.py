@@ -112,30 +112,30 @@ def mix(each: Sequence[Workload]) -> Workload:
 def _load(name: str) -> Workload:
     file = profile_file(name)
     fields = Fields(file, read_toml(file))
-    fields.only(_KEYS)
+    fields.check_known(_KEYS)
     prompts = _prompts(file.parent / "prompts", name)
     if not prompts:
         raise UsageError(f"{file}: no prompts in {file.parent / 'prompts' / name}.txt")
-    ngram, draft = fields.inner("ngram"), fields.inner("draft")
-    ngram.only(("n", "m", "min_hits"))
-    draft.only(("n_max", "p_min"))
-    acceptance = fields.inner("acceptance", needed=False)
-    acceptance.only(("warn", "off"))
+    ngram, draft = fields.subtable("ngram"), fields.subtable("draft")
+    ngram.check_known(("n", "m", "min_hits"))
+    draft.check_known(("n_max", "p_min"))
+    acceptance = fields.subtable("acceptance", needed=False)
+    acceptance.check_known(("warn", "off"))
     warn = acceptance.number("warn", 0, 1, default=WARN_UNDER)
     return Workload(
         name=name,
         title=fields.text("title"),
-        methods=fields.some_of("methods", METHODS),
+        methods=fields.word_list("methods", METHODS),
         sampling=_sampling(fields),
         ngram=NgramSizes(
-            ngram.whole("n", 1, MAX_NGRAM),
-            ngram.whole("m", 1, MAX_NGRAM),
-            ngram.whole("min_hits", 1, MAX_NGRAM, default=1),
+            ngram.integer("n", 1, MAX_NGRAM),
+            ngram.integer("m", 1, MAX_NGRAM),
+            ngram.integer("min_hits", 1, MAX_NGRAM, default=1),
         ),
-        n_max=draft.whole("n_max", 1, MOST_DRAFTED),
+        n_max=draft.integer("n_max", 1, MOST_DRAFTED),
         p_min=draft.number("p_min", 0, 1),
         prompts=prompts,
-        answer=fields.whole("answer", 1, MAX_ANSWER, default=ANSWER),
+        answer=fields.integer("answer", 1, MAX_ANSWER, default=ANSWER),
         warn_under=warn,
         off_under=acceptance.number("off", 0, warn, default=min(warn, OFF_UNDER)),
     )
@@ -143,11 +143,11 @@ def _load(name: str) -> Workload:
 
 def _sampling(fields: Fields) -> dict[str, Any]:
     """What a request says besides its prompt."""
-    given = fields.inner("sampling")
+    given = fields.subtable("sampling")
     said: dict[str, Any] = {name: given.number(name) for name in given.data}
     if "temperature" in said:
         given.number("temperature", 0, 2)
-    if (thinking := fields.switch("thinking")) is not None:
+    if (thinking := fields.boolean("thinking")) is not None:
         said["chat_template_kwargs"] = {"enable_thinking": thinking}
     return said
 

@@ -277,7 +277,7 @@ def test_what_was_measured_of_the_model_may_serve(
     ]
     assert [*servable_settings(base, own, TuningReference(speedup=1.1), SearchScope())] == free
     assert [
-        *servable_settings(base, own, TuningReference(speedup=1.1), SearchScope(named=True))
+        *servable_settings(base, own, TuningReference(speedup=1.1), SearchScope(user_choice=True))
     ] == free[:1]
     assert [*servable_settings(base, None, TuningReference(), SearchScope())] == [
         free[1],

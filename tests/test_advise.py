@@ -172,7 +172,7 @@ def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
     assert rule_of(off, off, None, SpeculationOptions("code")) == NOTHING
     none = planned(tmp_path, SpeculationOptions("code", method="none"))
     assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == ASKED
-    copies = plan.speculating(made.COPIED)
+    copies = plan.with_speculation(made.COPIED)
     assert rule_of(copies, copies, None, SpeculationOptions("code")) == COPIES
 
 
@@ -223,7 +223,7 @@ def test_cost_with_and_without() -> None:
 def test_prices(text: str, per_hour: float, unit: str) -> None:
     price = parse_price(text)
     assert price.per_hour == pytest.approx(per_hour)
-    assert price.unit == unit
+    assert price.currency == unit
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_tuning_may_go_up_to_the_whole_block(kind: str) -> None:
     plan = prepare(settings, SpeculationOptions("code", MODELS / f"{kind}.gguf"), (), "embedded")
     best = feasible_methods(plan)[0]
     assert best.speculation.methods == (f"draft-{kind}",)
-    assert (best.longest, best.once) == (LONGEST[kind], True)
+    assert (best.max_k, best.one_pass) == (LONGEST[kind], True)
     more = prepare(
         settings, SpeculationOptions("code", MODELS / f"{kind}.gguf", n_max=16), (), "embedded"
     )

@@ -86,7 +86,7 @@ def test_creative_work_has_no_n_gram_method(tmp_path: Path) -> None:
     folder(tmp_path, "target")
     choice = choose(request(tmp_path, workload=workloads.load("creative")), CAPS)
     assert choice.speculation is None
-    assert "nothing drafts" in choice.because
+    assert "nothing drafts" in choice.reason
 
 
 def test_a_build_too_old_for_the_head_says_which_is_needed(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_named_draft_that_does_not_fit_is_off_with_the_rule(tmp_path: Path) ->
     draft = inspect(tmp_path / "other-vocab.gguf")
     choice = choose(request(tmp_path, draft=draft), CAPS)
     assert choice.speculation is None
-    assert "token 258" in choice.because
-    assert "(token text)" in choice.because
+    assert "token 258" in choice.reason
+    assert "(token text)" in choice.reason
 
 
 def test_named_methods(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_named_methods(tmp_path: Path) -> None:
     assert both.draft == tmp_path / "draft.gguf"
     assert both.ngram == CODE.ngram
     off = choose(request(tmp_path, methods=("none",)), CAPS)
-    assert (off.speculation, off.because) == (None, "--method none is set")
+    assert (off.speculation, off.reason) == (None, "--method none is set")
     missing = choose(request(tmp_path, methods=("draft-mtp",)), CAPS)
     assert missing.speculation is None
-    assert "no MTP head" in missing.because
+    assert "no MTP head" in missing.reason
     too_old = choose(request(tmp_path, methods=("draft-mtp",)), help_render.capabilities("b9113"))
-    assert "≥ b9180" in too_old.because
+    assert "≥ b9180" in too_old.reason
     no_file = choose(request(tmp_path, methods=("draft-eagle3",)), CAPS)
-    assert "no EAGLE-3 head" in no_file.because
+    assert "no EAGLE-3 head" in no_file.reason
 
 
 def test_requests_that_contradict_themselves(tmp_path: Path) -> None:

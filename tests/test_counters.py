@@ -202,10 +202,19 @@ def test_the_last_minute_and_the_parts_of_the_last_quarter() -> None:
 
 def test_requests_of_our_own_are_not_traffic() -> None:
     history = History()
-    history.add(look([(2, 1)]))
-    history.skip(look([(2, 1), (2, 2)]))
-    history.add(look([(2, 1), (2, 2), (2, 0)]))
+    before = look([(2, 1)])
+    history.add(before)
+    own = between(before, look([(2, 1), (2, 2)]))
+    history.add(look([(2, 1), (2, 2), (2, 0)]), own)
     assert (history.total.drafted, history.total.accepted) == (2, 0)
+    assert history.total.by_position == (0, 0)
+
+
+def test_a_rounded_counter_without_our_own_requests_is_never_below_zero() -> None:
+    """A counter of millions moves in steps of tens: our few tokens may not show in it."""
+    counted = Counts(drafted=0.0, tokens=10.0, rounding=10.0)
+    assert counted.without(Counts(drafted=4.0, tokens=6.0)) == Counts(0.0, tokens=0.0, rounding=10)
+    assert counted.without(NOTHING) == counted
 
 
 @pytest.mark.parametrize("said", ["NaN", "+Inf", "1e308", "-1"])

@@ -67,3 +67,20 @@ def test_the_last_minutes_come_first() -> None:
         follower.look()
     assert follower.recent.counts.alpha == pytest.approx(0.75)
     assert follower.summary.counts.alpha == pytest.approx(0.525)
+
+
+def test_real_requests_beside_our_own_are_counted() -> None:
+    """A client's request that came while idle probes were sent was lost with them."""
+    server = Counting()
+    follower = followed(server)
+    follower.look()
+    server.answers(0.1)
+    own = Counts(8.0, 3.0, 4.0, (2.0, 1.0), 7.0, 0.1, 2.0)
+    server.now += own
+    follower.exclude(own)
+    new = follower.look()
+    assert new is not None
+    assert (new.drafted, new.accepted, new.tokens) == (80.0, 24.0, 64.0)
+    assert new.by_position == (16.0, 8.0)
+    server.answers(0.1)
+    assert (follower.look() or new).tokens == 64.0  # excluded once only

@@ -133,7 +133,7 @@ def test_the_text_read_back_is_the_argv(name: str, made: Decision) -> None:
 
 def test_llama_swap_starts_the_same_server_at_a_port_of_its_own(made: Decision) -> None:
     words = formats_read.llama_swap(write("llama-swap", made).text, 5800)
-    argv = list(made.plan.at("127.0.0.1", 5800).command.argv)
+    argv = list(made.plan.at_address("127.0.0.1", 5800).command.argv)
     assert sorted(words) == sorted(argv)
     assert words[:5] == [argv[0], "--host", "127.0.0.1", "--port", "5800"]
 
@@ -151,7 +151,7 @@ def test_a_preset_says_every_option_but_the_routers_own(made: Decision) -> None:
 def test_compose_and_kubernetes_start_the_same_server_in_a_container(
     made: Decision, models: Path
 ) -> None:
-    argv = list(made.plan.at("0.0.0.0", 8080).command.argv)[1:]
+    argv = list(made.plan.at_address("0.0.0.0", 8080).command.argv)[1:]
     service = formats_read.compose(write("compose", made).text)
     folders = {v["target"]: v["source"] for v in service["volumes"]}
     assert folders == {"/models": str(models)}

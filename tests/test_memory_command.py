@@ -277,13 +277,13 @@ def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
     spec = plan.choice.speculation
     assert spec is not None
     bare = replace(spec, n_max=2, draft_layers=None)
-    argv = plan.speculating(bare).command.argv
+    argv = plan.with_speculation(bare).command.argv
     assert argv[argv.index("-ngld") + 1] == "17"
     assert int(argv[argv.index("--fit-target") + 1]) > 1024
-    assert "--fit-target" not in plan.speculating(None).command.argv
+    assert "--fit-target" not in plan.with_speculation(None).command.argv
     found = feasible_methods(plan)
     assert [w.speculation.methods for w in found] == [("draft-simple",), ("ngram-simple",)]
-    assert found[0].longest == 16, "memory has room; the cost curve says how much is of use"
+    assert found[0].max_k == 16, "memory has room; the cost curve says how much is of use"
 
 
 def test_the_users_arguments_change_the_sum(tmp_path: Path, headers: Path) -> None:

@@ -343,7 +343,7 @@ def serving(
         ("-t", "1"),
         engine,
     )
-    plan = plan.speculating(spec)
+    plan = plan.with_speculation(spec)
     server = process.start(plan.command, tmp_path / "log")
     try:
         with Client(plan.settings.url) as client:

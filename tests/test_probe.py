@@ -118,7 +118,7 @@ def about(draft: Path | None = None, **scope: Any) -> set[str]:
     spec_options = SpeculationOptions("code", draft)
     if not scope:
         return {
-            s.key for p in plan_probes(ProbeOptions(settings, (spec_options,))) for s in p.about
+            s.key for p in plan_probes(ProbeOptions(settings, (spec_options,))) for s in p.subjects
         }
     plan = prepare(settings, spec_options, scope.pop("user", ()), check_port=False)
     return {serve_task(plan, TuningOptions("auto", 60, SearchScope(**scope)))[2].key}
@@ -140,19 +140,23 @@ def test_a_result_answers_only_the_question_it_was_measured_for() -> None:
 def test_the_best_of_everything_answers_the_usual_question_too() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions("code"),), everything=True))
-    assert {s.key for s in p.about} > about()
+    assert {s.key for s in p.subjects} > about()
 
 
 def test_lengths_that_the_user_fixed_are_kept() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     args = ("--spec-draft-n-max", "2", "--spec-draft-p-min", "0.75")
     plan = prepare(settings, SpeculationOptions("code", DRAFT), args, check_port=False)
-    task, _, _ = serve_task(plan, TuningOptions("auto", 60, SearchScope(named=True)))
+    task, _, _ = serve_task(plan, TuningOptions("auto", 60, SearchScope(user_choice=True)))
     assert (task.lengths, task.p_min) == ((2,), 0.75)
-    task, _, _ = serve_task(plan, TuningOptions("auto", 60, SearchScope(named=True, lengths=(12,))))
+    task, _, _ = serve_task(
+        plan, TuningOptions("auto", 60, SearchScope(user_choice=True, lengths=(12,)))
+    )
     assert task.lengths == (2,), "theirs win"
     plan = prepare(settings, SpeculationOptions("code", DRAFT), check_port=False)
-    task, _, _ = serve_task(plan, TuningOptions("auto", 60, SearchScope(named=True, lengths=(12,))))
+    task, _, _ = serve_task(
+        plan, TuningOptions("auto", 60, SearchScope(user_choice=True, lengths=(12,)))
+    )
     assert [c.longest for c in task.candidates] == [12]
 
 
@@ -230,7 +234,9 @@ def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monke
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     for workload in ("text", "code"):
         (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions(workload, DRAFT),)))
-        store(p.about[0], replace(made.tuned("open", best=workload == "code"), workload=workload))
+        store(
+            p.subjects[0], replace(made.tuned("open", best=workload == "code"), workload=workload)
+        )
     found = json.loads(specllama("results", TARGET, "--json").stdout)["results"]
     assert {r["workload"]: r["speculation"] for r in found} == {
         "code": "draft-simple d2.gguf K=3",
@@ -249,7 +255,7 @@ def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monke
     assert "2 results forgotten" in specllama("results", TARGET, "--clear").stdout
     assert "0 results forgotten" in specllama("results", TARGET, "--clear").stdout
     assert f"nothing of {TARGET} was measured yet" in specllama("results", TARGET).stdout
-    store(p.about[0], made.tuned())
+    store(p.subjects[0], made.tuned())
     assert specllama("results", "--clear").stdout == "1 result forgotten\n"
 
 
@@ -293,7 +299,7 @@ def decided(model: Path, context: int, *theirs: str) -> None:
     spec = p.plan.choice.speculation
     assert spec is not None
     best = made.arm(replace(spec, n_max=2))
-    store(p.about[0], replace(made.tuned(), arms=(best,), best=best))
+    store(p.subjects[0], replace(made.tuned(), arms=(best,), best=best))
 
 
 def test_what_probe_decided_is_what_serve_starts_with(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
     assert found is not None
     assert found.speculation.n_max == 4
     assert found.known.value == pytest.approx(1.5, abs=0.02)
-    assert predict_from_traffic(plan, SearchScope(named=True)) == (
+    assert predict_from_traffic(plan, SearchScope(user_choice=True)) == (
         None,
         (),
     )  # it is the user's to say

@@ -97,7 +97,7 @@ def test_a_batch_must_hold_a_draft_of_every_slot(
 def test_a_server_that_only_embeds_has_nothing_to_draft(name: str) -> None:
     off = suitable(Choice(DRAFT, ""), options(name), 1)
     assert off.speculation is None
-    assert "only embeds" in off.because
+    assert "only embeds" in off.reason
 
 
 @pytest.mark.parametrize("port", ["99999", "0", "65536", "-1", "1e3", "x", ""])
@@ -171,9 +171,9 @@ def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:
 def test_notes_are_about_what_is_served_not_about_what_was_planned_first() -> None:
     draft = inspect(MODELS / "draft.gguf")
     choice = Choice(DRAFT, "", warnings=("it reads 13%",), draft=draft, notes=("a busy port",))
-    plan = plan_of(replace(choice, others=(Alternative(COPIES, None, ""),)))
+    plan = plan_of(replace(choice, alternatives=(Alternative(COPIES, None, ""),)))
     assert {"it reads 13%", "a busy port"} <= set(plan.notes)
-    other = plan.speculating(COPIES).notes
+    other = plan.with_speculation(COPIES).notes
     assert "it reads 13%" not in other
     assert "a busy port" in other
     assert any("logprobs" in n for n in other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import http.server
 import json
@@ -391,3 +392,18 @@ def test_its_end_ends_what_waits() -> None:
         relay.close()
         client.join(10)
         assert len(errors) == 1
+
+
+def test_the_event_loop_is_made_in_the_relays_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Windows proactor that one thread sets up and another runs loses connections."""
+    made_in: list[str] = []
+    new_loop = asyncio.new_event_loop
+
+    def recorded() -> asyncio.AbstractEventLoop:
+        made_in.append(threading.current_thread().name)
+        return new_loop()
+
+    monkeypatch.setattr(asyncio, "new_event_loop", recorded)
+    monkeypatch.setattr(asyncio.events, "new_event_loop", recorded)
+    Relay("127.0.0.1", free_port("127.0.0.1", 0)).close()
+    assert made_in == ["relay"]

@@ -149,7 +149,7 @@ def test_what_can_be_skipped_is_skipped_once() -> None:
                 signal.raise_signal(signal.SIGINT)
             with pytest.raises(Stopped) as e:
                 signal.raise_signal(signal.SIGINT)
-        assert (e.value.by_hand, e.value.exit_code) == (True, 130)
+        assert (e.value.is_interrupt, e.value.exit_code) == (True, 130)
         signal.raise_signal(signal.SIGINT)  # the end has begun
         signal.raise_signal(signal.SIGTERM)
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_skipped_ends_it() -> None:
     with stop_on_signals(INTERRUPT):
         with pytest.raises(Stopped) as e:
             signal.raise_signal(signal.SIGTERM)
-        assert (e.value.by_hand, e.value.exit_code) == (False, 143)
+        assert (e.value.is_interrupt, e.value.exit_code) == (False, 143)
         signal.raise_signal(signal.SIGINT)
     with stop_on_signals(ALL), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)

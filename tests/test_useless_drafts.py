@@ -38,7 +38,7 @@ def test_builds_without_a_counter_of_steps() -> None:
 
 
 def test_copies_are_not_judged_by_two_texts() -> None:
-    assert not Engagement(True, "", 270, 0, tokens=96, ms=960.0, copies=True).only_costs
+    assert not Engagement(True, "", 270, 0, tokens=96, ms=960.0, ngrams_only=True).only_costs
 
 
 def test_counters_that_cannot_be_right_say_nothing_of_a_draft() -> None:

@@ -71,15 +71,15 @@ def lines(a: Advice) -> Iterator[str]:
     spec = a.plan.settings.speculation
     on = label(spec) if spec is not None else "off"
     yield f"target   {a.plan.target.title}, workload {a.plan.workload.name}"
-    yield f"decision {on}: {a.plan.choice.because}"
+    yield f"decision {on}: {a.plan.choice.reason}"
     yield f"rule     {RULES[a.rule]}"
-    if (r := a.known) is not None:
+    if (r := a.result) is not None:
         yield f"measured {_figures(r)}, {moment(r.when)}"
-    yield from (f"note     {s}" for s in a.said)
+    yield from (f"note     {s}" for s in a.notes)
     for r in a.elsewhere:
         on = "on" if r.speculation is not None else "off"
         yield f"besides  {r.workload}: {on}, {r.reason}"
-    for c in a.changes:
+    for c in a.factors:
         yield f"change   {c.what}: {c.why}"
         if c.command:
             yield f"           {c.command}"
@@ -103,10 +103,10 @@ def _figures(r: Result) -> str:
 def _cost_lines(a: Advice, price: HourlyPrice) -> Iterator[str]:
     cost = a.cost
     if cost is None or cost.plain is None:
-        does = next((f"; `{c.command}` does" for c in a.changes if c.what == "a measurement"), "")
+        does = next((f"; `{c.command}` does" for c in a.factors if c.what == "a measurement"), "")
         yield f"cost     not known: no speed was measured{does}"
         return
-    unit = f" {price.unit}" if price.unit else ""
+    unit = f" {price.currency}" if price.currency else ""
     fast = f", {cost.speculating:.2f}{unit} with speculation" if cost.speculating else ""
     yield f"cost     a million tokens: {cost.plain:.2f}{unit} without{fast}"
     yield (
@@ -122,24 +122,24 @@ def data(a: Advice) -> dict[str, Any]:
     from specllama.serving.decision_factors import needed_alpha
 
     spec = a.plan.settings.speculation
-    tried = a.known.tried if a.known is not None else None
+    tried = a.result.tried if a.result is not None else None
     return {
         "target": str(a.plan.target.path),
         "workload": a.plan.workload.name,
         "methods": list(spec.methods) if spec is not None else [],
-        "because": a.plan.choice.because,
+        "because": a.plan.choice.reason,
         "rule": a.rule,
         "rule_in_words": RULES[a.rule],
-        "measured": result_data(a.known) if a.known is not None else None,
+        "measured": result_data(a.result) if a.result is not None else None,
         "alpha": tried.alpha if tried is not None else None,
-        "alpha_needed": needed_alpha(a.known) if a.known is not None else None,
-        "notes": list(a.said),
+        "alpha_needed": needed_alpha(a.result) if a.result is not None else None,
+        "notes": list(a.notes),
         "elsewhere": [result_data(r) for r in a.elsewhere],
         "changes": [
-            {"what": c.what, "why": c.why, "command": c.command or None} for c in a.changes
+            {"what": c.what, "why": c.why, "command": c.command or None} for c in a.factors
         ],
         "cost_per_million": {
-            "unit": a.price.unit or None,
+            "unit": a.price.currency or None,
             "per_hour": a.price.per_hour,
             "with": a.cost.speculating,
             "without": a.cost.plain,

@@ -20,10 +20,10 @@ def summary(b: Budget) -> Iterator[str]:
     """What `serve` says of memory: one line, and one more when the context was shortened."""
     yield f"memory   {verdict(b.chosen)}: {'; '.join(_by_device(b))}"
     yield from advice(b)
-    if b.question.use.context < b.wanted:
-        with_what = "the draft" if b.question.drafting is not None else "the model"
+    if b.request.use.context < b.requested_context:
+        with_what = "the draft" if b.request.drafting is not None else "the model"
         yield (
-            f"context  {b.question.use.context:,} of {b.wanted:,} tokens: the longest that fits "
+            f"context  {b.request.use.context:,} of {b.requested_context:,} tokens: the longest that fits "
             f"with {with_what}; -c N sets another"
         )
 
@@ -32,7 +32,7 @@ def advice(b: Budget) -> Iterator[str]:
     """What the user could do for a target that does not fit as a whole."""
     from specllama.memory.decide import FITS, TOO_BIG, experts_in_ram, longest_context
 
-    q, v = b.question, b.chosen.verdict
+    q, v = b.request, b.chosen.verdict
     if v.kind == FITS:
         return
     if layers := experts_in_ram(q, q.drafting) or experts_in_ram(q, None):
@@ -66,7 +66,7 @@ def _by_device(b: Budget) -> Iterator[str]:
 
     held = needed(b.lines)
     for name, size in per_device(b.lines).items():
-        device = b.question.machine.device(name)
+        device = b.request.machine.device(name)
         free = f" of {mib(device.free)} free" if device is not None else ""
         if device is None or size <= device.free:
             yield f"{mib(size)}{free} {'in' if name == 'RAM' else 'on'} {name}"
@@ -76,10 +76,10 @@ def _by_device(b: Budget) -> Iterator[str]:
 
 def devices(b: Budget) -> Iterator[str]:
     """One line per device: what there is, where the figure is from, who else uses it."""
-    for d in (*b.question.machine.gpus, b.question.machine.ram):
+    for d in (*b.request.machine.gpus, b.request.machine.ram):
         yield _device_line(d)
-    if b.question.machine.note:
-        yield f"note     the engine's devices are not known: {b.question.machine.note}"
+    if b.request.machine.note:
+        yield f"note     the engine's devices are not known: {b.request.machine.note}"
 
 
 def _device_line(d: Device) -> str:
@@ -99,7 +99,7 @@ def table(lines: tuple[MemoryLine, ...], b: Budget) -> Table:
 
     from specllama.memory.estimate import per_device
 
-    names = [d for d in (*b.question.machine.names, "RAM") if any(x.device == d for x in lines)]
+    names = [d for d in (*b.request.machine.names, "RAM") if any(x.device == d for x in lines)]
     out = Table(box=None, pad_edge=False, header_style="bold")
     out.add_column("part")
     for name in names:
@@ -111,7 +111,7 @@ def table(lines: tuple[MemoryLine, ...], b: Budget) -> Table:
         out.add_row(f"{who} {what}", *cells, ", ".join(dict.fromkeys(x.source for x in row)))
     sums = per_device(lines)
     out.add_row("sum", *(f"{sums[n] / 2**20:,.1f}" for n in names), "")
-    usable = [b.question.machine.device(n) for n in names]
+    usable = [b.request.machine.device(n) for n in names]
     out.add_row("can be used", *(f"{d.usable / 2**20:,.1f}" if d else "" for d in usable), "")
     return out
 
@@ -140,8 +140,8 @@ def data(b: Budget) -> dict[str, Any]:
         "verdict": b.chosen.verdict.kind,
         "detail": b.chosen.verdict.detail,
         "context": b.chosen.use.context,
-        "context_wanted": b.wanted,
-        "asked": option_data(b.asked),
+        "context_wanted": b.requested_context,
+        "asked": option_data(b.requested),
         "chosen": option_data(b.chosen),
         "options": [option_data(o) for o in b.options[1:]],
         "devices": [
@@ -155,7 +155,7 @@ def data(b: Budget) -> dict[str, Any]:
                 "source": d.source,
                 "used_by": d.others,
             }
-            for d in (*b.question.machine.gpus, b.question.machine.ram)
+            for d in (*b.request.machine.gpus, b.request.machine.ram)
         ],
         "prompt_cache_bytes": b.prompt_cache.bytes if b.prompt_cache is not None else 0,
         "lines": [_line_data(x) for x in b.lines],

@@ -47,9 +47,9 @@ def _lines(found: HubPlan | LocalCopy, repo: str, download: bool) -> Iterator[st
     from specllama.planning.from_hub import HubPlan
 
     if not isinstance(found, HubPlan):
-        yield f"hub      {repo}: {found.path.name}, {found.why}"
+        yield f"hub      {repo}: {found.path.name}, {found.reason}"
         return
-    yield f"hub      {found.target}: {found.why}"
+    yield f"hub      {found.target}: {found.reason}"
     for note in found.notes:
         yield f"note     {note}"
     for d in found.downloads:

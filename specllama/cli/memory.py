@@ -114,7 +114,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     from specllama.cli import budget_lines as lines
     from specllama.cli.render import environment_lines
 
-    asked = b.asked
+    asked = b.requested
     drafting = asked.drafting
     with_what = ""
     if drafting is not None:
@@ -122,7 +122,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
         with_what = f", {','.join(drafting.methods)}{file}"
     printer.say(f"target   {plan.target.title}{with_what}, {asked.use.context:,} tokens")
     if drafting is None:
-        printer.say(f"method   none: {plan.choice.because}")
+        printer.say(f"method   none: {plan.choice.reason}")
     for line in (*environment_lines(plan), *lines.devices(b)):
         printer.say(line)
     printer.table(lines.table(asked.lines, b))
@@ -148,8 +148,10 @@ def _trade(b: Budget) -> list[str]:
     from specllama.memory.decide import TOO_BIG
 
     out = list(lines.advice(b))
-    if b.question.use.context < b.wanted:
-        out.append(f"context  {b.question.use.context:,} of {b.wanted:,} tokens is what fits")
+    if b.request.use.context < b.requested_context:
+        out.append(
+            f"context  {b.request.use.context:,} of {b.requested_context:,} tokens is what fits"
+        )
     for o in b.options[1:]:
         mark = "take" if o is b.chosen and o.verdict.kind != TOO_BIG else "or  "
         flags = f"  [{' '.join(o.flags)}]" if o.flags else ""
@@ -162,14 +164,14 @@ def _longest(b: Budget) -> str:
     """The longest context with everything where it belongs, or that there is none."""
     from specllama.memory.decide import longest_context
 
-    drafting = b.question.drafting
+    drafting = b.request.drafting
     none = "no context fits"
-    if partly := longest_context(b.question, None, partly=True):
+    if partly := longest_context(b.request, None, partly=True):
         none += f" without layers in RAM ({partly:,} tokens with them)"
-    plain = longest_context(b.question, None)
+    plain = longest_context(b.request, None)
     if drafting is None:
         return f"{plain:,} tokens" if plain else none
-    if longest := longest_context(b.question, drafting):
+    if longest := longest_context(b.request, drafting):
         return f"{longest:,} tokens as asked, {plain:,} without a draft"
     return f"{none}; {plain:,} tokens do without a draft" if plain else f"{none}, draft or not"
 

@@ -139,7 +139,11 @@ def _print(
             table.add_row(*_row(target, c, room))
         printer.table(table)
         if (room := next((r for r in space if r is not None), None)) is not None:
-            plain = f"{room.plain:,} tokens fit" if room.plain else "no context fits as a whole"
+            plain = (
+                f"{room.longest_without:,} tokens fit"
+                if room.longest_without
+                else "no context fits as a whole"
+            )
             printer.say(
                 f"memory   beside the target, at {room.context:,} tokens; without a draft {plain}"
             )
@@ -184,7 +188,7 @@ def _fits(room: CandidateMemory | None) -> str:
         return "unknown"
     if not room.longest:
         return "in part" if room.verdict.gpu_layers else "no"
-    if room.fits and room.longest >= room.plain:
+    if room.fits and room.longest >= room.longest_without:
         return "yes"
     return f"to {room.longest:,} tokens"
 

@@ -17,7 +17,7 @@ def planned_lines(p: PlannedProbe) -> Iterator[str]:
     yield f"{p.plan.target.title}, {p.task.workload}: {p.task.budget:.0f} s"
     if p.plan.workload.mixed:
         yield f"workload {p.plan.workload.mixed}"
-    yield f"baseline {p.plan.speculating(None).command.display()}"
+    yield f"baseline {p.plan.with_speculation(None).command.display()}"
     for c in p.task.candidates:
         longest = f", K up to {c.longest}" if c.speculation.uses_draft else ""
         yield f"measure  {'+'.join(c.speculation.methods)}{_with(c.speculation)}{longest}"
@@ -26,7 +26,7 @@ def planned_lines(p: PlannedProbe) -> Iterator[str]:
         alone = "" if p.task.copies_alone else ", joined with a draft"
         yield f"predict  {names}{alone}: all sizes, from answers without speculation"
     if not p.task.candidates and not p.task.ngrams:
-        yield f"measure  nothing: {p.plan.choice.because}"
+        yield f"measure  nothing: {p.plan.choice.reason}"
     for doubt in p.doubts:
         yield f"note     {doubt} (--all measures it)"
 
@@ -41,7 +41,7 @@ def planned_data(p: PlannedProbe) -> dict[str, Any]:
         "target": str(p.plan.target.path),
         "workload": p.task.workload,
         "seconds": p.task.budget,
-        "baseline": list(p.plan.speculating(None).command.argv),
+        "baseline": list(p.plan.with_speculation(None).command.argv),
         "candidates": [
             {
                 "methods": list(c.speculation.methods),

@@ -160,8 +160,8 @@ def extra_memory(plan: Plan, speculation: Speculation) -> int | None:
 
     if plan.budget is None:
         return None
-    q, use = plan.budget.question, plan.budget.chosen.use
-    there = plan.speculating(speculation)
+    q, use = plan.budget.request, plan.budget.chosen.use
+    there = plan.with_speculation(speculation)
     drafting = memory_inputs.drafting_of(speculation, there.choice.draft, plan.user, q.machine)
     return total(q.lines(use, drafting)) - total(q.lines(use, None))
 
@@ -267,7 +267,7 @@ def serve_line(p: PlannedProbe, best: Speculation | None) -> str:
     """`specllama serve …` with what was found, and what was asked of the server here too."""
     from specllama.engine.command import size_options
 
-    asked, plan = p.asked, p.plan
+    asked, plan = p.options, p.plan
     words = ["specllama", "serve", str(plan.target.path), "--workload", p.task.workload]
     if asked.settings.context:
         words += ["-c", str(asked.settings.context)]

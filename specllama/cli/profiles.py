@@ -142,9 +142,9 @@ def new(
                 "prompts": len(made.sizes),
                 "characters": list(made.sizes),
                 "temperature": made.temperature.value,
-                "temperature_because": made.temperature.because,
-                "answer": made.answer.value,
-                "answer_because": made.answer.because,
+                "temperature_because": made.temperature.source,
+                "answer": made.answer_length.value,
+                "answer_because": made.answer_length.source,
             }
         )
         return
@@ -155,8 +155,8 @@ def new(
 def _made_lines(name: str, made: NewProfile) -> Iterator[str]:
     yield f"profile  {made.file}"
     yield f"prompts  {_sizes(made.sizes)}: {made.prompts}"
-    yield f"sampling temperature {made.temperature.value:g}: {made.temperature.because}"
-    yield f"answers  up to {made.answer.value:.0f} tokens are measured: {made.answer.because}"
+    yield f"sampling temperature {made.temperature.value:g}: {made.temperature.source}"
+    yield f"answers  up to {made.answer_length.value:.0f} tokens are measured: {made.answer_length.source}"
     yield f"run      specllama serve MODEL --workload {name}"
 
 

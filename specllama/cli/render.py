@@ -204,7 +204,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield from decided
     t, spec = plan.target, plan.settings.speculation
     # what is already said in the line above is not said again
-    rejected = [r for r in plan.choice.rejected if spec or r.detail not in plan.choice.because]
+    rejected = [r for r in plan.choice.rejected if spec or r.detail not in plan.choice.reason]
     for r in rejected[:_SHOWN_REJECTED]:
         yield f"not used {r.what}: {r.detail} ({r.rule})"
     if (more := len(rejected) - _SHOWN_REJECTED) > 0:
@@ -226,13 +226,13 @@ def decision_lines(plan: Plan) -> Iterator[str]:
     if plan.workload.mixed:
         yield f"workload {plan.workload.name}: {plan.workload.mixed}"
     if spec is None:
-        yield f"method   none: {plan.choice.because}"
+        yield f"method   none: {plan.choice.reason}"
         if plan.choice.remedy:
             yield f"do       {plan.choice.remedy}"
         return
     with_draft = f" with {_draft_name(plan, spec.draft)}" if spec.draft else ""
     length = f", K={spec.n_max}" if spec.uses_draft else ""
-    yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.because}"
+    yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.reason}"
 
 
 def environment_lines(plan: Plan) -> Iterator[str]:
@@ -314,7 +314,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "methods": list(spec.methods) if spec else [],
         "draft": str(spec.draft) if spec and spec.draft else None,
         "n_max": spec.n_max if spec and spec.uses_draft else None,
-        "because": plan.choice.because,
+        "because": plan.choice.reason,
         "needed": plan.choice.remedy or None,
         "rejected": [
             {"what": r.what, "rule": r.rule, "detail": r.detail} for r in plan.choice.rejected

@@ -30,7 +30,7 @@ _LEFT = ("setting", "what it is")
 def planned_replay_lines(p: PlannedProbe, source: Conversations) -> Iterator[str]:
     """--dry-run: what would be done."""
     yield f"{p.plan.target.title}, {_held(source)}"
-    yield f"baseline {p.plan.speculating(None).command.display()}"
+    yield f"baseline {p.plan.with_speculation(None).command.display()}"
     if p.task.ngrams:
         names = ", ".join("+".join(s.methods) for s in p.task.ngrams)
         yield f"replay   {names}: all sizes, over these answers; nothing is generated again"

@@ -202,7 +202,7 @@ def serve(
         printer.say(plan.command.display())
         return
     if strict and not plan.speculates:
-        raise StrictError(f"speculation OFF because {plan.choice.because}", plan.choice.remedy)
+        raise StrictError(f"speculation OFF because {plan.choice.reason}", plan.choice.remedy)
     may_be_lost()
     path = log or new_log(plan.settings.port)
     base, at = plan, plan.settings
@@ -229,7 +229,7 @@ def serve(
             start_adaptive(base, at, outcome.plan, measured, wanted.scope) if adaptive else None,
         )
     except Stopped as e:  # before it served
-        if e.by_hand:
+        if e.is_interrupt:
             raise
     finally:
         if outcome is not None and outcome.running is not None:

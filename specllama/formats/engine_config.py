@@ -233,7 +233,9 @@ def _context(decision: Decision) -> int:
     """Tokens of one request where the user named them, 0 where they didn't: what fits into this
     machine's memory says nothing of another's."""
     plan = decision.plan
-    engine_request = plan.budget.wanted if plan.budget is not None else plan.settings.context
+    engine_request = (
+        plan.budget.requested_context if plan.budget is not None else plan.settings.context
+    )
     return (
         0
         if engine_request == plan.target.context_length

@@ -39,7 +39,7 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
         )
     else:
         if suited.speculation is None:
-            why = suited.because
+            why = suited.reason
             named = (*parsed.all("--spec-type", "--spec-default"), *parsed.draft_uses)
             yield Finding(
                 "nothing-to-draft",

@@ -98,7 +98,7 @@ def refuse_writing(cmd: ServerCommand, where: str) -> None:
 def devices(decision: Decision) -> tuple[str, ...]:
     """The devices that the plan was made for, as llama.cpp lists them."""
     budget = decision.plan.budget
-    return budget.question.machine.names if budget is not None else ()
+    return budget.request.machine.names if budget is not None else ()
 
 
 def uses_gpu(decision: Decision) -> bool:

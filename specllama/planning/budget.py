@@ -38,31 +38,31 @@ _CLEARLY_LESS = 0.9
 @dataclass(frozen=True)
 class PromptCache:
     """What llama-server keeps of earlier prompts in RAM. `bytes`: what it may grow to, None =
-    without a limit; `said`: why it is not the default."""
+    without a limit; `message`: why it is not the default."""
 
     bytes: int | None
-    said: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What was asked and what can be had. `wanted`: the context in tokens before anything
-    was shortened. `chosen` is what the plan does; `left`: options after it."""
+    """What was asked and what can be had. `requested_context`: the context in tokens before anything
+    was shortened. `chosen` is what the plan does; `remaining`: options after it."""
 
-    question: FitRequest
-    wanted: int
+    request: FitRequest
+    requested_context: int
     options: tuple[MemoryOption, ...]
     chosen: MemoryOption
-    left: tuple[MemoryOption, ...] = ()
+    remaining: tuple[MemoryOption, ...] = ()
     prompt_cache: PromptCache | None = None
 
     @property
-    def asked(self) -> MemoryOption:
+    def requested(self) -> MemoryOption:
         return self.options[0]
 
     @property
-    def traded(self) -> bool:
-        return self.chosen is not self.asked
+    def adjusted(self) -> bool:
+        return self.chosen is not self.requested
 
     @property
     def lines(self) -> tuple[MemoryLine, ...]:
@@ -92,8 +92,8 @@ def budget(
         use=use,
         machine=machine,
         drafting=memory_inputs.drafting_of(choice.speculation, choice.draft, user, machine),
-        others=_drafts(choice.others, user, machine),
-        ngram=_ngram(choice.others, user, machine),
+        others=_drafts(choice.alternatives, user, machine),
+        ngram=_ngram(choice.alternatives, user, machine),
         context_limit=min(max(use.context, target.context_length or 0), MOST_CONTEXT),
         split=memory_inputs.tensor_split(user),
         extra=(
@@ -198,10 +198,10 @@ def apply_option(
 ) -> tuple[Choice, Settings]:
     """Choice and settings that bring `option` about."""
     if option.use.context != memory_inputs.context_size(
-        b.question.target, settings, LaunchOptions()
+        b.request.target, settings, LaunchOptions()
     ):
         settings = replace(settings, context=option.use.context)
-    if option is not b.asked:
+    if option is not b.requested:
         choice = _fallback_choice(b, option, choice)
     spec, target = with_draft_placement(b, choice.speculation, choice.draft, user, caps)
     return replace(choice, speculation=spec), replace(settings, fit_target=target)
@@ -217,14 +217,14 @@ def with_draft_placement(
     """A speculation with what its file needs on GPUs: its layers said outright (left to itself
     it may land on the CPU), and the MiB for --fit to leave free: what the sum leaves free, with
     the draft where --fit does not count it; () where that is what --fit does anyway."""
-    gpus = b.question.machine.gpus
+    gpus = b.request.machine.gpus
     own: dict[str, int] = {}
     if spec is not None and draft is not None and gpus:
         if spec.draft_layers is None:
             spec = replace(spec, draft_layers=str(len(draft.layout.blocks) + 1))
         if not _fit_knows(draft, caps):
-            drafting = memory_inputs.drafting_of(spec, draft, user, b.question.machine)
-            lines = b.question.lines(b.chosen.use, drafting)
+            drafting = memory_inputs.drafting_of(spec, draft, user, b.request.machine)
+            lines = b.request.lines(b.chosen.use, drafting)
             own = per_device([line for line in lines if line.who == "draft"])
     margins = {g.name: MARGIN if g.source == "--vram" else g.margin for g in gpus}
     target = tuple((n + own.get(name, 0) + MIB - 1) // MIB for name, n in margins.items())
@@ -242,24 +242,24 @@ def _fallback_choice(b: Budget, option: MemoryOption, choice: Choice) -> Choice:
     """The choice that `option` is, with the reason why it is not what was asked."""
     why = _why_fallback(b, choice.draft.title if choice.draft is not None else "the draft")
     if option.drafting is None:
-        return replace(choice, speculation=None, because=why, draft=None, warnings=())
+        return replace(choice, speculation=None, reason=why, draft=None, warnings=())
     found = _speculation(option.drafting, choice)
     if found is None:
         return choice
     spec, draft = found
     because = f"{why}; {option.name}"
     kept = choice.warnings if draft is choice.draft else ()
-    return replace(choice, speculation=spec, because=because, draft=draft, warnings=kept)
+    return replace(choice, speculation=spec, reason=because, draft=draft, warnings=kept)
 
 
 def _why_fallback(b: Budget, draft: str) -> str:
     """Why what was asked is not taken: because of the draft, or because not even the target
     by itself fits."""
-    alone, asked = b.options[-1].verdict, b.asked.verdict
+    alone, asked = b.options[-1].verdict, b.requested.verdict
     if alone.kind == TOO_BIG:
         return f"the target does not fit, with or without a draft ({alone.missing})"
     if alone.kind == PARTLY:
-        total = len(b.question.target.layout.blocks) + 1
+        total = len(b.request.target.layout.blocks) + 1
         layers = f"{alone.gpu_layers} of the target's {total} layers fit on the GPU"
         left = f", {asked.gpu_layers} together with {draft}" if asked.gpu_layers is not None else ""
         return f"{layers}{left or f', and {draft} needs more than is free'}"
@@ -269,7 +269,7 @@ def _why_fallback(b: Budget, draft: str) -> str:
 def _speculation(drafting: Drafting, choice: Choice) -> tuple[Speculation, ModelInfo | None] | None:
     """The speculation of an option: the chosen one or one of the others, adjusted."""
     ways = [(choice.speculation, choice.draft)]
-    ways += [(a.speculation, a.draft) for a in choice.others]
+    ways += [(a.speculation, a.draft) for a in choice.alternatives]
     for spec, draft in ways:
         if spec is None or spec.methods != drafting.methods or draft is not drafting.model:
             continue
@@ -287,7 +287,7 @@ def next_option(b: Budget) -> MemoryOption | None:
     """What is taken after an out-of-memory exit, which proves the sum wrong: the next line
     that needs clearly less, or no draft at all."""
     now = total(b.chosen.lines)
-    found = b.left or instead(b.question)
+    found = b.remaining or instead(b.request)
     for option in found:
         drafts = option.drafting is not None and option.drafting.method
         if option.automatic and (not drafts or total(option.lines) < _CLEARLY_LESS * now):
@@ -298,7 +298,7 @@ def next_option(b: Budget) -> MemoryOption | None:
 def explain_budget(b: Budget) -> Iterator[str]:
     """The sum in one line per device, for someone whose server ran out of memory."""
     for device, size in per_device(b.chosen.lines).items():
-        d = b.question.machine.device(device)
+        d = b.request.machine.device(device)
         if d is None:
             continue
         parts = sorted((x for x in b.chosen.lines if x.device == device), key=lambda x: -x.bytes)
@@ -308,6 +308,6 @@ def explain_budget(b: Budget) -> Iterator[str]:
 
 def plain_budget(b: Budget) -> Budget:
     """The budget of the same server without speculation."""
-    question = replace(b.question, drafting=None, others=(), ngram=None)
+    question = replace(b.request, drafting=None, others=(), ngram=None)
     found = options(question)
-    return Budget(question, b.wanted, found, found[0])
+    return Budget(question, b.requested_context, found, found[0])

@@ -21,13 +21,13 @@ DEFAULT_CONTEXT = 8192  # tokens, unless the user names another or the model's o
 @dataclass(frozen=True)
 class CandidateMemory:
     """`extra`: bytes beyond the target alone, at `context` tokens. `longest`: tokens that
-    fit with the candidate, 0 = none; `plain`: without."""
+    fit with the candidate, 0 = none; `longest_without`: without."""
 
     context: int
     extra: int
     verdict: FitVerdict
     longest: int
-    plain: int
+    longest_without: int
 
     @property
     def fits(self) -> bool:

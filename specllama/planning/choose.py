@@ -43,7 +43,7 @@ _NEEDED_FILE = {
 
 @dataclass(frozen=True)
 class MethodRequest:
-    """What the user asked for. `methods` () = whatever fits; ("none",) = no speculation. `more`:
+    """What the user asked for. `methods` () = whatever fits; ("none",) = no speculation. `extra_drafts`:
     drafts besides those that are found on this machine."""
 
     target: ModelInfo
@@ -53,7 +53,7 @@ class MethodRequest:
     n_max: int | None = None
     p_min: float | None = None
     draft_layers: str | None = None
-    more: Found | None = None
+    extra_drafts: Found | None = None
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,31 @@ class Alternative:
 
     speculation: Speculation
     draft: ModelInfo | None
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`speculation` is None when it is off; `because` says why it is on or off. `warnings` are
-    about it, `notes` about the launch however it speculates. `draft`: the file it uses. `others`:
+    """`speculation` is None when it is off; `reason` says why it is on or off. `warnings` are
+    about it, `notes` about the launch however it speculates. `draft`: the file it uses. `alternatives`:
     what fits as well, for when memory is short, best first; `unlikely`: what fits and is not
     expected to pay, or not what the workload takes. `remedy`: what would fit, where it is off
     because what the user named does not."""
 
     speculation: Speculation | None
-    because: str
+    reason: str
     rejected: tuple[Rejected, ...] = ()
     warnings: tuple[str, ...] = ()
     draft: ModelInfo | None = None
-    others: tuple[Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
     unlikely: tuple[Alternative, ...] = ()
     remedy: str = ""
 
     @property
-    def every_other(self) -> tuple[Alternative, ...]:
+    def all_alternatives(self) -> tuple[Alternative, ...]:
         """All that fits beside what was chosen."""
-        return self.others + self.unlikely
+        return self.alternatives + self.unlikely
 
 
 def parse_methods(text: str) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def choose(request: MethodRequest, caps: Capabilities) -> Choice:
         choice = _whatever_fits(request, caps)
     if choice.speculation is None or not choice.speculation.uses_draft:
         return choice
-    return replace(choice, others=choice.others + tuple(_ngrams(request, caps)))
+    return replace(choice, alternatives=choice.alternatives + tuple(_ngrams(request, caps)))
 
 
 def _check_request(r: MethodRequest) -> None:
@@ -165,7 +165,7 @@ def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
         return Choice(
             _speculation(r, r.methods), because, warnings=_target_warnings(r, r.methods[0])
         )
-    picked = pick(r.target, r.workload, caps, more=r.more)
+    picked = pick(r.target, r.workload, caps, more=r.extra_drafts)
     fitting = [c for c in picked.candidates if c.method == drafting]
     if fitting:
         others = tuple(_alternative(r, r.methods, c) for c in fitting[1:_MAX_ALTERNATIVES])
@@ -178,7 +178,7 @@ def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
 
 
 def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
-    picked = pick(r.target, r.workload, caps, more=r.more)
+    picked = pick(r.target, r.workload, caps, more=r.extra_drafts)
     rejected = list(picked.rejected)
     paying: list[Candidate] = []
     unlikely: list[Alternative] = []
@@ -206,7 +206,7 @@ def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
             rejected.append(Rejected(method, "engine", reason))
     for other in _ngrams(r, caps):
         said = _target_warnings(r, other.speculation.methods[0])
-        return Choice(other.speculation, other.because, tuple(rejected), said, unlikely=rest)
+        return Choice(other.speculation, other.reason, tuple(rejected), said, unlikely=rest)
     why = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft found"
     because = f"no usable draft for this target ({why})"
     return Choice(None, because, tuple(rejected), unlikely=rest)

@@ -21,15 +21,15 @@ _BLOCK = ("draft-dflash", "draft-dspark")  # a whole block in one pass
 
 @dataclass(frozen=True)
 class FeasibleMethod:
-    """A speculation that fits. `longest`: the largest K that its heads, block size and memory
-    allow; `cost`: one pass of the draft as a share of the target's, by bytes; `once`: a block
+    """A speculation that fits. `max_k`: the largest K that its heads, block size and memory
+    allow; `cost`: one pass of the draft as a share of the target's, by bytes; `one_pass`: a block
     is one pass. `doubt`: why reports agree that it does not pay, "" = they do not."""
 
     speculation: Speculation
     draft: ModelInfo | None
-    longest: int
+    max_k: int
     cost: float
-    once: bool = False
+    one_pass: bool = False
     doubt: str = ""
 
 
@@ -44,7 +44,7 @@ def feasible_methods(
 def _feasible(plan: Plan, most_k: int, unlikely: bool) -> Iterator[FeasibleMethod]:
     choice = plan.choice
     found = [(choice.speculation, choice.draft)]
-    found += [(a.speculation, a.draft) for a in choice.others]
+    found += [(a.speculation, a.draft) for a in choice.alternatives]
     if unlikely:
         found += [(a.speculation, a.draft) for a in choice.unlikely]
     seen: list[Speculation] = []
@@ -67,7 +67,7 @@ def _fits(plan: Plan, spec: Speculation, draft: ModelInfo | None, other: bool) -
     """Whether memory has room for a way other than the one the plan was made for."""
     if plan.budget is None or not other:
         return True
-    q, use = plan.budget.question, plan.budget.chosen.use
+    q, use = plan.budget.request, plan.budget.chosen.use
     return (
         verdict_of(q, use, memory_inputs.drafting_of(spec, draft, plan.user, q.machine))[0].kind
         == FITS
@@ -83,7 +83,7 @@ def _longest(
     limit = min(most_k, compat.longest_draft(method, draft or plan.target) or most_k)
     if plan.budget is None:
         return limit
-    q, use = plan.budget.question, plan.budget.chosen.use
+    q, use = plan.budget.request, plan.budget.chosen.use
     for k in range(limit, spec.n_max, -1):
         drafting = memory_inputs.drafting_of(replace(spec, n_max=k), draft, plan.user, q.machine)
         if verdict_of(q, use, drafting)[0].kind == FITS:
@@ -106,6 +106,6 @@ def _doubt(plan: Plan, method: str) -> str:
 
 def _experts_on_cpu(plan: Plan) -> bool:
     """Whether the user keeps routed experts in RAM beside layers on a GPU."""
-    if plan.budget is None or not plan.budget.question.machine.gpus:
+    if plan.budget is None or not plan.budget.request.machine.gpus:
         return False
-    return any(x.experts and x.device == RAM for x in plan.budget.question.use.moved)
+    return any(x.experts and x.device == RAM for x in plan.budget.request.use.moved)

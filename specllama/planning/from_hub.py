@@ -42,11 +42,11 @@ class Download:
 
 @dataclass(frozen=True)
 class HubPlan:
-    """What was decided from afar. `plan` is made on headers, its paths are OWNER/REPO:FILE. `why`:
+    """What was decided from afar. `plan` is made on headers, its paths are OWNER/REPO:FILE. `reason`:
     why this file. `downloads`: what is not here yet."""
 
     plan: Plan
-    why: str
+    reason: str
     downloads: tuple[Download, ...]
     notes: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ class LocalCopy:
     """The Hub cannot be asked, but the model was downloaded before."""
 
     path: Path
-    why: str
+    reason: str
 
 
 def plan_from_hub(

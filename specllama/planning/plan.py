@@ -106,34 +106,34 @@ class Plan:
         choice, settings = apply_option(
             self.budget, option, self.choice, self.settings, self.user, self.capabilities
         )
-        choice = replace(choice, because=f"{option.name}: {because}")
+        choice = replace(choice, reason=f"{option.name}: {because}")
         settings = replace(settings, speculation=choice.speculation)
         return replace(
             self,
             choice=choice,
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
-            budget=replace(self.budget, chosen=option, left=()),
+            budget=replace(self.budget, chosen=option, remaining=()),
         )
 
-    def at(self, host: str, port: int) -> Plan:
+    def at_address(self, host: str, port: int) -> Plan:
         """The same server at another address, the user's own --host and --port left out."""
         user = self.user.without(_ADDRESS)
         settings = replace(self.settings, host=host, port=port)
         command = build(self.engine, self.capabilities, settings, user)
         return replace(self, settings=settings, user=user, command=command)
 
-    def traced(self) -> Plan:
+    def with_trace(self) -> Plan:
         """The same server, its log saying where time and memory go: not one to serve, since it
         lists its prompt cache at every request then."""
         settings = replace(self.settings, trace=True)
         command = build(self.engine, self.capabilities, settings, self.user)
         return replace(self, settings=settings, command=command)
 
-    def speculating(self, spec: Speculation | None, because: str = "") -> Plan:
+    def with_speculation(self, spec: Speculation | None, because: str = "") -> Plan:
         """The same server speculating another way (None = not at all)."""
         ways = [(self.choice.speculation, self.choice.draft)]
-        ways += [(a.speculation, a.draft) for a in self.choice.every_other]
+        ways += [(a.speculation, a.draft) for a in self.choice.all_alternatives]
         path = spec.draft if spec is not None else None
         draft = next((d for _, d in ways if d is not None and d.path == path), None)
         settings = replace(self.settings, fit_target=())
@@ -148,7 +148,7 @@ class Plan:
             choice=replace(
                 self.choice,
                 speculation=spec,
-                because=because or self.choice.because,
+                reason=because or self.choice.reason,
                 draft=draft,
                 warnings=self._warnings(spec, draft),
             ),

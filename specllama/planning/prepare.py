@@ -153,8 +153,8 @@ def _memory(
     choice, settings = apply_option(found, found.chosen, choice, settings, user, caps)
     cache, settings = prompt_cache(found, settings, user, caps)
     found = replace(found, prompt_cache=cache)
-    if cache is not None and cache.said:
-        choice = replace(choice, notes=(*choice.notes, cache.said))
+    if cache is not None and cache.message:
+        choice = replace(choice, notes=(*choice.notes, cache.message))
     if have.unreached:
         said = f"no RPC server responds at {', '.join(have.unreached)}; llama.cpp runs without it"
         choice = replace(choice, notes=(*choice.notes, said))

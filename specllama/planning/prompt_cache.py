@@ -43,6 +43,6 @@ def prompt_cache(
 
 def _left(b: Budget) -> int:
     """Bytes of RAM that the plan leaves, its margin kept free."""
-    machine = b.question.machine
+    machine = b.request.machine
     shared = (n for d, n in needed(b.lines).items() if (x := machine.device(d)) and x.shared)
     return max(0, machine.ram.usable - sum(shared))

@@ -43,7 +43,7 @@ def behind_relay(plan: Plan) -> Plan:
         raise UsageError("--adaptive does not work with --ssl-*", "Put a TLS proxy in front of it.")
     if plan.settings.host.endswith(".sock"):
         raise UsageError("--adaptive does not work with a Unix socket", "Use --host and --port.")
-    return plan.at(_LOCAL, free_port(_LOCAL, 0))
+    return plan.at_address(_LOCAL, free_port(_LOCAL, 0))
 
 
 def start_adaptive(
@@ -106,7 +106,7 @@ class AdaptiveController:
                 {"seconds": took, "waited": waited, "settings": label(runs)},
             )
 
-    def due(self, up: Launch, following: TrafficMonitor) -> Switch | None:
+    def due_switch(self, up: Launch, following: TrafficMonitor) -> Switch | None:
         """A switch that is to be made now: real requests say so, and nobody asks. From then on
         requests wait."""
         now = self.clock()
@@ -126,12 +126,12 @@ class AdaptiveController:
         self._made, self._shut_at = found, now
         return found
 
-    def ended(self) -> None:
+    def server_exited(self) -> None:
         """The server ended by itself: requests wait for the next, also while that loads."""
         if self._relay is not None:
             self._relay.gate.shut()
 
-    def exchanged(self, up: Launch, switch: Switch, listener: EventListener) -> Plan:
+    def plan_after(self, up: Launch, switch: Switch, listener: EventListener) -> Plan:
         """The plan to go on with; the switch is told, and kept."""
         before, after = label(up.plan.settings.speculation), label(switch.to)
         listener.event(
@@ -143,9 +143,9 @@ class AdaptiveController:
         switches.add(target, workload, before, after, switch.reason)
         if switch.to is None:
             return self.base.without_speculation(switch.reason)
-        return self.base.speculating(switch.to, switch.reason)
+        return self.base.with_speculation(switch.to, switch.reason)
 
-    def blind(self, following: TrafficMonitor) -> str:
+    def missing_data(self, following: TrafficMonitor) -> str:
         """Why nothing can be decided here; "" where it can be."""
         last = following.follower.snapshot
         return last.missing[0] if last is not None and last.missing else ""

@@ -34,15 +34,15 @@ RULES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """`plan`: what serve would start with. `known`: the result it rests on; `said`: of results
+    """`plan`: what serve would start with. `result`: the result it rests on; `notes`: of results
     that are not used; `elsewhere`: results of the same model for other workloads."""
 
     plan: Plan
     rule: str
-    known: Result | None
-    said: tuple[str, ...]
+    result: Result | None
+    notes: tuple[str, ...]
     elsewhere: tuple[Result, ...]
-    changes: tuple[DecisionFactor, ...]
+    factors: tuple[DecisionFactor, ...]
     price: HourlyPrice | None = None
     cost: TokenCost | None = None
 
@@ -78,10 +78,10 @@ def advise(
     return Advice(
         plan=served,
         rule=rule_of(plan, served, known, spec_options),
-        known=known,
-        said=said,
+        result=known,
+        notes=said,
         elsewhere=others,
-        changes=tuple(decision_factors(plan, served, known, spec_options)),
+        factors=tuple(decision_factors(plan, served, known, spec_options)),
         price=price,
         cost=cost_of(known, price) if price is not None else None,
     )
@@ -95,7 +95,7 @@ def rule_of(
         return ASKED
     if known is not None:
         return MEASURED
-    if plan.budget is not None and plan.budget.traded:
+    if plan.budget is not None and plan.budget.adjusted:
         return MEMORY
     if plan.choice.speculation is not None and served.choice.speculation is None:
         return REPORTS

@@ -59,8 +59,8 @@ def decision_factors(
                 "probe", plan, *(("--all",) if doubted else ()), *_same_options(plan, spec_options)
             ),
         )
-    if plan.budget is not None and plan.budget.traded:
-        why = plan.budget.asked.verdict.missing or plan.budget.asked.verdict.kind
+    if plan.budget is not None and plan.budget.adjusted:
+        why = plan.budget.requested.verdict.missing or plan.budget.requested.verdict.kind
         yield DecisionFactor(
             "more memory",
             f"the requested setup does not fit ({why})",
@@ -109,7 +109,7 @@ def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[D
     draft = next(
         (
             d
-            for d in (plan.choice.draft, *(a.draft for a in plan.choice.others))
+            for d in (plan.choice.draft, *(a.draft for a in plan.choice.alternatives))
             if d is not None and d.path == spec.draft
         ),
         None,
@@ -196,7 +196,7 @@ def _same_options(
         "-w": plan.workload.name,
         "--draft": str(spec_options.draft) if spec_options.draft is not None else None,
         "--method": spec_options.method,
-        "-c": str(plan.budget.wanted)
+        "-c": str(plan.budget.requested_context)
         if _context_is_set(plan) and plan.budget is not None
         else None,
         "--parallel": str(slots) if slots > 1 else None,
@@ -211,4 +211,4 @@ def _same_options(
 
 def _context_is_set(plan: Plan) -> bool:
     """Whether the user named a context."""
-    return plan.budget is not None and plan.budget.wanted != plan.target.context_length
+    return plan.budget is not None and plan.budget.requested_context != plan.target.context_length

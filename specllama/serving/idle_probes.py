@@ -15,9 +15,10 @@ from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.planning.feasible import feasible_methods
 from specllama.planning.plan import Plan
-from specllama.tuning.measure import Job, TokenizedPrompt, ask
+from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask
 from specllama.tuning.speedup import Step
 from specllama.tuning.step_times import StepTimes, never_less
+from specllama.watching.counters import NOTHING, Counts
 from specllama.watching.traffic import longest
 
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -33,6 +34,7 @@ class IdleProbes:
     client: Client
     plan: Plan
     sent: int = 0
+    _counts: Counts = NOTHING
     _steps: list[Step] = field(default_factory=list)
     _waiting: list[int] = field(init=False)
     _question: TokenizedPrompt | None = None
@@ -47,7 +49,7 @@ class IdleProbes:
     def done(self) -> bool:
         return not self._waiting
 
-    def go_on(self, idle: Callable[[], bool]) -> StepTimes | None:
+    def run(self, idle: Callable[[], bool]) -> StepTimes | None:
         """Goes on while nobody asks; what steps take, once all is known. One that the server
         does not answer is not asked again."""
         until = time.monotonic() + _MOMENT_S
@@ -55,14 +57,20 @@ class IdleProbes:
             k = self._waiting.pop(0)
             self.sent += 1
             try:
-                answer = ask(self.client, self._asked(), self._job(), tokens=k + 2, cache=True)
+                answer = ask(self.client, self._prompt(), self._job(), tokens=k + 2, cache=True)
             except EngineError:
                 self._waiting.clear()
                 return None
             self._steps += answer.steps
+            self._counts += counts_of(answer)
         return self._times() if self.done else None
 
-    def _asked(self) -> TokenizedPrompt:
+    def take_counts(self) -> Counts:
+        """What the server counted for the requests since the last call."""
+        counts, self._counts = self._counts, NOTHING
+        return counts
+
+    def _prompt(self) -> TokenizedPrompt:
         if self._question is None:
             prompt = next((p for p in self.plan.workload.prompts if isinstance(p, str)), "Hello.")
             ids = self.client.tokenize(prompt)[:_PROMPT_TOKENS]
@@ -83,3 +91,18 @@ class IdleProbes:
         spec = self.plan.settings.speculation
         own = next((w.cost for w in feasible_methods(self.plan) if w.speculation == spec), 0.0)
         return StepTimes(found[0] / (1 + own), found)
+
+
+def counts_of(answer: Answer) -> Counts:
+    """What a server adds to its counters for one request."""
+    drafting = [s for s in answer.steps if s.drafted]
+    depth = max((s.accepted for s in drafting), default=0)
+    return Counts(
+        drafted=float(answer.drafted),
+        accepted=float(answer.accepted),
+        steps=float(len(drafting)),
+        by_position=tuple(float(sum(s.accepted > i for s in drafting)) for i in range(depth)),
+        tokens=float(answer.tokens),
+        seconds=answer.ms / 1000,
+        requests=1.0,
+    )

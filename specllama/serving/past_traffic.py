@@ -28,23 +28,23 @@ class TrafficFinding:
     """What real requests showed of the setting last served, and the setting that follows: K as
     they want it, None = speculation off."""
 
-    seen: TrafficCounts
+    counts: TrafficCounts
     summary: TrafficSummary
-    wanted: Speculation | None
+    suggested: Speculation | None
 
     @property
-    def said(self) -> str:
+    def headline(self) -> str:
         return f"real requests take precedence: {sentence(self.summary, TrafficVerdict(), adaptive=True)}"
 
     @property
-    def line(self) -> str:
+    def message(self) -> str:
         """What was seen, and what follows."""
-        said = self.said
-        if self.wanted is None:
+        said = self.headline
+        if self.suggested is None:
             sure = ">99%" if (p := self.summary.slower or 0.0) > 0.99 else f"{p:.0%}"
             return f"{said}; off: {sure} chance of being slower than plain decoding"
-        k = self.wanted.n_max
-        if k != self.seen.speculation.n_max:
+        k = self.suggested.n_max
+        if k != self.counts.speculation.n_max:
             return f"{said}; using K={k} instead (about {self.summary.by_length[k]:.2f}x)"
         return said
 
@@ -63,13 +63,13 @@ def apply_past_traffic(
     shown = _finding(kept, scope, times) if kept is not None else None
     if shown is None:
         return plan, ()
-    because = shown.line
-    if shown.wanted is None:
+    because = shown.message
+    if shown.suggested is None:
         return plan.without_speculation(because), (because,)
     own = plan.settings.speculation
-    if own is None or scope.lengths or shown.wanted.n_max == own.n_max or not own.uses_draft:
+    if own is None or scope.lengths or shown.suggested.n_max == own.n_max or not own.uses_draft:
         return plan, (because,)
-    return plan.speculating(replace(own, n_max=shown.wanted.n_max), because), (because,)
+    return plan.with_speculation(replace(own, n_max=shown.suggested.n_max), because), (because,)
 
 
 def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[str, ...]]:
@@ -77,7 +77,7 @@ def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[st
     found, lines = predict_from_traffic(plan, scope)
     if found is None or not sure_enough(found.known, found.known):
         return off, ()
-    return plan.speculating(found.speculation, lines[0]), lines
+    return plan.with_speculation(found.speculation, lines[0]), lines
 
 
 def predict_from_traffic(
@@ -96,12 +96,14 @@ def predict_from_traffic(
         shown = _finding(kept, scope, kept.times if here else None)
         if way is None or shown is None:
             continue
-        if shown.wanted is None:
-            return None, (f"{shown.said}; slower than plain decoding, so other settings are tried",)
+        if shown.suggested is None:
+            return None, (
+                f"{shown.headline}; slower than plain decoding, so other settings are tried",
+            )
         known = _at_suggested_length(shown) if here else Ratios()
         own = way.cost / (1 + way.cost)
         source = f"real requests, {shown.summary.counts.drafted or 0:,.0f} drafted tokens"
-        return Prediction(shown.wanted, known, source, own=own), (shown.line,)
+        return Prediction(shown.suggested, known, source, own=own), (shown.message,)
     return None, ()
 
 
@@ -120,20 +122,20 @@ def _finding(kept: Traffic, scope: SearchScope, times: StepTimes | None) -> Traf
 
 def _at_suggested_length(shown: TrafficFinding) -> Ratios:
     """The speed-ups that were seen, as they would be at the K that is wanted."""
-    k, ran = shown.wanted.n_max if shown.wanted else 0, shown.seen.speculation.n_max
+    k, ran = shown.suggested.n_max if shown.suggested else 0, shown.counts.speculation.n_max
     at = shown.summary.by_length
-    return shown.seen.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
+    return shown.counts.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
 
 
 def matching_method(
     plan: Plan, s: Speculation, possible: tuple[FeasibleMethod, ...], scope: SearchScope
 ) -> FeasibleMethod | None:
     """The plan's way that such a setting is; None where it cannot be one."""
-    if scope.named or scope.lengths or check_methods(plan.capabilities, s.methods):
+    if scope.user_choice or scope.lengths or check_methods(plan.capabilities, s.methods):
         return None
     if not s.uses_draft:
         return FeasibleMethod(s, None, s.n_max, 0.0)
     drafting = [m for m in s.methods if m.startswith("draft-")]
     same = (w for w in possible if w.speculation.draft == s.draft)
     fit = (w for w in same if set(drafting) <= set(w.speculation.methods))
-    return next((w for w in fit if s.n_max <= w.longest), None)
+    return next((w for w in fit if s.n_max <= w.max_k), None)

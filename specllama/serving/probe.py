@@ -50,12 +50,12 @@ class PlannedProbe:
     """One workload: what is to be measured, what is ruled out unmeasured with the reason, and
     what a result answers."""
 
-    asked: ProbeOptions
+    options: ProbeOptions
     spec_options: SpeculationOptions
     plan: Plan
     task: Task
     doubts: tuple[str, ...]
-    about: tuple[Subject, ...]
+    subjects: tuple[Subject, ...]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResu
         finally:
             runner.stop()
         if found.state in (DECIDED, OPEN):
-            for about in each.about:
+            for about in each.subjects:
                 results.store(about, found)
         out.append(ProbeResult(each, found))
     return tuple(out)
@@ -118,7 +118,7 @@ def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) 
     method = spec_options.method is not None
     words = (f"--vram {spec_options.vram}",) if spec_options.vram is not None else ()
     scope = with_fixed_values(
-        plan, SearchScope(named, method, asked.everything, asked.lengths, asked=words)
+        plan, SearchScope(named, method, asked.everything, asked.lengths, other_options=words)
     )
     kept, doubts = worthwhile_drafts(plan, scope)
     narrow = replace(scope, everything=False)

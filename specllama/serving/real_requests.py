@@ -117,10 +117,10 @@ class TrafficMonitor:
         self._idle_looks = self._idle_looks + 1 if quiet else 0
         if self._probes is None or self._idle_looks < _IDLE_LOOKS or not self._cheap():
             return
-        times = self._probes.go_on(self.idle)
+        times = self._probes.run(self.idle)
         if times is not None:
             self.follower.timed(times)
-        self.follower.ours()
+        self.follower.exclude(self._probes.take_counts())
         sent = self._probes.sent
         self._shown = replace(self._shown, times=self.follower.times, own_requests=sent)
         running.announce(self._shown)

@@ -13,6 +13,7 @@ import json
 import socket
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -41,22 +42,20 @@ class Relay:
 
     def __init__(self, host: str, port: int) -> None:
         self.gate = Gate()
-        self._loop = asyncio.new_event_loop()
-        self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(host, port)), name="relay", daemon=True
+        )
+        self._thread.start()
         try:
-            self._server = self._loop.run_until_complete(self._listen(host, port))
+            self._listening.result()
         except (OSError, OverflowError) as e:
-            self._loop.close()
             reason = getattr(e, "strerror", None) or e
             raise EngineError(
                 f"port {port} on {host} cannot be used ({reason})",
                 "Use another --port, or --port 0 for a free one.",
             ) from None
-        # a connection that breaks at the wrong moment is nothing to tell anybody
-        self._loop.set_exception_handler(lambda _loop, _about: None)
-        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
-        self._thread.start()
 
     def open(self, host: str, port: int) -> None:
         """Requests go there, those that waited first of all."""
@@ -64,10 +63,25 @@ class Relay:
         self._loop.call_soon_threadsafe(self._changed.set)
 
     def close(self) -> None:
-        """Ends all connections. What is being answered is broken off."""
+        """Closes all connections; responses in progress are cut off."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._closed.set)
             self._thread.join()
+
+    async def _run(self, host: str, port: int) -> None:
+        """The thread's whole life. Its loop is made in it: Windows' proactor must be."""
+        self._loop = asyncio.get_running_loop()
+        self._changed, self._closed = asyncio.Event(), asyncio.Event()
+        # a connection that breaks at the wrong moment is nothing to report
+        self._loop.set_exception_handler(lambda _loop, _about: None)
+        try:
+            server = await self._listen(host, port)
+        except BaseException as e:
+            self._listening.set_exception(e)
+            return
+        self._listening.set_result(None)
+        await self._closed.wait()
+        server.close()  # what is left is cancelled when the loop ends
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
         if host == "::" and socket.has_dualstack_ipv6():  # as llama-server: IPv4 too
@@ -76,19 +90,6 @@ class Relay:
             )
             return await self._loop.create_server(self._protocol, sock=both, backlog=_BACKLOG)
         return await self._loop.create_server(self._protocol, host or None, port, backlog=_BACKLOG)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._server.close()
-            tasks = [*self._tasks]
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
 
     def _protocol(self) -> asyncio.StreamReaderProtocol:
         return asyncio.StreamReaderProtocol(

@@ -216,7 +216,7 @@ def _guessed(
     threads = int(given) if is_number(given) and int(given) else None
     answers = [Continuation(k.prompt, k.answer) for k in texts.known]
     agrees, passes = guessed(c.speculation.draft, answers, c.longest + 1, threads, until)
-    gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
+    gpus = plan.budget.request.machine.gpus if plan.budget is not None else ()
     why = "" if passes else "it cannot roll back single tokens"
     if gpus and not offloads():
         passes, why = None, "this llama-cpp-python has no GPU support"

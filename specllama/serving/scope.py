@@ -43,17 +43,17 @@ _NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 
 @dataclass(frozen=True)
 class SearchScope:
-    """What the user decided. `named`: draft or method are theirs: only that is measured,
-    whatever reports say of it; `method`: the method is, so that nothing is joined with it.
+    """What the user decided. `user_choice`: draft or method are theirs: only that is measured,
+    whatever reports say of it; `user_method`: the method is, so that nothing is joined with it.
     `everything`: doubtful ways too. `lengths`: only these K (empty = all); `p_min`: only this
-    (None = any). `asked`: their other options that change what is measured, as words."""
+    (None = any). `other_options`: their other options that change what is measured, as words."""
 
-    named: bool = False
-    method: bool = False
+    user_choice: bool = False
+    user_method: bool = False
     everything: bool = False
     lengths: tuple[int, ...] = ()
     p_min: float | None = None
-    asked: tuple[str, ...] = ()
+    other_options: tuple[str, ...] = ()
 
 
 def scope_of(spec_options: SpeculationOptions) -> SearchScope:
@@ -64,11 +64,13 @@ def scope_of(spec_options: SpeculationOptions) -> SearchScope:
         "--vram": spec_options.vram,
     }
     return SearchScope(
-        named=bool(spec_options.draft or spec_options.method),
-        method=bool(spec_options.method),
+        user_choice=bool(spec_options.draft or spec_options.method),
+        user_method=bool(spec_options.method),
         lengths=(spec_options.n_max,) if spec_options.n_max else (),
         p_min=spec_options.p_min,
-        asked=tuple(f"{name} {value}" for name, value in options.items() if value is not None),
+        other_options=tuple(
+            f"{name} {value}" for name, value in options.items() if value is not None
+        ),
     )
 
 
@@ -76,7 +78,7 @@ def with_fixed_values(plan: Plan, scope: SearchScope) -> SearchScope:
     """The scope with what the user's own arguments after `--` hold fast."""
     length = plan.user.value("--spec-draft-n-max") or plan.user.value("--draft-max") or ""
     if plan.user.value("--model-draft") is not None:
-        scope = replace(scope, named=True)
+        scope = replace(scope, user_choice=True)
     least = plan.user.value("--spec-draft-p-min") or plan.user.value("--draft-p-min")
     if is_number(length) and int(length) > 0:
         scope = replace(scope, lengths=(int(length),))
@@ -94,7 +96,7 @@ def worthwhile_drafts(
     longest = {"most_k": max(scope.lengths)} if scope.lengths else {}
     there = feasible_methods(plan, unlikely=scope.everything, **longest)
     found = [w for w in there if w.speculation.uses_draft]
-    if scope.named:
+    if scope.user_choice:
         own = plan.choice.speculation
         return [w for w in found if own is not None and w.speculation.methods == own.methods], ()
     if scope.everything:
@@ -108,7 +110,7 @@ def worthwhile_drafts(
 def trial_candidates(found: Sequence[FeasibleMethod]) -> tuple[TrialCandidate, ...]:
     """Each draft by itself; what is joined with it is predicted from that."""
     return tuple(
-        TrialCandidate(_draft_alone(w.speculation), w.longest, w.cost, w.once, _trained(w.draft))
+        TrialCandidate(_draft_alone(w.speculation), w.max_k, w.cost, w.one_pass, _trained(w.draft))
         for w in found
     )
 
@@ -127,7 +129,7 @@ def ngram_types(plan: Plan, scope: SearchScope) -> tuple[Speculation, ...]:
     """The n-gram types to predict: those that are named, or all that this build has."""
     chosen = plan.choice.speculation
     named = [m for m in (chosen.methods if chosen else ()) if m.startswith("ngram-")]
-    if scope.method:
+    if scope.user_method:
         wanted: Sequence[str] = named
     else:
         wanted = [m for m in _NGRAMS if not check_methods(plan.capabilities, [m])]
@@ -153,8 +155,8 @@ def make_task(
     """What the search is told. `prompts`: in place of the workload's; `budget` in seconds."""
     chosen = plan.choice.speculation
     copies = ngram_types(plan, scope) if _batch_fits_copies(plan) else ()
-    joined = scope.method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
-    alone = not scope.named or (scope.method and not joined)  # n-grams without a draft
+    joined = scope.user_method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
+    alone = not scope.user_choice or (scope.user_method and not joined)  # n-grams without a draft
     loads = {"loads": 12} if thorough else {}
     return Task(
         workload=plan.workload.name,
@@ -232,18 +234,18 @@ def traffic_key(plan: Plan) -> TrafficKey | None:
 
 def _option_words(plan: Plan, scope: SearchScope, prompts: Sequence[Prompt]) -> Iterator[str]:
     # the context that was wanted: what fits of it changes from day to day
-    context = plan.budget.wanted if plan.budget is not None else plan.settings.context
+    context = plan.budget.requested_context if plan.budget is not None else plan.settings.context
     yield f"-c {context}"
     yield f"-np {plan.settings.parallel}"
-    if scope.named:
+    if scope.user_choice:
         chosen = plan.choice.speculation
-        yield f"named {','.join(chosen.methods) if chosen else 'none'} {scope.method}"
+        yield f"named {','.join(chosen.methods) if chosen else 'none'} {scope.user_method}"
     if scope.everything:
         yield "everything"
     yield from (f"K={k}" for k in scope.lengths)
     if scope.p_min is not None:
         yield f"p_min={scope.p_min:g}"
-    yield from scope.asked
+    yield from scope.other_options
     for flag in plan.user.flags:
         if not _IRRELEVANT & set(flag.option.names):
             yield " ".join(flag.words)
@@ -264,7 +266,7 @@ def engine_label(plan: Plan) -> str:
 
 def device_names(plan: Plan) -> Iterator[str]:
     """What it runs on, by name."""
-    gpus = plan.budget.question.machine.gpus if plan.budget is not None else ()
+    gpus = plan.budget.request.machine.gpus if plan.budget is not None else ()
     yield from (f"{g.name} {g.label}" for g in gpus)
     if any(g.name.startswith("CUDA") for g in gpus) and (version := driver()):
         yield f"driver {version}"

@@ -66,7 +66,7 @@ def serve(
     if strict and not plan.speculates:
         if running is not None:
             running.stop()
-        raise StrictError(f"speculation OFF because {plan.choice.because}", plan.choice.remedy)
+        raise StrictError(f"speculation OFF because {plan.choice.reason}", plan.choice.remedy)
     with stop_on_signals():
         told = measured or TuningReference()
         follow = partial(_follow, plan, told, idle_probes, adaptive is not None)
@@ -119,7 +119,7 @@ def _serve(
                     served = True
                     following = follow(running, url)
                     _announce(Ready(running, engagement, url), before is not None, report)
-                    if adaptive is not None and (why := adaptive.blind(following)):
+                    if adaptive is not None and (why := adaptive.missing_data(following)):
                         report.say(f"--adaptive has no data to decide on: {why}")
                 ended = _wait(running, following, report, adaptive)
             finally:
@@ -127,10 +127,10 @@ def _serve(
                     following.close()
                 running.stop()
             if isinstance(ended, Switch) and adaptive is not None:
-                before, plan = running.plan, adaptive.exchanged(running, ended, report)
+                before, plan = running.plan, adaptive.plan_after(running, ended, report)
             elif isinstance(ended, Exit):
                 if adaptive is not None:
-                    adaptive.ended()
+                    adaptive.server_exited()
                 lived = time.monotonic() - answered
                 quick = quick + 1 if lived < QUICK_S else 1
                 before, plan = None, _after_crash(running.plan, ended, quick, log, report)
@@ -185,7 +185,10 @@ def _wait(
         running.server.output.trim()
         if following is not None:
             following.tick(report)
-            if adaptive is not None and (found := adaptive.due(running, following)) is not None:
+            if (
+                adaptive is not None
+                and (found := adaptive.due_switch(running, following)) is not None
+            ):
                 return found
         time.sleep(_POLL_S)
     return explain(code, running.server.log_text(), running.plan.engine.embedded)

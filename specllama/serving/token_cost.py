@@ -15,10 +15,10 @@ _MANY = 1e6
 
 @dataclass(frozen=True)
 class HourlyPrice:
-    """What the machine costs. `unit`: the user's own word for the money, "" = none."""
+    """What the machine costs. `currency`: the user's own word for the money, "" = none."""
 
     per_hour: float
-    unit: str = ""
+    currency: str = ""
 
 
 @dataclass(frozen=True)

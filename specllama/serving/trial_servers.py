@@ -46,13 +46,13 @@ class TrialServers:
         to serve; what it takes in memory is kept then.
         Raises EngineError, explained, when it does not come up."""
         self.stop()
-        plan = self.plan if self.stays else self.plan.at(_LOCAL[0], free_port(_LOCAL[0], 0))
+        plan = self.plan if self.stays else self.plan.at_address(_LOCAL[0], free_port(_LOCAL[0], 0))
         if speculation is None:
             plan = plan.without_speculation("measured without it")
         else:
-            plan = plan.speculating(speculation)
+            plan = plan.with_speculation(speculation)
         if trace or not self.stays:
-            plan = plan.traced()
+            plan = plan.with_trace()
         client = Client(plan.settings.url, plan.settings.api_key)
         self.running = Launch(plan, process.start(plan.command, self.log), client)
         server = self.running.server

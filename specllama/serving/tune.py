@@ -190,7 +190,7 @@ def serve_task(plan: Plan, wanted: TuningOptions) -> tuple[Task, tuple[str, ...]
 def _with_result(plan: Plan, known: Result) -> Plan:
     if known.speculation is None:
         return plan.without_speculation(known.reason)
-    return plan.speculating(
+    return plan.with_speculation(
         _with_current_placement(plan, known.speculation), f"measured: {known.reason}"
     )
 
@@ -199,7 +199,7 @@ def _with_current_placement(plan: Plan, spec: Speculation) -> Speculation:
     """The settings that were measured, with the draft's layers and cache as memory and the user
     have them today."""
     choice = plan.choice
-    for s in (choice.speculation, *(a.speculation for a in choice.every_other)):
+    for s in (choice.speculation, *(a.speculation for a in choice.all_alternatives)):
         if s is not None and s.draft == spec.draft and s.uses_draft == spec.uses_draft:
             return replace(spec, draft_layers=s.draft_layers, cache_type=s.cache_type)
     return spec
@@ -208,7 +208,7 @@ def _with_current_placement(plan: Plan, spec: Speculation) -> Speculation:
 def _with_tuned(plan: Plan, found: Tuned) -> Plan:
     if found.best is None:
         return plan.without_speculation(found.reason)
-    return plan.speculating(found.best.speculation, f"measured: {found.reason}")
+    return plan.with_speculation(found.best.speculation, f"measured: {found.reason}")
 
 
 def _cached_line(known: Result) -> str:

@@ -26,7 +26,7 @@ class Engagement:
     requests; `ms` is decoding time; `verify_steps` is None where the build has no counter.
     `slots`: what /slots calls `speculative`, None where it does not say. `memory`: what the
     target keeps (gguf/architectures.py). α and τ are None where the counts cannot be right.
-    `copies`: n-grams alone draft, of which two texts say nothing about others. `remedy`: what to
+    `ngrams_only`: n-grams alone draft, of which two texts say nothing about others. `remedy`: what to
     do where it only costs time."""
 
     engaged: bool
@@ -38,7 +38,7 @@ class Engagement:
     verify_steps: int | None = None
     slots: bool | None = None
     memory: str = "attention"
-    copies: bool = False
+    ngrams_only: bool = False
     remedy: str = ""
 
     @property
@@ -47,7 +47,7 @@ class Engagement:
         steps = self.verify_steps or self.tokens - self.accepted
         if (
             self._miscounted
-            or self.copies
+            or self.ngrams_only
             or not accepts_nothing(self.drafted, self.accepted, steps)
         ):
             return ""
@@ -109,12 +109,12 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     timings = [_ask(client, plan, prompt, tokens) for prompt in plan.prompts()[:count]]
     seen = _add(timings, _steps(before, client.metrics()))
     copies = spec is not None and not spec.uses_draft
-    seen = replace(seen, slots=_slots(client), memory=plan.target.memory, copies=copies)
+    seen = replace(seen, slots=_slots(client), memory=plan.target.memory, ngrams_only=copies)
     if not plan.speculates:
-        return replace(seen, engaged=False, reason=plan.choice.because)
+        return replace(seen, engaged=False, reason=plan.choice.reason)
     if seen.drafted > 0:
         remedy = what_to_do(spec) if spec is not None and seen.only_costs else ""
-        return replace(seen, engaged=True, reason=plan.choice.because, remedy=remedy)
+        return replace(seen, engaged=True, reason=plan.choice.reason, remedy=remedy)
     if seen.drafted < 0 or seen.accepted:
         return replace(
             seen, engaged=False, reason="the server's counts of drafted tokens are not valid"

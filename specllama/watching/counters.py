@@ -51,6 +51,20 @@ class Counts:
         }
         return replace(self, **left, by_position=tuple(x * share for x in self.by_position))
 
+    def without(self, own: Counts) -> Counts:
+        """These counts without those of `own`. A remainder that rounding explains is 0."""
+        left: dict[str, Any] = {}
+        for n in _COUNTED:
+            slack = max(2 * self.rounding_s, 1e-3) if n == "seconds" else 2 * self.rounding
+            counted, ours = getattr(self, n), getattr(own, n)
+            rest = None if counted is None else counted - (ours or 0.0)
+            left[n] = rest if rest is None or not ours or rest > slack else 0.0
+        ours_at = (*own.by_position, *(0.0,) * len(self.by_position))
+        by_position = tuple(
+            max(0.0, x - y) for x, y in zip(self.by_position, ours_at, strict=False)
+        )
+        return replace(self, **left, by_position=by_position)
+
     @property
     def drafting(self) -> bool:
         """Whether so much was drafted that a share of it means something."""

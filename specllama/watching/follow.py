@@ -42,6 +42,7 @@ class Follower:
     _next: float = 0.0
     _kept: float = 0.0
     _unkept: Counts = NOTHING
+    _own: Counts = NOTHING
 
     def __post_init__(self) -> None:
         self._samples, self._fresh = Samples(self.times), Samples(self.times)
@@ -60,9 +61,10 @@ class Follower:
     def look(self) -> Counts | None:
         """Looks now."""
         try:
-            new = self.history.add(self._read())
+            new = self.history.add(self._read(), self._own)
         except SpecllamaError:
             return None
+        self._own = NOTHING
         self._samples.add(new)
         self._fresh.add(new)
         self._unkept += new
@@ -70,12 +72,9 @@ class Follower:
             self.keep()
         return new
 
-    def ours(self) -> None:
-        """What was counted since the last look was asked by us: it is no traffic."""
-        try:
-            self.history.skip(self._read())
-        except SpecllamaError:
-            pass
+    def exclude(self, own: Counts) -> None:
+        """Requests of ours since the last look: the server counts them, but they are no traffic."""
+        self._own += own
 
     def _read(self) -> Snapshot:
         now = self.reader.read()

@@ -25,24 +25,20 @@ class History:
     restarts: int = 0
     _recent: deque[tuple[float, Counts]] = field(default_factory=deque)
 
-    def add(self, now: Snapshot) -> Counts:
-        """What is new since the look before; nothing at the first one."""
+    def add(self, now: Snapshot, own: Counts = NOTHING) -> Counts:
+        """What is new since the look before, without our `own` requests; nothing at the first
+        one."""
         before, self.last = self.last, now
         if before is None:
             self.began = now.when
             return NOTHING
-        new = between(before, now)
+        new = between(before, now).without(own)
         self.restarts += now.started != before.started
         self.total += new
         self._recent.append((now.when, new))
         while self._recent and self._recent[0][0] < now.when - KEPT_S:
             self._recent.popleft()
         return new
-
-    def skip(self, now: Snapshot) -> None:
-        """Takes a look as the new start: what was counted since the last is not traffic."""
-        self.last = now
-        self.began = self.began if self.began is not None else now.when
 
     def over(self, seconds: float) -> Counts:
         """What was counted in the last `seconds`."""
