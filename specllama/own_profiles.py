@@ -71,26 +71,28 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
         )
     if name in names():
         raise UsageError(f"profile {name} already exists", "Choose another name.")
-    model = load(like)
-    asked = _read(source) if source is not None else [PromptRecord(p) for p in model.prompts]
-    made = NewProfile(
+    like_profile = load(like)
+    records = (
+        _read(source) if source is not None else [PromptRecord(p) for p in like_profile.prompts]
+    )
+    profile = NewProfile(
         user_profiles_dir() / f"{name}.toml",
         user_profiles_dir() / "prompts" / f"{name}{_LINES}",
-        tuple(len(as_text(a.prompt)) for a in asked),
-        _temperature(asked, model),
-        _answer(asked, model),
+        tuple(len(as_text(a.prompt)) for a in records),
+        _temperature(records, like_profile),
+        _answer(records, like_profile),
     )
     try:  # the prompts first: a profile is there when its settings are
         write_atomically(
-            made.prompts, "".join(f"{strict_json(as_record(a.prompt))}\n" for a in asked)
+            profile.prompts, "".join(f"{strict_json(as_record(a.prompt))}\n" for a in records)
         )
-        write_atomically(made.file, _settings(model, made))
+        write_atomically(profile.file, _settings(like_profile, profile))
     except OSError as e:
         raise SpecllamaError(
-            f"{e.filename or made.file}: cannot be written ({e.strerror or e})",
+            f"{e.filename or profile.file}: cannot be written ({e.strerror or e})",
             "Profiles are stored next to the config file; `specllama doctor` shows where.",
         ) from None
-    return made
+    return profile
 
 
 def _read(source: Path) -> Sequence[PromptRecord]:
@@ -119,21 +121,26 @@ def _in_folder(folder: Path) -> Iterator[PromptRecord]:
                 yield PromptRecord(text)
 
 
-def _temperature(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue:
-    said = [a.temperature for a in asked if a.temperature is not None]
-    if said:
-        return ProfileValue(median(said), f"the median of {_count(len(said), 'record')}")
+def _temperature(records: Sequence[PromptRecord], like_profile: Workload) -> ProfileValue:
+    temperatures = [a.temperature for a in records if a.temperature is not None]
+    if temperatures:
+        return ProfileValue(
+            median(temperatures), f"the median of {_count(len(temperatures), 'record')}"
+        )
     return ProfileValue(
-        model.sampling.get("temperature", 0.8), f"from {model.name}: no record sets one"
+        like_profile.sampling.get("temperature", 0.8),
+        f"from {like_profile.name}: no record sets one",
     )
 
 
-def _answer(asked: Sequence[PromptRecord], model: Workload) -> ProfileValue:
+def _answer(records: Sequence[PromptRecord], like_profile: Workload) -> ProfileValue:
     """Three answers in four are no longer."""
-    known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.max_tokens for a in asked]
+    known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.max_tokens for a in records]
     lengths = [x for x in known if x]
     if not lengths:
-        return ProfileValue(model.answer, f"from {model.name}: no record has a response")
+        return ProfileValue(
+            like_profile.answer, f"from {like_profile.name}: no record has a response"
+        )
     most = quantiles(lengths, n=4, method="inclusive")[2] if len(lengths) > 1 else lengths[0]
     tokens = round(min(_MAX_ANSWER, max(_MIN_ANSWER, most)))
     return ProfileValue(tokens, f"from the responses of {_count(len(lengths), 'record')}")
@@ -143,23 +150,23 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _settings(model: Workload, made: NewProfile) -> str:
+def _settings(like_profile: Workload, profile: NewProfile) -> str:
     """The TOML, as the shipped ones are written."""
-    sampling = {**model.sampling, "temperature": made.temperature.value}
+    sampling = {**like_profile.sampling, "temperature": profile.temperature.value}
     switch = sampling.pop("chat_template_kwargs", None)
     lines = [
-        f"# Initial settings from {model.name}; measured results take precedence.",
+        f"# Initial settings from {like_profile.name}; measured results take precedence.",
         'title = "Your own prompts"',
         "# in the order they are tried",
-        f"methods = {json.dumps(model.methods)}",
-        f"answer = {made.answer_length.value:.0f} # max tokens of a measured response",
+        f"methods = {json.dumps(like_profile.methods)}",
+        f"answer = {profile.answer_length.value:.0f} # max tokens of a measured response",
     ]
     if switch is not None:
         lines.append(f"thinking = {json.dumps(switch['enable_thinking'])}")
     lines += ["", "[sampling]", *(f"{k} = {v}" for k, v in sampling.items())]
-    n = model.ngram
+    n = like_profile.ngram
     lines += ["", "[ngram] # tokens looked up, tokens drafted", f"n = {n.n}", f"m = {n.m}"]
     lines += [f"min_hits = {n.min_hits}"]
     lines += ["", "[draft] # tokens per draft, minimum probability of a drafted token"]
-    lines += [f"n_max = {model.n_max}", f"p_min = {model.p_min}"]
+    lines += [f"n_max = {like_profile.n_max}", f"p_min = {like_profile.p_min}"]
     return "\n".join(lines) + "\n"

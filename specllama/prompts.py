@@ -67,10 +67,10 @@ def without_tools(prompt: Prompt) -> Prompt:
         return prompt
     messages = [dict(m) for m in prompt.messages]
     first = next((m for m in messages if m.get("role") == "user"), None)
-    said = _tools_text(prompt.tools)
+    tools_text = _tools_text(prompt.tools)
     if first is None:
-        return Conversation(({"role": "user", "content": said}, *messages))
-    first["content"] = f"{said}\n\n{first.get('content') or ''}"
+        return Conversation(({"role": "user", "content": tools_text}, *messages))
+    first["content"] = f"{tools_text}\n\n{first.get('content') or ''}"
     return Conversation(tuple(messages))
 
 
@@ -198,13 +198,13 @@ def _record(data: Mapping[str, Any], prompt: Prompt) -> PromptRecord:
     messages = data.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}
     answer = message(last) if isinstance(last, dict) and last.get("role") == "assistant" else None
-    said = answer.get("content") if answer else data.get("answer", data.get("completion"))
-    most = _number(data.get("max_tokens", data.get("max_completion_tokens")), 10**6)
+    text = answer.get("content") if answer else data.get("answer", data.get("completion"))
+    max_tokens = _number(data.get("max_tokens", data.get("max_completion_tokens")), 10**6)
     return PromptRecord(
         prompt,
-        said if isinstance(said, str) else "",
+        text if isinstance(text, str) else "",
         _number(data.get("temperature"), 2),
-        int(most) if most else None,
+        int(max_tokens) if max_tokens else None,
     )
 
 
@@ -240,8 +240,8 @@ def message(data: Any) -> dict[str, Any] | None:
     content = data.get("content")
     if isinstance(content, list):  # OpenAI's parts
         texts = [p.get("text") if isinstance(p, dict) else None for p in content]
-        told = all(isinstance(t, str) for t in texts)
-        content = "".join(t for t in texts if isinstance(t, str)) if told else None
+        all_text = all(isinstance(t, str) for t in texts)
+        content = "".join(t for t in texts if isinstance(t, str)) if all_text else None
     if content is None and role == "assistant" and data.get("tool_calls"):
         return data
     return {**data, "content": content} if isinstance(content, str) else None

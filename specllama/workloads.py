@@ -90,8 +90,8 @@ def mix(each: Sequence[Workload]) -> Workload:
     first = each[0]
     turns = zip_longest(*(w.prompts for w in each))
     prompts = tuple(p for turn in turns for p in turn if p is not None)
-    hot = first.sampling.get("temperature")
-    said = f"temperature {hot:g}" if hot is not None else "temperature"
+    temperature = first.sampling.get("temperature")
+    sampling = f"temperature {temperature:g}" if temperature is not None else "temperature"
     return Workload(
         name=",".join(w.name for w in each),
         title="; ".join(w.title for w in each),
@@ -104,7 +104,7 @@ def mix(each: Sequence[Workload]) -> Workload:
         answer=max(w.answer for w in each),
         warn_under=first.warn_under,
         off_under=first.off_under,
-        mixed=f"prompts alternate; initially {said}, K={first.n_max} and n-grams of {first.ngram.n} and "
+        mixed=f"prompts alternate; initially {sampling}, K={first.n_max} and n-grams of {first.ngram.n} and "
         f"{first.ngram.m} tokens, from {first.name}",
     )
 
@@ -144,12 +144,12 @@ def _load(name: str) -> Workload:
 def _sampling(fields: Fields) -> dict[str, Any]:
     """What a request says besides its prompt."""
     given = fields.subtable("sampling")
-    said: dict[str, Any] = {name: given.number(name) for name in given.data}
-    if "temperature" in said:
+    sampling: dict[str, Any] = {name: given.number(name) for name in given.data}
+    if "temperature" in sampling:
         given.number("temperature", 0, 2)
     if (thinking := fields.boolean("thinking")) is not None:
-        said["chat_template_kwargs"] = {"enable_thinking": thinking}
-    return said
+        sampling["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return sampling
 
 
 def _prompts(folder: Path, name: str) -> tuple[Prompt, ...]:

@@ -87,7 +87,7 @@ def budget(
     """
     machine = memory_inputs.with_margins(memory_inputs.chosen_devices(machine, user), user)
     use = memory_inputs.model_use(target, settings, user, caps, machine)
-    question = FitRequest(
+    request = FitRequest(
         target=target,
         use=use,
         machine=machine,
@@ -101,19 +101,21 @@ def budget(
             *memory_inputs.lora_lines(user, machine),
         ),
     )
-    question = _with_context(question, prefer, settings.context, user.value("-c"))
-    found = options(question)
-    check = _checker(question, tool, user)
-    asked = check(found[0])
-    chosen = asked if asked.verdict.kind == FITS else check(best_option((asked, *found[1:])))
-    while chosen.verdict.kind == TOO_BIG and chosen is not asked:
+    request = _with_context(request, prefer, settings.context, user.value("-c"))
+    found = options(request)
+    check = _checker(request, tool, user)
+    requested = check(found[0])
+    chosen = (
+        requested if requested.verdict.kind == FITS else check(best_option((requested, *found[1:])))
+    )
+    while chosen.verdict.kind == TOO_BIG and chosen is not requested:
         rest = found[found.index(_same(found, chosen)) + 1 :]
         if not rest:
             break  # not even the plain target fits
         found = (found[0], *rest)
         chosen = check(best_option(rest))
-    found = tuple(_replaced(o, asked, chosen) for o in found)
-    return Budget(question, use.context, found, chosen, found[found.index(chosen) + 1 :])
+    found = tuple(_replaced(o, requested, chosen) for o in found)
+    return Budget(request, use.context, found, chosen, found[found.index(chosen) + 1 :])
 
 
 def _same(found: Sequence[MemoryOption], option: MemoryOption) -> MemoryOption:
@@ -124,15 +126,17 @@ def _replaced(option: MemoryOption, *checked: MemoryOption) -> MemoryOption:
     return next((c for c in checked if c.name == option.name), option)
 
 
-def _with_context(q: FitRequest, prefer: str | None, ours: int, theirs: str | None) -> FitRequest:
+def _with_context(
+    q: FitRequest, prefer: str | None, own_context: int, user_context: str | None
+) -> FitRequest:
     """The question with the longest context that fits, where the user leaves that open:
     named no context, or prefers speed to it. Theirs after `--` is never changed."""
-    if theirs not in (None, "0"):
+    if user_context not in (None, "0"):
         return q
     ways: list[Drafting | None] = []
-    if prefer == SPEED or (prefer is None and not ours):
+    if prefer == SPEED or (prefer is None and not own_context):
         ways = [q.drafting]
-    elif not ours:
+    elif not own_context:
         ways = [None]
     for drafting in ways:
         if verdict_of(q, q.use, drafting)[0].kind == FITS:
@@ -140,7 +144,7 @@ def _with_context(q: FitRequest, prefer: str | None, ours: int, theirs: str | No
         longest = longest_context(q, drafting)
         if longest >= min(LEAST_CONTEXT, q.use.context):
             return replace(q, use=replace(q.use, context=longest))
-    if not ours and (longest := longest_context(q, None, partly=True)) >= LEAST_CONTEXT:
+    if not own_context and (longest := longest_context(q, None, partly=True)) >= LEAST_CONTEXT:
         return replace(q, use=replace(q.use, context=min(longest, q.use.context)))
     return q
 
@@ -168,9 +172,9 @@ def _checker(
             and drafting.model is not None
             and drafting.method == "draft-simple"
         ):
-            theirs = draft_use(use, drafting)
-            if figures := oracle.ask(tool, drafting.model, theirs, drafts):
-                lines = oracle.corrected("draft", lines, figures, theirs)
+            draft_context = draft_use(use, drafting)
+            if figures := oracle.ask(tool, drafting.model, draft_context, drafts):
+                lines = oracle.corrected("draft", lines, figures, draft_context)
         return with_lines(q, option, lines)
 
     return check
@@ -247,23 +251,27 @@ def _fallback_choice(b: Budget, option: MemoryOption, choice: Choice) -> Choice:
     if found is None:
         return choice
     spec, draft = found
-    because = f"{why}; {option.name}"
-    kept = choice.warnings if draft is choice.draft else ()
-    return replace(choice, speculation=spec, reason=because, draft=draft, warnings=kept)
+    reason = f"{why}; {option.name}"
+    warnings = choice.warnings if draft is choice.draft else ()
+    return replace(choice, speculation=spec, reason=reason, draft=draft, warnings=warnings)
 
 
 def _why_fallback(b: Budget, draft: str) -> str:
     """Why what was asked is not taken: because of the draft, or because not even the target
     by itself fits."""
-    alone, asked = b.options[-1].verdict, b.requested.verdict
+    alone, requested = b.options[-1].verdict, b.requested.verdict
     if alone.kind == TOO_BIG:
         return f"the target does not fit, with or without a draft ({alone.missing})"
     if alone.kind == PARTLY:
         total = len(b.request.target.layout.blocks) + 1
         layers = f"{alone.gpu_layers} of the target's {total} layers fit on the GPU"
-        left = f", {asked.gpu_layers} together with {draft}" if asked.gpu_layers is not None else ""
-        return f"{layers}{left or f', and {draft} needs more than is free'}"
-    return f"{draft} does not fit together with the target ({asked.missing})"
+        with_draft = (
+            f", {requested.gpu_layers} together with {draft}"
+            if requested.gpu_layers is not None
+            else ""
+        )
+        return f"{layers}{with_draft or f', and {draft} needs more than is free'}"
+    return f"{draft} does not fit together with the target ({requested.missing})"
 
 
 def _speculation(drafting: Drafting, choice: Choice) -> tuple[Speculation, ModelInfo | None] | None:
@@ -302,12 +310,12 @@ def explain_budget(b: Budget) -> Iterator[str]:
         if d is None:
             continue
         parts = sorted((x for x in b.chosen.lines if x.device == device), key=lambda x: -x.bytes)
-        shown = ", ".join(f"{x.who} {x.what} {x.bytes / MIB:,.0f}" for x in parts[:4])
-        yield f"{device}: {size / MIB:,.0f} of {d.free / MIB:,.0f} MiB free ({shown})"
+        largest = ", ".join(f"{x.who} {x.what} {x.bytes / MIB:,.0f}" for x in parts[:4])
+        yield f"{device}: {size / MIB:,.0f} of {d.free / MIB:,.0f} MiB free ({largest})"
 
 
 def plain_budget(b: Budget) -> Budget:
     """The budget of the same server without speculation."""
-    question = replace(b.request, drafting=None, others=(), ngram=None)
-    found = options(question)
-    return Budget(question, b.requested_context, found, found[0])
+    request = replace(b.request, drafting=None, others=(), ngram=None)
+    found = options(request)
+    return Budget(request, b.requested_context, found, found[0])

@@ -65,7 +65,7 @@ def _memory_of(q: FitRequest, c: Candidate, alone: int, plain: int) -> Candidate
     if c.draft is not None and c.draft.layout.problem:
         return None
     drafting = Drafting((c.method,), c.draft, c.prediction.k)
-    asked = replace(q, drafting=drafting)
-    verdict, _ = verdict_of(asked, q.use, drafting)
+    request = replace(q, drafting=drafting)
+    verdict, _ = verdict_of(request, q.use, drafting)
     extra = total(q.lines(q.use, drafting)) - alone
-    return CandidateMemory(q.use.context, extra, verdict, longest_context(asked, drafting), plain)
+    return CandidateMemory(q.use.context, extra, verdict, longest_context(request, drafting), plain)

@@ -144,26 +144,26 @@ def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choi
     """The user's draft, or off with the rule that forbids it."""
     name = draft.title
     method = METHOD_OF_KIND.get(draft.kind, "")
-    asked = next((m for m in r.methods if m.startswith("draft-")), method)
-    if method and asked != method:
-        return _off(name, "kind", f"{asked} cannot use a file of kind {draft.kind}")
+    requested = next((m for m in r.methods if m.startswith("draft-")), method)
+    if method and requested != method:
+        return _off(name, "kind", f"{requested} cannot use a file of kind {draft.kind}")
     verdict = compat.verdict(r.target, draft, caps)
     if not verdict.ok:
         helps = remedy(r.target, method, verdict.rule)
         return _off(name, verdict.rule, verdict.detail, remedy=helps)
     methods = r.methods or (method,)
-    said = check_loads(draft, caps) + tuple(warnings(r.target, method, draft))
+    notes = check_loads(draft, caps) + tuple(warnings(r.target, method, draft))
     spec = _speculation(r, methods, draft)
-    return Choice(spec, "set with --draft", warnings=said, draft=draft)
+    return Choice(spec, "set with --draft", warnings=notes, draft=draft)
 
 
 def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
     """The user's methods with the best file for them, or off with the reasons."""
-    because = "set with --method"
+    set_by = "set with --method"
     drafting = next((m for m in r.methods if m.startswith("draft-")), None)
     if drafting is None:
         return Choice(
-            _speculation(r, r.methods), because, warnings=_target_warnings(r, r.methods[0])
+            _speculation(r, r.methods), set_by, warnings=_target_warnings(r, r.methods[0])
         )
     picked = pick(r.target, r.workload, caps, more=r.extra_drafts)
     fitting = [c for c in picked.candidates if c.method == drafting]
@@ -171,10 +171,10 @@ def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
         others = tuple(_alternative(r, r.methods, c) for c in fitting[1:_MAX_ALTERNATIVES])
         best = fitting[0]
         spec = _speculation(r, r.methods, best.draft)
-        return Choice(spec, because, picked.rejected, best.warnings, best.draft, others)
+        return Choice(spec, set_by, picked.rejected, best.warnings, best.draft, others)
     reason = f"no {_NEEDED_FILE[drafting]} in the target, next to it or in the model folders"
-    helps = remedy(r.target, drafting, "no file")
-    return _off(drafting, "no file", reason, picked.rejected, helps)
+    remedy_text = remedy(r.target, drafting, "no file")
+    return _off(drafting, "no file", reason, picked.rejected, remedy_text)
 
 
 def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
@@ -198,26 +198,26 @@ def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
         best = paying[0]
         others = tuple(_alternative(r, (c.method,), c) for c in paying[1:_MAX_ALTERNATIVES])
         spec = _speculation(r, (best.method,), best.draft)
-        said = best.warnings
-        because = _reason(best)
-        return Choice(spec, because, tuple(rejected), said, best.draft, others, unlikely=rest)
+        notes = best.warnings
+        reason = _reason(best)
+        return Choice(spec, reason, tuple(rejected), notes, best.draft, others, unlikely=rest)
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if reason := check_methods(caps, [method]):
             rejected.append(Rejected(method, "engine", reason))
     for other in _ngrams(r, caps):
-        said = _target_warnings(r, other.speculation.methods[0])
-        return Choice(other.speculation, other.reason, tuple(rejected), said, unlikely=rest)
-    why = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft found"
-    because = f"no usable draft for this target ({why})"
-    return Choice(None, because, tuple(rejected), unlikely=rest)
+        notes = _target_warnings(r, other.speculation.methods[0])
+        return Choice(other.speculation, other.reason, tuple(rejected), notes, unlikely=rest)
+    reasons = "; ".join(f"{x.what}: {x.detail}" for x in rejected[:3]) or "no draft found"
+    reason = f"no usable draft for this target ({reasons})"
+    return Choice(None, reason, tuple(rejected), unlikely=rest)
 
 
 def _ngrams(r: MethodRequest, caps: Capabilities) -> Iterator[Alternative]:
     """The workload's first n-gram method that this build has."""
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if not check_methods(caps, [method]):
-            because = "no draft fits; n-grams copy repeated text without one"
-            yield Alternative(_speculation(r, (method,)), None, because)
+            reason = "no draft fits; n-grams copy repeated text without one"
+            yield Alternative(_speculation(r, (method,)), None, reason)
             return
 
 

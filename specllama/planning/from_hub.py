@@ -76,25 +76,25 @@ def plan_from_hub(
     engine, caps = usable_engine(llama_server)
     user = read(user_args, caps, os.environ)
     vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
-    have = machine(engine, vram, user.values("--rpc"))
+    devices = machine(engine, vram, user.values("--rpc"))
     try:
         files = hub.files(repo.name)
     except HubError as e:
         return _local_copy(repo, e)
-    tried = models(files, repo.wanted)
-    if not tried:
+    candidates = models(files, repo.wanted)
+    if not candidates:
         raise _no_candidate(repo, files)
-    target, why = _first_fitting(repo, tried, settings, user, caps, have)
+    target, why = _first_fitting(repo, candidates, settings, user, caps, devices)
     found, notes = _drafts(target, files, spec_options, caps)
-    asked = replace(settings, model=target.path)
+    named = replace(settings, model=target.path)
     plan = prepare(
-        asked, spec_options, user_args, llama_server, check_port=False, target=target, more=found
+        named, spec_options, user_args, llama_server, check_port=False, target=target, more=found
     )
     draft = plan.choice.draft
-    wanted = [target, *([draft] if draft is not None else [])]
+    needed = [target, *([draft] if draft is not None else [])]
     missing = [
         Download(label, m.file_bytes)
-        for m in wanted
+        for m in needed
         if (label := hub.label(m.path)) is not None and not is_here(label)
     ]
     return HubPlan(plan, why, tuple(missing), (*notes, *_projector_note(files)))
@@ -119,12 +119,12 @@ def fetch(found: HubPlan | LocalCopy) -> Path:
 
 def _local_copy(repo: Repository, e: HubError) -> LocalCopy:
     """The model in the Hub's cache, when the Hub says nothing. Raises `e` when it is not there."""
-    known = here(repo.name)
-    tried = models(tuple(known), repo.wanted)
-    if not tried:
+    local = here(repo.name)
+    candidates = models(tuple(local), repo.wanted)
+    if not candidates:
         hint = e.hint.replace("leave out --hub", "name a file on this machine")
         raise HubError(e.message, hint or "There is no local file or folder of that name either.")
-    return LocalCopy(known[tried[0]], f"using the downloaded copy; {e.message}")
+    return LocalCopy(local[candidates[0]], f"using the downloaded copy; {e.message}")
 
 
 def _no_candidate(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaError:
@@ -142,36 +142,36 @@ def _no_candidate(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaErr
 
 def _first_fitting(
     repo: Repository,
-    tried: Sequence[RemoteFile],
+    candidates: Sequence[RemoteFile],
     settings: Settings,
     user: LaunchOptions,
     caps: Capabilities,
-    have: Machine,
+    devices: Machine,
 ) -> tuple[ModelInfo, str]:
     """The first file that fits as a whole, else the first that fits with layers in RAM; and why
     it is that one. One that was asked for by name is taken as it is: serve says what it lacks."""
     if repo.wanted:
-        return _model(tried[0]), f"requested as {repo.wanted}"
-    room = have.ram.usable + sum(g.usable for g in have.gpus if not g.shared)
+        return _model(candidates[0]), f"requested as {repo.wanted}"
+    available = devices.ram.usable + sum(g.usable for g in devices.gpus if not g.shared)
     partly: list[tuple[ModelInfo, str]] = []
-    lacks = ""
-    for n, file in enumerate(tried):
-        if file.size > room:
-            lacks = f"it needs {size(file.size)}, only {size(room)} are available"
+    problem = ""
+    for n, file in enumerate(candidates):
+        if file.size > available:
+            problem = f"it needs {size(file.size)}, only {size(available)} are available"
             continue
         target = _model(file)
-        verdict = _verdict(target, settings, user, caps, have)
-        lacks = verdict.detail
+        verdict = _verdict(target, settings, user, caps, devices)
+        problem = verdict.detail
         if verdict.kind == FITS:
-            why = f"{tried[n - 1].name} does not fit" if n else "it fits"
+            why = f"{candidates[n - 1].name} does not fit" if n else "it fits"
             return target, why
         if verdict.kind == PARTLY:
             partly.append((target, verdict.detail))
     if partly:
         return partly[0]
-    smallest = tried[-1]
+    smallest = candidates[-1]
     raise UsageError(
-        f"no file in {repo.name} fits: {smallest.name}: {lacks}",
+        f"no file in {repo.name} fits: {smallest.name}: {problem}",
         "Free memory, choose a smaller model, or force a file with OWNER/REPO:QUANT.",
     )
 
@@ -186,16 +186,16 @@ def _model(file: RemoteFile) -> ModelInfo:
 
 
 def _verdict(
-    target: ModelInfo, settings: Settings, user: LaunchOptions, caps: Capabilities, have: Machine
+    target: ModelInfo, settings: Settings, user: LaunchOptions, caps: Capabilities, devices: Machine
 ) -> FitVerdict:
     """Whether the target fits by itself, with the context asked for or a usual one."""
     if target.layout.problem:
         return FitVerdict(FITS)  # not known; serve says so
     usual = min(target.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-    asked = replace(settings, model=target.path, context=settings.context or usual)
-    have = memory_inputs.with_margins(memory_inputs.chosen_devices(have, user), user)
-    use = memory_inputs.model_use(target, asked, user, caps, have)
-    question = FitRequest(target, use, have, None, split=memory_inputs.tensor_split(user))
+    complete = replace(settings, model=target.path, context=settings.context or usual)
+    devices = memory_inputs.with_margins(memory_inputs.chosen_devices(devices, user), user)
+    use = memory_inputs.model_use(target, complete, user, caps, devices)
+    question = FitRequest(target, use, devices, None, split=memory_inputs.tensor_split(user))
     return verdict_of(question, use, None)[0]
 
 
@@ -215,13 +215,13 @@ def _drafts(
     known = ranked(target, workloads.load(spec_options.workload), caps, discover(target))
     if any(c.may_pay for c in known.candidates):
         return Found(), ()
-    beside = hub.read_drafts(target, sidecars(files))
+    in_repository = hub.read_drafts(target, sidecars(files))
     try:
         found = hub.search(target)
     except HubError as e:
         found = Found((), (Rejected("the Hub", "unreadable", e.message),))
-        return beside.and_also(found), (f"skipped the search for drafts: {e.message}",)
-    return beside.and_also(found), ()
+        return in_repository.and_also(found), (f"skipped the search for drafts: {e.message}",)
+    return in_repository.and_also(found), ()
 
 
 def _check_disk(missing: int) -> None:

@@ -105,9 +105,9 @@ def tool_flags(user: LaunchOptions, draft: bool) -> list[str]:
     """What llama-fit-params is given of the user's options for the target, or for the draft."""
     out: list[str] = []
     for flag in user.flags:
-        for name, theirs in _TOOL[draft].items():
+        for name, tool_name in _TOOL[draft].items():
             if name in flag.option.names:
-                out += flag.words if not draft or name in _SPLIT else (theirs, *flag.words[1:])
+                out += flag.words if not draft or name in _SPLIT else (tool_name, *flag.words[1:])
     return out
 
 
@@ -148,8 +148,8 @@ def drafting_of(
 def chosen_devices(machine: Machine, user: LaunchOptions) -> Machine:
     """The GPUs the user's -dev, -sm and -mg leave."""
     gpus = machine.gpus
-    if (wanted := _devices("-dev", user, machine)) is not None:
-        gpus = tuple(g for w in wanted for g in gpus if g.name == w)
+    if (names := _devices("-dev", user, machine)) is not None:
+        gpus = tuple(g for w in names for g in gpus if g.name == w)
     if user.value("-sm") == "none" and gpus:
         main = _number(user, 0, "-mg")
         gpus = gpus[main : main + 1] or gpus[:1]

@@ -89,8 +89,8 @@ class Plan:
 
     def prompts(self, own: Sequence[Prompt] = ()) -> tuple[Prompt, ...]:
         """What the server is asked: the user's own prompts, else the workload's."""
-        asked = tuple(own) or self.workload.prompts
-        return asked if self.takes_tools else tuple(map(without_tools, asked))
+        prompts = tuple(own) or self.workload.prompts
+        return prompts if self.takes_tools else tuple(map(without_tools, prompts))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -201,7 +201,7 @@ def make_plan(
     port = _port(user.value("--port"), settings.port)
     if check_port or port == 0:
         port = free_port(host, port)
-    ours = replace(
+    complete = replace(
         settings,
         speculation=choice.speculation,
         port=settings.port or port,
@@ -211,17 +211,21 @@ def make_plan(
         prefix="/" + prefix if (prefix := (user.value("--api-prefix") or "").strip("/")) else "",
         api_key=user.api_key or settings.api_key,
     )
-    command = build(engine, capabilities, ours, user)
-    real = replace(ours, host=host, port=port)
-    return Plan(target, workload, engine, capabilities, choice, real, user, command, budget)
+    command = build(engine, capabilities, complete, user)
+    at_user_address = replace(complete, host=host, port=port)
+    return Plan(
+        target, workload, engine, capabilities, choice, at_user_address, user, command, budget
+    )
 
 
-def _port(theirs: str | None, ours: int) -> int:
-    if theirs is None:
-        return ours
-    if not is_number(theirs) or not 0 < int(theirs) < 2**16:
-        raise UsageError(f"--port {theirs} after -- is not a port", "Use specllama's own --port N.")
-    return int(theirs)
+def _port(user_port: str | None, default: int) -> int:
+    if user_port is None:
+        return default
+    if not is_number(user_port) or not 0 < int(user_port) < 2**16:
+        raise UsageError(
+            f"--port {user_port} after -- is not a port", "Use specllama's own --port N."
+        )
+    return int(user_port)
 
 
 def free_port(host: str, port: int) -> int:

@@ -107,9 +107,9 @@ def _newer_notes(
         return
     named = methods or ((METHOD_OF_KIND.get(draft.kind, ""),) if draft is not None else ())
     needed = max((SPEC_TYPE_SINCE.get(m, 0) for m in named), default=0)
-    here = embedded_build()
-    if needed and here is not None and here >= needed:
-        yield f"the embedded engine (b{here}) supports {','.join(named)}: use --llama-server embedded"
+    embedded = embedded_build()
+    if needed and embedded is not None and embedded >= needed:
+        yield f"the embedded engine (b{embedded}) supports {','.join(named)}: use --llama-server embedded"
 
 
 def _check(spec_options: SpeculationOptions) -> None:
@@ -140,24 +140,26 @@ def _memory(
     vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
     for model in (target, choice.draft):
         if model is not None and model.layout.problem and not spec_options.exact:
-            said = f"memory unknown: the header of {model.path.name} is inconsistent ({model.layout.problem})"
-            return None, replace(choice, notes=(*choice.notes, said)), settings
-    have = machine(engine, vram, user.values("--rpc"))
-    if have.note and spec_options.exact:
-        raise MemoryInputError(f"{engine.label} does not report its devices: {have.note}")
-    if have.note:  # unknown is not "no GPU": nothing is shortened or left out for it
-        said = f"memory not checked: {have.note}"
-        return None, replace(choice, notes=(*choice.notes, said)), settings
+            note = f"memory unknown: the header of {model.path.name} is inconsistent ({model.layout.problem})"
+            return None, replace(choice, notes=(*choice.notes, note)), settings
+    devices = machine(engine, vram, user.values("--rpc"))
+    if devices.note and spec_options.exact:
+        raise MemoryInputError(f"{engine.label} does not report its devices: {devices.note}")
+    if devices.note:  # unknown is not "no GPU": nothing is shortened or left out for it
+        note = f"memory not checked: {devices.note}"
+        return None, replace(choice, notes=(*choice.notes, note)), settings
     tool = find_oracle(engine)
-    found = budget(target, choice, settings, user, caps, have, spec_options.prefer, tool)
+    found = budget(target, choice, settings, user, caps, devices, spec_options.prefer, tool)
     choice, settings = apply_option(found, found.chosen, choice, settings, user, caps)
     cache, settings = prompt_cache(found, settings, user, caps)
     found = replace(found, prompt_cache=cache)
     if cache is not None and cache.message:
         choice = replace(choice, notes=(*choice.notes, cache.message))
-    if have.unreached:
-        said = f"no RPC server responds at {', '.join(have.unreached)}; llama.cpp runs without it"
-        choice = replace(choice, notes=(*choice.notes, said))
+    if devices.unreached:
+        note = (
+            f"no RPC server responds at {', '.join(devices.unreached)}; llama.cpp runs without it"
+        )
+        choice = replace(choice, notes=(*choice.notes, note))
     return found, choice, settings
 
 
@@ -207,8 +209,8 @@ def _length_notes(
 
 def _address_notes(settings: Settings, user: LaunchOptions) -> Iterator[str]:
     """What specllama's own options took from the environment, and a server open to all."""
-    taken = (("HOST", settings.host), ("PORT", settings.port), ("CTX_SIZE", settings.context))
-    for name, value in taken:
+    settable = (("HOST", settings.host), ("PORT", settings.port), ("CTX_SIZE", settings.context))
+    for name, value in settable:
         if os.environ.get(f"LLAMA_ARG_{name}", "").strip() == str(value):
             yield f"LLAMA_ARG_{name}={value} is set in the environment"
     local = settings.host.startswith(("127.", "localhost", "::1"))

@@ -26,19 +26,19 @@ def prompt_cache(
     option = caps.find(_OPTION)
     if option is None:
         return None, settings
-    theirs = user.value(_OPTION)
-    text = theirs if theirs is not None else option.default or ""
+    user_value = user.value(_OPTION)
+    text = user_value if user_value is not None else option.default or ""
     if not re.fullmatch(r"-?\d{1,9}", text):
         return None, settings
     size = int(text)
-    if theirs is not None or size == 0:
+    if user_value is not None or size == 0:
         return PromptCache(None if size < 0 else size * MIB), settings
     left = _left(b) // MIB
     if 0 <= size <= left:
         return PromptCache(size * MIB), settings
     size = int(left * _SHARE) // _STEP * _STEP
-    said = f"prompt cache limited to {size:,} MiB ({_OPTION}): only {left:,} MiB of RAM are left"
-    return PromptCache(size * MIB, said), replace(settings, cache_ram=size)
+    message = f"prompt cache limited to {size:,} MiB ({_OPTION}): only {left:,} MiB of RAM are left"
+    return PromptCache(size * MIB, message), replace(settings, cache_ram=size)
 
 
 def _left(b: Budget) -> int:

@@ -50,50 +50,50 @@ class Advice:
 def advise(
     settings: Settings,
     spec_options: SpeculationOptions,
-    theirs: Sequence[str] = (),
+    user_args: Sequence[str] = (),
     llama_server: str | None = None,
     prompts: tuple[Prompt, ...] = (),
     price: HourlyPrice | None = None,
 ) -> Advice:
     """The decision of serve with its reasons. Starts nothing. Raises what `prepare` raises."""
-    plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
-    wanted = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
-    said: tuple[str, ...] = ()
-    served, known = plan, None
+    plan = prepare(settings, spec_options, user_args, llama_server, check_port=False)
+    options = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
+    notes: tuple[str, ...] = ()
+    served, stored = plan, None
     if plan.choice.speculation is not None and not sets_own_types(plan):
-        told, doubts, about = serve_task(plan, wanted)
+        task, doubts, about = serve_task(plan, options)
         found, stale = results.find(about)
-        served, known = apply_stored_result(plan, wanted)
-        said = doubts
-        if known is None and found is not None:
-            said += tuple(results.stale_lines(found, stale)) or (
+        served, stored = apply_stored_result(plan, options)
+        notes = doubts
+        if stored is None and found is not None:
+            notes += tuple(results.stale_lines(found, stale)) or (
                 f"not decided yet: {found.reason}",
             )
         drafts = plan.choice.speculation.uses_draft
-        if known is None and not told.candidates and (drafts or not told.ngrams):
-            left = ("serve measures whether n-grams pay off",) if told.ngrams else ()
-            served = plan.without_speculation("; ".join((*doubts, *left)))
-            said = said[len(doubts) :]  # as the reason
-    others = _elsewhere(plan, known)
+        if stored is None and not task.candidates and (drafts or not task.ngrams):
+            remaining = ("serve measures whether n-grams pay off",) if task.ngrams else ()
+            served = plan.without_speculation("; ".join((*doubts, *remaining)))
+            notes = notes[len(doubts) :]  # as the reason
+    others = _elsewhere(plan, stored)
     return Advice(
         plan=served,
-        rule=rule_of(plan, served, known, spec_options),
-        result=known,
-        notes=said,
+        rule=rule_of(plan, served, stored, spec_options),
+        result=stored,
+        notes=notes,
         elsewhere=others,
-        factors=tuple(decision_factors(plan, served, known, spec_options)),
+        factors=tuple(decision_factors(plan, served, stored, spec_options)),
         price=price,
-        cost=cost_of(known, price) if price is not None else None,
+        cost=cost_of(stored, price) if price is not None else None,
     )
 
 
 def rule_of(
-    plan: Plan, served: Plan, known: Result | None, spec_options: SpeculationOptions
+    plan: Plan, served: Plan, stored: Result | None, spec_options: SpeculationOptions
 ) -> str:
     """Which rule decided. `plan`: before anything measured; `served`: what follows from it."""
     if sets_own_types(plan) or spec_options.method == "none":
         return ASKED
-    if known is not None:
+    if stored is not None:
         return MEASURED
     if plan.budget is not None and plan.budget.adjusted:
         return MEMORY
@@ -107,11 +107,11 @@ def rule_of(
     return PREDICTED if spec.uses_draft else COPIES
 
 
-def _elsewhere(plan: Plan, known: Result | None) -> tuple[Result, ...]:
+def _elsewhere(plan: Plan, stored: Result | None) -> tuple[Result, ...]:
     """The newest result of each other workload."""
     found: dict[str, Result] = {}
     for r in results.all_results():
         same = r.target == str(plan.target.path.absolute())
         if same and r.workload != plan.workload.name and r.speedup is not None:
             found.setdefault(r.workload, r)
-    return tuple(r for r in found.values() if known is None or r.file != known.file)
+    return tuple(r for r in found.values() if stored is None or r.file != stored.file)

@@ -81,10 +81,10 @@ class IdleProbes:
         return Job(self.plan.workload.sampling, 2, chat=False)
 
     def _times(self) -> StepTimes | None:
-        seen: dict[int, list[float]] = {}
+        by_length: dict[int, list[float]] = {}
         for step in self._steps:
-            seen.setdefault(step.drafted, []).append(step.ms)
-        found = never_less({k: times for k, times in seen.items() if len(times) > 1})
+            by_length.setdefault(step.drafted, []).append(step.ms)
+        found = never_less({k: times for k, times in by_length.items() if len(times) > 1})
         if 0 not in found:
             return None
         # a step without a draft also takes the draft over the token: by its bytes

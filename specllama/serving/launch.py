@@ -63,20 +63,20 @@ def launch(plan: Plan, log: Path, report: Reporter) -> Launch:
 
 def _smaller(plan: Plan, why: Exit, report: Reporter) -> Plan | None:
     """What to start instead, or None when it would end the same way."""
-    because = f"llama-server did not start with it: {why.message}"
+    reason = f"llama-server did not start with it: {why.message}"
     if why.kind == "memory":
         if plan.budget is not None:
             for line in explain_sum(plan.budget):
                 report.say(f"memory   {line}")
-        if (smaller := plan.with_less_memory(because)) is not None:
+        if (smaller := plan.with_less_memory(reason)) is not None:
             spec = smaller.settings.speculation
             what = ",".join(spec.methods) if spec else "no speculation"
-            report.say(f"{because}; retrying with {what}")
+            report.say(f"{reason}; retrying with {what}")
             return smaller
     if plan.settings.speculation is None or not why.blames_speculation:
         return None
-    report.say(f"{because}; retrying without speculation")
-    return plan.without_speculation(because)
+    report.say(f"{reason}; retrying without speculation")
+    return plan.without_speculation(reason)
 
 
 def record_memory(running: Launch) -> None:
@@ -84,8 +84,8 @@ def record_memory(running: Launch) -> None:
     plan = running.plan
     real = read_log(running.server.log_text(_WHOLE_START))
     if plan.budget is not None and real is not None:
-        ours = total(plan.budget.lines)
-        remember(plan.files, plan.engine.identity, ours, real.total)
+        estimate = total(plan.budget.lines)
+        remember(plan.files, plan.engine.identity, estimate, real.total)
 
 
 class LaunchFailed(EngineError):

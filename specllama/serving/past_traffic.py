@@ -39,14 +39,14 @@ class TrafficFinding:
     @property
     def message(self) -> str:
         """What was seen, and what follows."""
-        said = self.headline
+        text = self.headline
         if self.suggested is None:
             sure = ">99%" if (p := self.summary.slower or 0.0) > 0.99 else f"{p:.0%}"
-            return f"{said}; off: {sure} chance of being slower than plain decoding"
+            return f"{text}; off: {sure} chance of being slower than plain decoding"
         k = self.suggested.n_max
         if k != self.counts.speculation.n_max:
-            return f"{said}; using K={k} instead (about {self.summary.by_length[k]:.2f}x)"
-        return said
+            return f"{text}; using K={k} instead (about {self.summary.by_length[k]:.2f}x)"
+        return text
 
 
 def apply_past_traffic(
@@ -59,17 +59,17 @@ def apply_past_traffic(
         return _on_again(plan, measured, scope)
     plan = measured
     about = traffic_key(plan)
-    kept = traffic.find(about) if about is not None else None
-    shown = _finding(kept, scope, times) if kept is not None else None
-    if shown is None:
+    stored = traffic.find(about) if about is not None else None
+    finding = _finding(stored, scope, times) if stored is not None else None
+    if finding is None:
         return plan, ()
-    because = shown.message
-    if shown.suggested is None:
+    because = finding.message
+    if finding.suggested is None:
         return plan.without_speculation(because), (because,)
     own = plan.settings.speculation
-    if own is None or scope.lengths or shown.suggested.n_max == own.n_max or not own.uses_draft:
+    if own is None or scope.lengths or finding.suggested.n_max == own.n_max or not own.uses_draft:
         return plan, (because,)
-    return plan.with_speculation(replace(own, n_max=shown.suggested.n_max), because), (because,)
+    return plan.with_speculation(replace(own, n_max=finding.suggested.n_max), because), (because,)
 
 
 def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[str, ...]]:
@@ -87,44 +87,44 @@ def predict_from_traffic(
     there is too little, where it was slower, or where its way is none of the plan's now."""
     target, files = str(plan.target.path.absolute()), results.stamp(plan.target.shards)
     possible = feasible_methods(plan)
-    for kept in traffic.of(target, plan.workload.name, files):
-        way = matching_method(plan, kept.last.speculation, possible, scope)
-        here = (kept.about.engine, kept.about.devices) == (
+    for stored in traffic.of(target, plan.workload.name, files):
+        way = matching_method(plan, stored.last.speculation, possible, scope)
+        here = (stored.about.engine, stored.about.devices) == (
             engine_label(plan),
             tuple(device_names(plan)),
         )
-        shown = _finding(kept, scope, kept.times if here else None)
-        if way is None or shown is None:
+        finding = _finding(stored, scope, stored.times if here else None)
+        if way is None or finding is None:
             continue
-        if shown.suggested is None:
+        if finding.suggested is None:
             return None, (
-                f"{shown.headline}; slower than plain decoding, so other settings are tried",
+                f"{finding.headline}; slower than plain decoding, so other settings are tried",
             )
-        known = _at_suggested_length(shown) if here else Ratios()
+        known = _at_suggested_length(finding) if here else Ratios()
         own = way.cost / (1 + way.cost)
-        source = f"real requests, {shown.summary.counts.drafted or 0:,.0f} drafted tokens"
-        return Prediction(shown.suggested, known, source, own=own), (shown.message,)
+        source = f"real requests, {finding.summary.counts.drafted or 0:,.0f} drafted tokens"
+        return Prediction(finding.suggested, known, source, own=own), (finding.message,)
     return None, ()
 
 
-def _finding(kept: Traffic, scope: SearchScope, times: StepTimes | None) -> TrafficFinding | None:
+def _finding(stored: Traffic, scope: SearchScope, times: StepTimes | None) -> TrafficFinding | None:
     """None where too little was seen."""
-    seen = kept.last
-    found = seen.summary(times or kept.times)
+    counts = stored.last
+    found = counts.summary(times or stored.times)
     if not found.enough or found.counts.alpha is None:
         return None
     better = found.better if not scope.lengths else None
     if found.surely_slower and not better:
-        return TrafficFinding(seen, found, None)
-    spec = replace(seen.speculation, n_max=better) if better else seen.speculation
-    return TrafficFinding(seen, found, spec)
+        return TrafficFinding(counts, found, None)
+    spec = replace(counts.speculation, n_max=better) if better else counts.speculation
+    return TrafficFinding(counts, found, spec)
 
 
-def _at_suggested_length(shown: TrafficFinding) -> Ratios:
+def _at_suggested_length(finding: TrafficFinding) -> Ratios:
     """The speed-ups that were seen, as they would be at the K that is wanted."""
-    k, ran = shown.suggested.n_max if shown.suggested else 0, shown.counts.speculation.n_max
-    at = shown.summary.by_length
-    return shown.counts.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
+    k, ran = finding.suggested.n_max if finding.suggested else 0, finding.counts.speculation.n_max
+    at = finding.summary.by_length
+    return finding.counts.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
 
 
 def matching_method(

@@ -72,23 +72,27 @@ class ProbeResult:
         return self.planned.plan
 
 
-def plan_probes(asked: ProbeOptions) -> Iterator[PlannedProbe]:
+def plan_probes(options: ProbeOptions) -> Iterator[PlannedProbe]:
     """What probe would measure, one workload after the other. Starts nothing."""
-    for spec_options in asked.spec_options_list:
+    for spec_options in options.spec_options_list:
         plan = prepare(
-            asked.settings, spec_options, asked.user_args, asked.llama_server, check_port=False
+            options.settings,
+            spec_options,
+            options.user_args,
+            options.llama_server,
+            check_port=False,
         )
-        yield _planned(plan, spec_options, asked)
+        yield _planned(plan, spec_options, options)
 
 
-def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResult, ...]:
+def probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResult, ...]:
     """One answer per workload, in order. After Ctrl-C or SIGTERM, those until then (the last
     one `stopped`); KeyboardInterrupt when there is nothing yet.
 
     Raises TuningError when a baseline cannot be measured.
     """
     out: list[ProbeResult] = []
-    for each in plan_probes(asked):
+    for each in plan_probes(options):
         runner = TrialServers(each.plan, log)
         try:
             with stop_on_signals(ALL):
@@ -108,23 +112,32 @@ def probe(asked: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResu
     return tuple(out)
 
 
-def _planned(plan: Plan, spec_options: SpeculationOptions, asked: ProbeOptions) -> PlannedProbe:
+def _planned(plan: Plan, spec_options: SpeculationOptions, options: ProbeOptions) -> PlannedProbe:
     if sets_own_types(plan):
         raise UsageError(
             "--spec-type after -- is not allowed: probe measures with and without speculation",
             "Use probe's own --method TYPE instead.",
         )
-    named = spec_options.draft is not None or spec_options.method is not None
-    method = spec_options.method is not None
-    words = (f"--vram {spec_options.vram}",) if spec_options.vram is not None else ()
+    user_choice = spec_options.draft is not None or spec_options.method is not None
+    user_method = spec_options.method is not None
+    other_options = (f"--vram {spec_options.vram}",) if spec_options.vram is not None else ()
     scope = with_fixed_values(
-        plan, SearchScope(named, method, asked.everything, asked.lengths, other_options=words)
+        plan,
+        SearchScope(
+            user_choice,
+            user_method,
+            options.everything,
+            options.lengths,
+            other_options=other_options,
+        ),
     )
-    kept, doubts = worthwhile_drafts(plan, scope)
-    narrow = replace(scope, everything=False)
-    usual, _ = worthwhile_drafts(plan, narrow)  # the best of all answers that too
-    budget = asked.budget / len(asked.spec_options_list)
-    told = make_task(plan, scope, kept, budget, thorough=True, prompts=asked.prompts)
-    asks = [(kept, scope), (usual, narrow)]
-    about = tuple(dict.fromkeys(result_subject(plan, w, s, asked.prompts) for w, s in asks))
-    return PlannedProbe(asked, spec_options, plan, told, doubts, about)
+    drafts, doubts = worthwhile_drafts(plan, scope)
+    default_scope = replace(scope, everything=False)
+    default_drafts, _ = worthwhile_drafts(plan, default_scope)  # the best of all answers that too
+    budget = options.budget / len(options.spec_options_list)
+    search_task = make_task(plan, scope, drafts, budget, thorough=True, prompts=options.prompts)
+    searches = [(drafts, scope), (default_drafts, default_scope)]
+    subjects = tuple(
+        dict.fromkeys(result_subject(plan, w, s, options.prompts) for w, s in searches)
+    )
+    return PlannedProbe(options, spec_options, plan, search_task, doubts, subjects)

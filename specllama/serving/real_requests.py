@@ -95,8 +95,8 @@ class TrafficMonitor:
             return
         if new.tokens and (v := self.follower.turned()) is not None:
             p = self.follower.recent
-            said = sentence(p, v, self._adaptive)
-            listener.event("real requests", said, {**summary_data(p), **verdict_data(v)})
+            text = sentence(p, v, self._adaptive)
+            listener.event("real requests", text, {**summary_data(p), **verdict_data(v)})
         if new.tokens and not self._aged:  # without speculation nothing is added to what was seen
             self._aged = True
             traffic.another_day(

@@ -157,7 +157,7 @@ class _ClientHandler:
     async def _enter(self, computes: bool) -> HttpConnection:
         """A connection to the server, as soon as there is one. Raises _Gone when the client
         does not wait for it."""
-        gate, told = self._relay.gate, False
+        gate, counted = self._relay.gate, False
         while True:
             target = gate.enter(computes)
             if target is not None:
@@ -169,8 +169,8 @@ class _ClientHandler:
                 except BaseException:
                     gate.leave(computes)
                     raise
-            if not told:
-                told = True
+            if not counted:
+                counted = True
                 gate.waits()
             await self._or_gone(self._relay.changed())
 

@@ -63,15 +63,15 @@ class ConversationReplay:
     seconds: float
 
 
-def plan_replay(asked: ProbeOptions) -> PlannedProbe:
+def plan_replay(options: ProbeOptions) -> PlannedProbe:
     """What would be replayed. Starts nothing. Raises UsageError for what cannot be."""
-    if len(asked.spec_options_list) > 1:
+    if len(options.spec_options_list) > 1:
         raise UsageError("--replay takes one --workload")
-    if asked.settings.parallel > 1:
+    if options.settings.parallel > 1:
         raise UsageError("--replay models one request at a time: leave out --parallel")
-    if asked.prompts or asked.lengths:
+    if options.prompts or options.lengths:
         raise UsageError("--replay cannot be combined with --prompts or --n-max")
-    (p,) = plan_probes(asked)
+    (p,) = plan_probes(options)
     user = p.plan.user
     for name in (*NGRAM_SIZE_OPTIONS, "--spec-type", "--spec-default"):
         if user.value(name) is not None or user.on(name):
@@ -88,12 +88,12 @@ def plan_replay(asked: ProbeOptions) -> PlannedProbe:
 
 
 def replay(
-    asked: ProbeOptions, source: Conversations, log: Path, progress: Progress
+    options: ProbeOptions, source: Conversations, log: Path, progress: Progress
 ) -> ConversationReplay:
     """The whole answer. Raises TuningError or EngineError when the plain server cannot be
     measured or does not tell tokens."""
-    p = plan_replay(asked)
-    work = _ReplayRun(p, asked.budget, progress)
+    p = plan_replay(options)
+    work = _ReplayRun(p, options.budget, progress)
     runner = TrialServers(p.plan, log)
     try:
         with stop_on_signals(ALL):
@@ -158,11 +158,13 @@ def _replay_ngrams(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         setting, speeds = best_copies(spec, texts, costs, may_win=task.drafts_alone)
         work.add(setting)
         work.maps.append(speeds)
-    there = {s.methods[0] for s in task.ngrams}
-    if "ngram-cache" not in there and not check_methods(plan.capabilities, ["ngram-cache"]):
+    available_types = {s.methods[0] for s in task.ngrams}
+    if "ngram-cache" not in available_types and not check_methods(
+        plan.capabilities, ["ngram-cache"]
+    ):
         cache = Speculation(("ngram-cache",))
         work.add(best_copies(cache, texts, costs, may_win=False)[0])
-    order = [m for m in plan.workload.methods if m in there] or sorted(there)
+    order = [m for m in plan.workload.methods if m in available_types] or sorted(available_types)
     for method in order[:1]:
         spec = Speculation((method,), ngram=plan.workload.ngram)
         work.add(given_copies(spec, texts, costs, "the profile's sizes"))

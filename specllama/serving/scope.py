@@ -94,8 +94,8 @@ def worthwhile_drafts(
 ) -> tuple[list[FeasibleMethod], tuple[str, ...]]:
     """The drafts worth measuring, and the reasons against the others."""
     longest = {"most_k": max(scope.lengths)} if scope.lengths else {}
-    there = feasible_methods(plan, unlikely=scope.everything, **longest)
-    found = [w for w in there if w.speculation.uses_draft]
+    feasible = feasible_methods(plan, unlikely=scope.everything, **longest)
+    found = [w for w in feasible if w.speculation.uses_draft]
     if scope.user_choice:
         own = plan.choice.speculation
         return [w for w in found if own is not None and w.speculation.methods == own.methods], ()
@@ -130,11 +130,11 @@ def ngram_types(plan: Plan, scope: SearchScope) -> tuple[Speculation, ...]:
     chosen = plan.choice.speculation
     named = [m for m in (chosen.methods if chosen else ()) if m.startswith("ngram-")]
     if scope.user_method:
-        wanted: Sequence[str] = named
+        types: Sequence[str] = named
     else:
-        wanted = [m for m in _NGRAMS if not check_methods(plan.capabilities, [m])]
+        types = [m for m in _NGRAMS if not check_methods(plan.capabilities, [m])]
     return tuple(
-        Speculation((m,), ngram=ngram_sizes(plan.workload.ngram, m, plan.user)) for m in wanted
+        Speculation((m,), ngram=ngram_sizes(plan.workload.ngram, m, plan.user)) for m in types
     )
 
 
@@ -198,12 +198,12 @@ def _slot_context(plan: Plan) -> int:
 
 
 def result_subject(
-    plan: Plan, kept: Sequence[FeasibleMethod], scope: SearchScope, prompts: Sequence[Prompt] = ()
+    plan: Plan, drafts: Sequence[FeasibleMethod], scope: SearchScope, prompts: Sequence[Prompt] = ()
 ) -> Subject:
     """What a result of measuring these ways is about: what was asked, not what fits of it at
     the moment."""
     files = [*plan.target.shards]
-    for w in kept:
+    for w in drafts:
         files += w.draft.shards if w.draft is not None else ()
     return Subject(
         target=str(plan.target.path.absolute()),

@@ -37,13 +37,13 @@ def _all(
     target, possible = str(base.target.path.absolute()), feasible_methods(base)
     here = engine_label(base), tuple(device_names(base))
     files = results.stamp(base.target.shards)
-    for kept in traffic.of(target, base.workload.name, files):
-        if (kept.about.engine, kept.about.devices) != here:
+    for stored in traffic.of(target, base.workload.name, files):
+        if (stored.about.engine, stored.about.devices) != here:
             continue
-        for seen in kept.settings:
-            speedup = seen.summary(kept.times).speedup
-            if speedup is not None and matching_method(base, seen.speculation, possible, scope):
-                yield ServableSetting(seen.speculation, speedup, "on real requests")
+        for counts in stored.settings:
+            speedup = counts.summary(stored.times).speedup
+            if speedup is not None and matching_method(base, counts.speculation, possible, scope):
+                yield ServableSetting(counts.speculation, speedup, "on real requests")
     for r in results.all_results():
         if r.target != target or (r.engine, r.devices) != here or r.state != DECIDED:
             continue

@@ -68,8 +68,8 @@ def serve(
             running.stop()
         raise StrictError(f"speculation OFF because {plan.choice.reason}", plan.choice.remedy)
     with stop_on_signals():
-        told = measured or TuningReference()
-        follow = partial(_follow, plan, told, idle_probes, adaptive is not None)
+        reference = measured or TuningReference()
+        follow = partial(_follow, plan, reference, idle_probes, adaptive is not None)
         try:
             _serve(plan, log, report, strict, known, running, follow, adaptive)
         finally:

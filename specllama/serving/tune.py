@@ -63,44 +63,44 @@ class TuningOptions:
     prompts: tuple[Prompt, ...] = ()
 
 
-def tune_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress) -> TuningOutcome:
+def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress) -> TuningOutcome:
     """The plan with the settings that were measured to be fastest.
 
     Ctrl-C while measuring skips the rest and goes on. Raises Stopped on a second one and on
     SIGTERM, EngineError
     when no server of this model can start.
     """
-    if wanted.mode == OFF:
+    if options.mode == OFF:
         return TuningOutcome(plan, OFF)
     if plan.choice.speculation is None or sets_own_types(plan):
         return TuningOutcome(plan, "none")
-    told, doubts, about = serve_task(plan, wanted)
-    known, stale = results.find(about)
-    if known is not None and not stale and _is_final(known, wanted):
-        scope, measured = with_fixed_values(plan, wanted.scope), _with_result(plan, known)
-        served, more = apply_past_traffic(plan, measured, scope, known.times)
-        return TuningOutcome(served, "cached", (_cached_line(known), *more), result=known)
-    if not told.candidates and not told.ngrams:
+    task, doubts, about = serve_task(plan, options)
+    stored, stale = results.find(about)
+    if stored is not None and not stale and _is_final(stored, options):
+        scope, measured = with_fixed_values(plan, options.scope), _with_result(plan, stored)
+        served, more = apply_past_traffic(plan, measured, scope, stored.times)
+        return TuningOutcome(served, "cached", (_cached_line(stored), *more), result=stored)
+    if not task.candidates and not task.ngrams:
         because = "; ".join(doubts)
         return TuningOutcome(plan.without_speculation(because), "none", doubts)
-    notes = (*results.stale_lines(known, stale), *doubts, *few_prompts_note(wanted.prompts))
+    notes = (*results.stale_lines(stored, stale), *doubts, *few_prompts_note(options.prompts))
     earlier = None
-    going_on = wanted.mode == AUTO and not wanted.force
-    if known is not None and not stale and going_on:  # open, or its server crashed
-        notes += tuple(_open_lines(known))
-        earlier = known.earlier
+    continues = options.mode == AUTO and not options.force
+    if stored is not None and not stale and continues:  # open, or its server crashed
+        notes += tuple(_open_lines(stored))
+        earlier = stored.earlier
     prior = None
-    if going_on:
-        prior, more = predict_from_traffic(plan, with_fixed_values(plan, wanted.scope))
+    if continues:
+        prior, more = predict_from_traffic(plan, with_fixed_values(plan, options.scope))
         notes += more
     runner = TrialServers(plan, log, final=True)
     try:
-        out = _searched(plan, told, runner, progress, earlier, prior, notes)
+        out = _searched(plan, task, runner, progress, earlier, prior, notes)
         if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
             results.store(about, out.tuned)
-        if wanted.force and out.tuned is not None and out.tuned.best is None:
-            said = f"{out.tuned.reason}; used anyway because of --force"
-            out = replace(out, plan=plan, notes=(*out.notes, said))
+        if options.force and out.tuned is not None and out.tuned.best is None:
+            note = f"{out.tuned.reason}; used anyway because of --force"
+            out = replace(out, plan=plan, notes=(*out.notes, note))
         running = runner.hand_over(out.plan)
         if running is not None:
             record_memory(running)
@@ -111,7 +111,7 @@ def tune_plan(plan: Plan, wanted: TuningOptions, log: Path, progress: Progress) 
 
 def _searched(
     plan: Plan,
-    told: Task,
+    task: Task,
     runner: TrialServers,
     progress: Progress,
     earlier: Earlier | None,
@@ -120,7 +120,7 @@ def _searched(
 ) -> TuningOutcome:
     try:
         with stop_on_signals(INTERRUPT):
-            found = tune(runner, told, progress, earlier, prior)
+            found = tune(runner, task, progress, earlier, prior)
     except Interrupted as e:
         if e.partial.arms:  # what was refuted is not served
             return TuningOutcome(
@@ -139,10 +139,10 @@ def _searched(
     return TuningOutcome(_with_tuned(plan, found), "measured", tuple(notes), found)
 
 
-def _is_final(known: Result, wanted: TuningOptions) -> bool:
+def _is_final(stored: Result, options: TuningOptions) -> bool:
     """Whether an earlier result is the answer: not an open one, nor a server that crashed."""
-    asks_anew = wanted.mode != AUTO or wanted.force
-    return not asks_anew and known.state not in (OPEN, CRASHED)
+    asks_anew = options.mode != AUTO or options.force
+    return not asks_anew and stored.state not in (OPEN, CRASHED)
 
 
 def few_prompts_note(prompts: Sequence[Prompt]) -> Sequence[str]:
@@ -153,45 +153,45 @@ def few_prompts_note(prompts: Sequence[Prompt]) -> Sequence[str]:
     return (f"{count} too few to represent your workload: use {_FEW_PROMPTS} or more",)
 
 
-def with_stored_result(plan: Plan, wanted: TuningOptions) -> Plan:
+def with_stored_result(plan: Plan, options: TuningOptions) -> Plan:
     """The plan by an earlier result, where there is one that is not stale."""
-    return apply_stored_result(plan, wanted)[0]
+    return apply_stored_result(plan, options)[0]
 
 
-def apply_stored_result(plan: Plan, wanted: TuningOptions) -> tuple[Plan, Result | None]:
+def apply_stored_result(plan: Plan, options: TuningOptions) -> tuple[Plan, Result | None]:
     """The plan by an earlier result, and that; the plan as it is and None where there is none, or
     none that still holds."""
-    if wanted.mode != AUTO or plan.choice.speculation is None or sets_own_types(plan):
+    if options.mode != AUTO or plan.choice.speculation is None or sets_own_types(plan):
         return plan, None
-    known, stale = results.find(serve_task(plan, wanted)[2])
-    if known is None or stale or not _is_final(known, wanted):
+    stored, stale = results.find(serve_task(plan, options)[2])
+    if stored is None or stale or not _is_final(stored, options):
         return plan, None
-    return _with_result(plan, known), known
+    return _with_result(plan, stored), stored
 
 
-def serve_task(plan: Plan, wanted: TuningOptions) -> tuple[Task, tuple[str, ...], Subject]:
+def serve_task(plan: Plan, options: TuningOptions) -> tuple[Task, tuple[str, ...], Subject]:
     """What serve measures, what it rules out unmeasured with the reason, and what a result
     would be about."""
-    scope = with_fixed_values(plan, replace(wanted.scope, everything=wanted.force))
-    kept, doubts = worthwhile_drafts(plan, scope)
-    told = make_task(
+    scope = with_fixed_values(plan, replace(options.scope, everything=options.force))
+    drafts, doubts = worthwhile_drafts(plan, scope)
+    task = make_task(
         plan,
         scope,
-        kept,
-        wanted.budget,
-        thorough=wanted.mode == FULL,
-        force=wanted.force,
-        prompts=wanted.prompts,
+        drafts,
+        options.budget,
+        thorough=options.mode == FULL,
+        force=options.force,
+        prompts=options.prompts,
     )
-    about = result_subject(plan, kept, replace(scope, everything=False), wanted.prompts)
-    return told, doubts, about
+    about = result_subject(plan, drafts, replace(scope, everything=False), options.prompts)
+    return task, doubts, about
 
 
-def _with_result(plan: Plan, known: Result) -> Plan:
-    if known.speculation is None:
-        return plan.without_speculation(known.reason)
+def _with_result(plan: Plan, stored: Result) -> Plan:
+    if stored.speculation is None:
+        return plan.without_speculation(stored.reason)
     return plan.with_speculation(
-        _with_current_placement(plan, known.speculation), f"measured: {known.reason}"
+        _with_current_placement(plan, stored.speculation), f"measured: {stored.reason}"
     )
 
 
@@ -211,15 +211,15 @@ def _with_tuned(plan: Plan, found: Tuned) -> Plan:
     return plan.with_speculation(found.best.speculation, f"measured: {found.reason}")
 
 
-def _cached_line(known: Result) -> str:
-    return f"measured on {results.moment(known.when)}; `specllama results` shows or clears it"
+def _cached_line(stored: Result) -> str:
+    return f"measured on {results.moment(stored.when)}; `specllama results` shows or clears it"
 
 
-def _open_lines(known: Result) -> Sequence[str]:
-    if known.state == CRASHED:
-        return [f"on {results.moment(known.when)} {known.reason}; retrying"]
-    verb = "continuing" if known.earlier.predictions else "restarting"
-    return [f"{verb} the unfinished run of {results.moment(known.when)} ({known.texts} prompts)"]
+def _open_lines(stored: Result) -> Sequence[str]:
+    if stored.state == CRASHED:
+        return [f"on {results.moment(stored.when)} {stored.reason}; retrying"]
+    verb = "continuing" if stored.earlier.predictions else "restarting"
+    return [f"{verb} the unfinished run of {results.moment(stored.when)} ({stored.texts} prompts)"]
 
 
 def tuning_reference(outcome: TuningOutcome) -> TuningReference:

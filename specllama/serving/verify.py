@@ -63,8 +63,8 @@ class Engagement:
         """Why the counts are not believed. All accepted on a target whose state must be rolled
         back was seen where it is not (the text is wrong), and where only what is verified again
         is counted (llama.cpp PR 22506)."""
-        if said := contradiction(self.drafted, self.accepted, self.verify_steps):
-            return said
+        if problem := contradiction(self.drafted, self.accepted, self.verify_steps):
+            return problem
         if self.memory != "attention" and self.drafted == self.accepted > 0:
             return (
                 f"all {self.drafted} drafted tokens were accepted on a {self.memory} target: "
@@ -107,32 +107,32 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     short = brief and (spec is None or spec.uses_draft)
     count, tokens = (1, BRIEF_TOKENS) if short else (PROBE_PROMPTS, PROBE_TOKENS)
     timings = [_ask(client, plan, prompt, tokens) for prompt in plan.prompts()[:count]]
-    seen = _add(timings, _steps(before, client.metrics()))
+    result = _add(timings, _steps(before, client.metrics()))
     copies = spec is not None and not spec.uses_draft
-    seen = replace(seen, slots=_slots(client), memory=plan.target.memory, ngrams_only=copies)
+    result = replace(result, slots=_slots(client), memory=plan.target.memory, ngrams_only=copies)
     if not plan.speculates:
-        return replace(seen, engaged=False, reason=plan.choice.reason)
-    if seen.drafted > 0:
-        remedy = what_to_do(spec) if spec is not None and seen.only_costs else ""
-        return replace(seen, engaged=True, reason=plan.choice.reason, remedy=remedy)
-    if seen.drafted < 0 or seen.accepted:
+        return replace(result, engaged=False, reason=plan.choice.reason)
+    if result.drafted > 0:
+        remedy = what_to_do(spec) if spec is not None and result.only_costs else ""
+        return replace(result, engaged=True, reason=plan.choice.reason, remedy=remedy)
+    if result.drafted < 0 or result.accepted:
         return replace(
-            seen, engaged=False, reason="the server's counts of drafted tokens are not valid"
+            result, engaged=False, reason="the server's counts of drafted tokens are not valid"
         )
     if plan.user.value("--spec-type") == "none":
-        return replace(seen, engaged=False, reason="--spec-type none is set")
-    if seen.slots is False:
+        return replace(result, engaged=False, reason="--spec-type none is set")
+    if result.slots is False:
         cause = why_not_speculating(log_text)
         detail = f" ({cause})" if cause else ""
-        return replace(seen, engaged=False, reason=f"llama-server started without it{detail}")
-    return replace(seen, engaged=False, reason=_idle_reason(plan, len(timings)))
+        return replace(result, engaged=False, reason=f"llama-server started without it{detail}")
+    return replace(result, engaged=False, reason=_idle_reason(plan, len(timings)))
 
 
 def _slots(client: Client) -> bool | None:
     """What /slots says of speculation; None where it is not offered or does not say."""
     slots = client.slots()
-    said = slots[0].get("speculative") if slots else None
-    return said if isinstance(said, bool) else None
+    reported = slots[0].get("speculative") if slots else None
+    return reported if isinstance(reported, bool) else None
 
 
 def _idle_reason(plan: Plan, sent: int) -> str:
