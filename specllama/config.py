@@ -1,7 +1,7 @@
 """The user's config file: `config.toml` in the platform's config folder.
 
 llama_server = "/path/to/llama-server"   # or "embedded"
-model_dirs = ["/data/models"]            # searched for drafts, with all below them
+model_dirs = ["/data/models"]            # searched for drafts, including subfolders
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Config:
 
 
 def path() -> Path:
-    """Where the config file is looked for."""
+    """Path of the config file."""
     from platformdirs import user_config_path
 
     return user_config_path("specllama", appauthor=False) / "config.toml"
 
 
 def load() -> Config:
-    """The config, empty when there is no file. Raises UsageError naming what is wrong in it."""
+    """The config, empty if there is no file. Raises UsageError naming the mistake in it."""
     file = path()
     if not os.path.isfile(file):
         return Config()

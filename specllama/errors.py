@@ -1,4 +1,4 @@
-"""What a user can be told went wrong.
+"""Errors shown to the user.
 
 Every package has one subclass. `message` says what is wrong and where; `hint` says
 what to do next. `exit_code`: 2 for usage and input, 1 for a run that failed,
@@ -20,7 +20,7 @@ class SpecllamaError(Exception):
 
 
 class UsageError(SpecllamaError):
-    """The command line asks for something that cannot be."""
+    """The command line is invalid."""
 
     exit_code = 2
 

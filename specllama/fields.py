@@ -1,5 +1,4 @@
-"""Values of a TOML file, each checked: a mistake is named by its field, its value, and what may
-stand there."""
+"""Checked values of a TOML file: an error names the field, its value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from specllama.errors import UsageError
 
 @dataclass(frozen=True)
 class Fields:
-    """A file's values, or those of one of its tables. Every method raises UsageError for a value
-    that is not what it asks for, and for a missing one without `default`."""
+    """A file's values, or those of one of its tables. Every method raises UsageError for an invalid
+    value, and for a missing one without `default`."""
 
     file: Path
     data: Mapping[str, Any]
     table: str = ""
 
     def check_known(self, known: Sequence[str]) -> None:
-        """Raises UsageError for a field that is none of these."""
+        """Raises UsageError for a field that is not one of these."""
         if unknown := sorted(set(self.data) - set(known)):
             raise UsageError(
                 f"{self.file}: unknown setting {self._full_name(unknown[0])}",
@@ -30,7 +29,7 @@ class Fields:
             )
 
     def subtable(self, name: str, needed: bool = True) -> Fields:
-        """One of its tables; empty where it is left out and not `needed`."""
+        """One of its tables; empty if it is missing and not `needed`."""
         value = self._get(name, "a table", None if needed else {})
         if not isinstance(value, dict):
             raise self._wrong(name, value, "a table")
@@ -43,7 +42,7 @@ class Fields:
         return value
 
     def boolean(self, name: str) -> bool | None:
-        """true or false; None where it is left out."""
+        """true or false; None if it is missing."""
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):
             raise self._wrong(name, value, "true or false")
@@ -69,7 +68,7 @@ class Fields:
         return value
 
     def word_list(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
-        """A list of such words."""
+        """A list of `known` words."""
         value = self._get(name, allowed := f"a list of these: {', '.join(known)}", None)
         words = value if isinstance(value, list) else [value]
         bad = [w for w in words if w not in known]
@@ -98,7 +97,7 @@ def _range(least: float, most: float) -> str:
 
 
 def _shown(value: Any) -> str:
-    """As TOML has it, near enough."""
+    """Roughly as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""What servers print: where it is kept, and how much of it.
+"""Server logs: where they are, and their size limits.
 
-A server writes into its file itself, by a descriptor that only appends. So nothing stands
-between the two that could fill up or end before the server does, and a file can be cut back
-while it is written to: what it held goes to a second one, `NAME.1`, in place of what was there.
-A line that is printed just then can be lost.
+A server writes to its file itself, through a descriptor that only appends. So there is no pipe that
+could fill up or close before the server exits, and a file can be truncated while it is written to:
+its content moves to a second file, `NAME.1`, replacing the previous one. A line printed at that
+moment can be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEPT_LOGS = 20
 
 
 def log_dir() -> Path:
-    """The logs of the servers started here."""
+    """The folder of our servers' logs."""
     from platformdirs import user_log_path
 
     return user_log_path("specllama", appauthor=False)
@@ -36,8 +36,8 @@ def new_log(port: int) -> Path:
 
 
 def remove_old(folder: Path, count: int, size: int) -> None:
-    """Leaves at most so many logs and bytes, the newest by name; one that a server still writes
-    to stays in any case. Never raises."""
+    """Keeps at most so many logs and bytes, the newest by name; a log that a server still writes to
+    always stays. Never raises."""
     left = size
     for i, log in enumerate(sorted(folder.glob("*.log"), key=lambda p: p.name, reverse=True)):
         left -= sum(_size(p) for p in (log, _second(log)))
@@ -52,17 +52,17 @@ def remove_old(folder: Path, count: int, size: int) -> None:
 
 @dataclass
 class ServerLog:
-    """One server's log, from `open` on. With --log others may write there, before or meanwhile,
-    and cut it back, too: `_first`, this server's first line, tells where its text begins; that
-    was at `_begin` in the file."""
+    """One server's log, from `open` on. With --log, others may also write to it or truncate it:
+    `_first`, this server's first line, marks where its text begins; that was at `_begin` in the
+    file."""
 
     path: Path
     _begin: int = field(default=0, init=False)
     _first: bytes = field(default=b"", init=False)
 
     def open(self, first: str) -> FileIO:
-        """For the server: made readable for this user only, appended to, with `first` as the
-        first line. Locked for as long as the server lives, where the system has such locks.
+        """The file for the server to append to, readable by this user only, with `first` as its
+        first line. Locked while the server lives, if the system supports that.
         Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._is_file() and _size(self.path) > MOST_BYTES // 2 and not in_use(self.path):
@@ -79,22 +79,22 @@ class ServerLog:
         return out
 
     def text(self, last_bytes: int) -> str:
-        """The end of what this server printed; "" when it cannot be read."""
+        """The end of this server's output; "" if it cannot be read."""
         if _part(self.path, self._begin, len(self._first)) == self._first:
             return _end(self.path, last_bytes, self._begin).decode("utf-8", "replace")
-        found = _end(self.path, last_bytes)  # it was cut back
+        found = _end(self.path, last_bytes)  # it was truncated
         found = _end(_second(self.path), last_bytes - len(found)) + found
         return found[max(0, found.rfind(self._first)) :].decode("utf-8", "replace")
 
     def trim(self) -> None:
-        """Cuts the file back when it holds half of what is allowed. To be called now and then
-        while the server runs. Never raises."""
+        """Truncates the file at half of its limit. Call regularly while the server runs. Never
+        raises."""
         half = MOST_BYTES // 2
         if not self._is_file() or _size(self.path) <= half:
             return
         try:
             if not _copy_end(self.path, _second(self.path), half):
-                return  # somebody else was faster
+                return  # another process was faster
             os.truncate(self.path, 0)
         except OSError:
             return
@@ -102,7 +102,7 @@ class ServerLog:
             remove_old(self.path.parent, _KEPT_LOGS, ALL_BYTES)
 
     def _is_file(self) -> bool:
-        """Not so: a terminal, a pipe, /dev/null."""
+        """False for a terminal, a pipe and /dev/null."""
         try:
             return stat.S_ISREG(self.path.stat().st_mode)
         except OSError:
@@ -140,8 +140,8 @@ def _end(path: Path, last_bytes: int, begin: int = 0) -> bytes:
 
 
 def _copy_end(path: Path, to: Path, last_bytes: int) -> bool:
-    """Whether `path` holds more than that. Raises OSError when it cannot be read. What cannot be
-    kept, as on a full disk, is not kept."""
+    """Copies the end of `path`, if it is longer than that; False if not. Raises OSError if it cannot
+    be read. If it cannot be copied, as on a full disk, it is lost."""
     with path.open("rb") as source:
         size = source.seek(0, os.SEEK_END)
         if size <= last_bytes:
@@ -162,8 +162,8 @@ def _private(path: str, flags: int) -> int:
 if sys.platform == "win32":  # pragma: no cover
 
     def _for_appending(path: str, flags: int) -> int:
-        """A handle that only appends, whoever inherits it: the C library's own seeks to the end
-        before it writes, which the server does not know of."""
+        """A handle that only appends, even when inherited: the C library's seeks to the end before
+        each write, which the server does not do."""
         import ctypes
         import msvcrt
         from ctypes import wintypes
@@ -190,14 +190,14 @@ if sys.platform == "win32":  # pragma: no cover
         """Not needed: see `in_use`."""
 
     def in_use(path: Path) -> bool:
-        """Not known: a file that is open cannot be deleted here."""
+        """Unknown, and not needed: an open file cannot be deleted here."""
         return False
 
 else:
     _for_appending = _private
 
     def _lock(out: FileIO) -> None:
-        """The server inherits the lock with the descriptor, and gives it back by ending."""
+        """The server inherits the lock with the descriptor and releases it on exit."""
         import fcntl
 
         try:
@@ -206,7 +206,7 @@ else:
             pass
 
     def in_use(path: Path) -> bool:
-        """Whether a server writes there."""
+        """Whether a server writes to it."""
         import fcntl
 
         try:

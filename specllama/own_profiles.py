@@ -1,4 +1,4 @@
-"""A profile made of the user's own prompts: two files in their folder, to be edited at will."""
+"""A profile made from the user's own prompts: two files in the user's folder, meant to be edited."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from specllama.storage import strict_json, write_atomically
 from specllama.workloads import Workload, load, names, user_profiles_dir
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-# Devices of Windows, with any ending: a folder that is copied there would lose such a file.
+# Windows device names, with any extension: such a file could not be copied there.
 _WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]")
 _TEXTS, _LINES = (".txt", ".md"), ".jsonl"
-_MAX_BYTES = 4 * 2**20  # bytes of a file that is one prompt
-_CHARS_PER_TOKEN = 4  # characters, about
-_MIN_ANSWER, _MAX_ANSWER = 24, 512  # tokens that are worth measuring
+_MAX_BYTES = 4 * 2**20  # of a file that is one prompt
+_CHARS_PER_TOKEN = 4  # approximately
+_MIN_ANSWER, _MAX_ANSWER = 24, 512  # tokens worth measuring
 
 
 @dataclass(frozen=True)
 class ProfileValue:
-    """A figure of a new profile, and what it rests on."""
+    """A value of a new profile, and where it comes from."""
 
     value: float
     source: str
@@ -52,12 +52,12 @@ class NewProfile:
 
 
 def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
-    """Writes the profile `name`: the prompts of `source` (a file as for --prompts, or a folder
-    of such and of texts, a prompt each), or those of the profile `like`, whose settings it gets
-    except for what the records say.
+    """Writes the profile `name`: the prompts of `source` (a file as for --prompts, or a folder of
+    such files and of texts, one prompt each), or those of the profile `like`. The settings are
+    those of `like`, overridden by the records.
 
-    Raises UsageError for a name that is taken or none and for a source without prompts;
-    SpecllamaError when the files cannot be written.
+    Raises UsageError for an invalid or existing name and for a source without prompts;
+    SpecllamaError if the files cannot be written.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -82,7 +82,7 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
         _temperature(records, like_profile),
         _answer(records, like_profile),
     )
-    try:  # the prompts first: a profile is there when its settings are
+    try:  # the prompts first: a profile exists once its settings do
         write_atomically(
             profile.prompts, "".join(f"{strict_json(as_record(a.prompt))}\n" for a in records)
         )
@@ -134,7 +134,7 @@ def _temperature(records: Sequence[PromptRecord], like_profile: Workload) -> Pro
 
 
 def _answer(records: Sequence[PromptRecord], like_profile: Workload) -> ProfileValue:
-    """Three answers in four are no longer."""
+    """The response length that three out of four do not exceed."""
     known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.max_tokens for a in records]
     lengths = [x for x in known if x]
     if not lengths:
@@ -151,7 +151,7 @@ def _count(n: int, what: str) -> str:
 
 
 def _settings(like_profile: Workload, profile: NewProfile) -> str:
-    """The TOML, as the shipped ones are written."""
+    """The TOML, in the style of the shipped ones."""
     sampling = {**like_profile.sampling, "temperature": profile.temperature.value}
     switch = sampling.pop("chat_template_kwargs", None)
     lines = [

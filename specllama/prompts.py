@@ -1,4 +1,4 @@
-"""Prompts in files: JSON lines, or texts parted by lines of `---`."""
+"""Prompt files: JSON lines, or texts separated by `---` lines."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from specllama.engine.client import Conversation, Prompt, conversation
 from specllama.errors import UsageError
 
 MAX_PROMPTS = 200  # prompts
-_MAX_CHARS = 2**22  # characters of a line or prompt: beyond what any model takes
+_MAX_CHARS = 2**22  # characters of a line or prompt; more than any model accepts
 _MAX_DEPTH = 50  # levels of a line's JSON; OpenAI's messages have six
 _ROLES = {"system", "user", "assistant", "developer", "tool"}
 
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """A prompt and what its record says of it. `answer`: its text, "" = none; `max_tokens`: tokens it
-    was allowed."""
+    """A prompt and the other fields of its record. `answer`: the response's text, "" = none;
+    `max_tokens`: its limit."""
 
     prompt: Prompt
     answer: str = ""
@@ -30,16 +30,16 @@ class PromptRecord:
 
 
 def read_prompts(path: Path, option: str = "--prompts") -> tuple[Prompt, ...]:
-    """As `read_records`, the prompts alone."""
+    """Like `read_records`, but only the prompts."""
     return tuple(a.prompt for a in read_records(path, option))
 
 
 def read_records(path: Path, option: str) -> tuple[PromptRecord, ...]:
-    """The first MOST prompts of a file: `{"prompt": …}` or `{"messages": […]}` by line, or plain
-    text. An answer at the end of the messages, as in a log of conversations, is not asked.
+    """The first MAX_PROMPTS prompts of a file: `{"prompt": …}` or `{"messages": […]}` per line, or
+    plain text. A response at the end of the messages, as in a conversation log, is not sent.
 
-    Raises UsageError, which names the `option`, for a file that cannot be read or holds none,
-    and names a bad line by its number.
+    Raises UsageError, which names the `option`, for a file that cannot be read or has no prompts;
+    a bad line is named by its number.
     """
     lines = read_lines(path, option)
     first = next(((n, line) for n, line in lines if line.strip()), (0, ""))
@@ -53,7 +53,7 @@ def read_records(path: Path, option: str) -> tuple[PromptRecord, ...]:
 
 
 def as_text(prompt: Prompt) -> str:
-    """A prompt as plain text, for what knows no roles."""
+    """A prompt as plain text, without roles."""
     if isinstance(prompt, str):
         return prompt
     texts = [_tools_text(prompt.tools)] if prompt.tools else []
@@ -61,8 +61,8 @@ def as_text(prompt: Prompt) -> str:
 
 
 def without_tools(prompt: Prompt) -> Prompt:
-    """The same with its tools as text before the first message of the user, for a server that
-    takes none in a request."""
+    """The prompt with its tools as text before the first user message, for a server that does not
+    support tools."""
     if isinstance(prompt, str) or not prompt.tools:
         return prompt
     messages = [dict(m) for m in prompt.messages]
@@ -75,7 +75,7 @@ def without_tools(prompt: Prompt) -> Prompt:
 
 
 def as_record(prompt: Prompt) -> dict[str, Any]:
-    """A prompt as a line of a prompt file says it."""
+    """A prompt as a line of a prompt file."""
     return {"prompt": prompt} if isinstance(prompt, str) else prompt.body
 
 
@@ -88,9 +88,9 @@ def _tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
-    """The file's lines with their numbers, read as they are asked for. A line ends at a line
-    feed only: U+2028 is a character of a text. Raises UsageError, which names the option, when
-    the file cannot be read, and for a line that no model could take."""
+    """The file's lines with their numbers, read lazily. A line ends at a line feed only: U+2028 is
+    part of a text. Raises UsageError, which names the option, if the file cannot be read, and
+    for a line that is too long for any model."""
     try:
         with path.open(encoding="utf-8-sig") as f:
             for number in count(1):
@@ -110,8 +110,8 @@ def read_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
 def json_lines(
     path: Path, lines: Iterable[tuple[int, str]], option: str
 ) -> Iterator[tuple[int, Any]]:
-    """Line numbers and what stands there; empty lines are left out. Raises UsageError for a
-    line that is not JSON, or that no server could be sent: NaN, half a character."""
+    """Line numbers and parsed lines; empty lines are skipped. Raises UsageError for a line that is
+    not JSON or cannot be sent to a server: NaN, half a surrogate pair."""
     for number, line in lines:
         if not line.strip():
             continue
@@ -179,7 +179,7 @@ def _json_lines(
 
 
 def tools_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
-    """The tools of a record, () where it has none; None where they are none of OpenAI's."""
+    """The tools of a record, () if it has none; None if they are not in OpenAI's format."""
     tools = data.get("tools")
     if tools is None:
         return ()
@@ -194,7 +194,7 @@ def tools_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
 
 
 def _record(data: Mapping[str, Any], prompt: Prompt) -> PromptRecord:
-    """With what OpenAI's requests and logs of them say besides."""
+    """The record with the other fields of OpenAI's requests and of logs of them."""
     messages = data.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}
     answer = message(last) if isinstance(last, dict) and last.get("role") == "assistant" else None
@@ -231,7 +231,7 @@ def _prompt(data: Any) -> Prompt | None:
 
 
 def message(data: Any) -> dict[str, Any] | None:
-    """A message with its text in one piece; None when it is none."""
+    """A message with its text joined; None if it is not a message."""
     if not isinstance(data, dict):
         return None
     role = data.get("role")

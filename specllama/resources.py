@@ -1,7 +1,7 @@
-"""Files that travel with the package: profiles and the demo's models.
+"""Files shipped with the package: profiles and the demo's models.
 
-In a wheel they lie inside the package (pyproject.toml, force-include); in a
-checkout they lie at the top level.
+In a wheel they are inside the package (pyproject.toml, force-include); in a checkout they are at
+the top level.
 """
 
 from __future__ import annotations

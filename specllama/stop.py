@@ -1,7 +1,7 @@
-"""Signals that ask us to end, as exceptions in the main thread.
+"""Termination signals as exceptions in the main thread.
 
-`Stopped` begins an orderly end, which no later signal breaks off: it is bounded (a server gets
-SIGTERM, then SIGKILL). Where something can be skipped, the first signal is a KeyboardInterrupt.
+`Stopped` starts an orderly shutdown, which later signals do not interrupt: it is bounded (a server
+gets SIGTERM, then SIGKILL). Where something can be skipped, the first signal is a KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ALL: Collection[str] = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
 class Stopped(BaseException):
-    """Asked to end, by the signal `signum`. Not an error."""
+    """Terminated by the signal `signum`. Not an error."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -30,18 +30,18 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """As shells have it."""
+        """The shell convention."""
         return 128 + self.signum
 
 
 class _State:
-    """`skips`: for each context that is open, the signals that skip what is done in it.
-    `waiting`: signals that came while they were held back."""
+    """`skips`: for each open context, the signals that skip its work. `waiting`: signals that arrived
+    while they were deferred."""
 
     def __init__(self) -> None:
         self.skips: list[set[int]] = []
         self.ending = False
-        self.held = 0
+        self.deferrals = 0
         self.waiting: list[int] = []
 
 
@@ -50,9 +50,8 @@ _state = _State()
 
 @contextmanager
 def stop_on_signals(skip: Collection[str] = ()) -> Iterator[None]:
-    """Inside, the first signal that asks to end raises Stopped, or KeyboardInterrupt when it is
-    named in `skip`. A signal that our parent set to be ignored stays ignored (nohup). For the
-    main thread."""
+    """Inside, the first termination signal raises Stopped, or KeyboardInterrupt if it is in `skip`. A
+    signal that our parent ignores stays ignored (nohup). For the main thread."""
     outermost = not _state.skips
     before = _take_over() if outermost else {}
     _state.skips.append(_numbers(skip))
@@ -69,20 +68,20 @@ def stop_on_signals(skip: Collection[str] = ()) -> Iterator[None]:
 
 
 def ignore_from_now() -> None:
-    """For the last moments: everything is done, and no signal changes how it went."""
+    """For the last moments: everything is done, and no signal may change the outcome."""
     for s in _numbers(ALL):
         signal.signal(s, signal.SIG_IGN)
 
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Inside, signals wait: for the few steps that must not be parted."""
-    _state.held += 1
+    """Inside, signals are deferred: for the few steps that must not be interrupted."""
+    _state.deferrals += 1
     try:
         yield
     finally:
-        _state.held -= 1
-        if not _state.held and _state.waiting:
+        _state.deferrals -= 1
+        if not _state.deferrals and _state.waiting:
             first, *_state.waiting = _state.waiting
             _react(first)
 
@@ -92,7 +91,7 @@ def _numbers(names: Collection[str]) -> set[int]:
 
 
 def _take_over() -> dict[int, Any]:
-    """The handlers that were there before ours."""
+    """Installs our handlers; returns the previous ones."""
     before = {s: signal.getsignal(s) for s in _numbers(ALL)}
     before = {s: handler for s, handler in before.items() if handler is not signal.SIG_IGN}
     for s in before:
@@ -101,7 +100,7 @@ def _take_over() -> dict[int, Any]:
 
 
 def _on_signal(signum: int, _frame: FrameType | None) -> None:
-    if _state.held:
+    if _state.deferrals:
         _state.waiting.append(signum)
     else:
         _react(signum)
@@ -112,7 +111,7 @@ def _react(signum: int) -> None:
         return
     skip = _state.skips[-1]
     if signum in skip:
-        skip.clear()  # the next one ends it
+        skip.clear()  # the next one terminates
         raise KeyboardInterrupt
     _state.ending = True
     raise Stopped(signum)

@@ -26,8 +26,8 @@ def cache_dir() -> Path:
 
 
 def strict_json(data: Any, indent: int | None = None) -> str:
-    """`data` as JSON that every reader takes: null for what is not finite, which Python would
-    write as Infinity or NaN."""
+    """`data` as JSON that every parser accepts: null for Infinity and NaN, which Python would write
+    as such."""
     return json.dumps(_finite(data), indent=indent, allow_nan=False)
 
 
@@ -42,13 +42,13 @@ def _finite(value: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """A name has to be a text or a finite number."""
+    """A key must be a string or a finite number."""
     return str(key) if isinstance(key, float) and not math.isfinite(key) else key
 
 
 def write_stored(path: Path, data: Any) -> None:
-    """Writes `data` as JSON with its digest, for `kept`. A home that cannot be written, or a
-    full disk, costs time at the next start and nothing else."""
+    """Writes `data` as JSON with its digest, for `read_stored`. A read-only home or a full disk only
+    costs time at the next start."""
     body = strict_json(data)
     try:
         write_atomically(path, _STORED.format(_digest(body), body))
@@ -57,8 +57,8 @@ def write_stored(path: Path, data: Any) -> None:
 
 
 def read_stored(path: Path) -> Any:
-    """What `keep` wrote to `path`; None when there is nothing, or anything else: what does not
-    carry its own digest was damaged or changed by hand."""
+    """What `write_stored` wrote to `path`; None if it is missing, damaged or edited (the digest does
+    not match)."""
     try:
         text = path.read_text(encoding="utf-8")
         start = _STORED.format(text[_DIGEST_AT:_BODY_AT], "")[:-1]
@@ -71,8 +71,8 @@ def read_stored(path: Path) -> Any:
 
 
 def drop(path: Path) -> None:
-    """Removes a file that may be gone already. One that cannot be removed now (Windows, while
-    somebody reads it) stays."""
+    """Removes a file, if it exists. One that cannot be removed now (on Windows, while it is open)
+    stays."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
@@ -84,12 +84,12 @@ def _digest(body: str) -> str:
 
 
 def expand_user(text: str) -> Path:
-    """A path the user wrote, its ~ replaced; ~nouser is left as it stands."""
+    """The user's path with ~ expanded; ~nouser is left unchanged."""
     return Path(os.path.expanduser(text))
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes `text` to `path` so that a reader sees the old file or the new, never half."""
+    """Writes `text` to `path` so that a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with signals_deferred():
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)

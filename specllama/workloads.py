@@ -1,8 +1,8 @@
 """Workload profiles: what a user does with the model, as data.
 
-`NAME.toml` holds the settings, `prompts/NAME.txt` the prompts, parted by lines of `=====`, or
-`prompts/NAME.jsonl`, one by line as for --prompts. The shipped ones lie in `profiles/`; a
-user's, in the folder `profiles` beside their config file, come before them.
+`NAME.toml` has the settings, `prompts/NAME.txt` the prompts, separated by lines of `=====`, or
+`prompts/NAME.jsonl`, one per line as for --prompts. The shipped ones are in `profiles/`; a user's
+own, in the folder `profiles` next to the config file, take precedence.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ METHODS = (
 ).split()
 _KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "answer", "acceptance")
 WARN_UNDER, OFF_UNDER = 0.5, 0.4
-ANSWER = 192  # tokens: from there on, an answer's steps repeat what was seen
-MAX_ANSWER = 100_000  # tokens; beyond that is a slip
+ANSWER = 192  # tokens; a longer response shows nothing new
+MAX_ANSWER = 100_000  # tokens; more is a typo
 MAX_NGRAM = 1024  # tokens: llama.cpp's own limit for its sizes
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One profile, or a mix of several. `methods` in the order they are tried; `sampling`: what
-    a request says besides its prompt; `n_max` tokens per draft; `answer`: the most tokens of an
-    answer that is measured; `warn_under`, `off_under`: α of real requests that is doubtful, and
-    under which a draft is better switched off. `mixed`: of a mix, what is the first one's, in words."""
+    """One profile, or a mix of several. `methods` in the order they are tried; `sampling`: the
+    request fields besides the prompt; `n_max` tokens per draft; `answer`: the maximum tokens of a
+    measured response; `warn_under`, `off_under`: α of real requests below which there is a
+    warning, and below which the draft is better off. `mixed`: what a mix takes from the first."""
 
     name: str
     title: str
@@ -55,19 +55,19 @@ class Workload:
 
 
 def user_profiles_dir() -> Path:
-    """The folder of the user's own profiles, whether it exists or not."""
+    """The folder of the user's own profiles; it may not exist."""
     return config.path().parent / "profiles"
 
 
 def names() -> list[str]:
-    """All profiles, the user's own too."""
+    """All profiles, including the user's own."""
     return sorted(
         {p.stem for folder in (profiles_dir(), user_profiles_dir()) for p in folder.glob("*.toml")}
     )
 
 
 def profile_file(name: str) -> Path:
-    """Where the settings of a profile lie. Raises UsageError when there is none of that name."""
+    """The settings file of a profile. Raises UsageError if there is none of that name."""
     if name in (known := names()):
         own = user_profiles_dir() / f"{name}.toml"
         return own if own.is_file() else profiles_dir() / f"{name}.toml"
@@ -75,8 +75,8 @@ def profile_file(name: str) -> Path:
 
 
 def load(name: str) -> Workload:
-    """The profile `name`; of several by comma, their mix. Raises UsageError for one that is not
-    there or is broken."""
+    """The profile `name`, or a mix of several separated by commas. Raises UsageError for a missing
+    or invalid one."""
     parts = list(dict.fromkeys(p.strip() for p in name.split(",")))
     if len(parts) > 1 and "" in parts:
         side = "before" if name.lstrip().startswith(",") else "after"
@@ -85,8 +85,8 @@ def load(name: str) -> Workload:
 
 
 def mix(each: Sequence[Workload]) -> Workload:
-    """One workload of several: their prompts in turn. A server has one set of settings and a
-    search one temperature: those are the first one's. What only the others use is tried last."""
+    """One workload of several: their prompts alternate. A server has one set of settings and a search
+    one temperature: those of the first. Methods that only the others use are tried last."""
     first = each[0]
     turns = zip_longest(*(w.prompts for w in each))
     prompts = tuple(p for turn in turns for p in turn if p is not None)
@@ -142,7 +142,7 @@ def _load(name: str) -> Workload:
 
 
 def _sampling(fields: Fields) -> dict[str, Any]:
-    """What a request says besides its prompt."""
+    """The request fields besides the prompt."""
     given = fields.subtable("sampling")
     sampling: dict[str, Any] = {name: given.number(name) for name in given.data}
     if "temperature" in sampling:

@@ -25,7 +25,8 @@ from specllama.serving import serve as serving
 from specllama.serving.adaptive import AdaptiveController, behind_relay, reread_s
 from specllama.serving.launch import launch as real_launch
 from specllama.serving.real_requests import TuningReference
-from specllama.serving.scope import SearchScope, device_names, engine_label
+from specllama.serving.result_keys import device_names, engine_label
+from specllama.serving.scope import SearchScope
 from specllama.serving.servable import servable_settings
 from specllama.serving.serve import Ready, serve
 from specllama.stop import Stopped

@@ -21,7 +21,8 @@ from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text, without_tools
 from specllama.serving.launch import launch
-from specllama.serving.scope import SearchScope, make_task, result_subject
+from specllama.serving.result_keys import result_subject
+from specllama.serving.scope import SearchScope, make_task
 from specllama.serving.verify import _ask
 from specllama.tuning.run import Task
 from tests.edited import edited

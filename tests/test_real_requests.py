@@ -17,7 +17,8 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.past_traffic import apply_past_traffic, predict_from_traffic
-from specllama.serving.scope import SearchScope, traffic_key
+from specllama.serving.result_keys import traffic_key
+from specllama.serving.scope import SearchScope
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic

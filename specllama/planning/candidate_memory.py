@@ -1,4 +1,4 @@
-"""What each candidate of pick-draft takes beside the target, and the context it leaves."""
+"""Memory of each pick-draft candidate on top of the target, and the context that still fits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from specllama.memory.devices import Machine
 from specllama.memory.estimate import Drafting, total
 from specllama.planning import memory_inputs
 
-DEFAULT_CONTEXT = 8192  # tokens, unless the user names another or the model's own is shorter
+DEFAULT_CONTEXT = 8192  # tokens, unless the user sets another or the model's own is shorter
 
 
 @dataclass(frozen=True)
 class CandidateMemory:
-    """`extra`: bytes beyond the target alone, at `context` tokens. `longest`: tokens that
-    fit with the candidate, 0 = none; `longest_without`: without."""
+    """`extra`: bytes on top of the target alone, at `context` tokens. `longest`: tokens that
+    fit with the candidate, 0 = none; `longest_without`: without it."""
 
     context: int
     extra: int
@@ -42,7 +42,7 @@ def memory_of_candidates(
     user: LaunchOptions,
     context: int = 0,
 ) -> tuple[CandidateMemory | None, ...]:
-    """One per candidate, in order; None where a header contradicts its tensors."""
+    """One per candidate, in order; None if a header contradicts its tensors."""
     own = target.context_length or DEFAULT_CONTEXT
     settings = Settings(target.path, "", 0, context=context or min(own, DEFAULT_CONTEXT))
     machine = memory_inputs.with_margins(memory_inputs.chosen_devices(machine, user), user)

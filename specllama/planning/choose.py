@@ -1,4 +1,4 @@
-"""Which method drafts, with which file, and why the others do not.
+"""Chooses the method and the draft, and gives a reason for each rejected one.
 
 Without --draft and --method: the best candidate of `drafts.pick`, ranked by predicted speed-up;
 where no draft fits, the workload's n-gram method.
@@ -30,8 +30,8 @@ _SHORT_NAMES = {
     "dflash": "draft-dflash",
     "dspark": "draft-dspark",
 }
-_MAX_ALTERNATIVES = 6  # drafts kept for when memory is short
-# What a method needs, in a user's words.
+_MAX_ALTERNATIVES = 6  # drafts to fall back to if memory is short
+# The file that a method needs, for messages.
 _NEEDED_FILE = {
     "draft-mtp": "MTP head",
     "draft-simple": "compatible draft model",
@@ -43,8 +43,8 @@ _NEEDED_FILE = {
 
 @dataclass(frozen=True)
 class MethodRequest:
-    """What the user asked for. `methods` () = whatever fits; ("none",) = no speculation. `extra_drafts`:
-    drafts besides those that are found on this machine."""
+    """What the user requested. `methods` () = whatever fits; ("none",) = no speculation.
+    `extra_drafts`: drafts in addition to those found on this machine."""
 
     target: ModelInfo
     workload: Workload
@@ -58,7 +58,7 @@ class MethodRequest:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A way to speculate that could be taken instead. `draft`: the file it uses."""
+    """A speculation that could be used instead. `draft`: its file."""
 
     speculation: Speculation
     draft: ModelInfo | None
@@ -68,10 +68,10 @@ class Alternative:
 @dataclass(frozen=True)
 class Choice:
     """`speculation` is None when it is off; `reason` says why it is on or off. `warnings` are
-    about it, `notes` about the launch however it speculates. `draft`: the file it uses. `alternatives`:
-    what fits as well, for when memory is short, best first; `unlikely`: what fits and is not
-    expected to pay, or not what the workload takes. `remedy`: what would fit, where it is off
-    because what the user named does not."""
+    about it, `notes` about the launch however it speculates. `draft`: its file. `alternatives`:
+    what else fits, best first, in case memory is short; `unlikely`: what fits but is not expected
+    to pay off, or is not one of the workload's methods. `remedy`: what would fit, if it is off
+    because the user's own choice does not."""
 
     speculation: Speculation | None
     reason: str
@@ -85,12 +85,12 @@ class Choice:
 
     @property
     def all_alternatives(self) -> tuple[Alternative, ...]:
-        """All that fits beside what was chosen."""
+        """Everything else that fits."""
         return self.alternatives + self.unlikely
 
 
 def parse_methods(text: str) -> tuple[str, ...]:
-    """`--method`'s value as --spec-type names. Raises UsageError for one that does not exist."""
+    """`--method`'s value as --spec-type names. Raises UsageError for an unknown one."""
     out: list[str] = []
     for word in (w.strip() for w in text.split(",")):
         name = _SHORT_NAMES.get(word, word)
@@ -141,7 +141,7 @@ def _check_request(r: MethodRequest) -> None:
 
 
 def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choice:
-    """The user's draft, or off with the rule that forbids it."""
+    """The user's draft, or off with the rule that rejects it."""
     name = draft.title
     method = METHOD_OF_KIND.get(draft.kind, "")
     requested = next((m for m in r.methods if m.startswith("draft-")), method)
@@ -158,7 +158,7 @@ def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choi
 
 
 def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
-    """The user's methods with the best file for them, or off with the reasons."""
+    """The user's methods with the best file for them, or off with the reason."""
     set_by = "set with --method"
     drafting = next((m for m in r.methods if m.startswith("draft-")), None)
     if drafting is None:

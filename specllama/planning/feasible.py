@@ -1,4 +1,4 @@
-"""Every way a plan could speculate, with the limits of its files and of memory."""
+"""Every method and draft a plan could use, with the limits set by its files and by memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from specllama.planning import memory_inputs
 from specllama.planning.plan import Plan
 
 _HOT = 0.7  # temperature
-_MOST_K = 16  # DFlash's block; the cost curve says whether so much is of use
+_MOST_K = 16  # DFlash's block; the cost curve shows whether that much pays off
 _BLOCK = ("draft-dflash", "draft-dspark")  # a whole block in one pass
 
 
 @dataclass(frozen=True)
 class FeasibleMethod:
-    """A speculation that fits. `max_k`: the largest K that its heads, block size and memory
+    """A method, with its draft, that fits. `max_k`: the largest K that its heads, block size and memory
     allow; `cost`: one pass of the draft as a share of the target's, by bytes; `one_pass`: a block
-    is one pass. `doubt`: why reports agree that it does not pay, "" = they do not."""
+    is one pass. `doubt`: why published measurements agree that it does not pay off, "" = they
+    do not."""
 
     speculation: Speculation
     draft: ModelInfo | None
@@ -36,8 +37,8 @@ class FeasibleMethod:
 def feasible_methods(
     plan: Plan, most_k: int = _MOST_K, unlikely: bool = False
 ) -> tuple[FeasibleMethod, ...]:
-    """The plan's own choice first, then what else fits; with `unlikely`, what is not expected to
-    pay too."""
+    """The plan's own choice first, then what else fits; with `unlikely`, also what is not expected
+    to pay off."""
     return tuple(_feasible(plan, most_k, unlikely))
 
 
@@ -64,7 +65,7 @@ def _feasible(plan: Plan, most_k: int, unlikely: bool) -> Iterator[FeasibleMetho
 
 
 def _fits(plan: Plan, spec: Speculation, draft: ModelInfo | None, other: bool) -> bool:
-    """Whether memory has room for a way other than the one the plan was made for."""
+    """Whether a method `other` than the plan's own fits in memory."""
     if plan.budget is None or not other:
         return True
     q, use = plan.budget.request, plan.budget.chosen.use
@@ -92,7 +93,7 @@ def _longest(
 
 
 def _doubt(plan: Plan, method: str) -> str:
-    """Where public reports agree that a method loses."""
+    """Why published measurements agree that a method loses, "" = they do not."""
     target = plan.target
     if method == "draft-mtp" and target.mla_rank:
         return "MLA targets with MTP were slower in every published measurement"
@@ -105,7 +106,7 @@ def _doubt(plan: Plan, method: str) -> str:
 
 
 def _experts_on_cpu(plan: Plan) -> bool:
-    """Whether the user keeps routed experts in RAM beside layers on a GPU."""
+    """Whether routed experts are in RAM while layers are on a GPU."""
     if plan.budget is None or not plan.budget.request.machine.gpus:
         return False
     return any(x.experts and x.device == RAM for x in plan.budget.request.use.moved)

@@ -1,5 +1,5 @@
-"""A model named by its repository on the Hub: which file is served, what drafts for it, decided by
-the same rules as for files, from headers alone; and the downloads that this asks for."""
+"""A model named by its Hub repository: which file to serve and which draft to use, by the same
+rules as for local files but from headers alone; and the downloads that this needs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Download:
 
 @dataclass(frozen=True)
 class HubPlan:
-    """What was decided from afar. `plan` is made on headers, its paths are OWNER/REPO:FILE. `reason`:
-    why this file. `downloads`: what is not here yet."""
+    """The decision before any download. `plan` is made from headers; its paths are OWNER/REPO:FILE.
+    `reason`: why this file. `downloads`: files that are not on this machine yet."""
 
     plan: Plan
     reason: str
@@ -58,7 +58,7 @@ class HubPlan:
 
 @dataclass(frozen=True)
 class LocalCopy:
-    """The Hub cannot be asked, but the model was downloaded before."""
+    """The Hub is unreachable, but the model was downloaded before."""
 
     path: Path
     reason: str
@@ -71,8 +71,8 @@ def plan_from_hub(
     user_args: Sequence[str] = (),
     llama_server: str | None = None,
 ) -> HubPlan | LocalCopy:
-    """The decision for a repository. Raises HubError when it cannot be asked, UsageError when it
-    holds nothing that is wanted or nothing that fits the memory."""
+    """The decision for a repository. Raises HubError if the Hub is unreachable, UsageError if the
+    repository has no matching model or none that fits in memory."""
     engine, caps = usable_engine(llama_server)
     user = read(user_args, caps, os.environ)
     vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
@@ -101,14 +101,14 @@ def plan_from_hub(
 
 
 def _projector_note(files: Sequence[RemoteFile]) -> Iterator[str]:
-    """What a model that reads images needs besides."""
+    """What else a model needs to read images."""
     if (projector := next((f for f in files if "mmproj" in f.name.lower()), None)) is not None:
         yield f"text only: for images, download {projector.label} and pass --mmproj FILE after --"
 
 
 def fetch(found: HubPlan | LocalCopy) -> Path:
-    """Downloads what is not here yet, or not in its newest revision; what was broken off goes on.
-    Returns the target's path. Raises HubError, also when the disk has no room."""
+    """Downloads files that are missing or outdated, resuming partial downloads. Returns the target's
+    path. Raises HubError, also if the disk is too small."""
     if isinstance(found, LocalCopy):
         return found.path
     _check_disk(sum(d.size for d in found.downloads))
@@ -118,7 +118,7 @@ def fetch(found: HubPlan | LocalCopy) -> Path:
 
 
 def _local_copy(repo: Repository, e: HubError) -> LocalCopy:
-    """The model in the Hub's cache, when the Hub says nothing. Raises `e` when it is not there."""
+    """The model in the Hub's cache, when the Hub is unreachable. Raises `e` if it is not there."""
     local = here(repo.name)
     candidates = models(tuple(local), repo.wanted)
     if not candidates:
@@ -148,8 +148,8 @@ def _first_fitting(
     caps: Capabilities,
     devices: Machine,
 ) -> tuple[ModelInfo, str]:
-    """The first file that fits as a whole, else the first that fits with layers in RAM; and why
-    it is that one. One that was asked for by name is taken as it is: serve says what it lacks."""
+    """The first file that fits entirely, or else the first that fits with layers in RAM; and why.
+    A file requested by name is used as it is; serve reports what it lacks."""
     if repo.wanted:
         return _model(candidates[0]), f"requested as {repo.wanted}"
     available = devices.ram.usable + sum(g.usable for g in devices.gpus if not g.shared)
@@ -188,9 +188,9 @@ def _model(file: RemoteFile) -> ModelInfo:
 def _verdict(
     target: ModelInfo, settings: Settings, user: LaunchOptions, caps: Capabilities, devices: Machine
 ) -> FitVerdict:
-    """Whether the target fits by itself, with the context asked for or a usual one."""
+    """Whether the target fits by itself, with the requested context or the default."""
     if target.layout.problem:
-        return FitVerdict(FITS)  # not known; serve says so
+        return FitVerdict(FITS)  # unknown; serve reports it
     usual = min(target.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     complete = replace(settings, model=target.path, context=settings.context or usual)
     devices = memory_inputs.with_margins(memory_inputs.chosen_devices(devices, user), user)
@@ -205,8 +205,8 @@ def _drafts(
     spec_options: SpeculationOptions,
     caps: Capabilities,
 ) -> tuple[Found, tuple[str, ...]]:
-    """What the Hub has that may draft: looked for only where a draft is wanted and nothing here
-    is expected to pay. A search that fails costs the draft, not the model."""
+    """Drafts on the Hub: searched only if a draft is wanted and none on this machine is expected to
+    pay off. If the search fails, the model is served without a draft."""
     methods = parse_methods(spec_options.method) if spec_options.method else ()
     if spec_options.draft is not None or (
         methods and not any(m.startswith("draft-") for m in methods)
@@ -225,7 +225,7 @@ def _drafts(
 
 
 def _check_disk(missing: int) -> None:
-    """Raises HubError where the Hub's cache has no room for that many bytes more."""
+    """Raises HubError if the Hub's cache has no room for that many more bytes."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folder = Path(HF_HUB_CACHE)

@@ -1,4 +1,4 @@
-"""From settings and the user's own arguments to what memory/ asks: Use, Drafting, devices."""
+"""Converts settings and arguments after -- into memory/'s input: ModelUse, Drafting, devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from specllama.memory.use import ModelUse
 from specllama.planning.files import lora_files
 
 _ANY = 2**31  # -ub 0: as many as -b
-_UNKNOWN_CONTEXT = 4096  # llama.cpp's least, for a model that does not say its own
+_UNKNOWN_CONTEXT = 4096  # llama.cpp's minimum, for a model without its own
 
 
 def model_use(
@@ -38,8 +38,7 @@ def model_use(
     caps: Capabilities,
     machine: Machine,
 ) -> ModelUse:
-    """The target's context. Raises MemoryInputError for sizes and tensor patterns that cannot
-    be."""
+    """How the target is run. Raises MemoryInputError for invalid sizes and tensor patterns."""
     few = caps.fact("few_outputs") is Tristate.YES
     always = caps.fact("loads_mtp_on_demand") is Tristate.NO
     return ModelUse(
@@ -64,8 +63,8 @@ def model_use(
 def overrides(
     m: ModelInfo, user: LaunchOptions, machine: Machine, draft: bool = False
 ) -> tuple[Override, ...]:
-    """Tensors of a model that the user keeps elsewhere, in the order of their options; with
-    `draft`, by the draft's options. Raises MemoryInputError for patterns that cannot be."""
+    """Tensors that the user places elsewhere, in the order of the options; with `draft`, from the
+    draft's options. Raises MemoryInputError for invalid patterns."""
     out: list[Override] = []
     patterns, all_experts, experts, dense = _OVERRIDES[draft]
     layers = len(m.layout.blocks)
@@ -89,7 +88,7 @@ _OVERRIDES = {
 }
 
 
-# Options of the target, and the draft's with the name that llama-fit-params has for them.
+# Options of the target, and the draft's, each with llama-fit-params' name for it.
 _SPLIT = ("--rpc", "--tensor-split", "--split-mode", "--main-gpu", "--no-kv-offload")
 _TOOL = {
     False: {n: n for n in ("--device", *_SPLIT, *_OVERRIDES[False])},
@@ -102,7 +101,7 @@ _TOOL = {
 
 
 def tool_flags(user: LaunchOptions, draft: bool) -> list[str]:
-    """What llama-fit-params is given of the user's options for the target, or for the draft."""
+    """llama-fit-params' arguments from the user's options for the target, or for the draft."""
     out: list[str] = []
     for flag in user.flags:
         for name, tool_name in _TOOL[draft].items():
@@ -112,22 +111,22 @@ def tool_flags(user: LaunchOptions, draft: bool) -> list[str]:
 
 
 def is_mapped(user: LaunchOptions) -> bool:
-    """Whether weights in RAM are pages of the file (llama.cpp's default), which the system
-    reads when they are used and may drop."""
+    """Whether weights in RAM are mapped pages of the file (llama.cpp's default), which the system
+    loads on use and may drop."""
     mode = user.value("--load-mode") or ""
     locked = user.on("--mlock") or user.on("--no-mmap") or user.on("--direct-io")
     return not locked and mode in ("", "auto", "mmap")
 
 
 def context_size(target: ModelInfo, settings: Settings, user: LaunchOptions) -> int:
-    """Tokens asked for; the model's own where nothing is."""
+    """Requested tokens, or else the model's own context."""
     return _number(user, settings.context, "-c") or target.context_length or _UNKNOWN_CONTEXT
 
 
 def drafting_of(
     spec: Speculation | None, draft: ModelInfo | None, user: LaunchOptions, machine: Machine
 ) -> Drafting | None:
-    """How tokens are drafted, as memory/ takes it."""
+    """The speculation as memory/ needs it."""
     if spec is None:
         return None
     longest = spec.n_max if spec.uses_draft else 0
@@ -146,7 +145,7 @@ def drafting_of(
 
 
 def chosen_devices(machine: Machine, user: LaunchOptions) -> Machine:
-    """The GPUs the user's -dev, -sm and -mg leave."""
+    """The GPUs selected by the user's -dev, -sm and -mg."""
     gpus = machine.gpus
     if (names := _devices("-dev", user, machine)) is not None:
         gpus = tuple(g for w in names for g in gpus if g.name == w)
@@ -157,8 +156,8 @@ def chosen_devices(machine: Machine, user: LaunchOptions) -> Machine:
 
 
 def _devices(option: str, user: LaunchOptions, machine: Machine) -> tuple[str, ...] | None:
-    """-dev's or -devd's list of names; None when it is not given. Raises MemoryInputError for
-    one that the engine does not list: llama-server would end."""
+    """The device names of -dev or -devd; None if it is not set. Raises MemoryInputError for a
+    device that the engine does not list: llama-server would exit."""
     text = user.value(option)
     if text is None:
         return None
@@ -172,7 +171,7 @@ def _devices(option: str, user: LaunchOptions, machine: Machine) -> tuple[str, .
 
 
 def tensor_split(user: LaunchOptions) -> tuple[float, ...]:
-    """-ts's proportions; () when it is not given or is no list of numbers."""
+    """The proportions of -ts; () if it is not set or not a list of numbers."""
     words = re.split(r"[,/]", user.value("-ts") or "")
     try:
         shares = tuple(float(w) for w in words if w.strip())
@@ -182,8 +181,8 @@ def tensor_split(user: LaunchOptions) -> tuple[float, ...]:
 
 
 def projector_lines(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
-    """The multimodal projector the user names; nothing where it cannot be read (llama-server
-    will say why)."""
+    """The multimodal projector set by the user; nothing if it cannot be read (llama-server
+    reports why)."""
     name = user.value("--mmproj")
     if name is None:
         return ()
@@ -196,15 +195,15 @@ def projector_lines(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, 
 
 
 def lora_lines(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
-    """LoRA adapters: each of their tensors lies where the one it changes does; all together,
-    at most, on the first device."""
+    """LoRA adapters: each tensor is on the device of the one it changes; as an upper bound, all
+    are on the first device."""
     device = machine.gpus[0].name if machine.gpus else RAM
     sizes = [inspect(path).tensor_bytes for path in lora_files(user)]
     return (MemoryLine("LoRA", "weights", device, sum(sizes), upper=True),) if sizes else ()
 
 
 def with_margins(machine: Machine, user: LaunchOptions) -> Machine:
-    """The user's own --fit-target in place of our margin."""
+    """The user's --fit-target in place of the default margin."""
     text = user.value("--fit-target")
     numbers = [w.strip() for w in (text or "").split(",")]
     if text is None or not all(re.fullmatch("[0-9]{1,12}", n) for n in numbers):
@@ -216,7 +215,7 @@ def with_margins(machine: Machine, user: LaunchOptions) -> Machine:
 
 
 def _number(user: LaunchOptions, default: int, *names: str) -> int:
-    """The user's number; what is no number is for llama-server to refuse."""
+    """The user's number; llama-server rejects anything else."""
     for name in names:
         text = user.value(name)
         if text is not None and re.fullmatch(r"[0-9]{1,18}", text):
@@ -225,7 +224,7 @@ def _number(user: LaunchOptions, default: int, *names: str) -> int:
 
 
 def _default(caps: Capabilities, name: str, usual: int) -> int:
-    """This build's own default, as its help prints it."""
+    """This build's default, from its help."""
     option = caps.find(name)
     text = option.default if option is not None and option.default else ""
     return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text) else usual

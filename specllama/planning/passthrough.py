@@ -1,5 +1,5 @@
-"""What the user's own options say of speculation, as options: `-- -md FILE` is `--draft FILE`,
-`-- --spec-type T` is `--method T`, so that everything decided knows."""
+"""Arguments after -- that concern speculation, as specllama's own options: `-- -md FILE` means
+`--draft FILE`, `-- --spec-type T` means `--method T`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from specllama.planning.spec_options import SpeculationOptions
 def with_passthrough_options(
     spec_options: SpeculationOptions, user: LaunchOptions
 ) -> SpeculationOptions:
-    """The options, with what the user's own options hold in place of what they left open."""
+    """The options, overridden by the arguments after --."""
     types = user.value("--spec-type")
     if types is not None:
         spec_options = replace(spec_options, method=_method(types) or spec_options.method)
         if "draft-" not in (spec_options.method or "draft-"):
-            spec_options = replace(spec_options, draft=None)  # theirs win, and theirs need none
+            spec_options = replace(
+                spec_options, draft=None
+            )  # the arguments win, and these methods need no draft
     draft = user.value("--model-draft") or user.value("-md")
     if draft is not None:
         spec_options = replace(spec_options, draft=Path(draft))
@@ -34,7 +36,7 @@ def with_passthrough_options(
 
 
 def _method(types: str) -> str | None:
-    """The user's --spec-type as --method; None for what only llama-server can judge."""
+    """The user's --spec-type as --method; None for values that only llama-server can judge."""
     if "none" in types.split(","):  # anywhere, it switches all off (common/speculative.cpp)
         return "none"
     try:
@@ -45,7 +47,7 @@ def _method(types: str) -> str | None:
 
 
 def ngram_sizes(usual: NgramSizes, method: str, user: LaunchOptions) -> NgramSizes:
-    """The n-gram sizes that run when nothing is tuned: the user's own, else the profile's."""
+    """The n-gram sizes without tuning: the user's own, or else the profile's."""
     n, m = f"--spec-{method}-size-n", f"--spec-{method}-size-m"
     if method == "ngram-mod":
         n, m = "--spec-ngram-mod-n-match", "--spec-ngram-mod-n-max"
@@ -57,7 +59,7 @@ def ngram_sizes(usual: NgramSizes, method: str, user: LaunchOptions) -> NgramSiz
 
 
 def with_ngram_sizes(spec: Speculation | None, user: LaunchOptions) -> Speculation | None:
-    """A speculation with the user's own n-gram sizes."""
+    """The speculation with the user's own n-gram sizes."""
     method = next((m for m in spec.methods if m.startswith("ngram-")), "") if spec else ""
     if spec is None or spec.ngram is None or not method:
         return spec

@@ -1,5 +1,5 @@
-"""A Plan: everything decided about one server. Printing, launching and (later)
-exporting all take the same Plan."""
+"""A Plan: everything decided about one server. Printing, launching and exporting all take the
+same Plan."""
 
 from __future__ import annotations
 
@@ -20,14 +20,9 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.planning import memory_inputs
-from specllama.planning.budget import (
-    Budget,
-    apply_option,
-    next_option,
-    plain_budget,
-    with_draft_placement,
-)
+from specllama.planning.budget import Budget, plain_budget
 from specllama.planning.choose import Choice
+from specllama.planning.memory_choice import apply_option, next_option, with_draft_placement
 from specllama.planning.refusals import limits
 from specllama.prompts import without_tools
 from specllama.workloads import Workload
@@ -37,8 +32,8 @@ _ADDRESS = ("--host", "--port")
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole decision. `command` is exactly what is run; `budget`: its memory, None where
-    that is not known."""
+    """The whole decision. `command` is exactly what runs; `budget`: its memory, None if
+    unknown."""
 
     target: ModelInfo
     workload: Workload
@@ -52,24 +47,24 @@ class Plan:
 
     @property
     def speculates(self) -> bool:
-        """Whether speculation is asked for, by us or by the user's own --spec-type."""
+        """Whether speculation is requested, by specllama or by a --spec-type after --."""
         return self.settings.speculation is not None or bool(self.user.value("--spec-type"))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of it, a line each."""
+        """What a user should know about it, one line each."""
         context = memory_inputs.context_size(self.target, self.settings, self.user)
         known = limits(self.target, self.choice, self.user, context // self.settings.parallel)
         return (*self.choice.warnings, *known, *self._tools_note, *self.choice.notes)
 
     @property
     def takes_tools(self) -> bool:
-        """Whether `tools` of a request reach the model."""
+        """Whether a request's `tools` reach the model."""
         return not self._no_tools
 
     @property
     def _no_tools(self) -> str:
-        """Why they do not, "" = they do. Without Jinja a request with `tools` is refused
+        """Why they do not, "" = they do. Without Jinja a request with `tools` is rejected
         (llama.cpp's server-common.cpp, "tools param requires --jinja flag")."""
         if self.capabilities.find("--jinja") is None:
             return "this build has no --jinja"
@@ -88,7 +83,7 @@ class Plan:
         return (f"workload {name}: tools are sent as text in the prompts ({self._no_tools})",)
 
     def prompts(self, own: Sequence[Prompt] = ()) -> tuple[Prompt, ...]:
-        """What the server is asked: the user's own prompts, else the workload's."""
+        """The prompts to send: the user's own, or else the workload's."""
         prompts = tuple(own) or self.workload.prompts
         return prompts if self.takes_tools else tuple(map(without_tools, prompts))
 
@@ -99,7 +94,7 @@ class Plan:
         return (*self.target.shards, *(draft.shards if draft is not None else ()))
 
     def with_less_memory(self, because: str) -> Plan | None:
-        """The same server by the next line of its budget; None when there is none."""
+        """The same server with the next memory option; None if there is none left."""
         option = next_option(self.budget) if self.budget is not None else None
         if self.budget is None or option is None:
             return None
@@ -117,21 +112,21 @@ class Plan:
         )
 
     def at_address(self, host: str, port: int) -> Plan:
-        """The same server at another address, the user's own --host and --port left out."""
+        """The same server at another address, without the user's --host and --port after --."""
         user = self.user.without(_ADDRESS)
         settings = replace(self.settings, host=host, port=port)
         command = build(self.engine, self.capabilities, settings, user)
         return replace(self, settings=settings, user=user, command=command)
 
     def with_trace(self) -> Plan:
-        """The same server, its log saying where time and memory go: not one to serve, since it
-        lists its prompt cache at every request then."""
+        """The same server with a log that shows where time and memory go. Not for serving: it lists
+        its prompt cache on every request."""
         settings = replace(self.settings, trace=True)
         command = build(self.engine, self.capabilities, settings, self.user)
         return replace(self, settings=settings, command=command)
 
     def with_speculation(self, spec: Speculation | None, because: str = "") -> Plan:
-        """The same server speculating another way (None = not at all)."""
+        """The same server with another speculation (None = off)."""
         ways = [(self.choice.speculation, self.choice.draft)]
         ways += [(a.speculation, a.draft) for a in self.choice.all_alternatives]
         path = spec.draft if spec is not None else None
@@ -194,8 +189,8 @@ def make_plan(
 ) -> Plan:
     """Completes the settings with the choice and the user's own host, port and key.
 
-    Raises EngineError when the port is taken (not looked at without `check_port`,
-    unless a free one has to be found).
+    Raises EngineError if the port is taken (not checked without `check_port`, unless a free
+    one has to be found).
     """
     host = user.value("--host") or settings.host
     port = _port(user.value("--port"), settings.port)
@@ -229,7 +224,7 @@ def _port(user_port: str | None, default: int) -> int:
 
 
 def free_port(host: str, port: int) -> int:
-    """`port` if it can be bound, a free one for 0. Raises EngineError when it is taken."""
+    """`port` if it can be bound, a free one for 0. Raises EngineError if it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as s:
         if sys.platform != "win32":

@@ -1,4 +1,4 @@
-"""From what a user typed to a Plan: inspect, locate, probe, choose."""
+"""From the user's arguments to a Plan: inspect the files, find the engine, choose."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from specllama.memory.devices import machine, parse_sizes
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.oracle import find_oracle
 from specllama.memory.use import CACHE_TYPES
-from specllama.planning.budget import CONTEXT, SPEED, Budget, apply_option, budget
+from specllama.planning.budget import CONTEXT, SPEED, Budget, budget
 from specllama.planning.choose import Choice, MethodRequest, choose, parse_methods
+from specllama.planning.memory_choice import apply_option
 from specllama.planning.memory_inputs import context_size
 from specllama.planning.passthrough import with_ngram_sizes, with_passthrough_options
 from specllama.planning.plan import Plan, make_plan
@@ -47,8 +48,8 @@ def prepare(
     more: Found | None = None,
 ) -> Plan:
     """The whole decision for `settings.model`, or for `target`, whose headers were read elsewhere;
-    `more`: drafts besides those that are found here. Raises SpecllamaError for bad input and
-    when no engine can be used; a draft that does not fit is a reason in the plan."""
+    `more`: drafts in addition to those found here. Raises SpecllamaError for bad input and if
+    no engine is usable; a draft that does not fit is a reason in the plan, not an error."""
     workload = workloads.load(spec_options.workload)
     _check(spec_options)
     target = target or target_info(settings.model)
@@ -95,14 +96,14 @@ def prepare(
 
 
 def _with_ollama_name(model: ModelInfo) -> ModelInfo:
-    """With the name that Ollama gave it, where it is one of its blobs."""
+    """The model with the name that Ollama gave it, if it is one of its blobs."""
     return replace(model, called=called(model.path))
 
 
 def _newer_notes(
     choice: Choice, engine: Engine, draft: ModelInfo | None, methods: tuple[str, ...]
 ) -> Iterator[str]:
-    """Which engine here has what the user named, where this build does not."""
+    """Which installed engine supports what the user set, if this build does not."""
     if engine.embedded or not any(r.rule == "engine" for r in choice.rejected):
         return
     named = methods or ((METHOD_OF_KIND.get(draft.kind, ""),) if draft is not None else ())
@@ -113,7 +114,7 @@ def _newer_notes(
 
 
 def _check(spec_options: SpeculationOptions) -> None:
-    """What is wrong whatever is chosen. Raises UsageError."""
+    """Raises UsageError for values that are invalid whatever is chosen."""
     if spec_options.prefer not in (None, SPEED, CONTEXT):
         raise UsageError(f"--prefer {spec_options.prefer}: must be {SPEED} or {CONTEXT}")
     if spec_options.draft_cache is not None and spec_options.draft_cache not in CACHE_TYPES:
@@ -135,8 +136,8 @@ def _memory(
     engine: Engine,
     caps: Capabilities,
 ) -> tuple[Budget | None, Choice, Settings]:
-    """The budget, and choice and settings as it allows them. A model whose header is odd is
-    served all the same, its memory unknown: llama-server will say whether it can be."""
+    """The budget, and the choice and settings that fit it. A model with an inconsistent header is
+    served anyway, its memory unknown: llama-server reports whether it can load it."""
     vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
     for model in (target, choice.draft):
         if model is not None and model.layout.problem and not spec_options.exact:
@@ -145,7 +146,7 @@ def _memory(
     devices = machine(engine, vram, user.values("--rpc"))
     if devices.note and spec_options.exact:
         raise MemoryInputError(f"{engine.label} does not report its devices: {devices.note}")
-    if devices.note:  # unknown is not "no GPU": nothing is shortened or left out for it
+    if devices.note:  # unknown is not "no GPU": nothing is reduced because of it
         note = f"memory not checked: {devices.note}"
         return None, replace(choice, notes=(*choice.notes, note)), settings
     tool = find_oracle(engine)
@@ -164,21 +165,21 @@ def _memory(
 
 
 def _with_cache_type(choice: Choice, kind: str | None) -> Choice:
-    """The draft's cache type the user asked for."""
+    """The choice with the user's cache type for the draft."""
     if kind is None or choice.speculation is None or not choice.speculation.uses_draft:
         return choice
     return replace(choice, speculation=replace(choice.speculation, cache_type=kind))
 
 
 def _context_notes(target: ModelInfo, settings: Settings, user: LaunchOptions) -> Iterator[str]:
-    """A context the model was not trained for."""
+    """A context beyond the model's training."""
     context, trained = context_size(target, settings, user), target.context_length
     if trained and context // settings.parallel > trained:
         yield f"the context is {context:,} tokens, but the model was trained on {trained:,}"
 
 
 def _unused_notes(spec_options: SpeculationOptions, choice: Choice) -> Iterator[str]:
-    """Options that say something of a draft where none is used."""
+    """Options about a draft when none is used."""
     spec = choice.speculation
     if spec is not None and spec.uses_draft:
         return
@@ -197,7 +198,7 @@ def _unused_notes(spec_options: SpeculationOptions, choice: Choice) -> Iterator[
 def _length_notes(
     target: ModelInfo, spec_options: SpeculationOptions, choice: Choice
 ) -> Iterator[str]:
-    """A draft length beyond what the file was trained for: llama.cpp cuts it."""
+    """A draft length beyond the file's limit: llama.cpp reduces it."""
     spec = choice.speculation
     drafter = choice.draft or target
     for method in spec.methods if spec is not None else ():
@@ -208,7 +209,7 @@ def _length_notes(
 
 
 def _address_notes(settings: Settings, user: LaunchOptions) -> Iterator[str]:
-    """What specllama's own options took from the environment, and a server open to all."""
+    """Options set by the environment, and a server open to everyone."""
     settable = (("HOST", settings.host), ("PORT", settings.port), ("CTX_SIZE", settings.context))
     for name, value in settable:
         if os.environ.get(f"LLAMA_ARG_{name}", "").strip() == str(value):
@@ -230,7 +231,7 @@ def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]
 
 
 def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
-    """The engine to use and what it can do. Raises EngineError when it cannot be used."""
+    """The engine and its capabilities. Raises EngineError if it is unusable."""
     engine = locate(llama_server)
     capabilities = read_capabilities(engine)
     if capabilities.problem:
@@ -245,7 +246,7 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
 
 
 def target_info(path: Path) -> ModelInfo:
-    """The model to serve. Raises GgufError or UsageError when it cannot be one."""
+    """The model to serve. Raises GgufError or UsageError if the file is not one."""
     checkpoints.refuse(path)
     target = _with_ollama_name(inspect(path))
     if target.kind != "model":

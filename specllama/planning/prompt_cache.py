@@ -1,5 +1,5 @@
-"""The prompt cache of llama-server (--cache-ram): up to 8 GiB of RAM that fill up while it
-serves (tools/server/server-context.cpp, b11434), held within what the plan leaves free."""
+"""llama-server's prompt cache (--cache-ram): up to 8 GiB of RAM that fill up while it serves
+(tools/server/server-context.cpp, b11434), limited to what the plan leaves free."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _STEP = 64  # MiB
 def prompt_cache(
     b: Budget, settings: Settings, user: LaunchOptions, caps: Capabilities
 ) -> tuple[PromptCache | None, Settings]:
-    """The cache as it will be, and settings that limit it where little RAM is left; None where
-    this build has none. The user's own size is never changed."""
+    """The cache, and settings that limit it if little RAM is left; None if this build has none. A
+    size set by the user is never changed."""
     option = caps.find(_OPTION)
     if option is None:
         return None, settings
@@ -42,7 +42,7 @@ def prompt_cache(
 
 
 def _left(b: Budget) -> int:
-    """Bytes of RAM that the plan leaves, its margin kept free."""
+    """Bytes of RAM that the plan leaves free, less its margin."""
     machine = b.request.machine
     shared = (n for d, n in needed(b.lines).items() if (x := machine.device(d)) and x.shared)
     return max(0, machine.ram.usable - sum(shared))

@@ -1,5 +1,5 @@
-"""What would end the server before it serves, said before it is launched; and what the user's
-options make of speculation."""
+"""Options that would make the server exit, rejected before it is launched; and what the user's
+options mean for speculation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EMBEDDING = ("--embedding", "--embeddings", "--reranking", "--rerank")
 
 
 def check_launch(settings: Settings, user: LaunchOptions) -> None:
-    """Raises UsageError for what llama-server would not start with."""
+    """Raises UsageError for options that llama-server would not start with."""
     for what, host in (("--host", settings.host), ("--host after --", user.value("--host"))):
         if host is not None and not host.strip():
             raise UsageError(
@@ -56,8 +56,8 @@ def _check_adapters(user: LaunchOptions) -> None:
 
 
 def suitable(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
-    """The choice, off where nothing will be generated. Raises UsageError when the user's batch
-    has no room for a draft: the server would stop at its own check (server-context.cpp,
+    """The choice, off where nothing is generated. Raises UsageError if the user's batch is too
+    small for a draft: the server would abort at its own check (server-context.cpp,
     "batch must be large enough to hold the sampled and draft tokens")."""
     spec = choice.speculation
     if spec is None:
@@ -76,18 +76,18 @@ def suitable(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
 
 
 def batch_size(user: LaunchOptions) -> int:
-    """Tokens of the user's -b, or llama.cpp's own."""
+    """Tokens of the user's -b, or llama.cpp's default."""
     return int(user.value("--batch-size") or _BATCH)
 
 
 def max_drafted(spec: Speculation) -> int:
-    """Tokens that one step may draft."""
+    """The most tokens that one step drafts."""
     longest = spec.n_max if spec.uses_draft else 0
     return max(longest, spec.ngram.m if spec.uses_ngram and spec.ngram is not None else 0)
 
 
 def crash_risks(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[str, str, str]]:
-    """(option, what it did, what to do) of options that ended servers which draft like this."""
+    """(option, what happened, what to do) for options that crashed servers with these methods."""
     if any(m.startswith("ngram-") for m in methods) and user.on("--context-shift"):
         why = "n-gram methods with --context-shift have crashed servers (llama.cpp issue 21815)"
         yield "--context-shift", why, "leave it out"
@@ -103,7 +103,7 @@ def crash_risks(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[s
 def limits(
     target: ModelInfo, choice: Choice, user: LaunchOptions, slot_context: int
 ) -> Iterator[str]:
-    """What a user should know of the speculation that is on. `slot_context` in tokens."""
+    """What a user should know about the speculation that is on. `slot_context` in tokens."""
     spec, draft = choice.speculation, choice.draft
     if spec is None:
         return

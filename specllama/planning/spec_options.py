@@ -1,4 +1,4 @@
-"""What the user asked of speculation and memory."""
+"""specllama's own options for speculation and memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class SpeculationOptions:
-    """What the user asked of speculation; None where they left it to specllama. `vram`:
-    sizes to plan for. `prefer`: speed or context. `exact`: an unknown memory is an error."""
+    """The user's options; None = specllama decides. `vram`: GPU sizes to plan for. `prefer`: speed
+    or context. `exact`: unknown memory is an error."""
 
     workload: str
     draft: Path | None = None

@@ -1,5 +1,5 @@
-"""`serve --adaptive`: the server behind a relay is exchanged for one with other settings when real
-requests say so, while nobody asks.
+"""`serve --adaptive`: replaces the server behind a relay by one with other settings when real
+requests suggest it, while it is idle.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from specllama.watching.verdict import VERY_LOW
 
 _LOCAL = "127.0.0.1"
 _LOOK_S = 1.0
-# A factor on all waiting times, for tests and demonstrations.
+# Multiplies all waiting times, for tests and demos.
 _PACE = "SPECLLAMA_ADAPTIVE_PACE"
 
 
 def behind_relay(plan: Plan) -> Plan:
-    """The same server at an address of its own, which only the relay knows.
+    """The same server at an internal address that only the relay uses.
 
-    Raises UsageError where a relay cannot stand before it.
+    Raises UsageError if a relay cannot be put in front of it.
     """
     if sets_own_types(plan):
         raise UsageError(
@@ -49,8 +49,8 @@ def behind_relay(plan: Plan) -> Plan:
 def start_adaptive(
     base: Plan, at: Settings, served: Plan, measured: TuningReference, scope: SearchScope
 ) -> AdaptiveController:
-    """`base`: the plan behind the relay, with all its ways; `at`: where clients come; `served`:
-    the plan that serves to begin with, `measured` of it."""
+    """`base`: the plan behind the relay, with all alternatives; `at`: the clients' address;
+    `served`: the first plan, `measured` its results."""
     own, scope = served.settings.speculation, with_fixed_values(base, scope)
     found = servable_settings(base, own, measured, scope)
     policy = Policy(own, found, time.monotonic(), pace(), any_length=not scope.lengths)
@@ -58,7 +58,7 @@ def start_adaptive(
 
 
 def pace() -> SwitchTiming:
-    """Ours, or as a test wants it."""
+    """The waiting times, scaled by the environment variable."""
     try:
         return SwitchTiming().times(max(0.0, float(os.environ.get(_PACE, "1"))))
     except ValueError:
@@ -67,8 +67,8 @@ def pace() -> SwitchTiming:
 
 @dataclass
 class AdaptiveController:
-    """`base`: the plan with everything that could serve (behind_relay); `host`, `port`: where
-    clients come; `policy` knows what was chosen to begin with."""
+    """Decides on switches and makes them. `base`: the plan with all alternatives (behind_relay);
+    `host`, `port`: the clients' address; `policy`: starts with the first settings."""
 
     base: Plan
     host: str
@@ -82,12 +82,12 @@ class AdaptiveController:
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The clients' URL."""
         return replace(self.base.settings, host=self.host, port=self.port).url
 
     def open(self, up: Launch, listener: EventListener) -> None:
-        """Lets requests through to a server, those that waited first. Raises EngineError when
-        nobody can listen at the address."""
+        """Forwards requests to a server, the waiting ones first. Raises EngineError if the address
+        cannot be used."""
         now, runs = self.clock(), up.plan.settings.speculation
         if self._made is not None and self._made.to != runs and self._made.to is not None:
             self.policy.lost(self._made.to, now)  # it did not start
@@ -107,7 +107,7 @@ class AdaptiveController:
             )
 
     def due_switch(self, up: Launch, following: TrafficMonitor) -> Switch | None:
-        """A switch that is to be made now: real requests say so, and nobody asks. From then on
+        """The switch to make now, if real requests suggest one and the server is idle. From then on
         requests wait."""
         now = self.clock()
         if self._relay is None or now - self._looked < _LOOK_S * min(1.0, self.policy.pace.quiet):
@@ -127,12 +127,12 @@ class AdaptiveController:
         return found
 
     def server_exited(self) -> None:
-        """The server ended by itself: requests wait for the next, also while that loads."""
+        """Called when the server exited by itself: requests wait until the next one is ready."""
         if self._relay is not None:
             self._relay.gate.shut()
 
     def plan_after(self, up: Launch, switch: Switch, listener: EventListener) -> Plan:
-        """The plan to go on with; the switch is told, and kept."""
+        """The plan after the switch, which is reported and stored."""
         before, after = label(up.plan.settings.speculation), label(switch.to)
         listener.event(
             "adaptive",
@@ -146,12 +146,12 @@ class AdaptiveController:
         return self.base.with_speculation(switch.to, switch.reason)
 
     def missing_data(self, following: TrafficMonitor) -> str:
-        """Why nothing can be decided here; "" where it can be."""
+        """The missing data that makes a decision impossible; "" = none."""
         last = following.follower.snapshot
         return last.missing[0] if last is not None and last.missing else ""
 
     def close(self) -> None:
-        """Ends what clients still have open."""
+        """Closes the clients' connections."""
         if self._relay is not None:
             self._relay.close()
 
@@ -161,8 +161,8 @@ class AdaptiveController:
 
 
 def reread_s(client: Client, sleeps: bool) -> float:
-    """Seconds that reading the prompts in the slots again would take. A server that sleeps has
-    forgotten them, and is not asked: that would wake it."""
+    """Seconds to evaluate the prompts in the slots again. A sleeping server has dropped them and is
+    not queried, which would wake it."""
     if sleeps:
         return 0.0
     try:

@@ -1,5 +1,5 @@
 """Why a model is served as it is, what would change that, and what its tokens cost. Decides
-nothing: the plan is serve's, the figures are those that were measured before."""
+nothing: the plan is serve's, the figures are from stored results."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ RULES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """`plan`: what serve would start with. `result`: the result it rests on; `notes`: of results
-    that are not used; `elsewhere`: results of the same model for other workloads."""
+    """`plan`: what serve would start with. `result`: the stored result behind it; `notes`: about
+    results that are not used; `elsewhere`: results of the same model for other workloads."""
 
     plan: Plan
     rule: str
@@ -55,7 +55,7 @@ def advise(
     prompts: tuple[Prompt, ...] = (),
     price: HourlyPrice | None = None,
 ) -> Advice:
-    """The decision of serve with its reasons. Starts nothing. Raises what `prepare` raises."""
+    """serve's decision with its reasons. Starts nothing. Raises what `prepare` raises."""
     plan = prepare(settings, spec_options, user_args, llama_server, check_port=False)
     options = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
     notes: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def advise(
 def rule_of(
     plan: Plan, served: Plan, stored: Result | None, spec_options: SpeculationOptions
 ) -> str:
-    """Which rule decided. `plan`: before anything measured; `served`: what follows from it."""
+    """Which rule decided. `plan`: before stored results; `served`: after them."""
     if sets_own_types(plan) or spec_options.method == "none":
         return ASKED
     if stored is not None:

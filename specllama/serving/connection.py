@@ -12,7 +12,7 @@ _MOST_HEADERS = 2**16
 
 
 class RequestReader(asyncio.StreamReader):
-    """Tells at once when the other side has ended, also while there is more to read."""
+    """Signals at once that the other side has closed, even while there is more to read."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=_CHUNK, loop=loop)
@@ -37,7 +37,7 @@ class HttpConnection:
         self.reader, self.writer = reader, writer
 
     async def next(self) -> Any:
-        """The next event. Raises h11.RemoteProtocolError for what is no HTTP, OSError when the
+        """The next event. Raises h11.RemoteProtocolError for invalid HTTP, OSError if the
         connection breaks."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             if self.http.they_are_waiting_for_100_continue:
@@ -46,7 +46,7 @@ class HttpConnection:
         return event
 
     async def send(self, event: Any) -> None:
-        """Sends an event at once; waits while the other side does not take more."""
+        """Sends an event immediately; waits while the other side's buffer is full."""
         data = self.http.send(event)
         if data:
             self.writer.write(data)

@@ -1,5 +1,5 @@
-"""What would change the decision: another draft, other quants, temperature, engine, slots; by what
-was measured where there is something.   (pure)"""
+"""What would change the decision: another draft, quant, temperature, engine or slot count; from
+measurements if there are any.   (pure)"""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SUGGESTED = 2
 
 @dataclass(frozen=True)
 class DecisionFactor:
-    """What would change the decision: `what`, why it would, and the command that finds out ("" =
-    none does)."""
+    """One thing that would change the decision: `what`, why, and the command to find out ("" =
+    none)."""
 
     what: str
     why: str
@@ -35,9 +35,9 @@ class DecisionFactor:
 
 
 def needed_alpha(known: Result) -> float | None:
-    """The α from which the fastest setting would have paid: a step costs what it costs, so it
-    has to bring LEAST_GAIN times as many tokens as plain steps would in that time. Above 1 where
-    no acceptance would do; None where nothing was measured."""
+    """The break-even α of the fastest setting: at its cost, a step has to produce LEAST_GAIN times
+    as many tokens as plain steps in the same time. Above 1 if no acceptance is enough; None if
+    nothing was measured."""
     tried = known.tried
     if tried is None or known.speedup is None or known.speedup[0] <= 0:
         return None
@@ -49,7 +49,7 @@ def needed_alpha(known: Result) -> float | None:
 def decision_factors(
     plan: Plan, served: Plan, known: Result | None, spec_options: SpeculationOptions
 ) -> Iterator[DecisionFactor]:
-    """What would change the decision, what is measured before what is known in general."""
+    """What would change the decision; measured facts come before general ones."""
     if plan.choice.speculation is not None and known is None and not sets_own_types(plan):
         doubted = served.choice.speculation is None
         yield DecisionFactor(
@@ -103,7 +103,7 @@ def decision_factors(
 
 
 def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[DecisionFactor]:
-    """Another draft, or other quants."""
+    """Another draft, or another quant."""
     if "draft-simple" not in spec.methods:
         return
     draft = next(
@@ -161,7 +161,7 @@ def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[D
 def _of_sampling(plan: Plan, spec: Speculation) -> Iterator[DecisionFactor]:
     temperature = plan.workload.sampling.get("temperature", 0.0)
     if temperature > 0 and spec.uses_draft:
-        plain = "draft-simple" in spec.methods  # others are not measured in process
+        plain = "draft-simple" in spec.methods  # other kinds cannot be measured in process
         yield DecisionFactor(
             "a lower temperature",
             f"at {temperature:g}, a drafted token is accepted with the target's probability for it; at "
@@ -171,7 +171,7 @@ def _of_sampling(plan: Plan, spec: Speculation) -> Iterator[DecisionFactor]:
 
 
 def _family_drafts(plan: Plan, spec: Speculation | None) -> Iterator[DecisionFactor]:
-    """Drafts of the family's that are not here."""
+    """Known drafts of the family that are not on this machine."""
     family = family_of(plan.target)
     used = spec.methods if spec is not None else ()
     found = [s for s in (family.suggestions if family else ()) if s.method not in used]
@@ -190,7 +190,7 @@ def _command(name: str, plan: Plan, *words: str) -> str:
 def _same_options(
     plan: Plan, spec_options: SpeculationOptions, one_slot: bool = False
 ) -> Iterator[str]:
-    """The options that ask for exactly this, or for the same with one slot."""
+    """The options for exactly this setup, or for the same with one slot."""
     slots = 1 if one_slot else plan.settings.parallel
     given = {
         "-w": plan.workload.name,
@@ -210,5 +210,5 @@ def _same_options(
 
 
 def _context_is_set(plan: Plan) -> bool:
-    """Whether the user named a context."""
+    """Whether the user set a context."""
     return plan.budget is not None and plan.budget.requested_context != plan.target.context_length

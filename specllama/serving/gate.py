@@ -1,4 +1,4 @@
-"""The gate between clients and a server that may be exchanged."""
+"""The gate between clients and a server that may be replaced."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Gate:
-    """Where requests go now, and how many are on their way. Used by the relay's thread and by
-    the one that exchanges servers. `target` None: they wait. The quiet time is that without a
-    request which makes a server compute: what only looks (GET, as monitors do) does not end it. `waited`: requests since it was shut."""
+    """Where requests go, and how many are in flight. Used by the relay's thread and by the one that
+    replaces servers. `target` None: they wait. Quiet time is time without a request that computes;
+    a GET, as monitors send, does not end it. `waited`: requests since it was shut."""
 
     clock: Callable[[], float] = time.monotonic
     target: tuple[str, int] | None = None
@@ -23,7 +23,7 @@ class Gate:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def enter(self, computes: bool) -> tuple[str, int] | None:
-        """The server for one more request; None while there is none."""
+        """The server for one more request; None if there is none now."""
         with self._lock:
             if self.target is not None:
                 self.in_flight += 1
@@ -31,7 +31,7 @@ class Gate:
             return self.target
 
     def leave(self, computes: bool) -> None:
-        """That request is answered, or over."""
+        """That request is finished or gone."""
         with self._lock:
             self.in_flight -= 1
             self._computing -= computes
@@ -44,17 +44,17 @@ class Gate:
             self._quiet_since = self._quiet_since or self.clock()
 
     def shut(self) -> None:
-        """From now on requests wait."""
+        """Makes requests wait from now on."""
         with self._lock:
             self.target, self.waited = None, 0
 
     def waits(self) -> None:
-        """One more request waits."""
+        """Counts a request that waits."""
         with self._lock:
             self.waited += 1
 
     def shut_if_quiet(self, seconds: float) -> bool:
-        """The same, if nothing was computed for so long and nothing is on its way."""
+        """Shuts if nothing was computed for so long and nothing is in flight."""
         with self._lock:
             if self.in_flight or self._quiet() < seconds:
                 return False
@@ -63,7 +63,7 @@ class Gate:
 
     @property
     def quiet_s(self) -> float:
-        """Seconds for which nothing was computed."""
+        """Seconds without computation."""
         with self._lock:
             return self._quiet()
 

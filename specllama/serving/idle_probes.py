@@ -1,8 +1,7 @@
-"""What steps take, measured in idle moments of a server that already serves: requests of a few
-tokens, none of which is longer than a draft.
+"""Step times, measured while a server is idle: short requests, none longer than a draft.
 
 A request of k + 2 tokens leaves room for one step of k drafted tokens (server-context.cpp), one of
-2 tokens for a plain step. What a user sends meanwhile waits for one such request at most.
+2 tokens for a plain step. A real request waits for one of them at most.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from specllama.watching.traffic import longest
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _ROUNDS = 5
 _PROMPT_TOKENS = 48
-_MOMENT_S = 10.0  # of one idle moment; the rest is for the next
+_MOMENT_S = 10.0  # at a time; the rest follows in the next idle moment
 
 
 @dataclass
 class IdleProbes:
-    """The short requests that are still to be made of one server; `sent` so far."""
+    """Short requests to one server; `sent` so far."""
 
     client: Client
     plan: Plan
@@ -42,7 +41,7 @@ class IdleProbes:
     def __post_init__(self) -> None:
         k = longest(self.plan.settings.speculation) or 0
         lengths = [0, *(x for x in _LENGTHS if x < k), *([k] if k else [])]
-        # the plain step first, then the length that runs: they matter most
+        # the plain step and the length that runs first: they matter most
         self._waiting = sorted(lengths * _ROUNDS, key=lambda x: (x not in (0, k), x))
 
     @property
@@ -50,8 +49,8 @@ class IdleProbes:
         return not self._waiting
 
     def run(self, idle: Callable[[], bool]) -> StepTimes | None:
-        """Goes on while nobody asks; what steps take, once all is known. One that the server
-        does not answer is not asked again."""
+        """Sends requests while the server is idle. Returns the step times once all are known. Gives
+        up after an error."""
         until = time.monotonic() + _MOMENT_S
         while self._waiting and time.monotonic() < until and idle():
             k = self._waiting.pop(0)
@@ -87,7 +86,7 @@ class IdleProbes:
         found = never_less({k: times for k, times in by_length.items() if len(times) > 1})
         if 0 not in found:
             return None
-        # a step without a draft also takes the draft over the token: by its bytes
+        # a step without a draft includes one pass of the draft: estimated from bytes
         spec = self.plan.settings.speculation
         own = next((w.cost for w in feasible_methods(self.plan) if w.speculation == spec), 0.0)
         return StepTimes(found[0] / (1 + own), found)

@@ -1,4 +1,5 @@
-"""Start a Plan's server and see it ready; without speculation if that is what fails."""
+"""Starts a Plan's server and waits until it is ready; without speculation if that is the cause
+of a failure."""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ _WHOLE_START = 2**20  # bytes of log; a start writes some dozen KiB
 
 
 class Reporter(Protocol):
-    """What a user sees while something takes long."""
+    """Reports progress to the user."""
 
     def say(self, text: str) -> None:
-        """One line about something that happened."""
+        """Prints one line about an event."""
 
     def busy(self, text: str) -> AbstractContextManager[None]:
-        """Shown for as long as the block runs."""
+        """Shows `text` while the block runs."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A server that answered. `plan` is what really runs."""
+    """A server that is ready. `plan` is what actually runs."""
 
     plan: Plan
     server: ServerProcess
@@ -44,11 +45,11 @@ class Launch:
 
 
 def launch(plan: Plan, log: Path, report: Reporter) -> Launch:
-    """Starts `plan`. When it dies while loading, it is started once more: out of memory, by
-    the next line of its budget; for another cause that speculation is likely to have,
-    without it. What is done is said.
+    """Starts `plan`. If the server exits while loading, one retry: after running out of memory,
+    with the next memory option; after another cause that points to speculation, without it. The
+    retry is reported.
 
-    Raises EngineError with the explained cause when no server comes up.
+    Raises EngineError with the cause if no server starts.
     """
     try:
         running = _start(plan, log, report)
@@ -62,7 +63,7 @@ def launch(plan: Plan, log: Path, report: Reporter) -> Launch:
 
 
 def _smaller(plan: Plan, why: Exit, report: Reporter) -> Plan | None:
-    """What to start instead, or None when it would end the same way."""
+    """What to start instead, or None if it would exit the same way."""
     reason = f"llama-server did not start with it: {why.message}"
     if why.kind == "memory":
         if plan.budget is not None:
@@ -80,7 +81,7 @@ def _smaller(plan: Plan, why: Exit, report: Reporter) -> Plan | None:
 
 
 def record_memory(running: Launch) -> None:
-    """Keeps what the server really took beside our sum, for the next estimate."""
+    """Stores the memory that the server actually took with our estimate, to correct the next one."""
     plan = running.plan
     real = read_log(running.server.log_text(_WHOLE_START))
     if plan.budget is not None and real is not None:
@@ -89,7 +90,7 @@ def record_memory(running: Launch) -> None:
 
 
 class LaunchFailed(EngineError):
-    """The server ended while starting."""
+    """The server exited while starting."""
 
     def __init__(self, why: Exit, log: Path) -> None:
         super().__init__(f"llama-server did not start: {why.message}", exit_hint(why, log))
@@ -112,7 +113,7 @@ def _start(plan: Plan, log: Path, report: Reporter) -> Launch:
         client.close()
         server.stop()
         if code is None:
-            raise  # it stood still
+            raise  # a timeout
         raise LaunchFailed(explain(code, server.log_text(), plan.engine.embedded), log) from None
     except BaseException:
         client.close()

@@ -1,5 +1,5 @@
-"""What real requests showed at earlier starts, for the next one: it comes before what the
-profile's prompts say, once there is enough of it.
+"""Real requests of earlier starts. Once there are enough, they take precedence over results from
+the profile's prompts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from specllama.engine.command import check_methods
 from specllama.engine.settings import Speculation
 from specllama.planning.feasible import FeasibleMethod, feasible_methods
 from specllama.planning.plan import Plan
-from specllama.serving.scope import SearchScope, device_names, engine_label, traffic_key
+from specllama.serving.result_keys import device_names, engine_label, traffic_key
+from specllama.serving.scope import SearchScope
 from specllama.tuning import results
 from specllama.tuning.arms import Prediction
 from specllama.tuning.confidence import Ratios
@@ -25,8 +26,8 @@ from specllama.watching.verdict import TrafficVerdict, sentence
 
 @dataclass(frozen=True)
 class TrafficFinding:
-    """What real requests showed of the setting last served, and the setting that follows: K as
-    they want it, None = speculation off."""
+    """What real requests showed about the last served setting, and the setting they suggest: the
+    best K, None = speculation off."""
 
     counts: TrafficCounts
     summary: TrafficSummary
@@ -38,7 +39,7 @@ class TrafficFinding:
 
     @property
     def message(self) -> str:
-        """What was seen, and what follows."""
+        """What was seen, and the conclusion."""
         text = self.headline
         if self.suggested is None:
             sure = ">99%" if (p := self.summary.slower or 0.0) > 0.99 else f"{p:.0%}"
@@ -52,9 +53,8 @@ class TrafficFinding:
 def apply_past_traffic(
     plan: Plan, measured: Plan, scope: SearchScope, times: StepTimes | None
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The plan as real requests want it, and what a user is told of them. `measured`: the plan
-    as prompts were measured, `times` what steps of its way took then. K that the user fixed
-    stays."""
+    """The plan that real requests suggest, and the lines for the user. `measured`: the plan that
+    prompts suggest, `times` its step times then. A K set by the user is unchanged."""
     if measured.settings.speculation is None:
         return _on_again(plan, measured, scope)
     plan = measured
@@ -73,7 +73,7 @@ def apply_past_traffic(
 
 
 def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[str, ...]]:
-    """Off by the prompts that were measured; on where real requests were surely faster with it."""
+    """The plan for speculation that prompts refuted: on if real requests were surely faster with it."""
     found, lines = predict_from_traffic(plan, scope)
     if found is None or not sure_enough(found.known, found.known):
         return off, ()
@@ -83,8 +83,8 @@ def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[st
 def predict_from_traffic(
     plan: Plan, scope: SearchScope
 ) -> tuple[Prediction | None, tuple[str, ...]]:
-    """What real requests predict for a search: the first setting that it confirms. None where
-    there is too little, where it was slower, or where its way is none of the plan's now."""
+    """What real requests predict for a search: the first setting that it confirms. None if there
+    are too few, if it was slower, or if the method no longer fits the plan."""
     target, files = str(plan.target.path.absolute()), results.stamp(plan.target.shards)
     possible = feasible_methods(plan)
     for stored in traffic.of(target, plan.workload.name, files):
@@ -108,7 +108,7 @@ def predict_from_traffic(
 
 
 def _finding(stored: Traffic, scope: SearchScope, times: StepTimes | None) -> TrafficFinding | None:
-    """None where too little was seen."""
+    """None if too little was seen."""
     counts = stored.last
     found = counts.summary(times or stored.times)
     if not found.enough or found.counts.alpha is None:
@@ -121,7 +121,7 @@ def _finding(stored: Traffic, scope: SearchScope, times: StepTimes | None) -> Tr
 
 
 def _at_suggested_length(finding: TrafficFinding) -> Ratios:
-    """The speed-ups that were seen, as they would be at the K that is wanted."""
+    """The measured speed-ups, converted to the suggested K."""
     k, ran = finding.suggested.n_max if finding.suggested else 0, finding.counts.speculation.n_max
     at = finding.summary.by_length
     return finding.counts.ratios.shifted(log(at[k] / at[ran]) if k != ran else 0.0)
@@ -130,7 +130,7 @@ def _at_suggested_length(finding: TrafficFinding) -> Ratios:
 def matching_method(
     plan: Plan, s: Speculation, possible: tuple[FeasibleMethod, ...], scope: SearchScope
 ) -> FeasibleMethod | None:
-    """The plan's way that such a setting is; None where it cannot be one."""
+    """The plan's feasible method for a setting; None if there is none."""
     if scope.user_choice or scope.lengths or check_methods(plan.capabilities, s.methods):
         return None
     if not s.uses_draft:

@@ -1,4 +1,4 @@
-"""probe: every way a model could speculate, measured on one or more workloads."""
+"""probe: measures every method for a model on one or more workloads."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from specllama.errors import UsageError
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
+from specllama.serving.result_keys import result_subject
 from specllama.serving.scope import (
     SearchScope,
     make_task,
-    result_subject,
     sets_own_types,
     with_fixed_values,
     worthwhile_drafts,
@@ -32,8 +32,8 @@ from specllama.tuning.search import Interrupted, tune
 @dataclass(frozen=True)
 class ProbeOptions:
     """What to probe. `budget`: seconds for all workloads together; `prompts`: the user's own,
-    in place of the workload's; `everything`: ways that reports speak against and combinations
-    too; `lengths`: only these K."""
+    replacing the workload's; `everything`: also unpromising methods and combinations; `lengths`:
+    only these K."""
 
     settings: Settings
     spec_options_list: tuple[SpeculationOptions, ...]
@@ -47,8 +47,8 @@ class ProbeOptions:
 
 @dataclass(frozen=True)
 class PlannedProbe:
-    """One workload: what is to be measured, what is ruled out unmeasured with the reason, and
-    what a result answers."""
+    """One workload: what will be measured, what is ruled out and why, and what the result is stored
+    under."""
 
     options: ProbeOptions
     spec_options: SpeculationOptions
@@ -60,8 +60,7 @@ class PlannedProbe:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One workload's answer: what was planned, and what came of it. `stopped`: by Ctrl-C,
-    before it was complete."""
+    """One workload: its plan and its result. `stopped`: interrupted by Ctrl-C."""
 
     planned: PlannedProbe
     tuned: Tuned
@@ -73,7 +72,7 @@ class ProbeResult:
 
 
 def plan_probes(options: ProbeOptions) -> Iterator[PlannedProbe]:
-    """What probe would measure, one workload after the other. Starts nothing."""
+    """What probe would measure, by workload. Starts nothing."""
     for spec_options in options.spec_options_list:
         plan = prepare(
             options.settings,
@@ -86,10 +85,10 @@ def plan_probes(options: ProbeOptions) -> Iterator[PlannedProbe]:
 
 
 def probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResult, ...]:
-    """One answer per workload, in order. After Ctrl-C or SIGTERM, those until then (the last
-    one `stopped`); KeyboardInterrupt when there is nothing yet.
+    """One result per workload, in order. After Ctrl-C or SIGTERM, those so far (the last one
+    `stopped`); KeyboardInterrupt if there are none.
 
-    Raises TuningError when a baseline cannot be measured.
+    Raises TuningError if a baseline cannot be measured.
     """
     out: list[ProbeResult] = []
     for each in plan_probes(options):
@@ -133,7 +132,7 @@ def _planned(plan: Plan, spec_options: SpeculationOptions, options: ProbeOptions
     )
     drafts, doubts = worthwhile_drafts(plan, scope)
     default_scope = replace(scope, everything=False)
-    default_drafts, _ = worthwhile_drafts(plan, default_scope)  # the best of all answers that too
+    default_drafts, _ = worthwhile_drafts(plan, default_scope)  # the best of all answers this too
     budget = options.budget / len(options.spec_options_list)
     search_task = make_task(plan, scope, drafts, budget, thorough=True, prompts=options.prompts)
     searches = [(drafts, scope), (default_drafts, default_scope)]

@@ -1,5 +1,5 @@
-"""Real requests while `serve` serves: followed by the server's own counters, kept for the next
-start, and told when what they come to changes.
+"""Follows real requests while `serve` runs: reads the server's counters, stores them for the next
+start, and reports changes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from specllama.engine.keys import first
 from specllama.serving.idle_probes import IdleProbes
 from specllama.serving.launch import Launch
-from specllama.serving.scope import sets_own_types, traffic_key
+from specllama.serving.result_keys import traffic_key
+from specllama.serving.scope import sets_own_types
 from specllama.storage import drop
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
@@ -23,21 +24,21 @@ from specllama.watching.request_log import RequestLog, size
 from specllama.watching.running import RunningServe
 from specllama.watching.verdict import COPIES, Thresholds, sentence
 
-_IDLE_LOOKS = 2  # in a row, before a request of ours is sent
-_SMALL_CACHE = 512  # tokens of a conversation that may be evaluated again
+_IDLE_LOOKS = 2  # in a row, before an idle probe is sent
+_SMALL_CACHE = 512  # tokens of a conversation that are cheap to evaluate again
 
 
 class EventListener(Protocol):
-    """Told what happens while it serves."""
+    """Receives events while it serves."""
 
     def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
-        """One line for a user, and the same as data."""
+        """One line for the user, and the same as data."""
 
 
 @dataclass(frozen=True)
 class TuningReference:
-    """What was measured of the settings that are served, None where it was not. `times` of
-    steps; the rest is what real requests are compared with."""
+    """Earlier measurements of the served settings, None if there are none. `times` of steps;
+    real requests are compared with the rest."""
 
     times: StepTimes | None = None
     alpha: float | None = None
@@ -45,9 +46,9 @@ class TuningReference:
 
 
 class TrafficMonitor:
-    """One server that serves, followed from when a user was told of it until it is stopped.
-    `probes`: it may be measured in idle moments when nothing is known of its speed; `url`: where
-    clients come; `adaptive`: what is better is done without being asked."""
+    """Follows one server from when it is ready until it is stopped. `probes`: measure it while idle
+    if its step times are unknown; `url`: the clients' address; `adaptive`: better settings are
+    switched to, not only suggested."""
 
     def __init__(
         self, up: Launch, measured: TuningReference, probes: bool, url: str, adaptive: bool = False
@@ -58,7 +59,7 @@ class TrafficMonitor:
         before = traffic.find(about) if about is not None else None
         times = measured.times or (before.times if before is not None else None)
         settings = plan.settings
-        # slots keep a server awake that may sleep
+        # reading /slots keeps a server awake that may sleep
         awake = plan.user.value("--sleep-idle-seconds") is None
         reader = CounterReader(
             settings.url, first(settings.api_key) if settings.api_key else None, own=True
@@ -89,7 +90,7 @@ class TrafficMonitor:
         self.follower.look()
 
     def tick(self, listener: EventListener) -> None:
-        """To be called often: looks when it is time. Never raises."""
+        """Call often: reads the counters when due. Never raises."""
         new = self.follower.tick()
         if new is None:
             return
@@ -97,7 +98,7 @@ class TrafficMonitor:
             p = self.follower.recent
             text = sentence(p, v, self._adaptive)
             listener.event("real requests", text, {**summary_data(p), **verdict_data(v)})
-        if new.tokens and not self._aged:  # without speculation nothing is added to what was seen
+        if new.tokens and not self._aged:  # without speculation nothing is added
             self._aged = True
             traffic.another_day(
                 str(self._up.plan.target.path.absolute()), self._up.plan.workload.name
@@ -105,13 +106,13 @@ class TrafficMonitor:
         self._probe(new)
 
     def close(self) -> None:
-        """A last look, while the server still answers."""
+        """Reads the counters a last time, while the server still responds."""
         drop(self._file)
         self.follower.look()
         self.follower.close()
 
     def _probe(self, new: Counts) -> None:
-        """Measures what steps take, when nobody asks and nothing of worth is lost by it."""
+        """Measures step times while the server is idle, if that evicts no long conversation."""
         last = self.follower.snapshot
         quiet = last is not None and last.idle and not new.tokens
         self._idle_looks = self._idle_looks + 1 if quiet else 0
@@ -128,12 +129,12 @@ class TrafficMonitor:
             self._probes = None
 
     def idle(self) -> bool:
-        """Whether nothing is being answered just now."""
+        """Whether no request is running."""
         return self.follower.reader.idle()
 
     def _cheap(self) -> bool:
-        """Whether no long conversation would have to be evaluated again: its cache goes into
-        the prompt cache in RAM (--cache-ram), or there is none."""
+        """Whether no long conversation would be evicted: it moves to the prompt cache in RAM
+        (--cache-ram), or there is none."""
         plan = self._up.plan
         if plan.capabilities.find("--cache-ram") and plan.user.value("--cache-ram") != "0":
             return True

@@ -1,9 +1,9 @@
-"""A relay in front of a server that may be exchanged: what comes meanwhile waits, and is served.
+"""A relay in front of a server that may be replaced: requests wait meanwhile, and are served.
 
-It knows HTTP (by h11, which httpx rests on too), and not only bytes: a client's connection stays
-open from one request to the next while the servers behind it change, and whether a request is
-being answered is known exactly. Each request gets a connection of its own to the server, which is
-on this machine. Bodies and streams are passed on as they come and never looked at.
+It speaks HTTP (with h11, which httpx also uses) instead of forwarding bytes: a client's connection
+stays open across requests while the servers behind it change, and the relay knows exactly whether
+a request is running. Each request gets its own connection to the server, which is on this machine.
+Bodies and streams are passed on as they arrive and never inspected.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from specllama.serving.connection import HttpConnection, RequestReader
 from specllama.serving.forwarding import forwarded, kept_headers
 from specllama.serving.gate import Gate
 
-_IDLE_S = 120.0  # a connection without a request; longer than clients keep theirs
-_AGAIN_S = 0.1  # between two tries to reach a server that should be there
+_IDLE_S = 120.0  # before an idle connection is closed; longer than clients keep theirs
+_AGAIN_S = 0.1  # between attempts to reach a server that should be up
 _BACKLOG = 512
 
 
 class _ClientGone(Exception):
-    """The client is no longer there."""
+    """The client has disconnected."""
 
 
 class _ServerBroke(Exception):
-    """The server broke off its answer."""
+    """The server closed the connection mid-response."""
 
 
 class Relay:
-    """Listens at `host`:`port` in a thread of its own. Raises EngineError when it cannot."""
+    """Listens at `host`:`port` in its own thread. Raises EngineError if it cannot."""
 
     def __init__(self, host: str, port: int) -> None:
         self.gate = Gate()
@@ -58,7 +58,7 @@ class Relay:
             ) from None
 
     def open(self, host: str, port: int) -> None:
-        """Requests go there, those that waited first of all."""
+        """Forwards requests to this address, the waiting ones first."""
         self.gate.open((host, port))
         self._loop.call_soon_threadsafe(self._changed.set)
 
@@ -69,7 +69,8 @@ class Relay:
             self._thread.join()
 
     async def _run(self, host: str, port: int) -> None:
-        """The thread's whole life. Its loop is made in it: Windows' proactor must be."""
+        """The thread's main coroutine. The event loop is created in the thread that runs it, as
+        Windows' proactor requires."""
         self._loop = asyncio.get_running_loop()
         self._changed, self._closed = asyncio.Event(), asyncio.Event()
         # a connection that breaks at the wrong moment is nothing to report
@@ -98,14 +99,14 @@ class Relay:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert isinstance(reader, RequestReader)
-        # a client that vanished without a word is noticed some day
+        # detects clients that vanished without closing
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         task = self._loop.create_task(_ClientHandler(self, reader, writer).serve())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def changed(self) -> None:
-        """Returns when there may be a server again."""
+        """Waits until there may be a server again."""
         self._changed.clear()
         if self.gate.target is None:
             await self._changed.wait()
@@ -114,7 +115,7 @@ class Relay:
 
 
 class _ClientHandler:
-    """One client's connection, request after request."""
+    """One client's connection, for all its requests."""
 
     def __init__(self, relay: Relay, reader: RequestReader, writer: asyncio.StreamWriter) -> None:
         self._relay, self._reader = relay, reader
@@ -155,8 +156,8 @@ class _ClientHandler:
             self._relay.gate.leave(computes)
 
     async def _enter(self, computes: bool) -> HttpConnection:
-        """A connection to the server, as soon as there is one. Raises _Gone when the client
-        does not wait for it."""
+        """A connection to the server, once there is one. Raises _ClientGone if the client leaves
+        first."""
         gate, counted = self._relay.gate, False
         while True:
             target = gate.enter(computes)
@@ -164,7 +165,7 @@ class _ClientHandler:
                 try:
                     reader, writer = await asyncio.open_connection(*target)
                     return HttpConnection(h11.CLIENT, reader, writer)
-                except OSError:  # it ended; serve starts it again
+                except OSError:  # it exited; serve restarts it
                     gate.leave(computes)
                 except BaseException:
                     gate.leave(computes)
@@ -185,8 +186,8 @@ class _ClientHandler:
             raise _ClientGone
 
     async def _exchange(self, request: h11.Request, server: HttpConnection) -> None:
-        """One request and its answer. That the client has ended its side is passed on:
-        llama-server then stops generating."""
+        """One request and its response. A client that closes its side is passed on: llama-server
+        then stops generating."""
         await _from_server(server.send(forwarded(request)))
         body = asyncio.ensure_future(self._pass_body(server))
         answer = asyncio.ensure_future(self._pass_answer(server))
@@ -207,7 +208,7 @@ class _ClientHandler:
             await asyncio.gather(body, answer, ended, return_exceptions=True)
 
     async def _pass_body(self, server: HttpConnection) -> None:
-        """Raises h11.RemoteProtocolError when the client breaks off."""
+        """Raises h11.RemoteProtocolError if the client disconnects."""
         while True:
             event = await self._side.next()
             if isinstance(event, h11.ConnectionClosed):
@@ -218,7 +219,7 @@ class _ClientHandler:
                     return
                 await server.send(h11.Data(data=bytes(event.data)))
             except (OSError, h11.LocalProtocolError):
-                return  # it does not want the rest; its answer says why
+                return  # it refuses the rest; its response says why
 
     async def _pass_answer(self, server: HttpConnection) -> None:
         while True:
@@ -242,7 +243,7 @@ class _ClientHandler:
                 )
 
     async def _refuse(self, status: int, why: str) -> None:
-        """An error in llama-server's form, where an answer has not begun; else it is broken off."""
+        """Sends an error in llama-server's format, or aborts if the response has already begun."""
         if self._side.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._side.writer.transport.abort()
             return
@@ -251,7 +252,7 @@ class _ClientHandler:
             await self._say(status, {"error": error}, ("Connection", "close"))
 
     async def _say(self, status: int, data: Any, *more: tuple[str, str]) -> None:
-        """An answer of our own."""
+        """Sends a response of our own."""
         body = json.dumps(data).encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), *more]
         await self._side.send(h11.Response(status_code=status, headers=headers))
@@ -265,14 +266,14 @@ class _ClientHandler:
 
 
 def _asks_health(request: h11.Request) -> bool:
-    """What asks whether requests are taken need not wait for that, as they do: they are."""
+    """Whether it is a health check, which need not wait: requests are accepted."""
     return request.method == b"GET" and bytes(request.target).partition(b"?")[0].endswith(
         b"/health"
     )
 
 
 async def _from_server(waiting: Coroutine[Any, Any, Any]) -> Any:
-    """Raises _Broken for everything that is the server's fault."""
+    """Raises _ServerBroke for every failure of the server."""
     try:
         return await waiting
     except (OSError, h11.RemoteProtocolError) as e:

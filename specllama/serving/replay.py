@@ -1,7 +1,7 @@
-"""probe --replay: what every setting would have gained on conversations that were held.
+"""probe --replay: what every setting would have gained on past conversations.
 
-One server without speculation tokenizes them and shows what verifying costs; nothing of them is
-generated again. A draft reads the same tokens in process, where llama-cpp-python is installed.
+A server without speculation tokenizes them and shows the cost of verification; nothing is
+generated again. A draft reads the same tokens in process, if llama-cpp-python is installed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _COST_SHARE, _DRAFT_SHARE = 0.2, 0.5  # of the budget
 
 @dataclass(frozen=True)
 class ConversationReplay:
-    """What came of it. `settings`: the fastest first; `best` None = speculation off. `left_out`:
-    why → how many requests."""
+    """The result. `settings`: the fastest first; `best` None = speculation off. `left_out`: reason →
+    number of requests."""
 
     planned: PlannedProbe
     source: Conversations
@@ -64,7 +64,7 @@ class ConversationReplay:
 
 
 def plan_replay(options: ProbeOptions) -> PlannedProbe:
-    """What would be replayed. Starts nothing. Raises UsageError for what cannot be."""
+    """What would be replayed. Starts nothing. Raises UsageError for unsupported options."""
     if len(options.spec_options_list) > 1:
         raise UsageError("--replay takes one --workload")
     if options.settings.parallel > 1:
@@ -90,8 +90,8 @@ def plan_replay(options: ProbeOptions) -> PlannedProbe:
 def replay(
     options: ProbeOptions, source: Conversations, log: Path, progress: Progress
 ) -> ConversationReplay:
-    """The whole answer. Raises TuningError or EngineError when the plain server cannot be
-    measured or does not tell tokens."""
+    """The whole result. Raises TuningError or EngineError if the baseline server cannot be measured
+    or returns no tokens."""
     p = plan_replay(options)
     work = _ReplayRun(p, options.budget, progress)
     runner = TrialServers(p.plan, log)
@@ -120,7 +120,7 @@ def replay(
 
 @dataclass
 class _ReplayRun:
-    """What was found so far."""
+    """The results so far."""
 
     planned: PlannedProbe
     budget: float
@@ -151,7 +151,7 @@ class _ReplayRun:
 
 
 def _replay_ngrams(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
-    """Every n-gram type alone, and what they are compared with."""
+    """Every n-gram type alone, and the settings they are compared with."""
     plan, task = work.planned.plan, work.planned.task
     for spec in task.ngrams:
         work.say(f"replaying {spec.methods[0]}")
@@ -173,7 +173,7 @@ def _replay_ngrams(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
 
 
 def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
-    """Every draft alone, and with the n-gram type that would have done most."""
+    """Every draft alone, and with the n-gram type that would have gained most."""
     task, spec_options = work.planned.task, work.planned.spec_options
     named = spec_options.draft is not None or spec_options.method is not None
     able: list[TrialCandidate] = []
@@ -247,7 +247,7 @@ def _predict(work: _ReplayRun, found: Guessed, texts: Texts, costs: VerifyCosts)
 
 
 def _most_copying(maps: Sequence[NgramMap], types: Sequence[Speculation]) -> Speculation | None:
-    """The n-gram type that does most alone."""
+    """The n-gram type that gains most alone."""
     speed = {m.method: max(m.speeds.values(), default=0.0) for m in maps if not m.draft}
     able = [s for s in types if s.methods[0] in speed]
     return max(able, key=lambda s: speed[s.methods[0]], default=None)

@@ -1,5 +1,5 @@
-"""Settings that `serve --adaptive` may go to: what it started with, and what was measured of the
-model before, for any workload, by prompts or by real requests.
+"""Settings that `serve --adaptive` may switch to: the one it started with, and those measured
+before, for any workload, with prompts or real requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from specllama.planning.feasible import feasible_methods
 from specllama.planning.plan import Plan
 from specllama.serving.past_traffic import matching_method
 from specllama.serving.real_requests import TuningReference
-from specllama.serving.scope import SearchScope, device_names, engine_label
+from specllama.serving.result_keys import device_names, engine_label
+from specllama.serving.scope import SearchScope
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED
 from specllama.watching import traffic
@@ -21,8 +22,8 @@ from specllama.watching.policy import ServableSetting
 def servable_settings(
     base: Plan, served: Speculation | None, measured: TuningReference, scope: SearchScope
 ) -> tuple[ServableSetting, ...]:
-    """`base`: the plan with all its ways; `served`: what it starts with, `measured` of it. A
-    setting that is known twice has the figure that is named first."""
+    """`base`: the plan with all alternatives; `served`: the first setting, `measured` its results.
+    If a setting is found twice, the first figure counts."""
     found: dict[Speculation, ServableSetting] = {}
     for option in _all(base, served, measured, scope):
         found.setdefault(option.speculation, option)

@@ -21,14 +21,14 @@ from specllama.stop import Stopped, stop_on_signals
 from specllama.tuning.arms import way
 from specllama.watching.policy import Switch
 
-MAX_QUICK_CRASHES = 3  # in a row; then it is no accident
-QUICK_S = 60.0  # one that answered for longer is counted afresh; loading may take any time
+MAX_QUICK_CRASHES = 3  # in a row; then it is not a coincidence
+QUICK_S = 60.0  # a server that ran longer resets the count; loading may take any time
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class Ready:
-    """What a user is told when the server can be used, at `url`."""
+    """What is reported once the server is ready, at `url`."""
 
     launch: Launch
     engagement: Engagement
@@ -36,10 +36,10 @@ class Ready:
 
 
 class ServeReporter(Reporter, EventListener, Protocol):
-    """Where events go."""
+    """Receives events."""
 
     def ready(self, ready: Ready) -> None:
-        """The server answers and has been checked. Called again after a restart."""
+        """The server responds and was checked. Called again after a restart."""
 
 
 def serve(
@@ -54,14 +54,14 @@ def serve(
     adaptive: AdaptiveController | None = None,
 ) -> None:
     """Runs until the user stops it (returns), or raises the error that ended it; Stopped
-    when that was before it served.
-    `known`: these settings were measured before, so that a brief check is enough. `running`:
-    the plan's server, when it is up already. `measured`: what was measured of the plan's settings;
-    `idle_probes`: they may be measured in idle moments where nothing was; `adaptive`: real
-    requests may lead to others.
+    if that was before it served.
+    `known`: these settings were measured before, so a brief check is enough. `running`: the
+    plan's server, if it is up already. `measured`: earlier measurements of the plan's settings;
+    `idle_probes`: measure them while idle if there are none; `adaptive`: real requests may switch
+    to other settings.
 
-    Raises StrictError when speculation is off and `strict`; EngineError when the
-    server does not start or keeps crashing.
+    Raises StrictError if speculation is off and `strict`; EngineError if the server does not
+    start or keeps crashing.
     """
     if strict and not plan.speculates:
         if running is not None:
@@ -80,8 +80,8 @@ def serve(
 def _follow(
     plan: Plan, measured: TuningReference, idle_probes: bool, adaptive: bool, up: Launch, url: str
 ) -> TrafficMonitor:
-    """`measured` is about the settings of `plan`; others may run by now: after a crash, or where
-    real requests led to them. What steps take holds for every K of a way."""
+    """`measured` is about the settings of `plan`; after a crash or a switch, others may run. Step
+    times hold for every K of the same method and draft."""
     own, runs = plan.settings.speculation, up.plan.settings.speculation
     if runs != own:
         same_way = own is not None and runs is not None and way(own) == way(runs)
@@ -100,7 +100,7 @@ def _serve(
     adaptive: AdaptiveController | None,
 ) -> None:
     quick, served = 0, False
-    before: Plan | None = None  # what served, where another is tried in its place
+    before: Plan | None = None  # what served, if another is tried in its place
     try:
         while True:
             running, up = up or _launched(plan, before, log, report), None
@@ -140,7 +140,7 @@ def _serve(
 
 
 def _launched(plan: Plan, before: Plan | None, log: Path, report: ServeReporter) -> Launch:
-    """`before`: what served well until now, and does again when `plan` does not start."""
+    """`before`: the previous plan, used again if `plan` does not start."""
     try:
         return launch(plan, log, report)
     except EngineError as e:
@@ -151,7 +151,7 @@ def _launched(plan: Plan, before: Plan | None, log: Path, report: ServeReporter)
 
 
 def _announce(ready: Ready, exchanged: bool, report: ServeReporter) -> None:
-    """That it serves; where it only took the place of another, that alone is said elsewhere."""
+    """Reports that it serves; a switch is reported elsewhere, so only a failure is reported here."""
     if not exchanged:
         report.ready(ready)
     elif ready.launch.plan.speculates and not ready.engagement.engaged:
@@ -159,7 +159,7 @@ def _announce(ready: Ready, exchanged: bool, report: ServeReporter) -> None:
 
 
 def check_engagement(running: Launch, brief: bool = False) -> Engagement:
-    """The engagement of a running server; a probe that fails is a reason, not an error."""
+    """The engagement of a running server; a failed probe is a reason, not an error."""
     try:
         return verify(running.client, running.plan, running.server.log_text(), brief)
     except EngineError as e:
@@ -167,7 +167,7 @@ def check_engagement(running: Launch, brief: bool = False) -> Engagement:
 
 
 def _must_gain(e: Engagement) -> None:
-    """Raises StrictError when nothing is drafted, or nothing of it accepted."""
+    """Raises StrictError if nothing is drafted or nothing accepted."""
     if not e.engaged:
         raise StrictError(f"speculation OFF because {e.reason}")
     if e.only_costs:
@@ -180,7 +180,7 @@ def _wait(
     report: ServeReporter,
     adaptive: AdaptiveController | None,
 ) -> Exit | Switch:
-    """Until the server ends, or another should take its place."""
+    """Waits until the server exits or should be replaced."""
     while (code := running.server.exit_code()) is None:
         running.server.output.trim()
         if following is not None:
@@ -195,13 +195,13 @@ def _wait(
 
 
 def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: ServeReporter) -> Plan:
-    """The plan to go on with. Raises EngineError after too many crashes in a row."""
+    """The next plan. Raises EngineError after too many crashes in a row."""
     if quick >= MAX_QUICK_CRASHES:
         raise EngineError(
             f"llama-server exited {quick} times in a row: {why.message}",
             exit_hint(why, log),
         )
-    if why.kind == "cpu":  # it would end the same way
+    if why.kind == "cpu":  # it would exit the same way
         raise EngineError(f"llama-server exited: {why.message}", exit_hint(why, log))
     if why.kind == "memory" and (
         smaller := plan.with_less_memory(f"llama-server exited: {why.message}")

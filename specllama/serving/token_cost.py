@@ -1,4 +1,4 @@
-"""What tokens cost on a machine that is paid by the hour, by the speed that was measured.   (pure)"""
+"""The cost of tokens on a machine billed by the hour, from the measured speed.   (pure)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MANY = 1e6
 
 @dataclass(frozen=True)
 class HourlyPrice:
-    """What the machine costs. `currency`: the user's own word for the money, "" = none."""
+    """The machine's price. `currency`: as the user wrote it, "" = none."""
 
     per_hour: float
     currency: str = ""
@@ -23,7 +23,7 @@ class HourlyPrice:
 
 @dataclass(frozen=True)
 class TokenCost:
-    """Of a million tokens for one request at a time, in the price's unit. None: not known."""
+    """Cost of a million tokens, one request at a time, in the price's currency. None = unknown."""
 
     speculating: float | None
     plain: float | None
@@ -46,7 +46,7 @@ def parse_price(text: str) -> HourlyPrice:
 
 
 def cost_of(known: Result | None, price: HourlyPrice) -> TokenCost:
-    """What a million tokens cost by what was measured."""
+    """The cost of a million tokens from a stored result."""
     if known is None or not known.tokens_per_second:
         return TokenCost(None, None)
     gain = known.speedup[0] if known.speedup is not None else None

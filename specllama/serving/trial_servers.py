@@ -18,15 +18,15 @@ from specllama.serving.launch import Launch, LaunchFailed, exit_hint, record_mem
 from specllama.tuning.arms import Served
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
-_ENDING_S = 1.0  # between a broken connection and the end of the server that broke it
+_ENDING_S = 1.0  # between a broken connection and the exit of the server that broke it
 
 
 @dataclass
 class TrialServers:
-    """Starts `plan`'s server with other ways of speculating, its log at `log`. `final`: at the
-    plan's own address, so that the last server can stay and serve; otherwise, or where that
-    address can be reached from outside, on a free local port: nobody else may reach a server
-    that is only being measured. `running`: the server that is up."""
+    """Starts `plan`'s server with other speculation settings, its log at `log`. `final`: at the
+    plan's own address, so that the last server can go on to serve; otherwise, or if that address
+    is reachable from outside, on a free local port: clients must not reach a server that is being
+    measured. `running`: the server that is up."""
 
     plan: Plan
     log: Path
@@ -41,10 +41,10 @@ class TrialServers:
     def start(
         self, speculation: Speculation | None, tick: Callable[[], None], trace: bool = False
     ) -> Served:
-        """Ends the server that is up and starts another; `tick` is called while it loads.
-        `trace`: its log says where time goes. So does the log of every server that cannot go on
-        to serve; what it takes in memory is kept then.
-        Raises EngineError, explained, when it does not come up."""
+        """Stops the server that is up and starts another; `tick` is called while it loads.
+        `trace`: its log shows where time goes. That is so for every server that cannot go on to
+        serve; its memory use is stored too.
+        Raises EngineError with the cause if it does not start."""
         self.stop()
         plan = self.plan if self.stays else self.plan.at_address(_LOCAL[0], free_port(_LOCAL[0], 0))
         if speculation is None:
@@ -70,18 +70,18 @@ class TrialServers:
         return Served(client, partial(_printed, server))
 
     def _summed(self, speculation: Speculation | None) -> bool:
-        """Whether the plan's sum is about such a server."""
+        """Whether the plan's memory estimate is about such a server."""
         own = self.plan.settings.speculation
         return speculation is None or (own is not None and own.draft == speculation.draft)
 
     def stop(self) -> None:
-        """Ends the server that is up, if one is."""
+        """Stops the server, if one is up."""
         if self.running is not None:
             running, self.running = self.running, None
             running.stop()
 
     def blame(self, error: EngineError) -> EngineError:
-        """Why the server ended, when that is what an error came from; else the error."""
+        """The cause of the server's exit, if that caused the error; else the error."""
         if isinstance(error, LaunchFailed) or self.running is None:
             return error
         server = self.running.server
@@ -92,7 +92,7 @@ class TrialServers:
         return EngineError(f"llama-server exited: {why.message}", exit_hint(why, self.log))
 
     def hand_over(self, plan: Plan) -> Launch | None:
-        """The server that is up, when it is the one that `plan` wants; no longer the runner's then."""
+        """The server that is up, if it runs `plan`; it no longer belongs to the runner then."""
         running = self.running
         if running is None or not self.stays or running.server.exit_code() is not None:
             return None
@@ -106,6 +106,6 @@ class TrialServers:
 
 
 def _printed(server: ServerProcess) -> str:
-    """The end of its log, which is kept small by the way."""
+    """The end of its log. Also trims the log."""
     server.output.trim()
     return server.log_text()

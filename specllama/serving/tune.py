@@ -1,4 +1,4 @@
-"""serve's tuning: what was measured before, else a short search, then the plan that follows."""
+"""serve's tuning: a stored result, or else a short search, then the plan that follows from it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from specllama.planning.plan import Plan
 from specllama.serving.launch import Launch, LaunchFailed, record_memory
 from specllama.serving.past_traffic import apply_past_traffic, predict_from_traffic
 from specllama.serving.real_requests import TuningReference
+from specllama.serving.result_keys import result_subject
 from specllama.serving.scope import (
     SearchScope,
     make_task,
-    result_subject,
     sets_own_types,
     with_fixed_values,
     worthwhile_drafts,
@@ -39,9 +39,9 @@ AUTO, OFF, FULL = "auto", "off", "full"
 
 @dataclass(frozen=True)
 class TuningOutcome:
-    """The plan to serve, and how it came about. `source`: off, none (nothing to tune), cached,
-    measured, skipped or failed. `notes` are for the user. `running`: its server, when it is
-    up already."""
+    """The plan to serve, and where it comes from. `source`: off, none (nothing to tune), cached,
+    measured, skipped or failed. `notes` are for the user. `running`: its server, if it is up
+    already."""
 
     plan: Plan
     source: str
@@ -53,8 +53,8 @@ class TuningOutcome:
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """How to tune. `force`: serve the fastest way found even when it does not pay; `prompts`:
-    the user's own, in place of the workload's."""
+    """How to tune. `force`: serve the fastest setting even if it is slower than the baseline;
+    `prompts`: the user's own, replacing the workload's."""
 
     mode: str
     budget: float
@@ -64,11 +64,10 @@ class TuningOptions:
 
 
 def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress) -> TuningOutcome:
-    """The plan with the settings that were measured to be fastest.
+    """The plan with the settings that were fastest when measured.
 
-    Ctrl-C while measuring skips the rest and goes on. Raises Stopped on a second one and on
-    SIGTERM, EngineError
-    when no server of this model can start.
+    Ctrl-C while measuring skips the rest. Raises Stopped on a second one and on SIGTERM,
+    EngineError if no server of this model starts.
     """
     if options.mode == OFF:
         return TuningOutcome(plan, OFF)
@@ -122,7 +121,7 @@ def _searched(
         with stop_on_signals(INTERRUPT):
             found = tune(runner, task, progress, earlier, prior)
     except Interrupted as e:
-        if e.partial.arms:  # what was refuted is not served
+        if e.partial.arms:  # a refuted setting is not served
             return TuningOutcome(
                 _with_tuned(plan, e.partial), "skipped", (*notes, "skipped"), e.partial
             )
@@ -133,20 +132,20 @@ def _searched(
         why = e.__cause__
         if isinstance(why, LaunchFailed) and why.exit.lasting:
             raise why from None
-        if isinstance(why, LaunchFailed):  # speculation only needs more
+        if isinstance(why, LaunchFailed):  # speculation only needs more memory
             plan = plan.without_speculation("the server did not start even without speculation")
         return TuningOutcome(plan, "failed", (*notes, f"measurement failed: {e.message}"))
     return TuningOutcome(_with_tuned(plan, found), "measured", tuple(notes), found)
 
 
 def _is_final(stored: Result, options: TuningOptions) -> bool:
-    """Whether an earlier result is the answer: not an open one, nor a server that crashed."""
+    """Whether a stored result is final: neither open nor from a server that crashed."""
     asks_anew = options.mode != AUTO or options.force
     return not asks_anew and stored.state not in (OPEN, CRASHED)
 
 
 def few_prompts_note(prompts: Sequence[Prompt]) -> Sequence[str]:
-    """What a handful of the user's own prompts cannot say."""
+    """A note that a handful of prompts represents little."""
     if not 0 < len(prompts) < _FEW_PROMPTS:
         return ()
     count = "1 prompt is" if len(prompts) == 1 else f"{len(prompts)} prompts are"
@@ -154,13 +153,13 @@ def few_prompts_note(prompts: Sequence[Prompt]) -> Sequence[str]:
 
 
 def with_stored_result(plan: Plan, options: TuningOptions) -> Plan:
-    """The plan by an earlier result, where there is one that is not stale."""
+    """The plan with a stored result, if there is one that is not stale."""
     return apply_stored_result(plan, options)[0]
 
 
 def apply_stored_result(plan: Plan, options: TuningOptions) -> tuple[Plan, Result | None]:
-    """The plan by an earlier result, and that; the plan as it is and None where there is none, or
-    none that still holds."""
+    """The plan with a stored result, and the result; the plan unchanged and None if there is no
+    valid one."""
     if options.mode != AUTO or plan.choice.speculation is None or sets_own_types(plan):
         return plan, None
     stored, stale = results.find(serve_task(plan, options)[2])
@@ -170,8 +169,7 @@ def apply_stored_result(plan: Plan, options: TuningOptions) -> tuple[Plan, Resul
 
 
 def serve_task(plan: Plan, options: TuningOptions) -> tuple[Task, tuple[str, ...], Subject]:
-    """What serve measures, what it rules out unmeasured with the reason, and what a result
-    would be about."""
+    """What serve measures, why the rest is ruled out, and what the result is stored under."""
     scope = with_fixed_values(plan, replace(options.scope, everything=options.force))
     drafts, doubts = worthwhile_drafts(plan, scope)
     task = make_task(
@@ -196,8 +194,7 @@ def _with_result(plan: Plan, stored: Result) -> Plan:
 
 
 def _with_current_placement(plan: Plan, spec: Speculation) -> Speculation:
-    """The settings that were measured, with the draft's layers and cache as memory and the user
-    have them today."""
+    """The measured settings, with the draft's layers and cache type that fit now."""
     choice = plan.choice
     for s in (choice.speculation, *(a.speculation for a in choice.all_alternatives)):
         if s is not None and s.draft == spec.draft and s.uses_draft == spec.uses_draft:
@@ -223,7 +220,7 @@ def _open_lines(stored: Result) -> Sequence[str]:
 
 
 def tuning_reference(outcome: TuningOutcome) -> TuningReference:
-    """What a tuning run, or an earlier one, measured of what is served."""
+    """What this tuning run or an earlier one measured about the served settings."""
     spec = outcome.plan.settings.speculation
     if outcome.tuned is not None:
         best = outcome.tuned.best

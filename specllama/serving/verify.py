@@ -1,4 +1,4 @@
-"""Is speculation really on? Believes `/slots` and counters, never the start-up log.
+"""Checks that speculation is on. Trusts `/slots` and counters, never the start-up log.
 
 A server whose speculation failed to start logs one line and serves on without it
 (llama.cpp b9113…b11434, server-context.cpp), so every launch ends with this check.
@@ -17,17 +17,17 @@ from specllama.watching.counters import contradiction
 
 PROBE_PROMPTS = 2
 PROBE_TOKENS = 48
-BRIEF_TOKENS = 12  # of one prompt, where the same settings were measured before
+BRIEF_TOKENS = 12  # of one prompt, if the same settings were measured before
 
 
 @dataclass(frozen=True)
 class Engagement:
-    """What the probe saw. `engaged`: the server drafted tokens. Counts over all probe
-    requests; `ms` is decoding time; `verify_steps` is None where the build has no counter.
-    `slots`: what /slots calls `speculative`, None where it does not say. `memory`: what the
-    target keeps (gguf/architectures.py). α and τ are None where the counts cannot be right.
-    `ngrams_only`: n-grams alone draft, of which two texts say nothing about others. `remedy`: what to
-    do where it only costs time."""
+    """What the probe saw. `engaged`: the server drafted tokens. Counts are over all probe requests;
+    `ms` is decoding time; `verify_steps` is None if the build has no counter. `slots`: /slots'
+    `speculative`, None if it has none. `memory`: kind of the target's memory
+    (gguf/architectures.py). α and τ are None if the counts cannot be right. `ngrams_only`: only
+    n-grams draft, where two texts say nothing about others. `remedy`: what to do if it only costs
+    time."""
 
     engaged: bool
     reason: str
@@ -43,7 +43,7 @@ class Engagement:
 
     @property
     def only_costs(self) -> str:
-        """Why speculation is on and only costs time, "" when it may gain or little is known."""
+        """Why speculation only costs time, "" if it may gain or too little is known."""
         steps = self.verify_steps or self.tokens - self.accepted
         if (
             self._miscounted
@@ -55,14 +55,14 @@ class Engagement:
 
     @property
     def doubt(self) -> str:
-        """Where the counters disagree with themselves or with /slots, else ""."""
+        """How the counters contradict themselves or /slots, else ""."""
         return "; ".join(s for s in (self._miscounted, self._slots_disagree) if s)
 
     @property
     def _miscounted(self) -> str:
-        """Why the counts are not believed. All accepted on a target whose state must be rolled
-        back was seen where it is not (the text is wrong), and where only what is verified again
-        is counted (llama.cpp PR 22506)."""
+        """Why the counts are not trusted. On a target whose state must be rolled back, all drafts
+        accepted was seen when it is not rolled back (the text is wrong), and when only tokens
+        that are verified again are counted (llama.cpp PR 22506)."""
         if problem := contradiction(self.drafted, self.accepted, self.verify_steps):
             return problem
         if self.memory != "attention" and self.drafted == self.accepted > 0:
@@ -97,10 +97,10 @@ class Engagement:
 
 
 def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> Engagement:
-    """Sends the first prompts of the workload and judges what the server reports. `brief`: one
+    """Sends the first prompts of the workload and checks what the server reports. `brief`: one
     short request, for settings that were measured before (n-grams need more text to draft).
 
-    Raises EngineError when the server cannot be asked.
+    Raises EngineError if the server does not respond.
     """
     before = client.metrics()
     spec = plan.settings.speculation
@@ -129,14 +129,14 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
 
 
 def _slots(client: Client) -> bool | None:
-    """What /slots says of speculation; None where it is not offered or does not say."""
+    """/slots' `speculative`; None if there is no /slots or no such field."""
     slots = client.slots()
     reported = slots[0].get("speculative") if slots else None
     return reported if isinstance(reported, bool) else None
 
 
 def _idle_reason(plan: Plan, sent: int) -> str:
-    """Why nothing was drafted in `sent` probe requests."""
+    """Why no tokens were drafted in `sent` probe requests."""
     spec = plan.settings.speculation
     nothing = f"no tokens were drafted in {sent} probe request{'s' if sent != 1 else ''}"
     if spec is not None and spec.ngram is not None and not spec.uses_draft:
