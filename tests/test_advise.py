@@ -118,7 +118,7 @@ def test_a_draft_that_loses_names_the_alpha_it_would_need(plan: Plan) -> None:
     hopeless = said(plan, known(0.3))
     assert "not even α=1 would pay" in hopeless["a cheaper draft"].why
     wins = said(plan, known(1.5))
-    assert "falls under 0.27" in wins["other text"].why
+    assert "break-even is at α=0.27" in wins["other text"].why
 
 
 def test_bigger_or_smaller_follows_alpha_and_cost(plan: Plan) -> None:
@@ -184,7 +184,7 @@ def test_what_reports_rule_out_is_not_called_the_decision(
     fake = ["--llama-server", str(Fake(tmp_path).path)]
     assert run(["advise", str(tmp_path / "target.gguf"), "-w", "creative", *fake]) == 0
     out = capsys.readouterr().out
-    assert "decision off: draft-simple is not measured: at temperature 1" in out
+    assert "decision off: draft-simple is not measured: acceptance of creative text at temperature 1" in out
     assert "serve measures whether n-grams pay off" in out
     assert "rule     published measurements agree" in out
     assert "--all -w creative" in out
@@ -230,7 +230,7 @@ def test_prices(text: str, per_hour: float, unit: str) -> None:
     "text", ["", "x", "0", "0/h", "-1/h", "2,50/h", "1e5", "2/week", "nan", "inf"]
 )
 def test_prices_that_are_none(text: str) -> None:
-    with pytest.raises(UsageError, match="by the hour"):
+    with pytest.raises(UsageError, match="per hour"):
         parse_price(text)
 
 

@@ -177,7 +177,7 @@ memory T V -- -ub -100000000000          | 2 | is no number
 probe T V -- -t nan                      | 2 | is no number
 serve T V -- --port ²                    | 2 | is not a port
 serve T V -- --port 0                    | 2 | is not a port
-serve T V -- --spec-draft-n-max 20000000 | 2 | at most 512 make sense
+serve T V -- --spec-draft-n-max 20000000 | 2 | the maximum is 512
 # ---- names of things
 serve T V --workload nope                | 2 | Workloads: agent, chat, code
 probe T V -w code,magic                  | 2 | magic
@@ -242,7 +242,7 @@ probe T V --prompts {content.jsonl}      | 2 | neither a prompt nor messages
 probe T V --prompts {null.jsonl}         | 2 | neither a prompt nor messages
 probe T V --prompts {object.jsonl}       | 2 | neither a prompt nor messages
 probe T V --prompts {number.jsonl}       | 2 | neither a prompt nor messages
-probe T V --prompts {answers.jsonl}      | 2 | answers only
+probe T V --prompts {answers.jsonl}      | 2 | only assistant messages
 probe T V --prompts {wide.jsonl}         | 2 | longer than 4 Mi characters
 probe T V --replay {nope}                | 2 | cannot be read (No such file
 probe T V --replay {none.txt}            | 2 | no conversation
@@ -569,7 +569,7 @@ def test_the_state_folder_is_a_file(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--n-max", "3", "--method", "ngram-mod"], "--n-max: no effect, ngram-mod drafts by"),
+        (["--n-max", "3", "--method", "ngram-mod"], "--n-max: no effect, ngram-mod uses its own sizes"),
         (["--n-max", "3", "--p-min", "0.5", "--method", "none"], "--n-max, --p-min: no effect"),
         (["--draft-cache", "f16", "--method", "ngram-simple"], "--draft-cache: no effect"),
         (["--draft-layers", "3", "--method", "none"], "--draft-layers: no effect, nothing drafts"),

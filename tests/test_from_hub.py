@@ -185,7 +185,7 @@ def test_a_dry_run_decides_from_headers_and_downloads_nothing(
     out = capsys.readouterr().out
     assert "hub      org/tiny-GGUF:tiny-Q4_K_M.gguf: it fits" in out
     assert "get      org/tiny-GGUF:tiny-Q4_K_M.gguf, 2.9 MiB: not yet" in out
-    assert "images need org/tiny-GGUF:mmproj-tiny-Q4_K_M.gguf" in out
+    assert "for images, download org/tiny-GGUF:mmproj-tiny-Q4_K_M.gguf" in out
     assert "get      someone/tiny-draft-GGUF:tiny.Q5_1.gguf, 0.5 MiB: not yet" in out
     assert "draft-simple with tiny-draft-GGUF:tiny.Q5_1.gguf" in out
     assert not list((tmp_path / "hf").rglob("*.gguf"))
@@ -214,10 +214,10 @@ def test_the_largest_of_the_smaller_files_is_taken_when_the_usual_one_does_not_f
     small.unlink()
     assert run(["serve", "org/tiny-GGUF", "--dry-run", "--llama-server", engine]) == 2
     err = capsys.readouterr().err
-    assert "no file of org/tiny-GGUF fits: tiny-Q4_K_M.gguf: RAM lacks 1 GiB" in err
+    assert "no file in org/tiny-GGUF fits: tiny-Q4_K_M.gguf: RAM lacks 1 GiB" in err
     named = ["serve", "org/tiny-GGUF:q4_k_m", "--dry-run", "--llama-server", engine]
     assert run(named) == 0
-    assert "asked for as q4_k_m" in capsys.readouterr().out
+    assert "requested as q4_k_m" in capsys.readouterr().out
 
 
 def test_a_file_larger_than_all_memory_is_not_even_read(
@@ -227,7 +227,7 @@ def test_a_file_larger_than_all_memory_is_not_even_read(
     monkeypatch.setattr("specllama.drafts.hub.files", lambda _: huge)
     assert run(["serve", "org/tiny-GGUF", "--dry-run", "--llama-server", engine]) == 2
     err = capsys.readouterr().err
-    assert "are more than the" in err
+    assert "it needs 16,384.0 GiB, only" in err
     assert len(err.splitlines()) == 2
     assert hub.sent == 0
 
@@ -272,9 +272,9 @@ def test_a_head_beside_the_model_in_its_repository_drafts_for_it(
         ("org/nope", 1, "no such repository"),
         ("org/gated", 1, "access has to be asked for"),
         ("org/busy", 1, "429"),
-        ("org/tiny-GGUF:Q3_K_S", 2, "It holds mmproj-tiny-Q4_K_M.gguf, tiny-Q4_K_M.gguf"),
-        ("org/empty", 2, "holds no GGUF file"),
-        ("org/projector", 2, "no model that can be served by itself"),
+        ("org/tiny-GGUF:Q3_K_S", 2, "It has mmproj-tiny-Q4_K_M.gguf, tiny-Q4_K_M.gguf"),
+        ("org/empty", 2, "has no GGUF file"),
+        ("org/projector", 2, "no model that can be served on its own"),
         ("org/nope/model.gguf", 2, "no such file"),
     ],
 )
@@ -312,7 +312,7 @@ def test_what_was_downloaded_serves_without_the_hub(
         out = capsys.readouterr().out
         assert str(path) in out
         assert str(draft) in out
-        assert ("downloaded before" in out) is offline
+        assert ("using the downloaded copy" in out) is offline
 
 
 def test_plan_reads_from_afar_but_writes_no_path_that_is_not_there(

@@ -92,6 +92,6 @@ def test_builds_that_lack_a_drafters_method_say_so(
     needs = {"eagle3": 9611, "dflash": 9837, "dspark": 10173}[kind]
     assert f"method   none: {kind}.gguf: {says}; it needs build ≥ b{needs} (engine)" in said
     here = re.search(
-        rf"the embedded engine \(b\d+\) has draft-{kind}: --llama-server embedded", said
+        rf"the embedded engine \(b\d+\) supports draft-{kind}: use --llama-server embedded", said
     )
     assert bool(here) == (binary != "embedded")

@@ -87,8 +87,8 @@ def test_what_no_record_says_is_the_other_profiles_and_that_is_said(
     file.write_text("one\n---\ntwo")
     assert run(["profiles", "new", "mine", "--from", str(file), "--like", "reasoning"]) == 0
     out = capsys.readouterr().out
-    assert "temperature 0.6: as in reasoning" in out
-    assert "512 tokens are measured: as in reasoning" in out
+    assert "temperature 0.6: from reasoning" in out
+    assert "512 tokens are measured: from reasoning" in out
     w = workloads.load("mine")
     assert w.sampling == workloads.load("reasoning").sampling  # thinking too
 
