@@ -127,9 +127,7 @@ def test_bigger_or_smaller_follows_alpha_and_cost(plan: Plan) -> None:
     assert plan.choice.draft is not None
     light = replace(plan.choice.draft, active_bytes=plan.target.active_bytes // 50)
     cheap = replace(plan, choice=replace(plan.choice, draft=light))
-    assert (
-        "reads 2% of the target's bytes" in said(cheap, known(0.9, 0.3))["a bigger draft"].why
-    )
+    assert "reads 2% of the target's bytes" in said(cheap, known(0.9, 0.3))["a bigger draft"].why
 
 
 def test_what_is_not_measured_says_so_first_with_the_command_that_does(tmp_path: Path) -> None:
@@ -184,7 +182,10 @@ def test_what_reports_rule_out_is_not_called_the_decision(
     fake = ["--llama-server", str(Fake(tmp_path).path)]
     assert run(["advise", str(tmp_path / "target.gguf"), "-w", "creative", *fake]) == 0
     out = capsys.readouterr().out
-    assert "decision off: draft-simple is not measured: acceptance of creative text at temperature 1" in out
+    assert (
+        "decision off: draft-simple is not measured: acceptance of creative text at temperature 1"
+        in out
+    )
     assert "serve measures whether n-grams pay off" in out
     assert "rule     published measurements agree" in out
     assert "--all -w creative" in out

@@ -219,7 +219,7 @@ serve T V -- -c=4096                     | 2 | Write it as two words
 serve T V -- -c                          | 2 | needs a value
 serve T V -- extra                       | 2 | is not an option
 serve T V -- -m x                        | 2 | the model is specllama's first argument
-probe T V -- --spec-type ngram-mod       | 2 | is not taken
+probe T V -- --spec-type ngram-mod       | 2 | is not allowed
 # ---- prompts and conversations
 serve T V --prompts {nope}               | 2 | cannot be read (No such file
 serve T V --prompts {here}               | 2 | cannot be read (Is a directory)
@@ -569,7 +569,10 @@ def test_the_state_folder_is_a_file(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--n-max", "3", "--method", "ngram-mod"], "--n-max: no effect, ngram-mod uses its own sizes"),
+        (
+            ["--n-max", "3", "--method", "ngram-mod"],
+            "--n-max: no effect, ngram-mod uses its own sizes",
+        ),
         (["--n-max", "3", "--p-min", "0.5", "--method", "none"], "--n-max, --p-min: no effect"),
         (["--draft-cache", "f16", "--method", "ngram-simple"], "--draft-cache: no effect"),
         (["--draft-layers", "3", "--method", "none"], "--draft-layers: no effect, nothing drafts"),

@@ -446,7 +446,11 @@ def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
         ("a.jsonl", "[1]", "line 1 has neither"),
         ("a.jsonl", '{"messages": [{"role": "user", "content": null}]}', "line 1 has neither"),
         ("a.jsonl", '{"messages": [{"role": "user", "content": [{"image": 1}]}]}', "neither"),
-        ("a.jsonl", '{"messages": [{"role": "assistant", "content": "a"}]}', "only assistant messages"),
+        (
+            "a.jsonl",
+            '{"messages": [{"role": "assistant", "content": "a"}]}',
+            "only assistant messages",
+        ),
         ("a.jsonl", '{"prompt": "x", "tools": 1}', "line 1 has tools that are not in OpenAI's"),
         ("a.jsonl", '{"prompt": "x", "tools": [{"name": "f"}]}', "line 1 has tools"),
         ("a.jsonl", '{"prompt": "x", "tools": [{"type": "function", "function": {}}]}', "tools"),

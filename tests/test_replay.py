@@ -439,7 +439,7 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
         (("--report", "r.html"), "cannot be combined with --report"),
         (("--parallel", "2"), "leave out --parallel"),
         (("-w", "code", "-w", "chat"), "one --workload"),
-        (("--", "--spec-type", "ngram-mod"), "leave out --spec-type"),
+        (("--", "--spec-type", "ngram-mod"), "--spec-type after -- is not allowed"),
         (("--", "--spec-ngram-mod-n-max", "9"), "leave out --spec-ngram-mod-n-max"),
         (("--", "--spec-draft-p-min", "0.5"), "leave out p-min"),
     ],
