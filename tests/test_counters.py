@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -12,19 +11,8 @@ from hypothesis import strategies as st
 from specllama.watching.counters import NOTHING, Counts, Snapshot, between, parse
 from specllama.watching.engines import ENGINES, LLAMA_CPP, VLLM
 from specllama.watching.history import History
+from tests.llama_metrics import metrics_text
 
-LLAMA = """\
-# HELP llamacpp:spec_decode_num_draft_tokens_total Speculative: Total draft tokens generated
-# TYPE llamacpp:spec_decode_num_draft_tokens_total counter
-llamacpp:tokens_predicted_total {tokens}
-llamacpp:tokens_predicted_seconds_total {seconds}
-llamacpp:spec_decode_num_draft_tokens_total {drafted}
-llamacpp:spec_decode_num_accepted_tokens_total {accepted}
-llamacpp:spec_decode_num_drafts_total {steps}
-llamacpp:requests_processing 2
-llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {first}
-llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="1"}} {second}
-"""
 Step = tuple[int, int]  # drafted, accepted of it
 
 
@@ -38,7 +26,8 @@ def look(steps: list[Step], base: int = 0, when: float = 0.0, started: float = 0
     drafted = base * 2 + sum(d for d, _ in steps)
     by = [base + sum(a > i for _, a in steps) for i in range(2)]
     tokens = base * 3 + sum(a + 1 for _, a in steps)
-    text = LLAMA.format(
+    text = metrics_text(
+        processing=2,
         drafted=printed(drafted),
         accepted=printed(sum(by)),
         steps=printed(base + len(steps)),
@@ -231,7 +220,7 @@ def test_what_nobody_can_have_counted_is_not_counted(said: str) -> None:
 def test_nothing_is_nothing() -> None:
     assert NOTHING + NOTHING == NOTHING
     assert NOTHING.alpha is NOTHING.tau is NOTHING.tokens_per_second is None
-    assert not math.isnan((NOTHING + Counts(drafted=1.0)).drafted or 0)
+    assert NOTHING + Counts(drafted=1.0) == Counts(drafted=1.0)
 
 
 def test_no_two_engines_share_a_prefix() -> None:

@@ -39,19 +39,9 @@ from specllama.watching.request_log import RequestLog
 from specllama.watching.running import RunningServe
 from specllama.watching.verdict import SLOWER, VERY_LOW
 from specllama.watching.watch import LOST, UNLOADED, UP, ServerView, Watch, find
+from tests.llama_metrics import metrics_text
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
-
-LLAMA = """\
-llamacpp:tokens_predicted_total {tokens}
-llamacpp:tokens_predicted_seconds_total {seconds}
-llamacpp:spec_decode_num_draft_tokens_total {drafted}
-llamacpp:spec_decode_num_accepted_tokens_total {accepted}
-llamacpp:spec_decode_num_drafts_total {steps}
-llamacpp:requests_processing 1
-llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {first}
-llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="1"}} {second}
-"""
 
 
 class Script:
@@ -67,7 +57,7 @@ class Script:
 
     def text(self) -> str:
         n = self.answers
-        return LLAMA.format(
+        return metrics_text(
             tokens=260 * n,
             seconds=4.0 * n,
             drafted=200 * n,
