@@ -228,7 +228,7 @@ def draft_costs(t: Tuned) -> Iterator[str]:
         if not trial.measurement.drafted or len(trial.steps.curve()) < 2:
             continue
         name = f" ({way(trial.speculation)})" if len(t.trials) > 1 else ""
-        fixed, per_token, _ = fit_cost(trial.steps)
+        fixed, per_token = fit_cost(trial.steps)
         yield (
             f"step     {fixed:.1f} ms and {per_token:.1f} ms per drafted token; "
             f"plain {trial.plain.ms:.1f} ms{name}"

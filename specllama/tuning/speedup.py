@@ -238,20 +238,17 @@ def agreement(log: StepLog) -> list[bool]:
     return bits
 
 
-def fit_cost(log: StepLog) -> tuple[float, float, float]:
+def fit_cost(log: StepLog) -> tuple[float, float]:
     """A straight line through all steps, t = fixed + per_token × drafted, by least squares:
-    (fixed ms, ms per drafted token, standard error of a step). Shows the trend; a cliff is
-    seen in the curve only."""
+    (fixed ms, ms per drafted token). Shows the trend; a cliff is seen in the curve only."""
     n = len(log.steps)
     if n < 2:
-        return (log.ms / n if n else 0.0), 0.0, 0.0
+        return (log.ms / n if n else 0.0), 0.0
     x_mean = log.drafted / n
     t_mean = log.ms / n
     spread = sum((s.drafted - x_mean) ** 2 for s in log.steps)
     slope = sum((s.drafted - x_mean) * (s.ms - t_mean) for s in log.steps) / spread if spread else 0
-    fixed = t_mean - slope * x_mean
-    rest = sum((s.ms - fixed - slope * s.drafted) ** 2 for s in log.steps)
-    return fixed, slope, math.sqrt(rest / max(1, n - 2))
+    return t_mean - slope * x_mean, slope
 
 
 def break_even(curve: Mapping[int, StepCost], baseline_ms: float) -> float | None:
