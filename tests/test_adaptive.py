@@ -165,7 +165,7 @@ def test_what_does_not_start_gives_way_to_what_served(
     assert serving._launched(off, plan, tmp_path, report) is plan  # type: ignore[comparison-overlap]
     assert begun == [None, plan.settings.speculation]
     assert report.lines == ["llama-server did not start: no; going back to the previous settings"]
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineError, match="no"):
         serving._launched(off, None, tmp_path, report)
 
 

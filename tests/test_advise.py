@@ -283,14 +283,11 @@ def test_alpha_and_tokens_per_step_are_kept_with_a_result(tmp_path: Path) -> Non
     storage.write_stored(kept.file, data)
     (old,) = results.all_results()
     assert old.tried is None
-    for wrong in (
-        {},
-        {"alpha": 2, "tokens_per_step": 1},
-        {"alpha": 0.5, "tokens_per_step": 0.5},
-        7,
-    ):
+    storage.write_stored(kept.file, {**data, "tried": {}})
+    assert [r.tried for r in results.all_results()] == [None]
+    for wrong in ({"alpha": 2, "tokens_per_step": 1}, {"alpha": 0.5, "tokens_per_step": 0.5}, 7):
         storage.write_stored(kept.file, {**data, "tried": wrong})
-        assert all(r.tried is None for r in results.all_results())
+        assert results.all_results() == (), "a damaged file is passed over"
 
 
 @pytest.mark.parametrize(("gain", "on"), [(1.2, True), (0.9, False)])

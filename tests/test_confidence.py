@@ -24,6 +24,7 @@ from specllama.tuning.confidence import (
     student_quantile,
 )
 from specllama.tuning.costs import VerifyCosts
+from specllama.tuning.judge import LEAST_GAIN, clear
 from specllama.tuning.ngrams import Known, grid
 from specllama.tuning.predict import ngram_rows
 from specllama.tuning.run import Task, TrialCandidate
@@ -205,19 +206,19 @@ def worth(per_token: float, copies: float, sizes: Sequence[NgramSizes]) -> float
     return max(r.value for r in ngram_rows("ngram-simple", sizes, texts, costs).values())
 
 
-# Seeds are fixed; the limits are the aim (5 % false, 80 and 90 % found) with two standard errors
-# of so many runs: 400 gave 5.0 % and 87 % for the draft.
+# Seeds are fixed, so each share is one number; the limits leave room for one or two runs more. The
+# aim is 5 % false and 80 and 90 % found. 400 runs gave 5.0 % and 87 % for the draft.
 
 
 def test_equal_drafts_seldom_come_out_as_a_gain() -> None:
     """Every K is worth exactly nothing."""
     equal = dict.fromkeys(range(1, 9), 1.0)
-    assert share_on(drafted(seed, equal, 100.0) for seed in range(150)) <= 0.085
+    assert share_on(drafted(seed, equal, 100.0) for seed in range(150)) <= 0.07
 
 
 def test_a_draft_that_is_worth_an_eighth_is_found() -> None:
     found = [drafted(seed, REAL, 100.0) for seed in range(100)]
-    assert share_on(found) >= 0.80
+    assert share_on(found) >= 0.87
     confirmed = [len(a.measurement.answers) for t in found for a in t.arms]
     assert 5 <= sum(confirmed) / len(confirmed) <= 8
     served = [REAL[t.best.speculation.n_max] for t in found if t.best]
@@ -230,7 +231,25 @@ def test_an_error_that_all_share_does_not_shrink_with_their_number() -> None:
     assert many.chance_below(1.0) < 1e-6
     assert unsure.chance_below(1.0) == pytest.approx(0.136, abs=0.01)  # 0.055 at 0.05
     assert (unsure + many).error == pytest.approx(0.025, rel=0.01), "half of it counts"
+    assert (unsure + unsure).shared == pytest.approx(0.05 / math.sqrt(2)), "two that are apart"
     assert unsure.shifted(1.0).shared == 0.05
+
+
+def test_an_answer_is_clear_where_more_prompts_would_hardly_change_it() -> None:
+    def sure(chance: float) -> Ratios:
+        """Eight prompts after which it reaches LEAST_GAIN with this chance."""
+        logs = (0.05, -0.05) * 4
+        error = Ratios(logs, (1.0,) * 8).error
+        to = math.log(LEAST_GAIN) - student_quantile(1 - chance, 7) * error
+        found = Ratios(logs, (1.0,) * 8).shifted(to)
+        assert 1 - found.chance_below(LEAST_GAIN) == pytest.approx(chance, abs=1e-6)
+        return found
+
+    assert clear(sure(0.04), sure(0.04)), "surely not worth it"
+    assert not clear(sure(0.06), sure(0.06))
+    assert not clear(sure(0.5), sure(0.5))
+    few = sure(0.04)
+    assert not clear(Ratios(few.logs[:4], few.weights[:4]), few)
 
 
 @pytest.mark.parametrize(("logs", "wanted"), [((0.1, -0.09, 0.05), 1.0), ((0.1, 0.11, 0.09), 1.1)])
@@ -241,15 +260,15 @@ def test_what_may_be_chance_is_shrunk_away(logs: tuple[float, ...], wanted: floa
 
 def test_copies_that_bring_nothing_seldom_come_out_as_a_gain() -> None:
     assert worth(80.0, 0.3, grid("ngram-simple")) == pytest.approx(1.0, abs=0.01)
-    assert share_on(copied(seed, 80.0, 0.3, 120.0) for seed in range(100)) <= 0.05
+    assert share_on(copied(seed, 80.0, 0.3, 120.0) for seed in range(100)) <= 0.02
     assert worth(43.0, 0.3, [NgramSizes(12, 48)]) == pytest.approx(1.0, abs=0.01)
     equal = (copied(seed, 43.0, 0.3, 120.0, fixed=True) for seed in range(100))
-    assert share_on(equal) <= 0.05
+    assert share_on(equal) <= 0.02
 
 
 def test_copies_that_are_worth_a_third_are_found() -> None:
     assert worth(17.0, 0.33, grid("ngram-simple")) == pytest.approx(1.35, abs=0.02)
-    assert share_on(copied(seed, 17.0, 0.33, 120.0) for seed in range(100)) >= 0.9
+    assert share_on(copied(seed, 17.0, 0.33, 120.0) for seed in range(100)) >= 0.96
 
 
 @pytest.mark.parametrize(("told", "off"), [(0.5, 0.0), (0.0, 0.10)])

@@ -251,10 +251,17 @@ def test_a_slow_start_that_progresses_is_waited_for(tmp_path: Path) -> None:
         LaunchCommand((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
     )
     begin = time.monotonic()
+    asked = []
+
+    def ready() -> bool:
+        asked.append(time.monotonic() - begin)
+        return asked[-1] > 4
+
     try:
-        process.wait_ready(server, lambda: time.monotonic() - begin > 4, stall_s=2)
+        process.wait_ready(server, ready, stall_s=2)
     finally:
         server.stop()
+    assert asked[-1] > 4, "twice as long as it may stall"
 
 
 def test_a_server_deaf_to_sigterm_is_killed(tmp_path: Path) -> None:

@@ -489,6 +489,7 @@ def test_an_empty_environment_with_nowhere_to_write(tmp_path: Path) -> None:
     assert done.stderr == ""
     data = json.loads(done.stdout)
     assert data["engines"][0]["start"]["drafted"]
+    assert len(data["folders"]) == 3
     assert all("is not a folder" in f["unwritable"] for f in data["folders"])
 
 

@@ -173,8 +173,13 @@ def test_a_key_is_written_nowhere_but_said_how_to_give(name: str, models: Path) 
 def test_the_reasons_are_comments(name: str, models: Path) -> None:
     text = write(name, decision(models, None)).text
     lines = [x for x in text.splitlines() if "it fits" in x]
-    assert len(lines) == 1  # a line break in a file's name does not end the comment
-    assert lines[0].lstrip()[:1] in "#;" or name == "launchd"
+    (line,) = lines  # a line break in a file's name does not end the comment
+    if name == "launchd":
+        comment = re.search(r"<!--(.*?)-->", text, re.S)
+        assert comment is not None
+        assert line in comment[1]
+    else:
+        assert line[0] == (";" if name == "preset" else "#")
 
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in HF_FORMATS])

@@ -117,7 +117,7 @@ def test_json_for_vllm_does_not_end_a_plain_yaml_text() -> None:
 
 def test_a_change_after_which_nothing_could_be_read_is_not_made() -> None:
     text = 's:\n  command: ["sh", "-c", "vllm serve X --speculative-model Y"]\n'
-    assert yaml.safe_load(fixed(text, YAML, HERE))
+    assert fixed(text, YAML, HERE) == text
 
 
 def test_an_images_tag_names_the_build() -> None:
@@ -250,7 +250,7 @@ for m in a b; do llama-server -m "$m" $A --draft-max 4; done
     assert found == ["removed-flag", "removed-flag"]
     assert done == text  # on one way it is the draft's length, on the other the n-grams'
     said = [f.fix for x in lint(text, SCRIPT, HERE) for f in x.findings]
-    assert all("--fix leaves it: there are ways" in fix for fix in said)
+    assert ["--fix leaves it: there are ways" in fix for fix in said] == [True, True]
 
 
 def test_a_variable_of_two_servers_is_put_right_for_both() -> None:
@@ -552,7 +552,7 @@ def test_long_texts_take_no_time_to_speak_of() -> None:
     assert lint("a0: &a0 {x: 1}\n" + lists, YAML, HERE) == ()
     macros = "".join(f"  m{n}: ${{m{n - 1}}} ${{m{n - 1}}}\n" for n in range(1, 40))
     text = f"macros:\n  m0: x y\n{macros}models:\n  a:\n    cmd: llama-server ${{m39}}\n"
-    assert all(x.unseen for x in lint(text, YAML, HERE))
+    assert [bool(x.unseen) for x in lint(text, YAML, HERE)] == [True]
     assert lint("a " * 5000 + "A=1 " * 5000, SCRIPT, HERE) == ()
 
 
@@ -810,8 +810,8 @@ def test_odd_files_end_in_a_line(
 
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
-    assert run(["lint", str(file)]) in (0, 1, 2)
-    assert "unexpected" not in capsys.readouterr().err
+    assert run(["lint", str(file)]) == 2
+    assert f"error: {file}: no llama-server, vLLM or SGLang command" in capsys.readouterr().err
 
 
 def test_what_could_not_be_followed_is_said(

@@ -57,7 +57,7 @@ def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> N
         *("--report", html, "--csv", table, "--llama-server", engine, "--budget", "12"),
         *("-c", "1024", *ONE),
     )
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode == 0, done.stderr
     out = done.stdout
     for workload in ("code", "chat"):
         assert f"target.gguf, {workload}" in out
@@ -503,12 +503,13 @@ def test_prompt_files(tmp_path: Path) -> None:
 @given(st.text())
 def test_any_prompt_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     file = tmp_path_factory.getbasetemp() / "any.txt"
-    file.write_text(text, encoding="utf-8", errors="surrogatepass") if text.isprintable() else None
-    if file.exists():
-        try:
-            assert all(read_prompts(file))
-        except UsageError:
-            pass
+    file.write_text(text, encoding="utf-8", errors="surrogatepass")
+    try:
+        prompts = read_prompts(file)
+    except UsageError:
+        return
+    assert prompts
+    assert all(prompts)
 
 
 # ---- the log's own statistics -------------------------------------------------------

@@ -229,7 +229,7 @@ def test_where_verifying_costs_as_much_as_plain_steps_nothing_pays_and_it_says_w
     best, why = verdict([setting], STEEP)
     assert best is None
     assert "nothing would have paid" in why
-    assert "plain steps" in why or "not one drafted token" in why
+    assert "verifying 3 tokens takes as long as 3.0 plain steps" in why
     new = Texts((Known((1, 2, 3), tuple(range(50, 90))),), (0,))
     setting, _ = best_copies(Speculation(("ngram-simple",)), new, FLAT)
     assert setting is not None
@@ -267,8 +267,9 @@ def test_a_draft_costs_its_passes() -> None:
     assert step(65, False) is None
     best = best_draft(right, texts, FLAT, range(1, 9))
     assert best is not None
-    assert best.speculation.n_max in (7, 8)  # equal but for the ends of answers
+    assert best.speculation.n_max == 7  # 8 is as fast: the shorter one is taken
     assert set(best.curve) == set(range(1, 9))
+    assert best.curve[7].value == pytest.approx(best.curve[8].value)
     assert best.known.value == pytest.approx(
         best.tau * 10 / (10 + best.speculation.n_max + 1), rel=0.1
     )
@@ -419,7 +420,7 @@ def test_the_command_says_everything(tmp_path: Path) -> None:
     assert (got["answers"], got["answers_replayed"], got["conversations"]) == (9, 8, 5)
     assert [s["methods"] for s in got["settings"] if not s["only_compared"]] == [["ngram-mod"]]
     assert got["left_out"] == {"too long for a context of 1,024": 1}
-    assert got["speculation"] in ("on", "off")
+    assert ("--method none" in got["run"]) == (got["speculation"] == "off")
 
 
 def test_a_failure_leaves_no_server(tmp_path: Path) -> None:

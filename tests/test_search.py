@@ -94,7 +94,7 @@ def test_a_smooth_optimum_is_found_in_three_launches(seed: int) -> None:
 def test_a_cliff_is_not_stepped_on(seed: int) -> None:
     """84 tok/s at K = 3, 6 at K = 4 (llama.cpp issue 25356)."""
     t, runner = tuned(Script(lambda b: 12 + 0.2 * b if b <= 4 else 400.0), task(DRAFT), seed)
-    assert best_k(t) in (2, 3)
+    assert best_k(t) == 3
     assert t.loads == 3
     assert max(s.n_max for s in runner.launches if s) <= 3, "V(b) showed it before any launch"
 
@@ -128,7 +128,7 @@ def test_of_a_head_that_declines_with_depth_a_short_draft_is_taken() -> None:
     assert trial.speculation.n_max > 3
     # τ(2) = 1 + 0.8 + 0.8·0.68
     assert trial.curve[2].value == pytest.approx((1 + 0.8 + 0.8 * 0.68) / 12 * 10, rel=0.08)
-    assert best_k(t) in (2, 3, 4)
+    assert best_k(t) == 3
 
 
 def test_only_the_lengths_asked_for() -> None:
@@ -346,7 +346,8 @@ def test_answers_without_copies_need_no_launch() -> None:
 def test_the_users_own_sizes_are_kept() -> None:
     t, runner = tuned(copier(), copying(fixed=True, budget=300.0))
     assert list(t.maps[0].speeds) == [NgramSizes(12, 48)]
-    assert all(s.ngram == NgramSizes(12, 48) for s in runner.launches if s)
+    drafting = [s for s in runner.launches if s]
+    assert {s.ngram for s in drafting} == {NgramSizes(12, 48)}
 
 
 def test_the_types_differ_and_the_best_is_launched() -> None:
@@ -491,7 +492,7 @@ def test_a_machine_that_is_slow_for_a_while_hides_no_gain(seed: int) -> None:
     1.2x given up unconfirmed."""
     script = Script(lambda b: 10 + 2.5 * (b - 1), weather=lambda s: 1.5 if 5 <= s < 20 else 1.0)
     t, _ = tuned(script, task(DRAFT), seed)
-    assert best_k(t) in (1, 2, 3)
+    assert best_k(t) == 2
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -526,7 +527,8 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
     t, _ = tuned(script, task(DRAFT))
     assert t.plain is not None
     assert any("/tokenize" in x for x in t.plain.lost)
-    assert t.trials[0].measurement.missing
+    (missing,) = t.trials[0].measurement.missing
+    assert missing.startswith("timings per token")
     assert any("K is not predicted: timings per token" in d.why for d in t.dropped)
     assert best_k(t) == 4, "the profile's length"
     assert t.loads == 3
@@ -536,8 +538,8 @@ def test_a_build_that_keeps_no_prompt_shows_no_costs() -> None:
     """`prompt_n` is then the whole prompt, whatever was added to it."""
     t, _ = tuned(Script(smooth, caches=False), task(DRAFT))
     assert t.plain is not None
-    assert not t.plain.costs.known or min(b for b in t.plain.costs.verify if b > 1) > 30
-    assert best_k(t) in (2, 3)
+    assert sorted(t.plain.costs.verify)[:2] == [1, 41], "no cost of a short draft"
+    assert best_k(t) == 2
 
 
 def test_a_sliding_window_hides_the_short_batches() -> None:
@@ -591,7 +593,7 @@ def test_four_slots_at_once() -> None:
     t, _ = tuned(Script(busy, slots=4), task(DRAFT, slots=4))
     assert t.plain is not None
     assert t.plain.costs.step == pytest.approx(busy(4), rel=0.1)
-    assert best_k(t) in (1, 2), "with K=3 a pass is 16 tokens"
+    assert best_k(t) == 2, "with K=3 a pass is 16 tokens"
     assert t.best is not None
     assert len(t.best.slots) == 4
     assert t.loads == 3
@@ -613,7 +615,7 @@ def test_a_server_that_dies_at_the_longest_draft() -> None:
     script = Script(flat, dies=lambda s: s is not None and s.n_max > 6)
     t, runner = tuned(script, task(DRAFT))
     assert [s.n_max for s in runner.launches if s][:2] == [8, 4]
-    assert best_k(t) in (3, 4)
+    assert best_k(t) == 4
     assert t.dropped[0].why == "llama-server did not start: it crashed (SIGSEGV)"
     assert t.dropped[0].crashed
     assert t.state == DECIDED
