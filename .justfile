@@ -17,6 +17,14 @@ check:
     ruff format --check .
     mypy
 
+# Line coverage of each package by all tests, subprocesses included
+coverage:
+    python -m pip install --quiet coverage
+    coverage erase
+    coverage run -m pytest
+    coverage combine --quiet
+    for p in specllama/*/; do echo "$p $(coverage report --format=total --include="$p*") %"; done
+
 # Completions, man page and command pages, from the CLI
 made:
     python -m docs.made
