@@ -135,6 +135,7 @@ def test_sizes_without_a_cost_are_left_out() -> None:
     found = ngram_rows("ngram-simple", grid("ngram-simple"), [text], short)
     assert found
     assert max(s.m for s in found) == 8
+    assert ngram_rows("ngram-simple", [NgramSizes(2, 9)], [text], short) == {}, "9 and one more"
 
 
 def test_answers_without_ids_and_of_a_few_words_are_not_replayed() -> None:
@@ -212,6 +213,24 @@ def test_a_combination_without_copies_is_the_draft() -> None:
     both = combined_rows("ngram-simple", sizes, trial, 4, COSTS)[sizes[0]]
     # the same steps, but for the tokens after drafts that were accepted whole
     assert both.mean == pytest.approx(draft_rows(trial)[4].mean, abs=0.05)
+
+
+def test_a_machine_that_was_slower_at_the_drafts_launch_changes_no_combination() -> None:
+    """What the copies' steps cost was timed at another launch."""
+
+    def row(slower: float) -> Ratios:
+        steps = tuple(Step(4, 0, 22.0 * slower) for _ in range(23))
+        prompt = tuple(range(100, 130))
+        ids = (1, *prompt[5:25], 2, 3, 4)
+        a = Answer(9, 9.0, 9.0, len(ids), 1.0, 92, 0, "", steps, prompt, ids)
+        plain = StepCost(10.0 * slower, 0.1, 9)
+        trial = Trial(SPEC, Measurement((a,)), StepLog(()), 1.0 * slower, plain)
+        return combined_rows("ngram-simple", [NgramSizes(2, 16)], trial, 4, COSTS)[
+            NgramSizes(2, 16)
+        ]
+
+    assert len(row(1.0)) == 1
+    assert row(2.0).mean == pytest.approx(row(1.0).mean)
 
 
 def test_a_combination_needs_ids_and_costs() -> None:
