@@ -48,12 +48,12 @@ def load() -> Config:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{file}: llama_server must be a string, not {value!r}")
     dirs = data.get("model_dirs", [])
-    if not isinstance(dirs, list) or not all(isinstance(d, str) and _names(d) for d in dirs):
+    if not isinstance(dirs, list) or not all(isinstance(d, str) and _is_path(d) for d in dirs):
         raise UsageError(f"{file}: model_dirs must be a list of folders, not {dirs!r}")
     return Config(llama_server=value, model_dirs=tuple(dirs))
 
 
-def _names(text: str) -> bool:
+def _is_path(text: str) -> bool:
     """Whether a text can name a file."""
     return bool(text) and "\0" not in text
 

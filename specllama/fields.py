@@ -32,20 +32,20 @@ class Fields:
         """One of its tables; empty if it is missing and not `needed`."""
         value = self._get(name, "a table", None if needed else {})
         if not isinstance(value, dict):
-            raise self._wrong(name, value, "a table")
+            raise self._error(name, value, "a table")
         return Fields(self.file, value, name)
 
     def text(self, name: str) -> str:
         value = self._get(name, allowed := "a string", None)
         if not isinstance(value, str):
-            raise self._wrong(name, value, allowed)
+            raise self._error(name, value, allowed)
         return value
 
     def boolean(self, name: str) -> bool | None:
         """true or false; None if it is missing."""
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self._wrong(name, value, "true or false")
+            raise self._error(name, value, "true or false")
         return value
 
     def number(
@@ -58,13 +58,13 @@ class Fields:
         value = self._get(name, allowed := f"a number{_range(least, most)}", default)
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not good or not math.isfinite(value) or not least <= value <= most:
-            raise self._wrong(name, value, allowed)
+            raise self._error(name, value, allowed)
         return float(value)
 
     def integer(self, name: str, least: int, most: int, default: int | None = None) -> int:
         value = self._get(name, allowed := f"a whole number{_range(least, most)}", default)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self._wrong(name, value, allowed)
+            raise self._error(name, value, allowed)
         return value
 
     def word_list(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Fields:
         words = value if isinstance(value, list) else [value]
         bad = [w for w in words if w not in known]
         if bad or not words or not isinstance(value, list):
-            raise self._wrong(name, bad[0] if bad else value, allowed)
+            raise self._error(name, bad[0] if bad else value, allowed)
         return tuple(words)
 
     def _get(self, name: str, allowed: str, default: Any) -> Any:
@@ -81,9 +81,9 @@ class Fields:
             raise UsageError(f"{self.file}: {self._full_name(name)} is missing (must be {allowed})")
         return value
 
-    def _wrong(self, name: str, value: Any, allowed: str) -> UsageError:
+    def _error(self, name: str, value: Any, allowed: str) -> UsageError:
         return UsageError(
-            f"{self.file}: {self._full_name(name)} is {_shown(value)}: must be {allowed}"
+            f"{self.file}: {self._full_name(name)} is {_as_toml(value)}: must be {allowed}"
         )
 
     def _full_name(self, name: str) -> str:
@@ -96,7 +96,7 @@ def _range(least: float, most: float) -> str:
     return f", {least} or more" if math.isfinite(least) else ""
 
 
-def _shown(value: Any) -> str:
+def _as_toml(value: Any) -> str:
     """Roughly as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"

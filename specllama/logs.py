@@ -40,10 +40,10 @@ def remove_old(folder: Path, count: int, size: int) -> None:
     always stays. Never raises."""
     left = size
     for i, log in enumerate(sorted(folder.glob("*.log"), key=lambda p: p.name, reverse=True)):
-        left -= sum(_size(p) for p in (log, _second(log)))
+        left -= sum(_size(p) for p in (log, _rotated(log)))
         if (i < count and left >= 0) or in_use(log):
             continue
-        for p in (log, _second(log)):
+        for p in (log, _rotated(log)):
             try:
                 p.unlink(missing_ok=True)
             except OSError:  # Windows: in use
@@ -66,7 +66,7 @@ class ServerLog:
         Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._is_file() and _size(self.path) > MOST_BYTES // 2 and not in_use(self.path):
-            os.replace(self.path, _second(self.path))
+            os.replace(self.path, _rotated(self.path))
         out = FileIO(self.path, "a", opener=_for_appending)
         try:
             self._begin = out.tell() if self._is_file() else 0
@@ -80,10 +80,10 @@ class ServerLog:
 
     def text(self, last_bytes: int) -> str:
         """The end of this server's output; "" if it cannot be read."""
-        if _part(self.path, self._begin, len(self._first)) == self._first:
+        if _read_at(self.path, self._begin, len(self._first)) == self._first:
             return _end(self.path, last_bytes, self._begin).decode("utf-8", "replace")
         found = _end(self.path, last_bytes)  # it was truncated
-        found = _end(_second(self.path), last_bytes - len(found)) + found
+        found = _end(_rotated(self.path), last_bytes - len(found)) + found
         return found[max(0, found.rfind(self._first)) :].decode("utf-8", "replace")
 
     def trim(self) -> None:
@@ -93,7 +93,7 @@ class ServerLog:
         if not self._is_file() or _size(self.path) <= half:
             return
         try:
-            if not _copy_end(self.path, _second(self.path), half):
+            if not _copy_end(self.path, _rotated(self.path), half):
                 return  # another process was faster
             os.truncate(self.path, 0)
         except OSError:
@@ -109,7 +109,7 @@ class ServerLog:
             return False
 
 
-def _second(path: Path) -> Path:
+def _rotated(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
@@ -120,7 +120,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _part(path: Path, at: int, count: int) -> bytes:
+def _read_at(path: Path, at: int, count: int) -> bytes:
     try:
         with path.open("rb") as f:
             f.seek(at)
@@ -148,14 +148,14 @@ def _copy_end(path: Path, to: Path, last_bytes: int) -> bool:
             return False
         source.seek(size - last_bytes)
         try:
-            with open(to, "wb", opener=_private) as out:
+            with open(to, "wb", opener=_open_private) as out:
                 shutil.copyfileobj(source, out)
         except OSError:
             to.unlink(missing_ok=True)
     return True
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
@@ -194,7 +194,7 @@ if sys.platform == "win32":  # pragma: no cover
         return False
 
 else:
-    _for_appending = _private
+    _for_appending = _open_private
 
     def _lock(out: FileIO) -> None:
         """The server inherits the lock with the descriptor and releases it on exit."""

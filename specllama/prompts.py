@@ -116,7 +116,7 @@ def json_lines(
         if not line.strip():
             continue
         try:
-            data = json.loads(line, parse_constant=_refused)
+            data = json.loads(line, parse_constant=_reject_constant)
             json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             raise UsageError(f"{option} {path}: line {number} is not JSON") from None
@@ -132,7 +132,7 @@ def _is_deeper(data: Any, than: int) -> bool:
     return than == 0 or any(_is_deeper(x, than - 1) for x in inner)
 
 
-def _refused(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 

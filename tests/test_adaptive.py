@@ -22,7 +22,7 @@ from specllama.planning.plan import Plan, free_port
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
-from specllama.serving.adaptive import AdaptiveController, behind_relay, reread_s
+from specllama.serving.adaptive import AdaptiveController, behind_relay, reread_seconds
 from specllama.serving.launch import launch as real_launch
 from specllama.serving.real_requests import TuningReference
 from specllama.serving.result_keys import device_names, engine_label
@@ -162,11 +162,11 @@ def test_what_does_not_start_gives_way_to_what_served(
 
     monkeypatch.setattr(serving, "launch", launch)
     off = plan.without_speculation("")
-    assert serving._launched(off, plan, tmp_path, report) is plan  # type: ignore[comparison-overlap]
+    assert serving._launch_or_restore(off, plan, tmp_path, report) is plan  # type: ignore[comparison-overlap]
     assert begun == [None, plan.settings.speculation]
     assert report.lines == ["llama-server did not start: no; going back to the previous settings"]
     with pytest.raises(EngineError, match="no"):
-        serving._launched(off, None, tmp_path, report)
+        serving._launch_or_restore(off, None, tmp_path, report)
 
 
 def test_requests_wait_while_a_server_that_crashed_loads_again(
@@ -241,8 +241,8 @@ def test_what_the_prompts_in_the_slots_cost(
     slots: list[dict[str, Any]] | None, metrics: str, seconds: float
 ) -> None:
     client = cast(Client, Slots(slots, metrics))
-    assert reread_s(client, sleeps=False) == pytest.approx(seconds)
-    assert reread_s(client, sleeps=True) == 0
+    assert reread_seconds(client, sleeps=False) == pytest.approx(seconds)
+    assert reread_seconds(client, sleeps=True) == 0
 
 
 def result(spec: Speculation | None, speedup: float, **more: Any) -> Result:

@@ -15,7 +15,7 @@ from specllama.planning.choose import Alternative, Choice
 from specllama.planning.files import lora_files, named_files
 from specllama.planning.passthrough import with_ngram_sizes, with_passthrough_options
 from specllama.planning.plan import Plan, make_plan
-from specllama.planning.refusals import check_launch, limits, suitable
+from specllama.planning.refusals import check_launch, limit_notes, suitable_choice
 from specllama.planning.spec_options import SpeculationOptions
 from tests import help_render
 from tests.support import MODELS
@@ -87,15 +87,15 @@ def test_a_batch_must_hold_a_draft_of_every_slot(
     spec: Speculation, longest: int, slots: int
 ) -> None:
     choice, least = Choice(spec, ""), slots * (longest + 1)
-    assert suitable(choice, options("-b", str(least)), slots) is choice
+    assert suitable_choice(choice, options("-b", str(least)), slots) is choice
     with pytest.raises(UsageError, match=f"-b {least - 1} is too small"):
-        suitable(choice, options("-b", str(least - 1)), slots)
-    assert suitable(Choice(None, ""), options("-b", "1"), slots).speculation is None
+        suitable_choice(choice, options("-b", str(least - 1)), slots)
+    assert suitable_choice(Choice(None, ""), options("-b", "1"), slots).speculation is None
 
 
 @pytest.mark.parametrize("name", ["--embedding", "--embeddings", "--reranking", "--rerank"])
 def test_a_server_that_only_embeds_has_nothing_to_draft(name: str) -> None:
-    off = suitable(Choice(DRAFT, ""), options(name), 1)
+    off = suitable_choice(Choice(DRAFT, ""), options(name), 1)
     assert off.speculation is None
     assert "an embedding server has nothing to draft" in off.reason
 
@@ -133,17 +133,19 @@ def test_where_health_is_asked_when_the_address_changes(tmp_path: Path) -> None:
 def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
     target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
     on = Choice(DRAFT, "", draft=draft)
-    assert not list(limits(target, Choice(None, ""), options(), 4096))
+    assert not list(limit_notes(target, Choice(None, ""), options(), 4096))
     own = draft.context_length or 0
-    said = " ".join(limits(target, on, options(), own))
+    said = " ".join(limit_notes(target, on, options(), own))
     assert "logprobs" in said
     assert "was trained on" not in said
-    assert f"was trained on {own:,}" in " ".join(limits(target, on, options(), own + 1))
-    assert "21815" in " ".join(limits(target, Choice(COPIES, ""), options("--context-shift"), own))
+    assert f"was trained on {own:,}" in " ".join(limit_notes(target, on, options(), own + 1))
+    assert "21815" in " ".join(
+        limit_notes(target, Choice(COPIES, ""), options("--context-shift"), own)
+    )
     head = Choice(Speculation(("draft-mtp",)), "")
-    assert "-sm tensor" in " ".join(limits(target, head, options("-sm", "tensor"), own))
-    assert "-sm" not in " ".join(limits(target, on, options("-sm", "tensor"), own))
-    assert "LoRA" in " ".join(limits(target, on, options("--lora", "a.gguf"), own))
+    assert "-sm tensor" in " ".join(limit_notes(target, head, options("-sm", "tensor"), own))
+    assert "-sm" not in " ".join(limit_notes(target, on, options("-sm", "tensor"), own))
+    assert "LoRA" in " ".join(limit_notes(target, on, options("--lora", "a.gguf"), own))
 
 
 def wished_by(*words: str) -> SpeculationOptions:
@@ -165,7 +167,7 @@ def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:
     assert spec is not None
     assert spec.ngram == NgramSizes(2, 100)
     with pytest.raises(UsageError, match="-b 64 is too small"):
-        suitable(Choice(spec, ""), options(*words), 1)
+        suitable_choice(Choice(spec, ""), options(*words), 1)
 
 
 def test_notes_are_about_what_is_served_not_about_what_was_planned_first() -> None:

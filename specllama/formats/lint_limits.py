@@ -32,7 +32,7 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
     if not parsed.types:
         return
     try:
-        suited = refusals.suitable(Choice(_speculation(parsed), "", ()), user, slots)
+        suited = refusals.suitable_choice(Choice(_speculation(parsed), "", ()), user, slots)
     except UsageError as e:
         yield replace(
             _refused(e), edits=tuple(remove_option(u) for u in parsed.all("--batch-size"))

@@ -106,20 +106,20 @@ def budget(
         requested if requested.verdict.kind == FITS else check(best_option((requested, *found[1:])))
     )
     while chosen.verdict.kind == TOO_BIG and chosen is not requested:
-        rest = found[found.index(_same(found, chosen)) + 1 :]
+        rest = found[found.index(_find_option(found, chosen)) + 1 :]
         if not rest:
             break  # not even the plain target fits
         found = (found[0], *rest)
         chosen = check(best_option(rest))
-    found = tuple(_replaced(o, requested, chosen) for o in found)
+    found = tuple(_checked_version(o, requested, chosen) for o in found)
     return Budget(request, use.context, found, chosen, found[found.index(chosen) + 1 :])
 
 
-def _same(found: Sequence[MemoryOption], option: MemoryOption) -> MemoryOption:
+def _find_option(found: Sequence[MemoryOption], option: MemoryOption) -> MemoryOption:
     return next(o for o in found if o.name == option.name)
 
 
-def _replaced(option: MemoryOption, *checked: MemoryOption) -> MemoryOption:
+def _checked_version(option: MemoryOption, *checked: MemoryOption) -> MemoryOption:
     return next((c for c in checked if c.name == option.name), option)
 
 

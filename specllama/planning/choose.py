@@ -122,7 +122,7 @@ def choose(request: MethodRequest, caps: Capabilities) -> Choice:
     elif request.methods:
         choice = _named_methods(request, caps)
     else:
-        choice = _whatever_fits(request, caps)
+        choice = _best_fitting(request, caps)
     if choice.speculation is None or not choice.speculation.uses_draft:
         return choice
     return replace(choice, alternatives=choice.alternatives + tuple(_ngrams(request, caps)))
@@ -177,7 +177,7 @@ def _named_methods(r: MethodRequest, caps: Capabilities) -> Choice:
     return _off(drafting, "no file", reason, picked.rejected, remedy_text)
 
 
-def _whatever_fits(r: MethodRequest, caps: Capabilities) -> Choice:
+def _best_fitting(r: MethodRequest, caps: Capabilities) -> Choice:
     picked = pick(r.target, r.workload, caps, more=r.extra_drafts)
     rejected = list(picked.rejected)
     paying: list[Candidate] = []

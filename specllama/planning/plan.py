@@ -23,7 +23,7 @@ from specllama.planning import memory_inputs
 from specllama.planning.budget import Budget, plain_budget
 from specllama.planning.choose import Choice
 from specllama.planning.memory_choice import apply_option, next_option, with_draft_placement
-from specllama.planning.refusals import limits
+from specllama.planning.refusals import limit_notes
 from specllama.prompts import without_tools
 from specllama.workloads import Workload
 
@@ -54,7 +54,7 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What a user should know about it, one line each."""
         context = memory_inputs.context_size(self.target, self.settings, self.user)
-        known = limits(self.target, self.choice, self.user, context // self.settings.parallel)
+        known = limit_notes(self.target, self.choice, self.user, context // self.settings.parallel)
         return (*self.choice.warnings, *known, *self._tools_note, *self.choice.notes)
 
     @property

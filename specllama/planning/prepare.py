@@ -34,7 +34,7 @@ from specllama.planning.memory_inputs import context_size
 from specllama.planning.passthrough import with_ngram_sizes, with_passthrough_options
 from specllama.planning.plan import Plan, make_plan
 from specllama.planning.prompt_cache import prompt_cache
-from specllama.planning.refusals import check_launch, suitable
+from specllama.planning.refusals import check_launch, suitable_choice
 from specllama.planning.spec_options import SpeculationOptions
 
 
@@ -74,7 +74,9 @@ def prepare(
     )
     choice = choose(request, capabilities)
     choice = replace(choice, speculation=with_ngram_sizes(choice.speculation, user))
-    choice = suitable(_with_cache_type(choice, spec_options.draft_cache), user, settings.parallel)
+    choice = suitable_choice(
+        _with_cache_type(choice, spec_options.draft_cache), user, settings.parallel
+    )
     memory, choice, settings = _memory(
         target, choice, settings, spec_options, user, engine, capabilities
     )

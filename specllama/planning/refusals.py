@@ -55,7 +55,7 @@ def _check_adapters(user: LaunchOptions) -> None:
             raise UsageError(f"--lora {file}: is of kind {kind}, not a LoRA adapter")
 
 
-def suitable(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
+def suitable_choice(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
     """The choice, off where nothing is generated. Raises UsageError if the user's batch is too
     small for a draft: the server would abort at its own check (server-context.cpp,
     "batch must be large enough to hold the sampled and draft tokens")."""
@@ -100,7 +100,7 @@ def crash_risks(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[s
         yield "--split-mode", why, "use -sm layer"
 
 
-def limits(
+def limit_notes(
     target: ModelInfo, choice: Choice, user: LaunchOptions, slot_context: int
 ) -> Iterator[str]:
     """What a user should know about the speculation that is on. `slot_context` in tokens."""

@@ -53,11 +53,11 @@ def start_adaptive(
     `served`: the first plan, `measured` its results."""
     own, scope = served.settings.speculation, with_fixed_values(base, scope)
     found = servable_settings(base, own, measured, scope)
-    policy = Policy(own, found, time.monotonic(), pace(), any_length=not scope.lengths)
+    policy = Policy(own, found, time.monotonic(), switch_timing(), any_length=not scope.lengths)
     return AdaptiveController(base, at.host, at.port, policy)
 
 
-def pace() -> SwitchTiming:
+def switch_timing() -> SwitchTiming:
     """The waiting times, scaled by the environment variable."""
     try:
         return SwitchTiming().times(max(0.0, float(os.environ.get(_PACE, "1"))))
@@ -120,7 +120,7 @@ class AdaptiveController:
         found = self.policy.decide(follower.recent, now, follower.verdict.kind == VERY_LOW)
         if found is None:
             return None
-        enough = own.quiet_for(reread_s(up.client, self._sleeps))
+        enough = own.quiet_for(reread_seconds(up.client, self._sleeps))
         if gate.quiet_s < enough or not following.idle() or not gate.shut_if_quiet(enough):
             return None
         self._made, self._shut_at = found, now
@@ -160,7 +160,7 @@ class AdaptiveController:
         return self.base.user.value("--sleep-idle-seconds") is not None
 
 
-def reread_s(client: Client, sleeps: bool) -> float:
+def reread_seconds(client: Client, sleeps: bool) -> float:
     """Seconds to evaluate the prompts in the slots again. A sleeping server has dropped them and is
     not queried, which would wake it."""
     if sleeps:

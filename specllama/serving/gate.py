@@ -48,7 +48,7 @@ class Gate:
         with self._lock:
             self.target, self.waited = None, 0
 
-    def waits(self) -> None:
+    def count_waiting(self) -> None:
         """Counts a request that waits."""
         with self._lock:
             self.waited += 1

@@ -133,11 +133,11 @@ class _ClientHandler:
                     return
                 http.start_next_cycle()
         except h11.RemoteProtocolError as e:
-            await self._refuse(e.error_status_hint, str(e))
+            await self._send_error(e.error_status_hint, str(e))
         except (_ClientGone, OSError, h11.LocalProtocolError, asyncio.TimeoutError, TimeoutError):
             pass
         except _ServerBroke as e:
-            await self._refuse(502, str(e))
+            await self._send_error(502, str(e))
         finally:
             await self._end()
 
@@ -145,7 +145,7 @@ class _ClientHandler:
         if _asks_health(request) and self._relay.gate.target is None:
             while not isinstance(await self._side.next(), (h11.EndOfMessage, h11.ConnectionClosed)):
                 pass
-            await self._say(200, {"status": "ok"})
+            await self._respond(200, {"status": "ok"})
             return
         computes = request.method not in (b"GET", b"HEAD", b"OPTIONS")
         server = await self._enter(computes)
@@ -172,10 +172,10 @@ class _ClientHandler:
                     raise
             if not counted:
                 counted = True
-                gate.waits()
-            await self._or_gone(self._relay.changed())
+                gate.count_waiting()
+            await self._unless_gone(self._relay.changed())
 
-    async def _or_gone(self, waiting: Coroutine[Any, Any, None]) -> None:
+    async def _unless_gone(self, waiting: Coroutine[Any, Any, None]) -> None:
         tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._reader.ended.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -242,16 +242,16 @@ class _ClientHandler:
                     "llama-server closed the connection before the response was complete"
                 )
 
-    async def _refuse(self, status: int, why: str) -> None:
+    async def _send_error(self, status: int, why: str) -> None:
         """Sends an error in llama-server's format, or aborts if the response has already begun."""
         if self._side.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._side.writer.transport.abort()
             return
         with suppress(OSError, h11.LocalProtocolError):
             error = {"code": status, "message": why, "type": "server_error"}
-            await self._say(status, {"error": error}, ("Connection", "close"))
+            await self._respond(status, {"error": error}, ("Connection", "close"))
 
-    async def _say(self, status: int, data: Any, *more: tuple[str, str]) -> None:
+    async def _respond(self, status: int, data: Any, *more: tuple[str, str]) -> None:
         """Sends a response of our own."""
         body = json.dumps(data).encode()
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), *more]

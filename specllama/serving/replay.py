@@ -99,7 +99,7 @@ def replay(
         with stop_on_signals(ALL):
             work.say("loading the model")
             served = runner.start(None, lambda: work.say("loading the model"))
-            past = work.told(served.client, source)
+            past = work.read_conversations(served.client, source)
             texts = past.texts
             work.say("measuring the cost of verification")
             seconds = _COST_SHARE * work.budget
@@ -135,7 +135,7 @@ class _ReplayRun:
         spent = time.monotonic() - self.started
         self.progress.step(text, min(1.0, spent / self.budget), max(0.0, self.budget - spent))
 
-    def told(self, client: Client, source: Conversations) -> Past:
+    def read_conversations(self, client: Client, source: Conversations) -> Past:
         self.say("tokenizing the conversations")
         v = self.planned.plan.target.vocabulary
         end = (v.eot_id if v.eot_id >= 0 else v.eos_id) if v is not None else -1
@@ -144,7 +144,7 @@ class _ReplayRun:
             self.notes.append(f"rejected by the server, first reason: {past.refused}")
         return past
 
-    def add(self, setting: Setting | None) -> Setting | None:
+    def add_setting(self, setting: Setting | None) -> Setting | None:
         if setting is not None and len(setting.known):
             self.settings.append(setting)
         return setting
@@ -156,20 +156,20 @@ def _replay_ngrams(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
     for spec in task.ngrams:
         work.say(f"replaying {spec.methods[0]}")
         setting, speeds = best_copies(spec, texts, costs, may_win=task.drafts_alone)
-        work.add(setting)
+        work.add_setting(setting)
         work.maps.append(speeds)
     available_types = {s.methods[0] for s in task.ngrams}
     if "ngram-cache" not in available_types and not check_methods(
         plan.capabilities, ["ngram-cache"]
     ):
         cache = Speculation(("ngram-cache",))
-        work.add(best_copies(cache, texts, costs, may_win=False)[0])
+        work.add_setting(best_copies(cache, texts, costs, may_win=False)[0])
     order = [m for m in plan.workload.methods if m in available_types] or sorted(available_types)
     for method in order[:1]:
         spec = Speculation((method,), ngram=plan.workload.ngram)
-        work.add(given_copies(spec, texts, costs, "the profile's sizes"))
+        work.add_setting(given_copies(spec, texts, costs, "the profile's sizes"))
     if not check_methods(plan.capabilities, ["ngram-mod"]):
-        work.add(spec_default(texts, costs))
+        work.add_setting(spec_default(texts, costs))
 
 
 def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
@@ -196,7 +196,7 @@ def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         file = c.speculation.draft
         work.say(f"running {shown_name(file) if file is not None else 'it'} over the responses")
         try:
-            found = _guessed(work, c, texts, costs, until)
+            found = _draft_guesses(work, c, texts, costs, until)
         except MeasureError as e:
             work.dropped.append(Dropped(way(c.speculation), e.message))
             continue
@@ -209,7 +209,7 @@ def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         _predict(work, found, some, costs)
 
 
-def _guessed(
+def _draft_guesses(
     work: _ReplayRun, c: TrialCandidate, texts: Texts, costs: VerifyCosts, until: float
 ) -> Guessed:
     plan = work.planned.plan
@@ -234,7 +234,7 @@ def _guessed(
 def _predict(work: _ReplayRun, found: Guessed, texts: Texts, costs: VerifyCosts) -> None:
     task, c = work.planned.task, found.candidate
     lengths = [k for k in range(1, c.longest + 1) if not task.lengths or k in task.lengths]
-    alone = work.add(best_draft(found, texts, costs, lengths, task.drafts_alone))
+    alone = work.add_setting(best_draft(found, texts, costs, lengths, task.drafts_alone))
     if alone is None:
         work.dropped.append(Dropped(way(c.speculation), "no draft length has a known cost"))
         return
@@ -242,7 +242,7 @@ def _predict(work: _ReplayRun, found: Guessed, texts: Texts, costs: VerifyCosts)
     if copies is not None:
         work.say(f"replaying {copies.methods[0]} with {alone.name}")
         both, speeds = best_joined(copies, alone.speculation, found, texts, costs)
-        work.add(both)
+        work.add_setting(both)
         work.maps.append(speeds)
 
 

@@ -25,12 +25,12 @@ def servable_settings(
     """`base`: the plan with all alternatives; `served`: the first setting, `measured` its results.
     If a setting is found twice, the first figure counts."""
     found: dict[Speculation, ServableSetting] = {}
-    for option in _all(base, served, measured, scope):
+    for option in _candidates(base, served, measured, scope):
         found.setdefault(option.speculation, option)
     return tuple(found.values())
 
 
-def _all(
+def _candidates(
     base: Plan, served: Speculation | None, measured: TuningReference, scope: SearchScope
 ) -> Iterator[ServableSetting]:
     if served is not None:

@@ -103,7 +103,7 @@ def _serve(
     before: Plan | None = None  # what served, if another is tried in its place
     try:
         while True:
-            running, up = up or _launched(plan, before, log, report), None
+            running, up = up or _launch_or_restore(plan, before, log, report), None
             answered, following = time.monotonic(), None
             url = adaptive.url if adaptive is not None else running.plan.settings.url
             try:
@@ -112,7 +112,7 @@ def _serve(
                 with report.busy("verifying speculation …"):
                     engagement = check_engagement(running, known or before is not None)
                 if strict:
-                    _must_gain(engagement)
+                    _check_strict(engagement)
                 if running.server.exit_code() is None:
                     if adaptive is not None and not served:
                         adaptive.open(running, report)
@@ -139,7 +139,7 @@ def _serve(
             raise
 
 
-def _launched(plan: Plan, before: Plan | None, log: Path, report: ServeReporter) -> Launch:
+def _launch_or_restore(plan: Plan, before: Plan | None, log: Path, report: ServeReporter) -> Launch:
     """`before`: the previous plan, used again if `plan` does not start."""
     try:
         return launch(plan, log, report)
@@ -166,7 +166,7 @@ def check_engagement(running: Launch, brief: bool = False) -> Engagement:
         return Engagement(False, f"speculation could not be verified: {e.message}")
 
 
-def _must_gain(e: Engagement) -> None:
+def _check_strict(e: Engagement) -> None:
     """Raises StrictError if nothing is drafted or nothing accepted."""
     if not e.engaged:
         raise StrictError(f"speculation OFF because {e.reason}")

@@ -34,7 +34,7 @@ class TrialServers:
     running: Launch | None = field(default=None, init=False)
 
     @property
-    def stays(self) -> bool:
+    def can_serve(self) -> bool:
         """Whether the last server can go on to serve."""
         return self.final and self.plan.settings.host in _LOCAL
 
@@ -46,12 +46,16 @@ class TrialServers:
         serve; its memory use is stored too.
         Raises EngineError with the cause if it does not start."""
         self.stop()
-        plan = self.plan if self.stays else self.plan.at_address(_LOCAL[0], free_port(_LOCAL[0], 0))
+        plan = (
+            self.plan
+            if self.can_serve
+            else self.plan.at_address(_LOCAL[0], free_port(_LOCAL[0], 0))
+        )
         if speculation is None:
             plan = plan.without_speculation("measured without it")
         else:
             plan = plan.with_speculation(speculation)
-        if trace or not self.stays:
+        if trace or not self.can_serve:
             plan = plan.with_trace()
         client = Client(plan.settings.url, plan.settings.api_key)
         self.running = Launch(plan, process.start(plan.command, self.log), client)
@@ -65,11 +69,11 @@ class TrialServers:
                 raise
             why = explain(code, server.log_text(), plan.engine.embedded)
             raise LaunchFailed(why, self.log) from None
-        if plan.settings.trace and self._summed(speculation):
+        if plan.settings.trace and self._estimate_applies(speculation):
             record_memory(self.running)
-        return Served(client, partial(_printed, server))
+        return Served(client, partial(_log_text, server))
 
-    def _summed(self, speculation: Speculation | None) -> bool:
+    def _estimate_applies(self, speculation: Speculation | None) -> bool:
         """Whether the plan's memory estimate is about such a server."""
         own = self.plan.settings.speculation
         return speculation is None or (own is not None and own.draft == speculation.draft)
@@ -94,7 +98,7 @@ class TrialServers:
     def hand_over(self, plan: Plan) -> Launch | None:
         """The server that is up, if it runs `plan`; it no longer belongs to the runner then."""
         running = self.running
-        if running is None or not self.stays or running.server.exit_code() is not None:
+        if running is None or not self.can_serve or running.server.exit_code() is not None:
             return None
         ran = running.plan.settings
         if ran.trace or ran.speculation != plan.settings.speculation:
@@ -105,7 +109,7 @@ class TrialServers:
         return Launch(plan, running.server, running.client)
 
 
-def _printed(server: ServerProcess) -> str:
+def _log_text(server: ServerProcess) -> str:
     """The end of its log. Also trims the log."""
     server.output.trim()
     return server.log_text()

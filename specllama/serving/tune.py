@@ -94,7 +94,7 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
         notes += more
     runner = TrialServers(plan, log, final=True)
     try:
-        out = _searched(plan, task, runner, progress, earlier, prior, notes)
+        out = _search(plan, task, runner, progress, earlier, prior, notes)
         if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
             results.store(about, out.tuned)
         if options.force and out.tuned is not None and out.tuned.best is None:
@@ -108,7 +108,7 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
         runner.stop()
 
 
-def _searched(
+def _search(
     plan: Plan,
     task: Task,
     runner: TrialServers,
