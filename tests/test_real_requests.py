@@ -17,12 +17,14 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.past_traffic import apply_past_traffic, predict_from_traffic
-from specllama.serving.result_keys import traffic_key
+from specllama.serving.result_keys import result_subject, traffic_key
 from specllama.serving.scope import SearchScope
+from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
 from specllama.watching.counters import Counts, between, parse
+from tests import made
 from tests.support import MODELS, Serve, specllama
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
@@ -178,6 +180,24 @@ def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
         None,
         (),
     )  # it is the user's to say
+
+
+def test_a_prediction_is_confirmed_with_the_short_steps_measured_before(native: Path) -> None:
+    """A step of a short request may take a tenth longer than one within a response: without the
+    baseline launch that measures this, a speed-up by real requests looked that much too high."""
+    plan = plan_of(native)
+    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    found, _ = predict_from_traffic(plan, SearchScope())
+    assert found is not None
+    assert found.short == 1.0
+    before = made.tuned()
+    assert before.plain is not None
+    other_workload = replace(result_subject(plan, (), SearchScope()), workload="chat")
+    results.store(other_workload, replace(before, plain=replace(before.plain, short=1.1)))
+    found, _ = predict_from_traffic(plan, SearchScope())
+    assert found is not None
+    assert found.short == 1.1
+    results.clear()
 
 
 def test_drafts_longer_than_any_that_was_timed_predict_themselves(native: Path) -> None:

@@ -103,8 +103,18 @@ def predict_from_traffic(
         known = _at_suggested_length(finding) if here else Ratios()
         own = way.cost / (1 + way.cost)
         source = f"real requests, {finding.summary.counts.drafted or 0:,.0f} drafted tokens"
-        return Prediction(finding.suggested, known, source, own=own), (finding.message,)
+        short = _short_step_ratio(plan) if here else 1.0
+        found = Prediction(finding.suggested, known, source, own=own, short=short)
+        return found, (finding.message,)
     return None, ()
+
+
+def _short_step_ratio(plan: Plan) -> float:
+    """How much longer a step of a short request takes than one within a response: as the newest
+    result for this model and machine has it, 1 if there is none."""
+    same = (str(plan.target.path.absolute()), engine_label(plan), tuple(device_names(plan)))
+    known = (r.short for r in results.all_results() if (r.target, r.engine, r.devices) == same)
+    return next((short for short in known if short is not None), 1.0)
 
 
 def _finding(stored: Traffic, scope: SearchScope, times: StepTimes | None) -> TrafficFinding | None:

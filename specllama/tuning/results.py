@@ -74,7 +74,8 @@ class Result:
     """`speculation` None = off. `speedup`: (value, low, high), None when nothing was measured;
     `slower`: the chance that it is slower than plain decoding. `state` as in Tuned; `texts`:
     prompts that it was drawn from; `since`: when the first of them was asked. `times`: what
-    steps of the fastest setting that was measured took."""
+    steps of the fastest setting that was measured took. `short`: as Plain has it,
+    None = not measured."""
 
     target: str
     workload: str
@@ -94,6 +95,7 @@ class Result:
     file: Path
     tried: TriedSetting | None = None
     times: StepTimes | None = None
+    short: float | None = None
 
     @property
     def label(self) -> str:
@@ -136,9 +138,17 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
         "tried": _tried_data(shown) if shown is not None else None,
         "times": times_data(step_times(tuned)),
+        "short": _short_of(tuned),
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
     write_stored(_folder() / f"{subject.key}.json", data)
+
+
+def _short_of(tuned: Tuned) -> float | None:
+    """`short` as Plain has it, from this baseline launch or from an earlier one."""
+    if tuned.plain is not None:
+        return tuned.plain.short
+    return tuned.predictions[0].short if tuned.predictions else None
 
 
 def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
@@ -240,6 +250,7 @@ def _read(path: Path) -> Result | None:
             file=path,
             tried=_tried(data.get("tried")),
             times=read_times(data.get("times")),
+            short=_short(short) if (short := data.get("short")) is not None else None,
         )
     except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None
