@@ -16,7 +16,7 @@ from typing import Any
 from specllama import config
 from specllama.config import read_toml
 from specllama.engine.client import Prompt
-from specllama.engine.settings import MOST_DRAFTED, NgramSizes
+from specllama.engine.settings import MAX_DRAFT_TOKENS, NgramSizes
 from specllama.errors import UsageError
 from specllama.fields import Fields
 from specllama.prompts import read_prompts
@@ -132,7 +132,7 @@ def _load(name: str) -> Workload:
             ngram.integer("m", 1, MAX_NGRAM),
             ngram.integer("min_hits", 1, MAX_NGRAM, default=1),
         ),
-        n_max=draft.integer("n_max", 1, MOST_DRAFTED),
+        n_max=draft.integer("n_max", 1, MAX_DRAFT_TOKENS),
         p_min=draft.number("p_min", 0, 1),
         prompts=prompts,
         answer=fields.integer("answer", 1, MAX_ANSWER, default=ANSWER),

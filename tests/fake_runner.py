@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from specllama.engine.client import Client, Completion, Ids, Metrics, Prompt, Timings
+from specllama.engine.client import Client, Completion, Ids, Prompt, Timings
 from specllama.engine.errors import EngineError
+from specllama.engine.metrics import Metrics
 from specllama.engine.settings import Speculation
 from specllama.tuning import measure, ngrams, plain, run, search
 from specllama.tuning.arms import Prediction, Served, Tuned
@@ -210,7 +211,7 @@ class FakeClient:
             )
             self.requests += 1
             if s.dies_at(request):
-                raise EngineError("the server broke off a streamed completion ()")
+                raise EngineError("a streamed completion was cut off ()")
             self._asked[ids] = times + 1
             evaluated, prompt_ms = self._prompt(ids, cache)
             rng = random.Random(hash((world.seed, ids, self._launch, times, tokens)))
@@ -346,7 +347,7 @@ class FakeRunner:
         self.up = False
 
     def blame(self, error: EngineError) -> EngineError:
-        if "broke off" in error.message:
+        if "cut off" in error.message:
             return EngineError("llama-server exited: it crashed (SIGSEGV)")
         return error
 

@@ -15,8 +15,9 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from specllama.engine.client import Client, parse_prompt_speed
+from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
+from specllama.engine.metrics import parse_prompt_speed
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import Plan, free_port
 from specllama.planning.prepare import prepare

@@ -215,8 +215,8 @@ probe T --llama-server {nope}            | 2 | does not exist
 demo --llama-server {nope}               | 2 | does not exist
 serve T V -- --parallel 2                | 2 | --parallel N
 serve T V -- --bogus                     | 2 | has no option --bogus
-serve T V -- -c=4096                     | 2 | Write it as two words
-serve T V -- -c                          | 2 | needs a value
+serve T V -- -c=4096                     | 2 | Write it as two arguments
+serve T V -- -c                          | 2 | requires a value
 serve T V -- extra                       | 2 | is not an option
 serve T V -- -m x                        | 2 | the model is specllama's first argument
 probe T V -- --spec-type ngram-mod       | 2 | is not allowed
@@ -283,7 +283,7 @@ serve T V --api-key ' '                  | 2 | the API key is empty
 serve T V --api-key {lines}              | 2 | no HTTP header can carry
 serve T V -- --api-key ä                 | 2 | no HTTP header can carry
 serve T V -- --api-key-file {key.txt}    | 2 | no HTTP header can carry
-serve T V -- --api-key-file {binary.txt} | 2 | is not text
+serve T V -- --api-key-file {binary.txt} | 2 | not a text file
 serve T V -- --api-key-file {nope}       | 2 | there is no such file
 serve T V -- --lora {nope}               | 2 | there is no such file
 serve T V -- --lora {page.gguf}          | 2 | web page saved as .gguf
@@ -510,7 +510,7 @@ def test_odd_environments_change_nothing(
         ("SPECLLAMA_LLAMA_SERVER", "~nouser", 2, "does not exist"),
         ("SPECLLAMA_API_KEY", "ä", 2, "no HTTP header can carry"),
         ("SPECLLAMA_API_KEY", "a\nb", 2, "no HTTP header can carry"),
-        ("LLAMA_API_KEY", "ä", 2, "LLAMA_API_KEY holds a character"),
+        ("LLAMA_API_KEY", "ä", 2, "LLAMA_API_KEY contains a character"),
         ("SPECLLAMA_API_KEY", "key\n", 0, "--metrics"),
         ("LLAMA_API_KEY", "key\r\n", 0, "--metrics"),
         ("LLAMA_API_KEY", "", 0, "--metrics"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.client import Client, Timings, parse_metrics
+from specllama.engine.client import Client, Timings
+from specllama.engine.metrics import parse_metrics
 
 # As printed by b11434 after two requests.
 METRICS = """\

@@ -236,7 +236,7 @@ def test_their_spec_type_replaces_ours_since_a_second_one_would_add() -> None:
         (["--draft-max", "4"], "removed"),
         (["--spec-draft-nmax", "4"], "--spec-draft-n-max"),
         (["--port=80"], "--port 80"),
-        (["-c"], "needs a value"),
+        (["-c"], "requires a value"),
         (["stray"], "not an option"),
     ],
 )

@@ -127,7 +127,7 @@ def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("import sys; sys.exit(3)", "exit code 3"),
         ("print('Segmentation fault')", "cannot be read"),
         ("import os, sys; os.write(1, bytes(range(256)))", "cannot be read"),
-        ("import time; time.sleep(60)", "gave no answer to --list-devices"),
+        ("import time; time.sleep(60)", "--list-devices did not finish"),
     ],
 )
 def test_an_engine_that_does_not_say(

@@ -62,11 +62,11 @@ def test_list_devices() -> None:
         (["-m", "x.gguf", "-ot", "exps=GPU9"], "unknown buffer type"),
         (["-m", "x.gguf", "-ot", "exps"], "invalid value"),
         (["-m", "x.gguf", "-ncmoe", "-1"], "negative"),
-        (["-m", "x.gguf", "-ncmoe", "99999999999"], "larger than an int"),
+        (["-m", "x.gguf", "-ncmoe", "99999999999"], "is too large"),
         (["-m", "x.gguf", "-ts", "1,x"], "not a number"),
-        (["-m", "x.gguf", "-ts", ",".join("1" * 200)], "200 shares for 128 devices"),
+        (["-m", "x.gguf", "-ts", ",".join("1" * 200)], "200 shares, but at most 128 devices"),
         (["-m", "x.gguf", "-sm", "half"], "must be one of"),
-        (["-m", "x.gguf", "--lora", "/nope"], "no such file"),
+        (["-m", "x.gguf", "--lora", "/nope"], "file not found"),
         (["-m", "x.gguf", "--lora-scaled", "/nope"], "not a number"),
         (["-m", "x.gguf", "--sleep-idle-seconds", "0"], "cannot be 0"),
         (["-m", "x.gguf", "--api-key-file", "/nope"], "No such file"),
@@ -245,7 +245,7 @@ def test_shares_of_gpus_and_reranking() -> None:
 def test_help_says_what_the_library_cannot_take() -> None:
     """And lists it as no option."""
     text = run("--help").stdout
-    assert "not taken, since the library has no setting for it:\n  -dev, --device, --rpc" in text
+    assert "not supported by the embedded engine:\n  -dev, --device, --rpc" in text
     caps = describe("version: 1 (x)", text)
     assert caps.find("-ot") is not None
     assert caps.find("--rpc") is None

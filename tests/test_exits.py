@@ -90,8 +90,8 @@ def test_details_are_in_the_message() -> None:
     crash = (
         "0.00.061.824 E srv    load_model: no room for it\n0.00.062.000 I srv  llama_server: bye"
     )
-    assert "(SIGSEGV); before that: no room for it" in explain(-11, crash).message
-    assert "exit code 3; its last line: no room for it" in explain(3, crash).message
+    assert "(SIGSEGV); last error: no room for it" in explain(-11, crash).message
+    assert "exit code 3; last line: no room for it" in explain(3, crash).message
 
 
 LOGS = Path(__file__).parent / "data" / "logs"
@@ -159,7 +159,7 @@ def test_an_unknown_instruction_means_a_binary_for_another_cpu(
     monkeypatch.setattr(cpu, "flags", lambda: frozenset("avx avx2 fma f16c bmi2".split()))
     why = explain(code, "failed to load model")
     assert (why.kind, why.blames_speculation) == ("cpu", False)
-    assert "built for another CPU (this one lacks AVX-512: SIGILL)" in why.message
+    assert "built for another CPU (SIGILL: this one lacks AVX-512)" in why.message
     assert "--llama-server embedded" in why.hint
     theirs = explain(code, "", embedded=True)
     assert "xllamacpp was built for another CPU" in theirs.message
@@ -168,7 +168,7 @@ def test_an_unknown_instruction_means_a_binary_for_another_cpu(
 
 def test_a_cpu_that_is_not_known_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "flags", frozenset)
-    assert "instructions this one lacks" in explain(-4, "").message
+    assert "this one lacks instructions it uses" in explain(-4, "").message
     assert explain(-11, "").hint == ""
 
 

@@ -27,7 +27,7 @@ def test_it_drafts_by_its_timings(tmp_path: Path) -> None:
     with Serve(tmp_path, *PAIR, "--llama-server", fake.path) as serving:
         assert serving.info["speculation"] == "on"
         assert serving.info["alpha"] == serving.info["accepted"] / serving.info["drafted"]
-        assert "it has no --list-devices" in str(serving.info["warnings"])
+        assert "it does not support --list-devices" in str(serving.info["warnings"])
     (argv,) = fake.starts
     assert "--jinja" in argv
     assert argv[argv.index("--spec-type") + 1].startswith("draft:n_max=3,")

@@ -33,7 +33,7 @@ def test_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate().embedded
     assert "no llama-server on PATH" in locate().why
     usual = server(tmp_path / "usual")
-    assert (locate().identity, locate().why) == (usual, "found in a usual place")
+    assert (locate().identity, locate().why) == (usual, "found in a standard location")
     path = server(tmp_path / "bin")
     assert (locate().identity, locate().why) == (path, "found on PATH")
     in_config = server(tmp_path / "conf")
@@ -43,9 +43,9 @@ def test_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "config.toml" in locate().why
     by_env = server(tmp_path / "env")
     monkeypatch.setenv("SPECLLAMA_LLAMA_SERVER", str(by_env))
-    assert (locate().identity, locate().why) == (by_env, "named by SPECLLAMA_LLAMA_SERVER")
+    assert (locate().identity, locate().why) == (by_env, "set by SPECLLAMA_LLAMA_SERVER")
     explicit = server(tmp_path / "explicit")
-    assert locate(str(explicit)).why == "named by --llama-server"
+    assert locate(str(explicit)).why == "set by --llama-server"
     assert locate(str(explicit.parent)).identity == explicit
     assert locate("embedded").embedded
 

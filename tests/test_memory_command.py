@@ -175,7 +175,7 @@ def test_a_header_that_contradicts_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"devices_code": 3}, "it ended --list-devices with exit code 3"),
+        ({"devices_code": 3}, "--list-devices exited with code 3"),
         ({"devices_head": "ggml_cuda_init: failed", "devices": "?"}, "cannot be read"),
     ],
 )

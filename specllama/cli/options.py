@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specllama.cli import complete
-from specllama.engine.settings import MOST_DRAFTED
+from specllama.engine.settings import MAX_DRAFT_TOKENS
 from specllama.errors import UsageError
 
 # The groups of --help.
@@ -161,7 +161,7 @@ NMax = Annotated[
         "--n-max",
         rich_help_panel=DRAFTING,
         min=1,
-        max=MOST_DRAFTED,
+        max=MAX_DRAFT_TOKENS,
         help="Draft length K: tokens per draft.",
     ),
 ]

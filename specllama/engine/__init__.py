@@ -1,1 +1,1 @@
-"""The thing that runs: which llama-server, what it can do, and a live one."""
+"""llama-server: finding it, its capabilities, its command line, process and HTTP client."""

@@ -1,8 +1,7 @@
 """What one llama-server build can do: yes, no or unknown, never a guess.
 
-Read from `--version` and `--help`; cached by path, size and mtime. What help cannot
-tell is in FACTS, one row per build-dependent fact with its source. An answer got by
-time-out or crash is unknown and is not cached.
+Read from `--version` and `--help`; cached by path, size and mtime. FACTS (build_facts.py) has
+what the help does not show. The result of a timeout or crash is unknown and is not cached.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ _IK_TYPES = "none draft dflash dspark mtp ngram-cache ngram-simple ngram-map-k n
 
 @dataclass(frozen=True)
 class Capabilities:
-    """One build, as it describes itself. `problem` says why nothing is known, if so."""
+    """One build, as it describes itself. `problem`: why nothing is known about it, "" if known."""
 
     build: int | None
     commit: str
@@ -132,7 +131,7 @@ class Capabilities:
 
     @property
     def label(self) -> str:
-        name = f"b{self.build}" if self.build else "a build without a number"
+        name = f"b{self.build}" if self.build else "an unnumbered build"
         return name if self.flavour == MAINLINE else f"{self.flavour}, {name}"
 
     def find(self, name: str) -> HelpOption | None:
@@ -154,15 +153,15 @@ class Capabilities:
 
     @property
     def traces(self) -> bool:
-        """Whether log level 4 is "trace": there such a build says where the time of a request
-        went and what each buffer takes. An older one says that at its default level, and logs
-        prompts at 4 (llama.cpp PR 23021, b9181; its help has it since PR 23278)."""
+        """Whether log level 4 is "trace", at which a build logs request timings and buffer sizes.
+        Older builds log those at their default level, and prompts at 4 (llama.cpp PR 23021,
+        b9181; in the help since PR 23278)."""
         option = self.find("-lv")
         return option is not None and "4: trace" in option.help
 
     def fact(self, name: str) -> Tristate:
-        """A row of FACTS for this build. Unknown for a fork, and without a build number
-        where its options do not settle it."""
+        """A row of FACTS for this build. Unknown for a fork, and for an unnumbered build
+        whose options do not settle it."""
         fact = FACTS[name]
         if self.flavour != MAINLINE:
             return Tristate.UNKNOWN
@@ -188,7 +187,7 @@ class Capabilities:
 
     @property
     def at_least(self) -> int:
-        """The oldest build this can be: its number, or what its options tell; 0 = no idea."""
+        """The oldest build this can be, by its number or its options; 0 if unknown."""
         if self.build is not None:
             return self.build
         since = [b for name, b in _OPTION_SINCE.items() if self.find(name)]
@@ -200,10 +199,10 @@ class Capabilities:
 
 
 def read_capabilities(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabilities:
-    """Capabilities of `engine`, from the cache or by asking it.
+    """Capabilities of `engine`, from the cache or by running it.
 
-    Raises EngineError when the binary cannot be run at all; one that runs but
-    says nothing useful gives a Capabilities with `problem` set.
+    Raises EngineError when the binary cannot be run; one that runs but prints
+    nothing useful gives a Capabilities with `problem` set.
     """
     cached = _read_cache(engine)
     if cached is not None:
@@ -231,7 +230,7 @@ def describe(version_text: str, help_text: str, problem: str = "") -> Capabiliti
         types = tuple(t for t in re.split(r"[|,\[\]<>{}\s]+", spec_type.hint) if t)
     if not problem and not options:
         problem = "its --help lists no options"
-    # A tree built without its git history calls itself build 0 or 1: that says nothing.
+    # A tree built without its git history reports build 0 or 1, which says nothing.
     build = version.build if version and version.build >= _FIRST_REAL_BUILD else None
     return Capabilities(
         build=build,
@@ -253,9 +252,8 @@ def _flavour(options: tuple[HelpOption, ...], spec_type: HelpOption | None) -> s
 
 
 def ask(engine: Engine, flag: str, timeout: float, before: Sequence[str] = ()) -> tuple[str, str]:
-    """(what the engine printed for --help, --version or --list-devices, why it cannot be
-    trusted). `before`: arguments that must be read first. Raises EngineError when it cannot be
-    run."""
+    """(output of --help, --version or --list-devices, why it cannot be trusted or ""). `before`:
+    arguments that must come first. Raises EngineError when the engine cannot be run."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     try:
         done = subprocess.run(
@@ -267,23 +265,23 @@ def ask(engine: Engine, flag: str, timeout: float, before: Sequence[str] = ()) -
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"it gave no answer to {flag} in {timeout:g} s"
+        return "", f"{flag} did not finish within {timeout:g} s"
     except OSError as e:
         raise EngineError(
-            f"{engine.label} cannot be run ({e.strerror or e})",
+            f"could not run {engine.label} ({e.strerror or e})",
             "Check that the file is a llama-server built for this machine.",
         ) from None
     out = (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace")
     if signal_name(done.returncode):
         return out, f"{explain(done.returncode, out, engine.embedded).message} on {flag}"
     if re.search(rf"(?:unknown|invalid) argument: {flag}", out):
-        return out, f"it has no {flag}"
-    # ik_llama.cpp's --help is whole, and ends with 1
+        return out, f"it does not support {flag}"
+    # ik_llama.cpp's --help is complete, but exits with 1
     if done.returncode != 0 and not (flag == "--help" and parse_options(out)):
         lines = [s.strip() for s in out.splitlines() if s.strip()] or ["no output"]
-        # What is wrong with an argument stands above that argument's help.
-        said = next((s for s in lines if s.startswith("error ")), lines[-1])
-        return out, f"it ended {flag} with exit code {done.returncode} ({said[:120]})"
+        # an argument error is printed above that argument's help
+        error = next((s for s in lines if s.startswith("error ")), lines[-1])
+        return out, f"{flag} exited with code {done.returncode} ({error[:120]})"
     return out, ""
 
 
@@ -298,11 +296,11 @@ def _cache_file(engine: Engine) -> Path:
 
 
 def _read_cache(engine: Engine) -> tuple[str, str] | None:
-    """What the engine printed for --version and --help the last time."""
+    """The engine's last output of --version and --help."""
     try:
         data = read_stored(_cache_file(engine))
     except OSError:
-        return None  # the engine has gone; asking it will tell
+        return None  # the engine is gone: running it will report that
     return (data["version"], data["help"]) if data is not None else None
 
 

@@ -20,7 +20,7 @@ from specllama.engine.locate import Engine
 from specllama.engine.settings import Settings, Speculation
 
 _NGRAM_SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
-# Options with which the user fixes n-gram sizes.
+# Options that set n-gram sizes.
 NGRAM_SIZE_OPTIONS = (
     *(f"--spec-{m}-size-{x}" for m in _NGRAM_SIZED for x in "nm"),
     "--spec-ngram-size-n",
@@ -33,8 +33,8 @@ NGRAM_SIZE_OPTIONS = (
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """What is run. `changes`: where the user's arguments replaced ours. `dropped`: variables
-    kept from the child, each with its reason. Secrets are in `env` only."""
+    """The command to run. `changes`: where the user's arguments replaced ours. `dropped`: variables
+    hidden from the child, each with its reason. Secrets are in `env` only."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
@@ -42,7 +42,7 @@ class LaunchCommand:
     dropped: tuple[str, ...]
 
     def display(self) -> str:
-        """The command as a shell would take it. Holds no secrets."""
+        """The command as shell text, without secrets."""
         return shlex.join(self.argv)
 
 
@@ -59,7 +59,7 @@ def build(
             continue
         if list(theirs) != flag:
             changes.append(f"{' '.join(flag)} → {' '.join(theirs)}")
-    argv += user.argv  # their variables first, so that an argument wins
+    argv += user.argv  # variables come first, so that arguments win
     dropped = tuple(f"{n} ({why})" if why else n for n, why in user.ignored.items())
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     if settings.api_key:
@@ -80,12 +80,12 @@ def unsupported(caps: Capabilities, method: str) -> str:
     if method == "draft-eagle3" and caps.fact("eagle3_drafts") is Tristate.NO:
         return f"{caps.label} lists draft-eagle3 but cannot run it; it needs build ≥ b9611"
     if method == "draft-mtp" and caps.fact("mtp_cannot_start") is Tristate.YES:
-        return f"no MTP model starts on {caps.label} (b10741–b10748 are broken); use another build"
+        return f"{caps.label} cannot start MTP models (bug of b10741–b10748); use another build"
     if method in caps.spec_types:
         return ""
     since = SPEC_TYPE_SINCE.get(method)
     needs = f"; it needs build ≥ b{since}" if since else ""
-    return f"{caps.label} does not know --spec-type {method}{needs}"
+    return f"{caps.label} does not support --spec-type {method}{needs}"
 
 
 def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
@@ -103,7 +103,7 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     flags.append(["-c", str(s.context)])
     flags += [["--host", s.host], ["--port", str(s.port)]]
     flags += [[name] for name in ("--metrics", "--slots") if caps.find(name)]
-    # Without a negative it is off: chat templates that are not built in would be refused.
+    # Without a negative it is off by default, and templates that are not built in are rejected.
     if caps.find("--jinja") and not caps.find("--no-jinja"):
         flags.append(["--jinja"])
     if s.fit_target and caps.find("--fit-target"):
@@ -116,7 +116,7 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
 
 
 def _fit_target(caps: Capabilities, sizes: Sequence[int]) -> Sequence[int]:
-    """One number per GPU where the build takes a list (llama.cpp PR 18679), else the largest."""
+    """One number per GPU if the build accepts a list (llama.cpp PR 18679), else the largest."""
     option = caps.find("--fit-target")
     return sizes if option is not None and "," in option.hint else (max(sizes),)
 
@@ -146,15 +146,15 @@ def _speculation(caps: Capabilities, spec: Speculation) -> list[list[str]]:
 
 
 def _type_name(caps: Capabilities, method: str) -> str | None:
-    """The method as this build's --spec-type spells it; None where `-md` alone means it."""
+    """The method's --spec-type name in this build; None if `-md` alone selects it."""
     if method != "draft-simple" or method in caps.spec_types:
         return method
     return "draft" if "draft" in caps.spec_types else None
 
 
 def size_options(caps: Capabilities, spec: Speculation) -> list[list[str]]:
-    """What gives `spec` its n-gram sizes when a user passes it on after --."""
-    if caps.flavour == IK_LLAMA:  # they are part of --spec-type, which is then the user's whole
+    """The options that set the n-gram sizes of `spec`, for use after --."""
+    if caps.flavour == IK_LLAMA:  # sizes are part of --spec-type there
         return ik_llama.stages(spec) if spec.uses_ngram and spec.ngram else []
     return [flag for method in spec.methods for flag in ngram_flags(caps, spec, method)]
 
@@ -193,8 +193,8 @@ def check_methods(caps: Capabilities, methods: Iterable[str]) -> str:
             return reason
     drafts = [m for m in chosen if m.startswith("draft-")]
     if len(drafts) > 1:
-        return f"{' and '.join(drafts)} share one draft context; give one of them"
+        return f"{' and '.join(drafts)} share one draft context; choose one"
     ngrams = [m for m in chosen if m.startswith("ngram-")]
     if len(ngrams) > 1 and caps.flavour != IK_LLAMA and "draft-simple" not in caps.spec_types:
-        return f"{caps.label} takes one n-gram type at a time"
+        return f"{caps.label} supports only one n-gram type at a time"
     return ""

@@ -1,12 +1,12 @@
-"""The CPU's name, and what it lacks that binaries built for another one use (Linux's
-/proc/cpuinfo, x86 only)."""
+"""The CPU's name, and the instruction sets it lacks (Linux's /proc/cpuinfo, x86 only)."""
 
 from __future__ import annotations
 
 import platform
 from pathlib import Path
 
-# (as said, as /proc/cpuinfo has it): what ggml's CPU code is compiled for (ggml-cpu/CMakeLists.txt)
+# (display name, name in /proc/cpuinfo): what ggml's CPU code is compiled for
+# (ggml-cpu/CMakeLists.txt)
 _FEATURES = (
     ("AVX", "avx"),
     ("AVX2", "avx2"),
@@ -18,11 +18,11 @@ _FEATURES = (
     ("AVX-512 BF16", "avx512_bf16"),
     ("AMX", "amx_tile"),
 )
-_FIRST_ABOVE_AVX512 = 6  # without AVX-512 the ones from here on go without saying
+_FIRST_ABOVE_AVX512 = 6  # from here on they imply AVX-512
 
 
 def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The first CPU's flags; empty where they are not known."""
+    """The first CPU's flags; empty if unknown."""
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -32,7 +32,7 @@ def flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, as the system gives it."""
+    """The processor's name, as reported by the system."""
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -41,13 +41,13 @@ def name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return line.partition(":")[2].strip() or platform.processor() or platform.machine()
 
 
-def lacks() -> tuple[str, ...]:
-    """The instruction sets that this CPU has not, the oldest first; () where not known."""
-    have = flags()
-    if not have:
+def missing_features() -> tuple[str, ...]:
+    """The instruction sets that this CPU lacks, oldest first; () if unknown."""
+    present = flags()
+    if not present:
         return ()
-    known = _FEATURES if "avx512f" in have else _FEATURES[:_FIRST_ABOVE_AVX512]
-    return tuple(name for name, flag in known if flag not in have)
+    known = _FEATURES if "avx512f" in present else _FEATURES[:_FIRST_ABOVE_AVX512]
+    return tuple(name for name, flag in known if flag not in present)
 
 
 def has_amx() -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from specllama.engine.embedded_options import NOT_TAKEN, apply_environment, options
+from specllama.engine.embedded_options import UNSUPPORTED, apply_environment, options
 from specllama.engine.embedded_values import BadValue, EmbeddedOption
 
 _TRACE = ", 3: info, 4: trace, 5: debug"
@@ -46,16 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(args: Sequence[str], known: Sequence[EmbeddedOption]) -> list[tuple[EmbeddedOption, str]]:
-    """(option, value) for each argument, in order. Raises BadValue for what is not known."""
+    """(option, value) for each argument, in order. Raises BadValue for an unknown argument."""
     by_name = {name: option for option in known for name in option.all_names}
     out: list[tuple[EmbeddedOption, str]] = []
     rest = iter(args)
     for name in rest:
         option = by_name.get(name)
         if option is None:
-            why = "the embedded engine does not know it"
-            if name in NOT_TAKEN.split(", "):
-                why = "the embedded engine's library has no setting for it"
+            why = "unknown to the embedded engine"
+            if name in UNSUPPORTED.split(", "):
+                why = "not supported by the embedded engine"
             raise BadValue(f"invalid argument: {name} ({why})")
         if not option.hint:
             out.append((option, "0" if name in option.negative else ""))
@@ -73,9 +73,9 @@ def serve(params: Any, pairs: Sequence[tuple[EmbeddedOption, str]]) -> int:
     import xllamacpp
 
     # xllamacpp holds the GIL while it loads, so Python handlers could not run:
-    # until the model is loaded the signals end the process the ordinary way.
+    # until the model is loaded, signals have their default action.
     _on_signals(signal.SIG_DFL)
-    if hasattr(params, "hostnames"):  # older versions have one name, 127.0.0.1
+    if hasattr(params, "hostnames"):  # older versions have a single hostname, 127.0.0.1
         params.hostnames = ["127.0.0.1"]
     params.port = 8080
     apply_environment(params)
@@ -91,7 +91,7 @@ def serve(params: Any, pairs: Sequence[tuple[EmbeddedOption, str]]) -> int:
     stop = threading.Event()
 
     def on_signal(_signum: int, _frame: FrameType | None) -> None:
-        _on_signals(signal.SIG_DFL)  # a second one ends it at once, as in llama-server
+        _on_signals(signal.SIG_DFL)  # a second one kills it, as in llama-server
         stop.set()
 
     try:
@@ -119,13 +119,13 @@ def version_text() -> str:
 
 
 def _build() -> int:
-    """0 where the version does not tell."""
+    """The build from the version; 0 if it has none."""
     parts = importlib.metadata.version("xllamacpp").split(".")
     return int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
 
 
 def help_text() -> str:
-    """`--help` in llama.cpp's layout, of what is mapped here and the library can take."""
+    """`--help` in llama.cpp's layout: the options mapped here that the library supports."""
     import xllamacpp
 
     lines = ["----- options of the embedded engine -----", ""]
@@ -140,14 +140,14 @@ def help_text() -> str:
             lines.append(head.ljust(40) + text)
     lines += [
         "",
-        "not taken, since the library has no setting for it:",
-        *textwrap.wrap(f"  {NOT_TAKEN}", 78, subsequent_indent="  "),
+        "not supported by the embedded engine:",
+        *textwrap.wrap(f"  {UNSUPPORTED}", 78, subsequent_indent="  "),
     ]
     return "\n".join(lines)
 
 
 def devices_text() -> str:
-    """`--list-devices` in llama.cpp's layout: everything that is not the CPU. MiB."""
+    """`--list-devices` in llama.cpp's layout: all devices but the CPU, sizes in MiB."""
     import xllamacpp
 
     cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU

@@ -1,9 +1,8 @@
 """llama-server's options as settings of xllamacpp's CommonParams.
 
-Every option that `engine.command` can emit is here, and those users reach for
-most. Names, hints and defaults are llama.cpp's (common/arg.cpp, b11434; b8929 for what is
-gone since); an option that is not here, or that the installed version of the library has no
-setting for, is an error, never ignored.
+Has every option that `engine.command` can emit, and those used most. Names, hints and
+defaults are llama.cpp's (common/arg.cpp, b11434; b8929 for options removed since). An option
+that is missing here or in the installed library is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ def apply_environment(params: Any) -> None:
 O = EmbeddedOption  # noqa: E741 - a column of a table
 OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("-m", "--model"), "FNAME", "model file", attribute("model.path", str)),
-    O(("-a", "--alias"), "STRING", "names in the API", attribute("model_alias", words)),
-    O(("-c", "--ctx-size"), "N", "context, 0 = the model's (default: 0)", attribute("n_ctx", integer)),
-    O(("-n", "--predict", "--n-predict"), "N", "tokens a request may make (default: -1)", attribute("n_predict", integer)),
-    O(("-b", "--batch-size"), "N", "logical batch (default: 2048)", attribute("n_batch", integer)),
-    O(("-ub", "--ubatch-size"), "N", "physical batch (default: 512)", attribute("n_ubatch", integer)),
+    O(("-a", "--alias"), "STRING", "model names in the API", attribute("model_alias", words)),
+    O(("-c", "--ctx-size"), "N", "context size, 0 = from the model (default: 0)", attribute("n_ctx", integer)),
+    O(("-n", "--predict", "--n-predict"), "N", "tokens to generate per request (default: -1)", attribute("n_predict", integer)),
+    O(("-b", "--batch-size"), "N", "logical batch size (default: 2048)", attribute("n_batch", integer)),
+    O(("-ub", "--ubatch-size"), "N", "physical batch size (default: 512)", attribute("n_ubatch", integer)),
     O(("-np", "--parallel"), "N", "slots (default: -1)", attribute("n_parallel", integer)),
     O(("-kvu", "--kv-unified"), "", "one KV buffer for all slots", switch("kv_unified"), ("-no-kvu", "--no-kv-unified")),
     O(("-t", "--threads"), "N", "threads (default: -1)", attribute("cpuparams.n_threads", integer)),
@@ -67,23 +66,23 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("-fa", "--flash-attn"), "[on|off|auto]", "flash attention (default: auto)", attribute("flash_attn_type", flash_attention)),
     O(("-ctk", "--cache-type-k"), "TYPE", "K cache type (default: f16)", attribute("cache_type_k", cache_type)),
     O(("-ctv", "--cache-type-v"), "TYPE", "V cache type (default: f16)", attribute("cache_type_v", cache_type)),
-    O(("-lm", "--load-mode"), "MODE", "how weights are read (default: auto)", attribute("load_mode", load_mode)),
+    O(("-lm", "--load-mode"), "MODE", "how to load the weights (default: auto)", attribute("load_mode", load_mode)),
     O(("-kvo", "--kv-offload"), "", "KV cache on the GPU", switch("no_kv_offload", on=False), ("-nkvo", "--no-kv-offload")),
-    O(("-ot", "--override-tensor"), "<tensor name pattern>=<buffer type>,...", "where tensors go", added("tensor_buft_overrides", str)),
+    O(("-ot", "--override-tensor"), "<tensor name pattern>=<buffer type>,...", "device for matching tensors", added("tensor_buft_overrides", str)),
     O(("-cmoe", "--cpu-moe"), "", "experts on the CPU", added("tensor_buft_overrides", experts_on_cpu)),
     O(("-ncmoe", "--n-cpu-moe"), "N", "experts of the first N layers on the CPU", added("tensor_buft_overrides", first_experts_on_cpu)),
     O(("-ncffn", "--n-cpu-ffn"), "N", "dense FFN of the first N layers on the CPU", added("tensor_buft_overrides", first_dense_on_cpu)),
-    O(("-sm", "--split-mode"), "{none,layer,row,tensor}", "how GPUs share (default: layer)", attribute("split_mode", split_mode)),
+    O(("-sm", "--split-mode"), "{none,layer,row,tensor}", "how to split across GPUs (default: layer)", attribute("split_mode", split_mode)),
     O(("-ts", "--tensor-split"), "N0,N1,N2,...", "share of each GPU", split_tensors),
-    O(("-mg", "--main-gpu"), "INDEX", "the GPU for the rest (default: 0)", attribute("main_gpu", integer)),
-    O(("--mmap",), "", "weights from the file", switch("use_mmap"), ("--no-mmap",)),
-    O(("--mlock",), "", "weights stay in RAM", switch("use_mlock")),
-    O(("--lora",), "FNAME", "LoRA adapters, by comma", added("lora_adapters", adapters)),
-    O(("--lora-scaled",), "FNAME:SCALE,...", "LoRA adapters with a scale", added("lora_adapters", scaled_adapters)),
-    O(("--lora-init-without-apply",), "", "LoRA adapters loaded, not applied", switch("lora_init_without_apply")),
-    O(("--repack",), "", "weights repacked for this CPU", switch("no_extra_bufts", on=False), ("-nr", "--no-repack")),
+    O(("-mg", "--main-gpu"), "INDEX", "main GPU (default: 0)", attribute("main_gpu", integer)),
+    O(("--mmap",), "", "memory-map the model", switch("use_mmap"), ("--no-mmap",)),
+    O(("--mlock",), "", "lock the model in RAM", switch("use_mlock")),
+    O(("--lora",), "FNAME", "LoRA adapters, comma-separated", added("lora_adapters", adapters)),
+    O(("--lora-scaled",), "FNAME:SCALE,...", "LoRA adapters with scales", added("lora_adapters", scaled_adapters)),
+    O(("--lora-init-without-apply",), "", "load LoRA adapters without applying them", switch("lora_init_without_apply")),
+    O(("--repack",), "", "repack weights for this CPU", switch("no_extra_bufts", on=False), ("-nr", "--no-repack")),
     O(("-fit", "--fit"), "[on|off]", "shrink to fit memory (default: on)", attribute("fit_params", on_off)),
-    O(("-fitc", "--fit-ctx"), "N", "least context of --fit (default: 4096)", attribute("fit_params_min_ctx", integer)),
+    O(("-fitc", "--fit-ctx"), "N", "minimum context of --fit (default: 4096)", attribute("fit_params_min_ctx", integer)),
     O(("--warmup",), "", "warm up with an empty run", switch("warmup"), ("--no-warmup",)),
     O(("-lv", "--verbosity", "--log-verbosity"), "N", "log level (default: 3)", attribute("verbosity", integer)),
     O(("--swa-full",), "", "full-size SWA cache", switch("swa_full")),
@@ -92,22 +91,22 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostnames", words)),
     O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostname", str)),
     O(("--port",), "PORT", "port (default: 8080)", attribute("port", integer)),
-    O(("--api-key",), "KEY", "key clients must send (env: LLAMA_API_KEY)", added("api_keys", key_list)),
-    O(("--api-key-file",), "FNAME", "file of keys", added("api_keys", key_file)),
+    O(("--api-key",), "KEY", "key that clients must send (env: LLAMA_API_KEY)", added("api_keys", key_list)),
+    O(("--api-key-file",), "FNAME", "file with API keys", added("api_keys", key_file)),
     O(("--metrics",), "", "serve /metrics", switch("endpoint_metrics")),
     O(("--slots",), "", "serve /slots", switch("endpoint_slots"), ("--no-slots",)),
-    O(("--props",), "", "allow changes by POST /props", switch("endpoint_props")),
-    O(("--api-prefix",), "PREFIX", "path before every endpoint", attribute("api_prefix", str)),
-    O(("--ssl-key-file",), "FNAME", "key for https", attribute("ssl_file_key", str)),
-    O(("--ssl-cert-file",), "FNAME", "certificate for https", attribute("ssl_file_cert", str)),
+    O(("--props",), "", "allow changes with POST /props", switch("endpoint_props")),
+    O(("--api-prefix",), "PREFIX", "path prefix of all endpoints", attribute("api_prefix", str)),
+    O(("--ssl-key-file",), "FNAME", "TLS private key", attribute("ssl_file_key", str)),
+    O(("--ssl-cert-file",), "FNAME", "TLS certificate", attribute("ssl_file_cert", str)),
     O(("--embedding", "--embeddings"), "", "embeddings only", switch("embedding")),
     O(("--rerank", "--reranking"), "", "serve /rerank", rerank),
-    O(("--sleep-idle-seconds",), "SECONDS", "sleep after so long without a request (default: -1)", attribute("sleep_idle_seconds", idle_seconds)),
-    O(("-to", "--timeout"), "N", "seconds a client may take (default: 3600)", timeout),
-    O(("--threads-http",), "N", "threads for requests (default: -1)", attribute("n_threads_http", integer)),
-    O(("--cache-prompt",), "", "prompts are cached", switch("cache_prompt"), ("--no-cache-prompt",)),
-    O(("--cache-reuse",), "N", "least chunk that is reused (default: 0)", attribute("n_cache_reuse", integer)),
-    O(("--context-shift",), "", "old tokens are dropped when the context is full", switch("ctx_shift"), ("--no-context-shift",)),
+    O(("--sleep-idle-seconds",), "SECONDS", "sleep after this long without requests (default: -1)", attribute("sleep_idle_seconds", idle_seconds)),
+    O(("-to", "--timeout"), "N", "read and write timeout in seconds (default: 3600)", timeout),
+    O(("--threads-http",), "N", "HTTP threads (default: -1)", attribute("n_threads_http", integer)),
+    O(("--cache-prompt",), "", "cache prompts", switch("cache_prompt"), ("--no-cache-prompt",)),
+    O(("--cache-reuse",), "N", "minimum chunk to reuse (default: 0)", attribute("n_cache_reuse", integer)),
+    O(("--context-shift",), "", "drop old tokens when the context is full", switch("ctx_shift"), ("--no-context-shift",)),
     O(("--jinja",), "", "jinja chat templates", switch("use_jinja"), ("--no-jinja",)),
     O(("--chat-template",), "TEMPLATE", "chat template", attribute("chat_template", str)),
     O(("--chat-template-file",), "FILE", "chat template from a file", attribute("chat_template", text_file)),
@@ -116,48 +115,48 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("--top-k",), "N", "top-k (default: 40)", attribute("sampling.top_k", integer)),
     O(("--top-p",), "N", "top-p (default: 0.95)", attribute("sampling.top_p", number)),
     O(("--min-p",), "N", "min-p (default: 0.05)", attribute("sampling.min_p", number)),
-    O(("--spec-type",), "TYPES", "methods (default: none)", add_spec_types),
+    O(("--spec-type",), "TYPES", "speculative decoding methods (default: none)", add_spec_types),
     O(("-md", "--model-draft", "--spec-draft-model"), "FNAME", "draft model", attribute("speculative.draft.mparams.path speculative.mparams_dft.path", str)),
     O(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"), "N", "draft layers on the GPU (default: auto)", attribute("speculative.draft.n_gpu_layers speculative.n_gpu_layers", layers)),
     O(("-devd", "--device-draft", "--spec-draft-device"), "DEVICE", "draft devices", attribute("speculative.draft.devices speculative.devices", str)),
-    O(("-otd", "--override-tensor-draft", "--spec-draft-override-tensor"), "<tensor name pattern>=<buffer type>,...", "where the draft's tensors go", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", str)),
-    O(("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"), "", "the draft's experts on the CPU", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", experts_on_cpu)),
-    O(("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-n-cpu-moe", "--spec-draft-ncmoe"), "N", "the same of its first N layers", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", first_experts_on_cpu)),
+    O(("-otd", "--override-tensor-draft", "--spec-draft-override-tensor"), "<tensor name pattern>=<buffer type>,...", "device for matching draft tensors", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", str)),
+    O(("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"), "", "draft experts on the CPU", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", experts_on_cpu)),
+    O(("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-n-cpu-moe", "--spec-draft-ncmoe"), "N", "draft experts of the first N layers on the CPU", added("speculative.draft.tensor_buft_overrides speculative.tensor_buft_overrides", first_experts_on_cpu)),
     O(("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"), "TYPE", "draft K cache type (default: f16)", attribute("speculative.draft.cache_type_k speculative.cache_type_k", cache_type)),
     O(("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"), "TYPE", "draft V cache type (default: f16)", attribute("speculative.draft.cache_type_v speculative.cache_type_v", cache_type)),
     O(("-td", "--threads-draft", "--spec-draft-threads"), "N", "draft threads", attribute("speculative.draft.cpuparams.n_threads speculative.cpuparams.n_threads", integer)),
     O(("-tbd", "--threads-batch-draft", "--spec-draft-threads-batch"), "N", "draft threads for prompts", attribute("speculative.draft.cpuparams_batch.n_threads speculative.cpuparams_batch.n_threads", integer)),
     O(("--spec-draft-n-max",), "N", "draft length (default: 3)", attribute("speculative.draft.n_max", integer)),
-    O(("--spec-draft-n-min",), "N", "least draft length (default: 0)", attribute("speculative.draft.n_min", integer)),
-    O(("--spec-draft-p-min", "--draft-p-min"), "P", "least draft probability (default: 0.00)", attribute("speculative.draft.p_min", number)),
+    O(("--spec-draft-n-min",), "N", "minimum draft length (default: 0)", attribute("speculative.draft.n_min", integer)),
+    O(("--spec-draft-p-min", "--draft-p-min"), "P", "minimum draft probability (default: 0.00)", attribute("speculative.draft.p_min", number)),
     O(("--draft", "--draft-n", "--draft-max"), "N", "draft length (default: 16)", attribute("speculative.n_max", integer)),
-    O(("--draft-min", "--draft-n-min"), "N", "least draft length (default: 0)", attribute("speculative.n_min", integer)),
-    O(("--draft-p-min",), "P", "least draft probability (default: 0.75)", attribute("speculative.p_min", number)),
+    O(("--draft-min", "--draft-n-min"), "N", "minimum draft length (default: 0)", attribute("speculative.n_min", integer)),
+    O(("--draft-p-min",), "P", "minimum draft probability (default: 0.75)", attribute("speculative.p_min", number)),
     O(("--spec-ngram-size-n",), "N", "n-gram size (default: 12)", attribute("speculative.ngram_size_n", integer)),
     O(("--spec-ngram-size-m",), "N", "n-gram draft size (default: 48)", attribute("speculative.ngram_size_m", integer)),
-    O(("--spec-ngram-min-hits",), "N", "n-gram least hits (default: 1)", attribute("speculative.ngram_min_hits", integer)),
-    O(("--spec-ngram-mod-n-match",), "N", "ngram-mod match (default: 24)", attribute("speculative.ngram_mod.n_match", integer)),
-    O(("--spec-ngram-mod-n-min",), "N", "ngram-mod least (default: 48)", attribute("speculative.ngram_mod.n_min", integer)),
-    O(("--spec-ngram-mod-n-max",), "N", "ngram-mod most (default: 64)", attribute("speculative.ngram_mod.n_max", integer)),
+    O(("--spec-ngram-min-hits",), "N", "n-gram minimum hits (default: 1)", attribute("speculative.ngram_min_hits", integer)),
+    O(("--spec-ngram-mod-n-match",), "N", "ngram-mod match length (default: 24)", attribute("speculative.ngram_mod.n_match", integer)),
+    O(("--spec-ngram-mod-n-min",), "N", "ngram-mod minimum draft (default: 48)", attribute("speculative.ngram_mod.n_min", integer)),
+    O(("--spec-ngram-mod-n-max",), "N", "ngram-mod maximum draft (default: 64)", attribute("speculative.ngram_mod.n_max", integer)),
     *(
         O((f"--spec-ngram-{kind}-{flag}",), "N", f"{kind} {flag} (default: {default})", attribute(f"speculative.ngram_{kind.replace('-', '_')}.{attr}", integer))
         for kind in ("simple", "map-k", "map-k4v")
         for flag, attr, default in (("size-n", "size_n", 12), ("size-m", "size_m", 48), ("min-hits", "min_hits", 1))
     ),
-    O(("-lcs", "--lookup-cache-static"), "FNAME", "ngram-cache file, read", attribute("speculative.ngram_cache.lookup_cache_static speculative.lookup_cache_static", str)),
-    O(("-lcd", "--lookup-cache-dynamic"), "FNAME", "ngram-cache file, kept", attribute("speculative.ngram_cache.lookup_cache_dynamic speculative.lookup_cache_dynamic", str)),
+    O(("-lcs", "--lookup-cache-static"), "FNAME", "static ngram-cache file", attribute("speculative.ngram_cache.lookup_cache_static speculative.lookup_cache_static", str)),
+    O(("-lcd", "--lookup-cache-dynamic"), "FNAME", "dynamic ngram-cache file", attribute("speculative.ngram_cache.lookup_cache_dynamic speculative.lookup_cache_dynamic", str)),
 )  # fmt: skip
 
 
-# llama-server's own that users reach for and the library has no setting for.
-NOT_TAKEN = (
+# Common llama-server options that the library has no setting for.
+UNSUPPORTED = (
     "-dev, --device, --rpc, --override-kv, --control-vector, --fit-target, --numa, -hf, --hf-repo, "
     "--log-file, --models-dir"
 )
 
 
 def options(params: Any) -> tuple[EmbeddedOption, ...]:
-    """The options that the installed version has a setting for, by a fresh CommonParams."""
+    """The options that the installed library supports, by a fresh CommonParams."""
     known = (
         o
         for o in OPTIONS

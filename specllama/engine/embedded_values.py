@@ -1,4 +1,4 @@
-"""What the values of llama-server's options become in xllamacpp's CommonParams."""
+"""Conversion of llama-server's option values to xllamacpp's CommonParams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 Apply = Callable[[Any, str], None]  # (CommonParams, value)
 
-MOST_BLOCKS = 512  # llama.cpp, LLAMA_MAX_LAYERS
+_MAX_LAYERS = 512  # llama.cpp, LLAMA_MAX_LAYERS
 # arg.cpp, is_truthy and is_falsey
 _ON, _OFF = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0")
 
@@ -36,15 +36,15 @@ class EmbeddedOption:
 
 @dataclass(frozen=True)
 class Attribute:
-    """Sets params.<path> to the converted value, by the first of `paths` that the installed
-    version has: llama.cpp moved many of them. `adds`: to what is there, texts by comma."""
+    """Sets params.<path> to the converted value. `paths`: the first that the installed version
+    has is used, since llama.cpp moved many. `adds`: append to the current value."""
 
     paths: tuple[str, ...]
     convert: Callable[[str], Any]
     adds: bool = False
 
     def place(self, params: Any) -> tuple[Any, str] | None:
-        """(the object, its attribute) that is set; None when this version has none."""
+        """(object, attribute name) to set; None if this version has none of the paths."""
         for path in self.paths:
             *parents, last = path.split(".")
             owner = params
@@ -66,12 +66,12 @@ class Attribute:
 
 
 def attribute(paths: str, convert: Callable[[str], Any]) -> Attribute:
-    """`paths`: dotted, the newest first, parted by blanks."""
+    """`paths`: dotted, newest first, separated by spaces."""
     return Attribute(tuple(paths.split()), convert)
 
 
 def added(paths: str, convert: Callable[[str], Any]) -> Attribute:
-    """The same for an option that may be given several times."""
+    """The same for an option that can be repeated."""
     return Attribute(tuple(paths.split()), convert, adds=True)
 
 
@@ -83,7 +83,7 @@ def integer(value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise BadValue(f"{value!r} is not a whole number") from None
+        raise BadValue(f"{value!r} is not an integer") from None
 
 
 def number(value: str) -> float:
@@ -108,7 +108,7 @@ def enum(prefix: str, of: str, names: dict[str, str]) -> Callable[[str], Any]:
             raise BadValue(f"{value!r} must be one of {', '.join(names)}")
         member = getattr(getattr(xllamacpp, of), prefix + names[value.lower()], None)
         if member is None:
-            raise BadValue(f"this version does not know {value!r}")
+            raise BadValue(f"this version does not support {value!r}")
         return member
 
     return convert
@@ -158,13 +158,13 @@ split_mode = enum(
 
 def add_spec_types(params: Any, value: str) -> None:
     """As in llama.cpp, a repeated --spec-type adds to the earlier ones."""
-    wanted = [_spec_type(v.strip()) for v in value.split(",") if v.strip()]
+    types = [_spec_type(v.strip()) for v in value.split(",") if v.strip()]
     if hasattr(params.speculative, "types"):
-        params.speculative.types = [*params.speculative.types, *wanted]
-    elif len(wanted) == 1:  # before b9180 it was one
-        params.speculative.type = wanted[0]
+        params.speculative.types = [*params.speculative.types, *types]
+    elif len(types) == 1:  # a single type before b9180
+        params.speculative.type = types[0]
     else:
-        raise BadValue(f"{value!r}: this version takes one type")
+        raise BadValue(f"{value!r}: this version supports only one type")
 
 
 def known_spec_types() -> str:
@@ -186,12 +186,12 @@ def on_off(value: str) -> bool:
 
 
 def key_list(value: str) -> list[str]:
-    """--api-key KEY,...: without the space around them, as they arrive in a header."""
+    """--api-key KEY,...: without surrounding spaces, as they arrive in a header."""
     return [key.strip() for key in value.split(",") if key.strip()]
 
 
 def key_file(value: str) -> list[str]:
-    """--api-key-file: a key in each line that does not begin with a hash."""
+    """--api-key-file: one key per line; lines that start with a hash are comments."""
     lines = text_file(value).splitlines()
     return [line.strip() for line in lines if line.strip() and line[:1] != "#"]
 
@@ -202,7 +202,7 @@ def text_file(value: str) -> str:
     except OSError as e:
         raise BadValue(f"{value}: {e.strerror}") from None
     except ValueError:
-        raise BadValue(f"{value} is not text") from None
+        raise BadValue(f"{value} is not a text file") from None
 
 
 def words(value: str) -> list[str]:
@@ -233,8 +233,8 @@ def _first_on_cpu(value: str, names: str) -> str:
     if (count := integer(value)) < 0:
         raise BadValue(f"{value!r} is negative")
     if count >= 2**31:
-        raise BadValue(f"{value!r} is larger than an int")
-    return ",".join(rf"blk\.{i}{names}=CPU" for i in range(min(count, MOST_BLOCKS)))
+        raise BadValue(f"{value!r} is too large")
+    return ",".join(rf"blk\.{i}{names}=CPU" for i in range(min(count, _MAX_LAYERS)))
 
 
 def adapters(value: str) -> list[Any]:
@@ -252,7 +252,7 @@ def _adapter(path: str, scale: float) -> Any:
     import xllamacpp
 
     if not Path(path).is_file():
-        raise BadValue(f"{path!r}: no such file")
+        raise BadValue(f"{path!r}: file not found")
     return xllamacpp.CommonAdapterLoraInfo(path, scale)
 
 
@@ -268,7 +268,7 @@ def split_tensors(params: Any, value: str) -> None:
     shares = [number(v) for v in re.split("[,/]+", value)]
     most = len(params.tensor_split)
     if len(shares) >= most:
-        raise BadValue(f"{len(shares)} shares for {most} devices at most")
+        raise BadValue(f"{len(shares)} shares, but at most {most} devices")
     params.tensor_split = [*shares, *(0.0 for _ in range(most - len(shares)))]
 
 

@@ -1,12 +1,12 @@
-"""Parses what `llama-server --help` and `--version` print.
+"""Parses the output of `llama-server --help` and `--version`.
 
 Layout (llama.cpp, common/arg.cpp, `common_arg::to_string`): all names of an option
 joined by commas (the first padded to 7 columns), then the value hint, then the help
-text from column 40 or on the next line; help wraps at 70. Options taken away are
-still listed, with a help text that says so.
+text from column 40 or on the next line; help wraps at 70. Removed options are still
+listed, with a help text that says so.
 
-ik_llama.cpp (8337e4cd3) has the older one: `usage: … [options]`, heads behind 2 to 10 blanks,
-help from column 34, and some heads with a hint after each name.
+ik_llama.cpp (8337e4cd3) has the older layout: `usage: … [options]`, heads indented by 2 to 10
+spaces, help from column 34, and some heads with a hint after each name.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _VERSION = re.compile(r"version: (?:(\d+) \(([\w.-]+)\)|\S+ \(build (\d+), commi
 class HelpOption:
     """One option: every spelling, the value hint ("" for a switch), the printed default.
 
-    One that was taken away is `removed`; `advice` is what the help says to use instead. `help`:
-    the text, on one line.
+    `advice`: what the help recommends instead of a `removed` option. `help`: the text, on one line.
     """
 
     names: tuple[str, ...]
@@ -38,7 +37,7 @@ class HelpOption:
 
     @property
     def env(self) -> str:
-        """The variable that stands for it, "" = none."""
+        """Its environment variable, "" if none."""
         found = _ENV.search(self.help)
         return found[1] if found else ""
 
@@ -53,8 +52,8 @@ class HelpOption:
 
     @property
     def arity(self) -> int:
-        """How many values follow the option: one, none for a switch, two for hints
-        like `FNAME SCALE`. `<tensor name pattern>=<buffer type>,...` is one value."""
+        """How many values the option takes: one, none for a switch, two for hints like
+        `FNAME SCALE`. `<tensor name pattern>=<buffer type>,...` is one value."""
         words = self.hint.split()
         return len(words) if all(w.isidentifier() and w.isupper() for w in words) else 1
 
@@ -75,7 +74,7 @@ def parse_version(text: str) -> Version | None:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a line begins that lists an option, and the column of the help texts."""
+    """The start of a line that lists an option, and the column of the help texts."""
 
     head: re.Pattern[str]
     column: int
@@ -87,7 +86,7 @@ _OLDER_USAGE = re.compile(r"^usage: .*\[options\]\s*$", re.M)
 
 
 def parse_options(text: str) -> tuple[HelpOption, ...]:
-    """Every option listed in a help text, in order. () when it is no such text."""
+    """Every option listed in a help text, in order. () for any other text."""
     layout = _OLDER if _OLDER_USAGE.search(text) else _MAINLINE
     options: list[HelpOption] = []
     current: tuple[str, list[str]] | None = None  # (names and hint, help lines)
@@ -113,10 +112,9 @@ def parse_options(text: str) -> tuple[HelpOption, ...]:
 
 
 def _split_head(line: str, column: int) -> tuple[str, str]:
-    """Names and hint, and the help that begins on the same line.
+    """Names and hint, and the help that starts on the same line.
 
-    A long head has its help on the next line; a short one is padded to `column`,
-    so a run of blanks that ends there parts the two.
+    A long head has its help on the next line; a short one is padded with spaces to `column`.
     """
     if len(line) > column and line[column - 2 : column] == "  ":
         return line[:column].strip(), line[column:].strip()

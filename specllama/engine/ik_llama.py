@@ -24,15 +24,15 @@ _TYPES = {
 def unsupported(caps: Capabilities, method: str) -> str:
     """Why ik_llama.cpp cannot run `method`; "" when it can."""
     name = _TYPES.get(method, method)
-    return "" if name in caps.spec_types else f"ik_llama.cpp has no counterpart of {method}"
+    return "" if name in caps.spec_types else f"ik_llama.cpp has no equivalent of {method}"
 
 
 def flags(caps: Capabilities, spec: Speculation) -> list[list[str]]:
-    """One --spec-type per method, and the draft with what this build can set of it."""
+    """One --spec-type per method, and the draft with the options this build has for it."""
     out = stages(spec)
     if spec.draft is not None:
         out.append(["-md", str(spec.draft)])
-        if spec.draft_layers is not None and caps.find("-ngld"):  # not in a build for the CPU
+        if spec.draft_layers is not None and caps.find("-ngld"):  # CPU builds lack it
             out.append(["-ngld", spec.draft_layers])
     if spec.cache_type is not None:
         out += [[name, spec.cache_type] for name in ("-ctkd", "-ctvd") if caps.find(name)]

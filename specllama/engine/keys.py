@@ -1,4 +1,4 @@
-"""API keys as they may be sent: in a header, where line ends and umlauts have no place."""
+"""API keys as an HTTP header can carry them: printable ASCII."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from specllama.errors import UsageError
 
 
 def usable(text: str, where: str) -> str:
-    """The key without the space around it (files and `$(cat …)` leave a line end); "" when that
-    is all. Raises UsageError for what no header can carry; the message does not hold the key."""
+    """The key without surrounding whitespace (files and `$(cat …)` leave a newline); "" if
+    nothing is left. Raises UsageError, without the key in it, if no header can carry it."""
     key = text.strip()
     if not key.isascii() or not key.isprintable():
         raise UsageError(
-            f"the API key in {where} holds a character that no HTTP header can carry",
-            "Use letters, digits and signs of ASCII.",
+            f"the API key in {where} contains a character that an HTTP header cannot carry",
+            "Use ASCII letters, digits and punctuation.",
         )
     return key
 
 
 def first(keys: str) -> str:
-    """The key our own requests send: llama-server takes several by comma (common/arg.cpp)."""
+    """The key our own requests send: llama-server accepts a comma-separated list (arg.cpp)."""
     return next((k.strip() for k in keys.split(",") if k.strip()), "")

@@ -1,4 +1,4 @@
-"""Does this build load that file? Faults of a header, weighed by who refuses them."""
+"""Whether a build can load a file: header faults, by which builds reject them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from specllama.gguf.faults import Fault
 
 
 def refusal(model: ModelInfo, caps: Capabilities | None) -> Fault | None:
-    """The first fault for which this build surely does not load the file (`caps` None: no
-    build does)."""
+    """The first fault for which this build certainly rejects the file (`caps` None: every build
+    rejects it)."""
     return next((f for f in model.faults if _sure(f, caps)), None)
 
 
 def doubts(model: ModelInfo, caps: Capabilities | None) -> tuple[Fault, ...]:
-    """The faults for which this build may not load the file: a fork or a newer build may."""
+    """The faults for which this build may reject the file: a fork or a newer build may not."""
     flavour = caps.flavour if caps is not None else MAINLINE
     return tuple(f for f in model.faults if not _sure(f, caps) and f.fork != flavour)
 
 
 def check_loads(model: ModelInfo, caps: Capabilities, mended: bool = False) -> tuple[str, ...]:
-    """What to warn of before `model` is launched. `mended`: the user's --override-kv stands in
-    for some of its keys, so that nothing is sure. Raises GgufError when this build surely does
-    not load it."""
+    """Warnings before `model` is launched. `mended`: --override-kv replaces some of its keys, so
+    nothing is certain. Raises GgufError when this build certainly rejects it."""
     sure = refusal(model, caps)
     if sure is not None and not mended:
         raise GgufError(
-            f"{model.path}: llama-server does not load this file: {sure.detail} ({sure.rule})",
-            "Get another conversion of the model, made for llama.cpp.",
+            f"{model.path}: llama-server cannot load this file: {sure.detail} ({sure.rule})",
+            "Get a conversion of the model made for llama.cpp.",
         )
     return tuple(
-        f"llama-server may not load {model.title}: {f.detail} ({f.rule})"
+        f"llama-server may be unable to load {model.title}: {f.detail} ({f.rule})"
         for f in (*((sure,) if sure is not None else ()), *doubts(model, caps))
     )
 

@@ -1,4 +1,4 @@
-"""Which llama-server runs: the user's, one found on this machine, or the embedded one."""
+"""Which llama-server to run: a configured one, one found on this machine, or the embedded one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from specllama.storage import expand_user
 ENV = "SPECLLAMA_LLAMA_SERVER"
 EMBEDDED = "embedded"
 _EXE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
+_ON_PATH, _IN_STANDARD_LOCATION = "found on PATH", "found in a standard location"
+_NONE_FOUND = "no llama-server on PATH or in the standard locations"
 
 
 @dataclass(frozen=True)
 class Engine:
     """A way to start llama-server. `argv` is what precedes its own arguments;
-    `identity` is the file whose change means another engine; `why` says how it was found."""
+    `identity` is the file whose change means another engine; `why`: how it was found."""
 
     argv: tuple[str, ...]
     identity: Path
@@ -38,10 +40,10 @@ class Engine:
 
 def locate(explicit: str | None = None) -> Engine:
     """The engine to use. Order: `--llama-server`, the environment, the config file,
-    PATH, usual places, the embedded engine. `embedded` is accepted as a name.
+    PATH, standard locations, the embedded engine. `embedded` is accepted as a name.
 
-    Raises UsageError when a named one is not there or not executable, EngineError
-    when nothing is found at all.
+    Raises UsageError when a configured one is missing or not executable, EngineError
+    when none is found.
     """
     for value, source in (
         (explicit, "--llama-server"),
@@ -49,83 +51,83 @@ def locate(explicit: str | None = None) -> Engine:
         (config.load().llama_server, f"llama_server in {config.path()}"),
     ):
         if value:
-            return _named(value, source)
+            return _configured(value, source)
     found = shutil.which(_EXE)
     if found:
-        return _native(Path(found), "found on PATH")
-    for place in _usual_places():
-        if _runnable(place):
-            return _native(place, "found in a usual place")
+        return _native(Path(found), _ON_PATH)
+    for file in _standard_locations():
+        if _runnable(file):
+            return _native(file, _IN_STANDARD_LOCATION)
     if _embedded_file() is not None:
-        return _embedded("no llama-server on PATH or in the usual places")
+        return _embedded(_NONE_FOUND)
     raise EngineError(
         "no llama-server found, and the embedded engine (xllamacpp) is not installed",
-        f"Install llama.cpp, or name a binary with --llama-server or {ENV}, or `pip install xllamacpp`.",
+        f"Install llama.cpp, set a binary with --llama-server or {ENV}, or `pip install xllamacpp`.",
     )
 
 
 def everything(
     explicit: str | None = None,
 ) -> tuple[tuple[Engine, ...], tuple[SpecllamaError, ...]]:
-    """(all engines of this machine, the one that `locate` takes first; what is wrong with those
-    that are named and cannot be used). With `explicit` only that one."""
+    """(all engines on this machine, the one `locate` picks first; errors of configured ones that
+    cannot be used). With `explicit` only that one."""
     found: dict[Path, Engine] = {}
-    wrong: list[SpecllamaError] = []
+    errors: list[SpecllamaError] = []
 
-    def name(value: str | None, source: str) -> None:
+    def add(value: str | None, source: str) -> None:
         try:
             if value:
-                engine = _named(value, source)
+                engine = _configured(value, source)
                 found.setdefault(engine.identity, engine)
         except SpecllamaError as e:
-            wrong.append(e)
+            errors.append(e)
 
-    name(explicit, "--llama-server")
+    add(explicit, "--llama-server")
     if explicit:
-        return tuple(found.values()), tuple(wrong)
-    name(os.environ.get(ENV), ENV)
+        return tuple(found.values()), tuple(errors)
+    add(os.environ.get(ENV), ENV)
     try:
-        name(config.load().llama_server, f"llama_server in {config.path()}")
+        add(config.load().llama_server, f"llama_server in {config.path()}")
     except UsageError as e:
-        wrong.append(e)
+        errors.append(e)
     on_path = (Path(folder) / _EXE for folder in os.get_exec_path())
-    for why, places in (("found on PATH", on_path), ("found in a usual place", _usual_places())):
-        for place in places:
-            if _runnable(place):
-                engine = _native(place, why)
+    for why, files in ((_ON_PATH, on_path), (_IN_STANDARD_LOCATION, _standard_locations())):
+        for file in files:
+            if _runnable(file):
+                engine = _native(file, why)
                 found.setdefault(engine.identity, engine)
     if _embedded_file() is not None:
-        engine = _embedded("no llama-server on PATH or in the usual places")
+        engine = _embedded(_NONE_FOUND)
         found.setdefault(engine.identity, engine)
-    return tuple(found.values()), tuple(wrong)
+    return tuple(found.values()), tuple(errors)
 
 
-def _named(value: str, source: str) -> Engine:
+def _configured(value: str, source: str) -> Engine:
     if value == EMBEDDED:
         if _embedded_file() is None:
             raise EngineError(
-                f"{source} asks for the embedded engine, but xllamacpp is not installed",
+                f"{source} selects the embedded engine, but xllamacpp is not installed",
                 "Run `pip install xllamacpp`.",
             )
-        return _embedded(f"asked for by {source}")
+        return _embedded(f"set by {source}")
     path = expand_user(value)
     if os.path.isdir(path):
         path = path / _EXE
     if not os.path.exists(path) and os.sep not in value:
         path = Path(shutil.which(value) or path)
     if not os.path.isfile(path):
-        what = "is not a file" if os.path.exists(path) else "does not exist"
+        problem = "is not a file" if os.path.exists(path) else "does not exist"
         raise UsageError(
-            f"{source}: {path} {what}",
-            "Give the llama-server binary, the folder it lies in, or `embedded`.",
+            f"{source}: {path} {problem}",
+            "Set it to the llama-server binary, its folder, or `embedded`.",
         )
     if not _runnable(path):
         raise UsageError(f"{source}: {path} is not executable", f"Try `chmod +x {path}`.")
-    return _native(path, f"named by {source}")
+    return _native(path, f"set by {source}")
 
 
 def _native(path: Path, why: str) -> Engine:
-    # without a folder before it, a name would be looked up on PATH
+    # absolute: a bare name would be looked up on PATH
     return Engine((str(path.absolute()),), path.resolve(), embedded=False, why=why)
 
 
@@ -142,8 +144,8 @@ def _embedded_file() -> Path | None:
 
 
 def embedded_build() -> int | None:
-    """llama.cpp's build in the installed wheel (the last part of its version); None without one.
-    Starts nothing."""
+    """llama.cpp's build in the installed wheel (the last part of its version), None without a
+    wheel. Does not start it."""
     try:
         last = version("xllamacpp").rsplit(".", 1)[-1]
     except PackageNotFoundError:
@@ -155,7 +157,7 @@ def _runnable(path: Path) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def _usual_places() -> Iterator[Path]:
+def _standard_locations() -> Iterator[Path]:
     """Where installers and builds put llama-server when it is not on PATH."""
     home = expand_user("~")
     for folder in (

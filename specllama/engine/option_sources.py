@@ -1,5 +1,5 @@
-"""One option as a user gave it, and the options that come from outside the command line:
-LLAMA_ARG_* variables and config.ini, read as llama.cpp reads them (common/arg.cpp, b11434)."""
+"""A parsed option, and the sources of options other than the command line: LLAMA_ARG_* variables
+and config.ini, read as llama.cpp reads them (common/arg.cpp, b11434)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from specllama.errors import UsageError
 MODEL_OPTIONS = frozenset(
     ("--model", "--model-url", "--hf-repo", "--hf-file", "--docker-repo", "--models-dir")
 )
-# Variables that would change speculation or the number of slots behind our back; some are fatal
-# (arg.cpp: a removed option keeps its variable and throws).
+# Variables that would change speculation or the number of slots without our knowledge; some are
+# fatal (arg.cpp: a removed option keeps its variable and throws).
 _OURS_PREFIXES = ("LLAMA_ARG_SPEC_", "LLAMA_ARG_DRAFT_")
 _OURS = {"LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_HFD_REPO"}
 _INSTEAD = {
@@ -26,10 +26,10 @@ _INSTEAD = {
     "LLAMA_ARG_SPEC_DRAFT_N_MAX": "use --n-max N",
 }
 # Variables that specllama's own --host, --port and -c read (cli/options.py).
-_STANDS_FOR = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_CTX_SIZE"}
-# In config.ini: what our own arguments replace, and what none takes back.
-_REPLACED = {"--model", "--host", "--port", "--parallel"}
-_STAYS = (MODEL_OPTIONS - _REPLACED) | {
+_READ_BY_SPECLLAMA = {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "LLAMA_ARG_CTX_SIZE"}
+# In config.ini: options that our own arguments override, and those that nothing overrides.
+_OVERRIDDEN = {"--model", "--host", "--port", "--parallel"}
+_NOT_OVERRIDABLE = (MODEL_OPTIONS - _OVERRIDDEN) | {
     "--spec-type",
     "--spec-default",
     "--model-draft",
@@ -42,8 +42,8 @@ _SHORT_VARIABLES = {"--batch-size": "LLAMA_ARG_BATCH", "--ubatch-size": "LLAMA_A
 
 @dataclass(frozen=True)
 class ParsedOption:
-    """One option with the words that ask for it. `source`: the variable or file it comes from,
-    "" = it is an argument after `--`."""
+    """One option with its arguments (`words`). `source`: the variable or file it comes from, "" =
+    an argument after `--`."""
 
     option: HelpOption
     words: tuple[str, ...]
@@ -53,8 +53,9 @@ class ParsedOption:
 def from_environment(
     environ: Mapping[str, str], caps: Capabilities
 ) -> tuple[list[ParsedOption], dict[str, str]]:
-    """(the variables that llama-server would read, as options; those it must not see)."""
-    given: list[ParsedOption] = []
+    """(options from the variables that llama-server would read; the variables to hide from it,
+    each with its reason)."""
+    found: list[ParsedOption] = []
     ignored: dict[str, str] = {}
     by_variable = _by_variable(caps)
     for name in sorted(n for n in environ if n.startswith("LLAMA_ARG_")):
@@ -62,52 +63,52 @@ def from_environment(
         option = by_variable.get(name)
         names = set(option.names) if option is not None else set()
         if name in _OURS or name.startswith(_OURS_PREFIXES):
-            ignored[name] = _INSTEAD.get(name, "specllama decides how to speculate")
-        elif name in _STANDS_FOR:
-            continue  # specllama's own option has read it
+            ignored[name] = _INSTEAD.get(name, "specllama sets the speculation options")
+        elif name in _READ_BY_SPECLLAMA:
+            continue
         elif names & MODEL_OPTIONS:
             ignored[name] = "the model is specllama's first argument"
         elif not value:
-            ignored[name] = "empty"  # of most options llama-server would end with an error
+            ignored[name] = "empty"  # an error in llama-server for most options
         elif option is not None and not option.removed:
             words = _words(option, name, value)
             if words:
-                given.append(ParsedOption(option, words, name))
+                found.append(ParsedOption(option, words, name))
         else:
-            ignored[name] = "unknown to this build"
-    return given, ignored
+            ignored[name] = "not supported by this build"
+    return found, ignored
 
 
 def from_config_ini(environ: Mapping[str, str], caps: Capabilities) -> Iterator[ParsedOption]:
-    """What config.ini sets, where this build reads it (the embedded engine does not). Raises
-    UsageError for what no argument takes back: speculation, so that nothing could be measured
-    against it, and another model."""
-    if caps.at_least < config_ini.FIRST_BUILD or not _tells_variables(caps):
+    """Options from config.ini, if this build reads it (the embedded engine does not). Raises
+    UsageError for those that no argument overrides: speculation, which would leave no baseline
+    to measure, and another model."""
+    if caps.at_least < config_ini.FIRST_BUILD or not _lists_variables(caps):
         return
     by_variable = _by_variable(caps)
     for key, value, file in config_ini.entries(environ):
         option = by_variable.get(key) or caps.find(f"--{key}") or caps.find(f"-{key}")
-        if option is None or not value or _REPLACED & set(option.names):
+        if option is None or not value or _OVERRIDDEN & set(option.names):
             continue
         words = _words(option, str(file), value, off=f"--{key}" in option.opposites)
-        if words and not (_STAYS & set(option.names) and words[-1] != "none"):
+        if words and not (_NOT_OVERRIDABLE & set(option.names) and words[-1] != "none"):
             yield ParsedOption(option, words, str(file))
         elif words:
             raise UsageError(
-                f"{file} sets {key}: every server gets that, whatever is chosen here",
-                "Take it out of that file.",
+                f"{file} sets {key}, which applies to every server and cannot be overridden",
+                "Remove it from that file.",
             )
 
 
-def _tells_variables(caps: Capabilities) -> bool:
-    """Whether its help names them: the embedded engine's does not."""
+def _lists_variables(caps: Capabilities) -> bool:
+    """Whether the help lists variables: the embedded engine's does not."""
     return any(o.env.startswith("LLAMA_ARG_") for o in caps.options)
 
 
 def _by_variable(caps: Capabilities) -> dict[str, HelpOption]:
-    """Variable → its option, with the LLAMA_ARG_NO_ form of options that have an opposite. The
-    embedded engine names none: there by llama.cpp's habit of naming them."""
-    told = _tells_variables(caps)
+    """Variable → its option, with the LLAMA_ARG_NO_ form of switches. For the embedded engine,
+    which lists none, by llama.cpp's naming convention."""
+    listed = _lists_variables(caps)
     out: dict[str, HelpOption] = {}
     for option in caps.options:
         longest = max(
@@ -115,8 +116,8 @@ def _by_variable(caps: Capabilities) -> dict[str, HelpOption]:
             key=len,
             default="",
         )
-        usual = "LLAMA_ARG_" + longest[2:].replace("-", "_").upper()
-        name = option.env if told else _SHORT_VARIABLES.get(longest, usual)
+        conventional = "LLAMA_ARG_" + longest[2:].replace("-", "_").upper()
+        name = option.env if listed else _SHORT_VARIABLES.get(longest, conventional)
         if name:
             out[name] = option
             if not option.hint:
@@ -125,17 +126,17 @@ def _by_variable(caps: Capabilities) -> dict[str, HelpOption]:
 
 
 def _words(option: HelpOption, source: str, value: str, off: bool = False) -> tuple[str, ...]:
-    """The arguments that do what a variable (or a line of config.ini) does; () when that is
-    nothing. `off`: it names the option's opposite."""
+    """The arguments equivalent to a variable (or a line of config.ini), () if it has no effect.
+    `off`: it names the option's opposite."""
     if option.arity:
         long = next((n for n in reversed(option.names) if n.startswith("--")), option.names[0])
         return (long, value) if option.arity == 1 else ()
     opposite = option.opposites
     negated = source.startswith("LLAMA_ARG_NO_") and source != option.env  # by any value
     if not negated and value not in _TRUE | _FALSE:
-        raise UsageError(f"{source}: {value!r} is neither on nor off", "Correct it, or unset it.")
+        raise UsageError(f"{source}: {value!r} is neither on nor off", "Correct or unset it.")
     positive = [n for n in option.names if n not in opposite]
-    if not positive:  # only --no-mmap, as it was once
+    if not positive:  # only --no-mmap, in old builds
         return option.names[-1:] if value in _TRUE else ()
     if negated or off == (value in _TRUE):
         return tuple(sorted(opposite, key=len)[-1:])

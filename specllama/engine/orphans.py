@@ -13,39 +13,38 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-# Only the child itself can ask for PR_SET_PDEATHSIG (1; prctl(2)), and what runs between a fork
-# and an exec may deadlock on a lock that another thread held (a spinner's, say). So a bare
-# Python is started, which asks for it and becomes the server: the same process, the same pid.
-# Its arguments: our pid, where to tell why there is no server, and the server's own. Python
-# ignores two signals, which the server would inherit.
+# Only the child itself can set PR_SET_PDEATHSIG (1; prctl(2)), and code between a fork and an exec
+# may deadlock on a lock held by another thread (a spinner's, say). So we start a bare Python that
+# sets it and execs the server: same process, same pid. Its arguments: our pid, the descriptor for
+# an error, and the server's argv. Python ignores two signals, which the server would inherit.
 _BECOME = """
 import ctypes, os, signal, sys
-parent, tell = int(sys.argv[1]), int(sys.argv[2])
+parent, error_fd = int(sys.argv[1]), int(sys.argv[2])
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() != parent:
     os._exit(1)
-os.set_inheritable(tell, False)
+os.set_inheritable(error_fd, False)
 for s in (signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(s, signal.SIG_DFL)
 try:
     os.execvp(sys.argv[3], sys.argv[3:])
 except OSError as e:
-    os.write(tell, str(e.errno).encode())
+    os.write(error_fd, str(e.errno).encode())
     os._exit(127)
 """
 
 
-def tied(argv: Sequence[str], tell: int) -> list[str]:
-    """Linux: the command that becomes `argv`, tied to us. An errno in digits is written to the
-    descriptor `tell` when it cannot; nothing when it did, since it closes with the exec."""
-    return [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(tell), *argv]
+def tied(argv: Sequence[str], error_fd: int) -> list[str]:
+    """Linux: a command that execs `argv`, killed when we die. If the exec fails, it writes the
+    errno in digits to `error_fd`; otherwise the exec closes that."""
+    return [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(error_fd), *argv]
 
 
 if sys.platform == "win32":  # pragma: no cover
     import ctypes
     from ctypes import wintypes
 
-    _jobs: list[int] = []  # kept open until we end, which ends the children
+    _jobs: list[int] = []  # open until we exit, which kills the children
 
     class _BasicLimits(ctypes.Structure):
         _fields_ = [
@@ -71,7 +70,7 @@ if sys.platform == "win32":  # pragma: no cover
         ]
 
     def adopt(popen: subprocess.Popen[bytes]) -> None:
-        """Ties the child to a job that is killed when our handle closes."""
+        """Puts the child into a job that is killed when our handle closes."""
         kernel = ctypes.WinDLL("kernel32", use_last_error=True)
         kernel.CreateJobObjectW.restype = wintypes.HANDLE
         kernel.AssignProcessToJobObject.argtypes = [wintypes.HANDLE, wintypes.HANDLE]

@@ -1,7 +1,7 @@
-"""One running llama-server: start, wait until it answers, stop, and say why it ended.
+"""One running llama-server: start it, wait until it is ready, stop it.
 
 The child gets its own process group, so that a Ctrl-C at the terminal reaches only
-specllama, which then stops it in order. Only processes started here are ever killed.
+specllama, which then stops it cleanly. Only processes started here are ever killed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from specllama.engine.errors import EngineError
 from specllama.logs import ServerLog
 from specllama.stop import signals_deferred
 
-STALL_S = 90.0  # no sign of progress for so long while loading = stuck
-STOP_S = 10.0  # what a server gets to end after SIGTERM
+STALL_S = 90.0  # without progress for this long while loading, it is stuck
+STOP_S = 10.0  # time to exit after SIGTERM
 _POLL_S = 0.1
 
 
 @dataclass
 class ServerProcess:
-    """A started server. `popen` is ours to signal; `output` is what it prints."""
+    """A started server. `output`: its log."""
 
     popen: subprocess.Popen[bytes]
     output: ServerLog
@@ -48,20 +48,20 @@ class ServerProcess:
         return self.popen.pid
 
     def exit_code(self, patience: float = 0.0) -> int | None:
-        """None while it runs; negative = ended by that signal (POSIX). `patience`: seconds to
-        wait for the end of one that is ending: its connections break a little earlier."""
+        """None while it runs; negative = killed by that signal (POSIX). `patience`: seconds to
+        wait for the exit: connections break slightly earlier."""
         try:
             return self.popen.wait(patience)
         except subprocess.TimeoutExpired:
             return None
 
     def log_text(self, last_bytes: int = 64 * 1024) -> str:
-        """The end of what this start wrote to the log."""
+        """The end of the log of this start."""
         return self.output.text(last_bytes)
 
     def stop(self, patience: float = STOP_S) -> int:
-        """Ends the server: SIGTERM to its group, SIGKILL after `patience` seconds, or at once
-        when we are stopped meanwhile. Reaps it."""
+        """Stops and reaps the server: SIGTERM to its group, SIGKILL after `patience` seconds, or
+        immediately if we are stopped in the meantime."""
         try:
             if self.popen.poll() is None:
                 _signal_group(self.popen, signal.SIGTERM)
@@ -71,11 +71,11 @@ class ServerProcess:
         finally:
             self.kill()
             code = self.popen.wait()
-            _up.discard(self.popen)
+            _running.discard(self.popen)
         return code
 
     def kill(self) -> None:
-        """Ends the server at once."""
+        """Kills the server."""
         if self.popen.poll() is None:
             _signal_group(self.popen, getattr(signal, "SIGKILL", signal.SIGTERM))
 
@@ -92,25 +92,25 @@ def start(command: LaunchCommand, log: Path) -> ServerProcess:
     except OSError as e:
         raise EngineError(
             f"{log}: the server's log cannot be written ({e.strerror or e})",
-            "Give another file with --log FILE.",
+            "Choose another file with --log FILE.",
         ) from None
-    with out, signals_deferred():  # from its first moment it is one that can be ended
+    with out, signals_deferred():  # no signal between the start and the entry in _running
         try:
             popen = _popen(command, out)
         except OSError as e:
-            raise EngineError(f"{command.argv[0]} cannot be started ({e.strerror or e})") from None
+            raise EngineError(f"could not start {command.argv[0]} ({e.strerror or e})") from None
         orphans.adopt(popen)
-        _up.add(popen)
+        _running.add(popen)
     return ServerProcess(popen, output, time.monotonic())
 
 
-_up: set[subprocess.Popen[bytes]] = set()
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 @atexit.register
-def _end_all() -> None:
-    """For a server whose start a signal cut short, so that nobody else knows of it."""
-    for popen in _up:
+def _kill_all() -> None:
+    """For a server whose start was interrupted by a signal, so that nothing else tracks it."""
+    for popen in _running:
         if popen.poll() is None:
             _signal_group(popen, getattr(signal, "SIGKILL", signal.SIGTERM))
             popen.wait()
@@ -122,16 +122,16 @@ def _popen(command: LaunchCommand, out: FileIO) -> subprocess.Popen[bytes]:
         return _spawn(command.argv, command, out, creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
     if sys.platform != "linux" or not sys.executable:
         return _spawn(command.argv, command, out, start_new_session=True)
-    told, tell = os.pipe()
-    with open(told, "rb") as answer:
+    read_fd, write_fd = os.pipe()
+    with open(read_fd, "rb") as reader:
         try:
-            argv = orphans.tied(command.argv, tell)
-            popen = _spawn(argv, command, out, start_new_session=True, pass_fds=(tell,))
+            argv = orphans.tied(command.argv, write_fd)
+            popen = _spawn(argv, command, out, start_new_session=True, pass_fds=(write_fd,))
         finally:
-            os.close(tell)
-        if failed := answer.read():
+            os.close(write_fd)
+        if errno := reader.read():
             popen.wait()
-            raise OSError(int(failed), os.strerror(int(failed)))
+            raise OSError(int(errno), os.strerror(int(errno)))
     return popen
 
 
@@ -154,40 +154,40 @@ def wait_ready(
     stall_s: float = STALL_S,
     on_tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Returns when `healthy()`; large models may take many minutes, so the limit is on
-    standing still (log, memory and processor time unchanged for `stall_s` seconds).
+    """Returns when `healthy()`. Large models can take many minutes, so the limit is on time
+    without progress (log, memory and CPU time unchanged for `stall_s` seconds).
 
-    Raises EngineError when the process ends (explain it with `exits.explain`) or stalls.
+    Raises EngineError when the process exits (`exits.explain` says why) or stalls.
     """
     progress = _Progress(server)
     while True:
         if server.exit_code() is not None:
-            raise EngineError("llama-server ended while it was starting")
+            raise EngineError("llama-server exited during startup")
         if healthy():
             return
         if progress.stalled_for() > stall_s:
             raise EngineError(
-                f"llama-server made no progress for {stall_s:.0f} s while starting",
-                f"Its log: {server.log}",
+                f"llama-server made no progress for {stall_s:.0f} s during startup",
+                f"Log: {server.log}",
             )
         on_tick()
         time.sleep(_POLL_S)
 
 
 class _Progress:
-    """Whether a starting server still moves."""
+    """Whether a starting server still makes progress."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server
-        self._seen = (0, 0.0, 0)
+        self._last = (0, 0.0, 0)
         self._moved_at = time.monotonic()
 
     def stalled_for(self) -> float:
-        """Seconds since the log, the processor time (by 1 s) or the memory (by 1 MiB) moved."""
+        """Seconds since the log, the CPU time (by 1 s) or the memory (by 1 MiB) changed."""
         now = self._sample()
-        log, cpu, rss = (a - b for a, b in zip(now, self._seen, strict=True))
+        log, cpu, rss = (a - b for a, b in zip(now, self._last, strict=True))
         if log != 0 or cpu > 1.0 or abs(rss) > 2**20:
-            self._seen = now
+            self._last = now
             self._moved_at = time.monotonic()
         return time.monotonic() - self._moved_at
 
@@ -198,11 +198,11 @@ class _Progress:
             size = self._server.log.stat().st_size
             return size, times.user + times.system, p.memory_info().rss
         except (psutil.Error, OSError):
-            return self._seen
+            return self._last
 
 
 def _signal_group(popen: subprocess.Popen[bytes], signum: int) -> None:
-    """The signal for the child and whatever it started; its group is its own (see `start`)."""
+    """Signals the child and its own children: it has its own process group (see `start`)."""
     try:
         if sys.platform == "win32":
             popen.terminate()

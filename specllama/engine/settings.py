@@ -1,11 +1,11 @@
-"""What a server is to be started with, before any build's spelling."""
+"""Settings of a server, independent of any build's option names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_DRAFTED = 512  # tokens per draft; llama.cpp's longest default is 64
+MAX_DRAFT_TOKENS = 512  # tokens per draft; llama.cpp's longest default is 64
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class NgramSizes:
 
     @property
     def mod_min(self) -> int:
-        """ngram-mod throws shorter chains away; its default of 48 drafts almost nothing."""
+        """ngram-mod discards shorter drafts; its default of 48 leaves almost none."""
         return max(1, self.m // 4)
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """How to draft. `methods` in mainline llama.cpp's --spec-type names; `n_max` = K.
-    `cache_type`: of the draft's KV cache, None = llama.cpp's own (f16)."""
+    """How to draft. `methods`: mainline llama.cpp's --spec-type names; `n_max` = K.
+    `cache_type`: of the draft's KV cache, None = llama.cpp's default (f16)."""
 
     methods: tuple[str, ...]
     draft: Path | None = None
@@ -49,9 +49,9 @@ class Speculation:
 class Settings:
     """One server. `context` in tokens for all slots together, 0 = the model's own.
     `fit_target`: MiB that llama.cpp's --fit leaves free on each GPU, () = its default.
-    `cache_ram`: MiB that its prompt cache may fill, None = its default. `scheme`, `prefix`: of
-    its addresses. `api_key` is what our own requests send; it never enters argv. `trace`: the log
-    says where time and memory go, where the build has a level for that."""
+    `cache_ram`: limit of its prompt cache in MiB, None = its default. `scheme`, `prefix`: of
+    its URLs. `api_key` is sent with our own requests and never enters argv. `trace`: log timings
+    and memory, if the build has a level for that."""
 
     model: Path
     host: str
@@ -68,12 +68,12 @@ class Settings:
 
     @property
     def address(self) -> str:
-        """HOST:PORT by which this machine reaches the server."""
+        """HOST:PORT of the server, as seen from this machine."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
         host = "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
         return f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """Where this machine reaches the server."""
+        """The server's URL, as seen from this machine."""
         return f"{self.scheme}://{self.address}{self.prefix}"

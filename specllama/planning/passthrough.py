@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.launch_options import LaunchOptions, is_number
-from specllama.engine.settings import MOST_DRAFTED, NgramSizes, Speculation
+from specllama.engine.settings import MAX_DRAFT_TOKENS, NgramSizes, Speculation
 from specllama.errors import UsageError
 from specllama.planning.choose import parse_methods
 from specllama.planning.spec_options import SpeculationOptions
@@ -28,8 +28,8 @@ def with_passthrough_options(
     if draft is not None:
         spec_options = replace(spec_options, draft=Path(draft))
     length = user.value("--spec-draft-n-max") or user.value("--draft-max") or ""
-    if length.isdecimal() and (not is_number(length) or int(length) > MOST_DRAFTED):
-        raise UsageError(f"{length[:20]} tokens per draft after --: the maximum is {MOST_DRAFTED}")
+    if length.isdecimal() and (not is_number(length) or int(length) > MAX_DRAFT_TOKENS):
+        raise UsageError(f"{length[:20]} tokens per draft after --: the maximum is {MAX_DRAFT_TOKENS}")
     if is_number(length) and int(length) > 0:
         spec_options = replace(spec_options, n_max=int(length))
     return spec_options

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from specllama.engine.client import Client, Metrics, Prompt, Timings
+from specllama.engine.client import Client, Prompt, Timings
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import why_not_speculating
+from specllama.engine.metrics import Metrics
 from specllama.planning.plan import Plan
 from specllama.tuning.dead_draft import accepts_nothing, only_costs, what_to_do
 from specllama.watching.counters import contradiction
