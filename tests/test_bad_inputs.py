@@ -217,7 +217,7 @@ serve T V -- --parallel 2                | 2 | --parallel N
 serve T V -- --bogus                     | 2 | has no option --bogus
 serve T V -- -c=4096                     | 2 | Write it as two arguments
 serve T V -- -c                          | 2 | requires a value
-serve T V -- extra                       | 2 | is not an option
+serve T V -- extra                       | 2 | is not a llama-server option
 serve T V -- -m x                        | 2 | the model is specllama's first argument
 probe T V -- --spec-type ngram-mod       | 2 | is not allowed
 # ---- prompts and conversations

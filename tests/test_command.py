@@ -160,7 +160,7 @@ def test_ik_llama_dialect() -> None:
     ]
     assert got[got.index("-md") + 1] == "d.gguf"
     assert not any(a.startswith(("--spec-draft", "--draft")) for a in got)
-    assert "no counterpart" in unsupported(caps, "draft-eagle3")
+    assert "no equivalent" in unsupported(caps, "draft-eagle3")
     assert "-ngld" not in got  # this build is for the CPU only
     assert "-ctkd" in argv(caps, replace(spec, cache_type="q8_0"))
 
@@ -237,7 +237,7 @@ def test_their_spec_type_replaces_ours_since_a_second_one_would_add() -> None:
         (["--spec-draft-nmax", "4"], "--spec-draft-n-max"),
         (["--port=80"], "--port 80"),
         (["-c"], "requires a value"),
-        (["stray"], "not an option"),
+        (["stray"], "not a llama-server option"),
     ],
 )
 def test_arguments_that_are_refused(words: list[str], says: str) -> None:

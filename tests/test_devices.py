@@ -124,7 +124,7 @@ def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("import sys; sys.exit(3)", "exit code 3"),
+        ("import sys; sys.exit(3)", "exited with code 3"),
         ("print('Segmentation fault')", "cannot be read"),
         ("import os, sys; os.write(1, bytes(range(256)))", "cannot be read"),
         ("import time; time.sleep(60)", "--list-devices did not finish"),

@@ -91,7 +91,7 @@ def test_details_are_in_the_message() -> None:
         "0.00.061.824 E srv    load_model: no room for it\n0.00.062.000 I srv  llama_server: bye"
     )
     assert "(SIGSEGV); last error: no room for it" in explain(-11, crash).message
-    assert "exit code 3; last line: no room for it" in explain(3, crash).message
+    assert "exited with code 3; last line: no room for it" in explain(3, crash).message
 
 
 LOGS = Path(__file__).parent / "data" / "logs"
@@ -112,21 +112,21 @@ REAL = {
     "b11434-key": ("model", "key not found in model: llama.embedding_length", "another program"),
     "b11434-keytype": ("model", "wrong type f32", "another program"),
     "b11434-arch": ("architecture", "'llomo'", "newer llama.cpp"),
-    "b11434-lcs": ("lookup", "failed to open the static lookup cache", "-lcs"),
-    "b10068-lcs": ("lookup", "failed to open the static lookup cache", "-lcs"),
-    "b11434-lcd": ("lookup", "failed to open the dynamic lookup cache", "-lcd"),
-    "b10068-lcd": ("lookup", "failed to open the dynamic lookup cache", "-lcd"),
-    "b11434-lcsbad": ("lookup", "cannot be read", "damaged"),
-    "b10068-lcsbad": ("lookup", "cannot be read", "damaged"),
-    "b11434-draftshape": ("draft", "draft could not be loaded (tensor 'blk.0", "another program"),
+    "b11434-lcs": ("lookup", "could not open the static lookup cache", "-lcs"),
+    "b10068-lcs": ("lookup", "could not open the static lookup cache", "-lcs"),
+    "b11434-lcd": ("lookup", "could not open the dynamic lookup cache", "-lcd"),
+    "b10068-lcd": ("lookup", "could not open the dynamic lookup cache", "-lcd"),
+    "b11434-lcsbad": ("lookup", "could not read the lookup cache", "damaged"),
+    "b10068-lcsbad": ("lookup", "could not read the lookup cache", "damaged"),
+    "b11434-draftshape": ("draft", "draft model could not be loaded (tensor 'blk.0", "another program"),
     "b11434-draftarch": ("draft", "architecture: 'llomo'", "newer llama.cpp"),
     "b11434-draftmissing": ("draft", "'/nope/d.gguf'", "path"),
     "b11434-mtp": ("mtp", "no MTP head", ""),
     "b11434-lora": ("lora", "'/nope/lora.gguf': No such file", "path"),
     "b10068-lora": ("lora", "'/nope/lora.gguf' (No such file", "path"),  # it crashes, too
-    "b11434-loramodel": ("lora", "expect general.type to be 'adapter'", "another kind"),
+    "b11434-loramodel": ("lora", "expect general.type to be 'adapter'", "different kind"),
     "b11434-mmproj": ("mmproj", "'/nope/mm.gguf'", "path"),
-    "b11434-mmprojbad": ("mmproj", "/models/draft.gguf", "another kind"),
+    "b11434-mmprojbad": ("mmproj", "/models/draft.gguf", "different kind"),
     "b11434-template": ("template", "Unknown statement: bad", "--chat-template"),
     "b11434-dev": ("argument", "invalid device: CUDA7", ""),
     "b11434-ctk": ("argument", "Unsupported cache type: q9_9", ""),

@@ -104,7 +104,7 @@ def test_a_switch_without_an_opposite() -> None:
         ("LLAMA_ARG_SPEC_TYPE", "--method"),
         ("LLAMA_ARG_N_PARALLEL", "--parallel"),
         ("LLAMA_ARG_MODEL", "first argument"),
-        ("LLAMA_ARG_SOMETHING_NEW", "unknown"),
+        ("LLAMA_ARG_SOMETHING_NEW", "not supported"),
     ],
 )
 def test_variables_that_do_not_reach_the_server(name: str, why: str) -> None:

@@ -29,7 +29,9 @@ def with_passthrough_options(
         spec_options = replace(spec_options, draft=Path(draft))
     length = user.value("--spec-draft-n-max") or user.value("--draft-max") or ""
     if length.isdecimal() and (not is_number(length) or int(length) > MAX_DRAFT_TOKENS):
-        raise UsageError(f"{length[:20]} tokens per draft after --: the maximum is {MAX_DRAFT_TOKENS}")
+        raise UsageError(
+            f"{length[:20]} tokens per draft after --: the maximum is {MAX_DRAFT_TOKENS}"
+        )
     if is_number(length) and int(length) > 0:
         spec_options = replace(spec_options, n_max=int(length))
     return spec_options
