@@ -104,8 +104,8 @@ def mix(each: Sequence[Workload]) -> Workload:
         answer=max(w.answer for w in each),
         warn_under=first.warn_under,
         off_under=first.off_under,
-        mixed=f"prompts alternate; initially {sampling}, K={first.n_max} and n-grams of {first.ngram.n} and "
-        f"{first.ngram.m} tokens, from {first.name}",
+        mixed=f"prompts alternate; starts with {first.name}'s {sampling}, K={first.n_max} and n-gram "
+        f"sizes {first.ngram.n} and {first.ngram.m}",
     )
 
 

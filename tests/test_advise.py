@@ -22,12 +22,12 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.advise import (
-    ASKED,
     COPIES,
     MEASURED,
     NOTHING,
     PREDICTED,
     REPORTS,
+    REQUESTED,
     rule_of,
 )
 from specllama.serving.decision_factors import DecisionFactor, decision_factors, needed_alpha
@@ -164,12 +164,12 @@ def test_a_draft_as_large_as_the_target_is_not_suggested(plan: Plan) -> None:
 def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
     off = plan.without_speculation("reports")
     assert rule_of(plan, plan, known(), WISH) == MEASURED
-    assert rule_of(plan, plan, None, WISH) == ASKED
+    assert rule_of(plan, plan, None, WISH) == REQUESTED
     assert rule_of(plan, plan, None, SpeculationOptions("code")) == PREDICTED
     assert rule_of(plan, off, None, SpeculationOptions("code")) == REPORTS
     assert rule_of(off, off, None, SpeculationOptions("code")) == NOTHING
     none = planned(tmp_path, SpeculationOptions("code", method="none"))
-    assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == ASKED
+    assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == REQUESTED
     copies = plan.with_speculation(made.COPIED)
     assert rule_of(copies, copies, None, SpeculationOptions("code")) == COPIES
 

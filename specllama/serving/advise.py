@@ -19,15 +19,15 @@ from specllama.tuning import results
 from specllama.tuning.results import Result
 
 # Which rule decided.
-ASKED, MEASURED, MEMORY = "asked", "measured", "memory"
+REQUESTED, MEASURED, MEMORY = "asked", "measured", "memory"
 REPORTS, NOTHING, PREDICTED, COPIES = "reports", "nothing fits", "predicted", "copies"
 RULES = {
-    ASKED: "set by your options",
+    REQUESTED: "set by your options",
     MEASURED: "measured on this machine",
     MEMORY: "memory is the limit, before speed",
     REPORTS: "published measurements agree that it does not pay off, so it is not measured",
     NOTHING: "no draft or n-gram method fits this model and this engine",
-    PREDICTED: "the workload's first method that is predicted to pay off; serve measures it",
+    PREDICTED: "the highest predicted speed-up; serve measures it",
     COPIES: "no draft fits, so n-grams copy earlier text; serve measures them",
 }
 
@@ -92,7 +92,7 @@ def rule_of(
 ) -> str:
     """Which rule decided. `plan`: before stored results; `served`: after them."""
     if sets_own_types(plan) or spec_options.method == "none":
-        return ASKED
+        return REQUESTED
     if stored is not None:
         return MEASURED
     if plan.budget is not None and plan.budget.adjusted:
@@ -103,7 +103,7 @@ def rule_of(
     if spec is None:
         return NOTHING
     if spec_options.draft is not None or spec_options.method is not None:
-        return ASKED
+        return REQUESTED
     return PREDICTED if spec.uses_draft else COPIES
 
 
