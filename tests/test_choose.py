@@ -86,7 +86,7 @@ def test_creative_work_has_no_n_gram_method(tmp_path: Path) -> None:
     folder(tmp_path, "target")
     choice = choose(request(tmp_path, workload=workloads.load("creative")), CAPS)
     assert choice.speculation is None
-    assert "nothing drafts" in choice.reason
+    assert "no usable draft" in choice.reason
 
 
 def test_a_build_too_old_for_the_head_says_which_is_needed(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_method_names(text: str, methods: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("draft-self", "n-gram types"),
+        ("draft-self", "n-gram methods"),
         ("medusa", "no method called"),
         ("none,mtp", "cannot be combined"),
     ],

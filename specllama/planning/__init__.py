@@ -1,1 +1,1 @@
-"""Target, draft and workload → one decision with its reasons."""
+"""From target, draft and workload to one decision with its reasons."""

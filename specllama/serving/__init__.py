@@ -1,1 +1,1 @@
-"""A Plan brought to life: launched, verified, kept alive."""
+"""Launches, verifies and supervises the server of a Plan."""

@@ -94,12 +94,14 @@ def worthwhile_drafts(
 def trial_candidates(found: Sequence[FeasibleMethod]) -> tuple[TrialCandidate, ...]:
     """Each draft alone; combinations are predicted from it."""
     return tuple(
-        TrialCandidate(_draft_alone(w.speculation), w.max_k, w.cost, w.one_pass, _trained(w.draft))
+        TrialCandidate(
+            _draft_alone(w.speculation), w.max_k, w.cost, w.one_pass, _trained_context(w.draft)
+        )
         for w in found
     )
 
 
-def _trained(draft: ModelInfo | None) -> int:
+def _trained_context(draft: ModelInfo | None) -> int:
     """The context that a draft model was trained on, in tokens; 0 = unknown."""
     return (draft.context_length or 0) if draft is not None and draft.kind == "model" else 0
 
