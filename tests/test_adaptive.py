@@ -110,7 +110,7 @@ class Script:
 
     def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
         self.lines.append(f"{kind}: {text}")
-        self._again += text.startswith("serving again")
+        self._again += text.startswith("now serving")
         if self._again == SWITCHES and self.load is not None:
             self.load.end()
             raise Stopped(15)
