@@ -22,7 +22,7 @@ import gguf
 
 from specllama import workloads
 from specllama.drafts.discover import discover
-from specllama.drafts.pick import ranked
+from specllama.drafts.pick import rank_drafts
 from specllama.gguf import cursor, inspect
 
 
@@ -76,7 +76,7 @@ def many(folder: Path, count: int) -> None:
 
         def run() -> None:
             cursor._seen_tables.clear()
-            ranked(target, work, None, discover(target, [Path(tmp)], everywhere=False))
+            rank_drafts(target, work, None, discover(target, [Path(tmp)], everywhere=False))
 
         print(
             f"pick-draft over {count} headers: cold {seconds(run):.2f} s, cached {seconds(run):.2f} s"

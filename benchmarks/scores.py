@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Tuned
+from specllama.tuning.arms import TuningResult
 from specllama.tuning.confidence import Ratios
 
 FALSE_ON, FALSE_OFF = 0.98, 1.05
@@ -142,7 +142,7 @@ def _met(yes: bool) -> str:
     return "met" if yes else "MISSED"
 
 
-def predicted(found: Tuned | None, spec: Speculation | None) -> float | None:
+def predicted(found: TuningResult | None, spec: Speculation | None) -> float | None:
     """The speed-up that the tuner predicted for a setting, where it did."""
     if found is None or spec is None:
         return None

@@ -23,10 +23,10 @@ from specllama.engine.errors import EngineError
 from specllama.engine.metrics import Metrics
 from specllama.engine.settings import Speculation
 from specllama.tuning import measure, ngrams, plain, run, search
-from specllama.tuning.arms import Prediction, Served, Tuned
+from specllama.tuning.arms import Prediction, RunningServer, TuningResult
 from specllama.tuning.ngram_text import Text
 from specllama.tuning.run import Task
-from specllama.tuning.search import Earlier
+from specllama.tuning.search import OpenResult
 
 _NOTHING: Mapping[str, Any] = {}
 _WORDS = 30_000
@@ -330,7 +330,7 @@ class FakeRunner:
 
     def start(
         self, speculation: Speculation | None, tick: Callable[[], None], trace: bool = False
-    ) -> Served:
+    ) -> RunningServer:
         self.stop()
         self.launches.append(speculation)
         self.traced.append(trace)
@@ -341,7 +341,7 @@ class FakeRunner:
             raise EngineError("llama-server did not start: it crashed (SIGSEGV)")
         self.up = True
         client = FakeClient(self.world, speculation, len(self.launches))
-        return Served(cast(Client, client), lambda: "\n".join(client.log) if trace else "")
+        return RunningServer(cast(Client, client), lambda: "\n".join(client.log) if trace else "")
 
     def stop(self) -> None:
         self.up = False
@@ -379,9 +379,9 @@ def tuned(
     script: Script,
     task: Task,
     seed: int = 1,
-    earlier: Earlier | None = None,
+    earlier: OpenResult | None = None,
     prior: Prediction | None = None,
-) -> tuple[Tuned, FakeRunner]:
+) -> tuple[TuningResult, FakeRunner]:
     """A search on a scripted machine."""
     runner = FakeRunner(script, seed)
     with clocked(runner):

@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import Arm, Deep, Dropped, NgramMap, Plain, Prediction, Trial, Tuned
+from specllama.tuning.arms import (
+    Arm,
+    Baseline,
+    DroppedSetting,
+    LongPromptResult,
+    NgramSpeedups,
+    Prediction,
+    Trial,
+    TuningResult,
+)
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Answer, Measurement
@@ -41,9 +50,9 @@ def steps(k: int, n: int = 12) -> tuple[Step, ...]:
     return tuple(Step(k, (i * 5 + i // 3) % (k + 1), 114.0 + 33.0 * k + i % 4) for i in range(n))
 
 
-def plain() -> Plain:
+def plain() -> Baseline:
     answers = tuple(answer((), 90.0 * 63, 80 + 40 * i) for i in range(8))
-    return Plain(Measurement(answers), COSTS, load_s=2.0)
+    return Baseline(Measurement(answers), COSTS, load_s=2.0)
 
 
 def trial(spec: Speculation = DRAFTED, top: int = 8, best: float = 1.18) -> Trial:
@@ -61,14 +70,14 @@ def trial(spec: Speculation = DRAFTED, top: int = 8, best: float = 1.18) -> Tria
     )
 
 
-def sizes_map(method: str = "ngram-simple", best: float = 1.4, draft: str = "") -> NgramMap:
+def sizes_map(method: str = "ngram-simple", best: float = 1.4, draft: str = "") -> NgramSpeedups:
     ns, ms = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48)
 
     def speed(n: int, m: int) -> float:
         far = abs(math.log2(n / 4)) / 2 + abs(math.log2(m / 6)) / 3
         return round(best - 0.25 * far, 3)
 
-    return NgramMap(
+    return NgramSpeedups(
         method, {NgramSizes(n, m): speed(n, m) for n in ns for m in ms if m >= n}, draft
     )
 
@@ -87,17 +96,17 @@ def arm(spec: Speculation = DRAFTED, value: float = 1.12, n: int = 9) -> Arm:
         ratios(value + 0.05).interval(),
         TimeSplit(1000.0, {"draft-simple": MethodTime(120.0, 100, 50)}),
         same_text=0.5,
-        deep=Deep(2048, 0.41, 0.98),
+        deep=LongPromptResult(2048, 0.41, 0.98),
     )
 
 
-def tuned(state: str = "decided", best: bool = True) -> Tuned:
+def tuned(state: str = "decided", best: bool = True) -> TuningResult:
     """A draft that pays, copies that would, and a way that crashed."""
     drafted, copied = arm(), arm(COPIED, 1.08, 7)
     slow = Prediction(
         replace(COPIED, methods=("ngram-mod",)), ratios(1.0), "replayed over 8 plain answers"
     )
-    return Tuned(
+    return TuningResult(
         "code",
         plain(),
         (trial(),),
@@ -115,11 +124,11 @@ def tuned(state: str = "decided", best: bool = True) -> Tuned:
         drafted if best else None,
         REASON,
         (
-            Dropped(
+            DroppedSetting(
                 "ngram-mod n=4 m=8",
                 f"{slow.known.value:.2f}x predicted (replayed over 8 plain answers)",
             ),
-            Dropped("draft-mtp", "llama-server exited: it crashed (SIGSEGV)", True),
+            DroppedSetting("draft-mtp", "llama-server exited: it crashed (SIGSEGV)", True),
         ),
         4,
         57.3,

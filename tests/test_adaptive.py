@@ -35,7 +35,7 @@ from specllama.storage import cache_dir, write_stored
 from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, OPEN
 from specllama.tuning.results import Result
-from specllama.tuning.search import Earlier
+from specllama.tuning.search import OpenResult
 from specllama.watching import switches
 from specllama.watching.policy import Policy, ServableSetting, Switch, SwitchTiming
 from specllama.watching.summary import TrafficSummary
@@ -249,7 +249,7 @@ def test_what_the_prompts_in_the_slots_cost(
 def result(spec: Speculation | None, speedup: float, **more: Any) -> Result:
     found = Result(
         *(str(TARGET), "edit", spec, "", (speedup, 1.0, 2.0), 0.0, 9.0, "e", ("d",), 0.0, 0.0),
-        *(DECIDED, "profile", 9, Earlier(), Path()),
+        *(DECIDED, "profile", 9, OpenResult(), Path()),
     )
     return replace(found, **more)
 

@@ -37,7 +37,7 @@ from specllama.serving.tune import AUTO, TuningOptions, serve_task
 from specllama.tuning import results
 from specllama.tuning.judge import LEAST_GAIN
 from specllama.tuning.results import Result, TriedSetting
-from specllama.tuning.search import Earlier
+from specllama.tuning.search import OpenResult
 from tests import made
 from tests.fake_server import Fake
 from tests.support import MODELS
@@ -80,7 +80,7 @@ def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
         "state": "decided",
         "prompts": "profile",
         "texts": 8,
-        "earlier": Earlier(),
+        "earlier": OpenResult(),
         "file": Path("x"),
         "tried": TriedSetting(SPEC, alpha, 1 + 4 * alpha),
     }
@@ -196,7 +196,7 @@ def test_memory_decides_before_speed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(argv) == 0
     out = capsys.readouterr().out
     assert "rule     memory is the limit, before speed" in out
-    assert "change   more memory: the requested setup does not fit (GPU0 lacks" in out
+    assert "change   more memory: the requested setup does not fit (GPU0 is" in out
 
 
 def test_cost_with_and_without() -> None:

@@ -116,13 +116,13 @@ class _Timed:
         self.now += self._seconds
         return float(len(ids))
 
-    def take_back(self, at: int) -> bool:
+    def roll_back(self, at: int) -> bool:
         if self._keeps:
             return False
         self.at = at
         return True
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.at = 0
 
 
@@ -147,8 +147,8 @@ def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() ->
     target, draft = inspect(TARGET), inspect(DRAFT)
     m = MeasuredAgreement(
         k=2, alpha=0.5, tau=1.7, tau_low=1.6, tau_high=1.8, by_position=(0.5, 0.2),
-        tau_hot={}, speedup=1.2, speedup_low=1.1, speedup_high=1.3, costs=None,
-        uncosted="target.gguf cannot take back single tokens", source="",
+        tau_by_temperature={}, speedup=1.2, speedup_low=1.1, speedup_high=1.3, costs=None,
+        uncosted="target.gguf cannot roll back single tokens", source="",
     )  # fmt: skip
     c = Candidate("draft-simple", draft, predict(target, "draft-simple", draft, "code"), (), m)
     (line,) = cost_lines(PickResult((c,), ()))

@@ -190,12 +190,12 @@ serve T V --method draft-self            | 2 | ngram-simple
 probe T V --method MTP                   | 2 | Methods: draft-mtp
 memory T V --method draft,x              | 2 | no method called 'x'
 serve T V --draft D --method ngram-mod   | 2 | cannot be combined with
-serve T V --draft-cache q9               | 2 | no cache type called 'q9'
-serve T V --draft-cache q9 --method none | 2 | no cache type called 'q9'
-serve T V --draft-cache q9 --method ngram-mod | 2 | no cache type called 'q9'
-memory T V --draft-cache Q8_0            | 2 | no cache type called 'Q8_0'
-memory T V -ctk nope                     | 2 | no cache type called 'nope'
-memory T V -ctv 1                        | 2 | no cache type called '1'
+serve T V --draft-cache q9               | 2 | unknown cache type 'q9'
+serve T V --draft-cache q9 --method none | 2 | unknown cache type 'q9'
+serve T V --draft-cache q9 --method ngram-mod | 2 | unknown cache type 'q9'
+memory T V --draft-cache Q8_0            | 2 | unknown cache type 'Q8_0'
+memory T V -ctk nope                     | 2 | unknown cache type 'nope'
+memory T V -ctv 1                        | 2 | unknown cache type '1'
 memory T V --prefer size                 | 2 | must be speed or context
 serve T V --prefer size                  | 2 | must be speed or context
 serve T V --workload code,               | 2 | the name after the comma is empty
@@ -251,7 +251,7 @@ probe T V --replay {deep.jsonl}          | 2 | line 1 is not JSON
 probe T V --replay {nested.jsonl}        | 2 | nested too deeply
 probe T V --replay {role.jsonl}          | 2 | neither messages nor a prompt
 probe T V --replay {question.jsonl}      | 2 | no answer in it
-probe T V --replay {calls.jsonl}         | 2 | no answer but tool calls
+probe T V --replay {calls.jsonl}         | 2 | its only answers are tool calls
 probe T V --replay {wide.jsonl}          | 2 | longer than 4 Mi characters
 probe T V --replay {word.jsonl} --n-max 3 | 2 | cannot be combined with --n-max
 # ---- what goes together, and where it is written

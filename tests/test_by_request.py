@@ -32,16 +32,16 @@ def answered(k: int, p: float, tokens: int = 400, n_max: int = 8, seed: int = 1)
 
 def test_what_the_draft_takes_is_what_verifying_leaves_over() -> None:
     found = [answered(k, 0.7) for k in (8, 2, 4)]
-    assert own_ms(found, COSTS, 8, once=False) == pytest.approx(OWN, rel=0.02)
-    assert own_ms(found, COSTS, 8, once=True) == pytest.approx(OWN * 9 / 2, rel=0.02)
-    assert own_ms(found, VerifyCosts(COSTS.plain), 8, once=False) is None
-    assert own_ms([], COSTS, 8, once=False) is None
+    assert own_ms(found, COSTS, 8, one_pass=False) == pytest.approx(OWN, rel=0.02)
+    assert own_ms(found, COSTS, 8, one_pass=True) == pytest.approx(OWN * 9 / 2, rel=0.02)
+    assert own_ms(found, VerifyCosts(COSTS.plain), 8, one_pass=False) is None
+    assert own_ms([], COSTS, 8, one_pass=False) is None
 
 
 @pytest.mark.parametrize("p", [0.3, 0.6, 0.85])
 def test_every_length_is_predicted_from_three_that_were_asked(p: float) -> None:
     found = [answered(k, p, seed=s) for k in (8, 2, 4) for s in range(4)]
-    rows = rows_of(found, COSTS, OWN, 8, once=False)
+    rows = rows_of(found, COSTS, OWN, 8, one_pass=False)
     assert sorted(rows) == list(range(1, 9))
     for k, row in rows.items():
         true = drafted_gain(COSTS, p, k, OWN)
@@ -54,7 +54,7 @@ def test_acceptance_that_falls_with_the_length_is_kept_for_each() -> None:
     """A head that guesses worse the deeper it is: what K=8 shows says too little of K=1."""
     found = [answered(1, 0.8, seed=s) for s in range(4)]
     found += [answered(8, 0.5, seed=s) for s in range(4)]
-    rows = rows_of(found, COSTS, OWN, 8, once=False)
+    rows = rows_of(found, COSTS, OWN, 8, one_pass=False)
     one = drafted_gain(COSTS, 0.8, 1, OWN)
     assert one is not None
     assert rows[1].value == pytest.approx(one, rel=0.08)
@@ -62,8 +62,8 @@ def test_acceptance_that_falls_with_the_length_is_kept_for_each() -> None:
 
 def test_lengths_without_a_cost_are_left_out() -> None:
     short = VerifyCosts(COSTS.plain, {1: 10.0, 2: 10.5, 3: 11.0})
-    assert sorted(rows_of([answered(4, 0.7)], short, OWN, 8, once=False)) == [1, 2]
-    assert rows_of([], COSTS, OWN, 8, once=False) == {}
+    assert sorted(rows_of([answered(4, 0.7)], short, OWN, 8, one_pass=False)) == [1, 2]
+    assert rows_of([], COSTS, OWN, 8, one_pass=False) == {}
 
 
 @given(
@@ -77,7 +77,7 @@ def test_counters_that_cannot_be_do_not_break_it(raw: list[tuple[int, int, int, 
         LengthRequest(k, Answer(5, 1.0, 1.0, tokens, ms, accepted, accepted, "", ()))
         for k, tokens, accepted, ms in raw
     ]
-    own = own_ms(found, COSTS, 8, once=False)
+    own = own_ms(found, COSTS, 8, one_pass=False)
     assert own is None or own >= 0
-    for row in rows_of(found, COSTS, OWN, 8, once=False).values():
+    for row in rows_of(found, COSTS, OWN, 8, one_pass=False).values():
         assert all(math.isfinite(x) for x in row.logs)

@@ -96,8 +96,8 @@ def test_a_p_eagle_gguf(tmp_path: Path, how: str) -> None:
     file = gguf(tmp_path / "p.gguf", how)
     assert inspect(file).kind == "p-eagle"
     said = specllama("inspect", file).stdout
-    assert "no llama.cpp build runs P-EAGLE" in said
-    assert "DFlash and DSpark are the parallel drafters that it has" in said
+    assert "llama.cpp does not support P-EAGLE" in said
+    assert "its parallel drafters are DFlash and DSpark" in said
     assert "specllama plan MODEL --format vllm --draft-repo OWNER/NAME" in said
 
 
@@ -106,9 +106,9 @@ def test_a_p_eagle_gguf_is_no_draft(tmp_path: Path) -> None:
     target.write_bytes(TARGET.read_bytes())
     file = gguf(tmp_path / "p.gguf", "peagle")
     said = specllama("serve", target, "--draft", file, "--dry-run").stdout
-    assert "method   none: p.gguf: no llama.cpp build runs P-EAGLE" in said
+    assert "method   none: p.gguf: llama.cpp does not support P-EAGLE" in said
     found = specllama("pick-draft", target).stdout
-    assert "not used p.gguf: no llama.cpp build runs P-EAGLE" in found
+    assert "not used p.gguf: llama.cpp does not support P-EAGLE" in found
     assert "(P-EAGLE)" in found
 
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_in_place_of_a_file(tmp_path: Path) -> None:
     said = specllama("serve", TARGET, "--draft", p_eagle, "--dry-run")
     assert said.returncode == 2
     assert "a Hugging Face checkpoint (P-EAGLE drafter), not a GGUF file" in said.stderr
-    assert "vLLM runs P-EAGLE (parallel_drafting)" in said.stderr
+    assert "vLLM supports P-EAGLE (parallel_drafting)" in said.stderr
     said = specllama("serve", TARGET, "--draft", head / "model.safetensors", "--dry-run")
     assert said.returncode == 2
     assert f"convert_hf_to_gguf.py {head} --target-model-dir TARGET" in said.stderr

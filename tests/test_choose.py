@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from specllama import workloads
-from specllama.drafts.discover import Found
-from specllama.drafts.pick import ranked
+from specllama.drafts.discover import DiscoveredDrafts
+from specllama.drafts.pick import rank_drafts
 from specllama.errors import UsageError
 from specllama.gguf import inspect
 from specllama.planning.choose import Choice, MethodRequest, choose, parse_methods
@@ -68,7 +68,7 @@ def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
 def test_a_draft_that_reads_over_half_is_not_taken(share: float, rule: str | None) -> None:
     target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
     draft = replace(draft, active_bytes=int(share * target.active_bytes))
-    picked = ranked(target, CODE, CAPS, Found((draft,)))
+    picked = rank_drafts(target, CODE, CAPS, DiscoveredDrafts((draft,)))
     assert [r.rule for r in picked.rejected] == ([rule] if rule else [])
     assert len(picked.candidates) == (0 if rule else 1)
 

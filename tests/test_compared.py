@@ -42,7 +42,7 @@ def test_a_draft_that_cannot_pay_is_measured_when_everything_is_asked_for() -> N
     assert runner.launches == [None]
     (one, two) = others(usual, task(DRAFT, EAGLE3))
     assert {one.state, two.state} == {UNMEASURED}
-    assert "no draft can pay here" in one.why
+    assert "no draft can pay off here" in one.why
 
     told = task(DRAFT, EAGLE3, everything=True)
     t, runner = tuned(script, told)
@@ -76,7 +76,7 @@ def test_a_dead_draft_says_what_it_is() -> None:
     t, _ = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), told)
     rows = others(t, told)
     assert ["it only costs time: 0 of " in r.why for r in rows] == [True, True]
-    assert "eagle3.gguf was trained for another model" in rows[1].why
+    assert "eagle3.gguf is untrained, badly converted or made for another model" in rows[1].why
 
 
 def test_every_draft_has_its_part_of_the_budget() -> None:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.drafts.acceptance import constant_tau
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import Tuned
+from specllama.tuning.arms import TuningResult
 from specllama.tuning.confidence import (
     Interval,
     Ratios,
@@ -24,11 +25,11 @@ from specllama.tuning.confidence import (
     student_quantile,
 )
 from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.judge import LEAST_GAIN, clear
-from specllama.tuning.ngrams import Known, grid
+from specllama.tuning.judge import LEAST_GAIN, is_clear
+from specllama.tuning.ngrams import KnownText, grid
 from specllama.tuning.predict import ngram_rows
 from specllama.tuning.run import Task, TrialCandidate
-from specllama.tuning.speedup import StepCost, tau_constant
+from specllama.tuning.speedup import StepCost
 from tests.fake_runner import Script, World, tuned
 
 # Student's t, upper quantiles as printed in tables (e.g. NIST handbook 1.3.6.7.2)
@@ -144,7 +145,7 @@ REAL = {1: 1.02, 2: 1.12, 3: 1.09, 4: 1.09, 5: 1.03, 6: 0.98, 7: 0.94, 8: 0.90} 
 def mean_tau(k: int) -> float:
     """The geometric mean of τ(k) over prompts."""
     rng = random.Random(5)
-    logs = (math.log(tau_constant(likely(rng), k)) for _ in range(4000))
+    logs = (math.log(constant_tau(likely(rng), k)) for _ in range(4000))
     return math.exp(sum(logs) / 4000)
 
 
@@ -152,7 +153,7 @@ def likely(rng: random.Random) -> float:
     return min(0.95, max(0.05, rng.gauss(P, P_SPREAD)))
 
 
-def drafted(seed: int, gains: dict[int, float], budget: float) -> Tuned:
+def drafted(seed: int, gains: dict[int, float], budget: float) -> TuningResult:
     """A draft of which each K is worth what `gains` says, on a machine that is a few percent
     faster or slower at each launch."""
 
@@ -173,7 +174,9 @@ def drafted(seed: int, gains: dict[int, float], budget: float) -> Tuned:
     return tuned(script, wanted, seed)[0]
 
 
-def copied(seed: int, per_token: float, copies: float, budget: float, fixed: bool = False) -> Tuned:
+def copied(
+    seed: int, per_token: float, copies: float, budget: float, fixed: bool = False
+) -> TuningResult:
     """Answers of which a part is copied from the prompt; `per_token`: ms to verify one more."""
     script = Script(
         lambda b: PLAIN + per_token * (b - 1),
@@ -188,7 +191,7 @@ def copied(seed: int, per_token: float, copies: float, budget: float, fixed: boo
     return tuned(script, wanted, seed)[0]
 
 
-def share_on(found: Iterable[Tuned]) -> float:
+def share_on(found: Iterable[TuningResult]) -> float:
     on = [t.best is not None for t in found]
     return sum(on) / len(on)
 
@@ -199,7 +202,7 @@ def worth(per_token: float, copies: float, sizes: Sequence[NgramSizes]) -> float
     texts = []
     for i in range(200):
         ids = world.ids(f"text {i}")
-        texts.append(Known(ids, tuple(world.answer(ids, copies, 64, 1)), 64))
+        texts.append(KnownText(ids, tuple(world.answer(ids, copies, 64, 1)), 64))
     costs = VerifyCosts(
         StepCost(PLAIN, 1.0, 9), {b: PLAIN + per_token * (b - 1) for b in range(1, 66)}
     )
@@ -245,11 +248,11 @@ def test_an_answer_is_clear_where_more_prompts_would_hardly_change_it() -> None:
         assert 1 - found.chance_below(LEAST_GAIN) == pytest.approx(chance, abs=1e-6)
         return found
 
-    assert clear(sure(0.04), sure(0.04)), "surely not worth it"
-    assert not clear(sure(0.06), sure(0.06))
-    assert not clear(sure(0.5), sure(0.5))
+    assert is_clear(sure(0.04), sure(0.04)), "surely not worth it"
+    assert not is_clear(sure(0.06), sure(0.06))
+    assert not is_clear(sure(0.5), sure(0.5))
     few = sure(0.04)
-    assert not clear(Ratios(few.logs[:4], few.weights[:4]), few)
+    assert not is_clear(Ratios(few.logs[:4], few.weights[:4]), few)
 
 
 @pytest.mark.parametrize(("logs", "wanted"), [((0.1, -0.09, 0.05), 1.0), ((0.1, 0.11, 0.09), 1.1)])

@@ -11,7 +11,7 @@ from specllama.tuning.costs import (
     best_length,
     drafted_gain,
     needed_acceptance,
-    verifying,
+    verify_costs,
     why_no_draft,
 )
 from specllama.tuning.speedup import StepCost
@@ -49,25 +49,25 @@ def test_several_slots_are_one_pass() -> None:
 
 
 def test_medians_relative_to_a_batch_of_one() -> None:
-    costs = verifying(SEEN, PLAIN, 0.0)
+    costs = verify_costs(SEEN, PLAIN, 0.0)
     # a batch of one takes 88 where a step takes 90: what a request adds is in neither
     assert costs.of(2) == pytest.approx(90 + 121 - 88)
     assert costs.of(9) == pytest.approx(90 + 225 - 88)
     assert costs.of(1) == 90.0
-    assert not verifying({}, PLAIN, 0.2).known
+    assert not verify_costs({}, PLAIN, 0.2).known
 
 
 def test_the_output_matrix_is_added_for_every_row_but_one() -> None:
     """6.8 % of the matrices, 17 ms a token: 1.24 ms for each row more; 8 drafted 232 ms and 16
     drafted 374 were measured, as 230 and 363 here."""
     line = {b: [88 + 16.5 * (b - 1)] for b in (1, 2, 9, 17)}
-    costs = verifying(line, StepCost(88.0, 0.5, 9), 0.068)
+    costs = verify_costs(line, StepCost(88.0, 0.5, 9), 0.068)
     assert costs.of(9) == pytest.approx(88 + 16.5 * 8 / 0.932)
     assert costs.of(17) == pytest.approx(88 + 16.5 * 16 / 0.932)
 
 
 def test_a_sliding_window_leaves_short_batches_out() -> None:
-    costs = verifying({5: [160.0], 9: [225.0]}, PLAIN, 0.0)
+    costs = verify_costs({5: [160.0], 9: [225.0]}, PLAIN, 0.0)
     assert costs.of(5) == pytest.approx(160)
     assert costs.of(3) == pytest.approx(125)
 
@@ -76,7 +76,7 @@ def test_a_gain_by_hand() -> None:
     costs = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 12.0, 3: 14.0})
     # 1 + 0.5 + 0.25 tokens for V(3) and three passes of 1 ms
     assert drafted_gain(costs, 0.5, 2, 1.0) == pytest.approx(1.75 * 10 / 17)
-    assert drafted_gain(costs, 0.5, 2, 1.0, once=True) == pytest.approx(1.75 * 10 / 16)
+    assert drafted_gain(costs, 0.5, 2, 1.0, one_pass=True) == pytest.approx(1.75 * 10 / 16)
     assert drafted_gain(costs, 0.5, 3, 1.0) is None
     assert best_length(costs, 0.3, 1.0, 8) == 1
     assert best_length(costs, 0.95, 1.0, 8) == 2
@@ -92,15 +92,15 @@ def test_the_acceptance_that_is_needed() -> None:
 def test_sentences_that_end_a_candidate() -> None:
     dear = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 22.0, 3: 34.0})
     assert why_no_draft(dear, 0.0, 8, 1.03) == (
-        "no draft can pay here: verifying 2 tokens takes as long as 2.2 plain steps, so that even "
-        "one that is always right and costs nothing gives 0.91x"
+        "no draft can pay off here: verifying 2 tokens takes as long as 2.2 plain steps, so even "
+        "a free draft at 100% acceptance gives 0.91x"
     )
     cheap = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 10.5})
     assert why_no_draft(cheap, 9.0, 8, 1.03) == (
-        "it costs 9.0 ms a token beside 10.0: it cannot pay even if always right"
+        "it takes 9.0 ms per token, the target 10.0 ms: it cannot pay off even at 100% acceptance"
     )
     assert why_no_draft(cheap, 4.4, 8, 1.03) == (
-        "it would have to guess 99% of the tokens for 1.03x here; more than 95% is never seen"
+        "it would need 99% acceptance per token for 1.03x here; more than 95% has never been observed"
     )
     assert why_no_draft(cheap, 1.0, 8, 1.03) == ""
 
@@ -132,6 +132,6 @@ def test_any_curve(costs: VerifyCosts, p: float, own: float, most: int, once: bo
     st.integers(1, 8),
 )
 def test_any_samples(samples: dict[int, list[float]], share: float, slots: int) -> None:
-    costs = verifying(samples, PLAIN, share, slots)
+    costs = verify_costs(samples, PLAIN, share, slots)
     assert all(ms > 0 for ms in costs.verify.values())
     assert costs.step > 0

@@ -13,8 +13,8 @@ from specllama.memory.decide import (
     PARTLY,
     TOO_BIG,
     FitRequest,
+    alternatives,
     best_option,
-    instead,
     longest_context,
     options,
     verdict_of,
@@ -65,19 +65,19 @@ def big(headers: Path) -> FitRequest:
 def test_what_fits_is_taken_as_it_is(big: FitRequest) -> None:
     roomy = replace(big, machine=box(80))
     found = options(roomy)
-    assert [o.name for o in found] == ["as chosen"]
+    assert [o.name for o in found] == ["as requested"]
     assert best_option(found).verdict.kind == FITS
 
 
 def test_every_line_says_what_it_costs(big: FitRequest) -> None:
     found = options(big)
     assert found[0].verdict.kind == PARTLY
-    assert found[0].verdict.missing.startswith("GPU0 lacks ")
+    assert found[0].verdict.missing.endswith(" MiB short")
     assert [(o.name, o.flags, o.automatic) for o in found[1:]] == [
         ("8 of the draft's 17 layers in RAM", ("--draft-layers", "9"), True),
         ("a context of 30,720 tokens with this draft", ("-c", "30720"), False),
         (
-            "n-gram only (ngram-simple, 0 MiB of VRAM)",
+            "n-gram only (ngram-simple, no VRAM)",
             ("--method", "ngram-simple"),
             True,
         ),
@@ -136,11 +136,11 @@ def test_hybrids_keep_fewer_states(headers: Path) -> None:
     )
     found = options(q)
     assert found[0].verdict.kind == PARTLY
-    assert found[1].name == "drafts of 4 tokens instead of 6"
+    assert found[1].name == "draft length 4 instead of 6"
     assert best_option(found) is found[1]
     # a target without recurrent state has none to save
     plain = replace(q, target=model(headers, "glm-4.5-air"), machine=box(70))
-    assert not any(o.flags[:1] == ("--n-max",) for o in instead(plain))
+    assert not any(o.flags[:1] == ("--n-max",) for o in alternatives(plain))
 
 
 def test_a_target_that_does_not_fit_alone(big: FitRequest) -> None:
@@ -169,7 +169,7 @@ def test_nothing_fits(big: FitRequest) -> None:
 def test_without_gpus_the_ram_decides(big: FitRequest) -> None:
     assert verdict_of(replace(big, machine=box(ram=64)), big.use, big.drafting)[0].kind == FITS
     verdict, _ = verdict_of(replace(big, machine=box(ram=40)), big.use, big.drafting)
-    assert (verdict.kind, verdict.detail[:10]) == (TOO_BIG, "RAM lacks ")
+    assert (verdict.kind, verdict.detail[:7]) == (TOO_BIG, "RAM is ")
 
 
 def test_layers_the_user_fixed_stay(big: FitRequest) -> None:
@@ -185,5 +185,5 @@ def test_two_gpus_share_by_free_memory(big: FitRequest) -> None:
 
 
 def test_what_is_asked_after_running_out(big: FitRequest) -> None:
-    names = [o.name for o in instead(replace(big, machine=box(80)))]
-    assert names[-2:] == ["n-gram only (ngram-simple, 0 MiB of VRAM)", "no speculation"]
+    names = [o.name for o in alternatives(replace(big, machine=box(80)))]
+    assert names[-2:] == ["n-gram only (ngram-simple, no VRAM)", "no speculation"]

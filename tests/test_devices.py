@@ -125,8 +125,8 @@ def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("body", "says"),
     [
         ("import sys; sys.exit(3)", "exited with code 3"),
-        ("print('Segmentation fault')", "cannot be read"),
-        ("import os, sys; os.write(1, bytes(range(256)))", "cannot be read"),
+        ("print('Segmentation fault')", "could not parse"),
+        ("import os, sys; os.write(1, bytes(range(256)))", "could not parse"),
         ("import time; time.sleep(60)", "--list-devices did not finish"),
     ],
 )
@@ -238,7 +238,7 @@ def test_an_rpc_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
 def test_a_build_without_rpc_is_refused(tmp_path: Path) -> None:
     said = 'error while handling argument "--rpc": RPC not supported in this build'
     body = f"import sys; print({said!r}, file=sys.stderr); print('usage:'); sys.exit(1)"
-    with pytest.raises(MemoryInputError, match="is built without RPC"):
+    with pytest.raises(MemoryInputError, match="was built without RPC"):
         machine(engine(tmp_path, body), rpc=["10.0.0.2:1"])
 
 

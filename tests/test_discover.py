@@ -12,7 +12,7 @@ import pytest
 from specllama import config, workloads
 from specllama.drafts.discover import discover
 from specllama.drafts.ollama import shown_name
-from specllama.drafts.pick import ranked
+from specllama.drafts.pick import rank_drafts
 from specllama.engine.settings import Speculation
 from specllama.gguf import GgufError, inspect
 from specllama.gguf.cache import InspectCache
@@ -89,18 +89,18 @@ def test_what_is_skipped_near_the_target_is_said(
     put(here / "a" / "b" / "c" / "d")
     target = Path(shutil.copy(MODELS / "target.gguf", here))
     result = discover(inspect(target), everywhere=False)
-    assert result.skipped == (f"{here}: folders deeper than 3 levels are not searched (1)",)
+    assert result.skipped == (f"{here}: folders more than 3 levels deep are not searched (1)",)
     assert result.rejected == ()
     monkeypatch.setattr("specllama.drafts.neighbours._MOST_FOLDERS", 20)
     for i in range(30):
         put(here / f"n{i:02}")
     result = discover(inspect(target), everywhere=False)
     assert 10 < len(result.models) < 20
-    assert f"{here}: only 20 folders and 300 files are looked at" in result.skipped
+    assert f"{here}: only the first 20 folders and 300 files are searched" in result.skipped
     (tmp_path / "tmp").mkdir()
     argv = ("pick-draft", target, "--llama-server", "embedded")
     done = specllama(*argv, TMPDIR=str(tmp_path / "tmp"))
-    assert f"skipped  {here}: folders deeper than 3" in done.stdout
+    assert f"skipped  {here}: folders more than 3" in done.stdout
 
 
 @pytest.mark.usefixtures("not_temporary")
@@ -173,16 +173,18 @@ def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_pa
     (tree / "far.gguf").symlink_to(outside)
     result = discover(inspect(target), [tree])
     assert [p.name for p in result.outside] == ["far.gguf"]
-    picked = ranked(inspect(target), workloads.load("code"), None, result)
+    picked = rank_drafts(inspect(target), workloads.load("code"), None, result)
     warned = {
-        c.draft.path.name for c in picked.candidates if c.draft and "leads out" in str(c.warnings)
+        c.draft.path.name
+        for c in picked.candidates
+        if c.draft and "outside the folder" in str(c.warnings)
     }
     assert warned == {"far.gguf"}
 
 
 def candidates(target: Path, *folders: Path, everywhere: bool = False) -> list[str]:
     info = inspect(target)
-    picked = ranked(info, workloads.load("code"), None, discover(info, folders, everywhere))
+    picked = rank_drafts(info, workloads.load("code"), None, discover(info, folders, everywhere))
     return [c.draft.title for c in picked.candidates if c.draft is not None]
 
 
@@ -209,8 +211,8 @@ def test_a_link_beside_the_target_that_leads_away_is_said(target: Path, tmp_path
     outside = put(tmp_path / "elsewhere")
     (target.parent / "link.gguf").symlink_to(outside)
     info = inspect(target)
-    picked = ranked(info, workloads.load("code"), None, discover(info, everywhere=False))
-    assert f"leads out of the folder searched, to {outside.resolve()}" in str(picked.candidates)
+    picked = rank_drafts(info, workloads.load("code"), None, discover(info, everywhere=False))
+    assert f"a link to {outside.resolve()}, outside the folder searched" in str(picked.candidates)
 
 
 def test_links_of_a_hugging_face_snapshot_lead_nowhere_strange(tmp_path: Path) -> None:
@@ -248,7 +250,7 @@ def test_ollamas_models_are_found_and_shown_by_their_names(
     ollama(root, "registry.ollama.ai/someone/again/latest", blob)
     assert candidates(target, everywhere=True) == ["tiny:0.5b"]
     info = inspect(target)
-    picked = ranked(info, workloads.load("code"), None, discover(info))
+    picked = rank_drafts(info, workloads.load("code"), None, discover(info))
     said = {r.what: r.rule for r in picked.rejected}
     assert said == {"hf.co/someone/Other-GGUF:Q8_0": "token text", "someone/again:latest": "twin"}
     done = specllama("pick-draft", target, "--llama-server", "embedded")

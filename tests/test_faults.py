@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from specllama.drafts.compat import verdict
-from specllama.drafts.discover import Found
-from specllama.drafts.pick import ranked
+from specllama.drafts.discover import DiscoveredDrafts
+from specllama.drafts.pick import rank_drafts
 from specllama.drafts.warnings import warnings
 from specllama.engine import process
 from specllama.engine.capabilities import IK_LLAMA
@@ -400,7 +400,7 @@ HEADS: dict[str, tuple[Make, str, str]] = {
 def pick(target: ModelInfo, draft: ModelInfo, build: int = 11434) -> tuple[str, str]:
     """The rule that drops the draft, and its detail; ("", "") for one that is taken."""
     caps = replace(OLD, build=build)
-    picked = ranked(target, load("code"), caps, Found((draft,)))
+    picked = rank_drafts(target, load("code"), caps, DiscoveredDrafts((draft,)))
     said = ((r.rule, r.detail) for r in picked.rejected if r.what == draft.path.name)
     return next(said, ("", ""))
 

@@ -171,10 +171,10 @@ def test_what_is_here_is_named_as_in_its_repository(
     (folder / "sub").mkdir(parents=True)
     for name in ("m-Q8_0.gguf", "sub/m-Q5_0-00001-of-00002.gguf", "sub/m-Q5_0-00002-of-00002.gguf"):
         (folder / name).write_bytes(b"x")
-    found = repositories.here("o/m-Q4_K_M-GGUF")
+    found = repositories.downloaded_files("o/m-Q4_K_M-GGUF")
     assert [f.name for f in found] == ["m-Q8_0.gguf", "sub/m-Q5_0-00001-of-00002.gguf"]
     assert [f.name for f in repositories.models(tuple(found), "")] == ["m-Q8_0.gguf"]
-    assert repositories.here("o/other") == {}
+    assert repositories.downloaded_files("o/other") == {}
 
 
 def test_a_dry_run_decides_from_headers_and_downloads_nothing(
@@ -205,7 +205,7 @@ def test_the_largest_of_the_smaller_files_is_taken_when_the_usual_one_does_not_f
         from_hub,
         "_verdict",
         lambda target, *_: FitVerdict(
-            TOO_BIG if "Q4" in target.path.name else FITS, "RAM lacks 1 GiB"
+            TOO_BIG if "Q4" in target.path.name else FITS, "RAM is 1 GiB short"
         ),
     )
     assert run(["serve", "org/tiny-GGUF", "--dry-run", "--llama-server", engine]) == 0
@@ -269,8 +269,8 @@ def test_a_head_beside_the_model_in_its_repository_drafts_for_it(
 @pytest.mark.parametrize(
     ("model", "code", "says"),
     [
-        ("org/nope", 1, "no such repository"),
-        ("org/gated", 1, "access has to be asked for"),
+        ("org/nope", 1, "repository not found"),
+        ("org/gated", 1, "the repository is gated"),
         ("org/busy", 1, "429"),
         ("org/tiny-GGUF:Q3_K_S", 2, "It has mmproj-tiny-Q4_K_M.gguf, tiny-Q4_K_M.gguf"),
         ("org/empty", 2, "has no GGUF file"),

@@ -15,33 +15,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.drafts.acceptance import constant_tau
 from specllama.engine.client import Client, Timings
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Settings, Speculation
-from specllama.memory.observed import recall
+from specllama.memory.observed import saved_residual
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text
 from specllama.serving.trial_servers import TrialServers
 from specllama.storage import cache_dir
 from specllama.tuning import ngrams, plain
-from specllama.tuning.arms import Served
+from specllama.tuning.arms import RunningServer
 from specllama.tuning.measure import (
     Answer,
     Job,
     Measurement,
     TokenizedPrompt,
+    acceptance_by_slot,
     ask,
-    by_slot,
     greedy_texts,
-    measured,
+    measurement_of,
     sample_lengths,
     steps_of,
     warm_up,
 )
-from specllama.tuning.ngrams import Known
+from specllama.tuning.ngrams import KnownText
 from specllama.tuning.plain import plain_answer
-from specllama.tuning.speedup import StepLog, tau_constant
+from specllama.tuning.speedup import StepLog
 from specllama.tuning.statistics import time_split
 from specllama.workloads import load
 from tests.fake_runner import FakeRunner, Script
@@ -64,7 +65,7 @@ def runner(
 
 
 @contextmanager
-def running(here: TrialServers, spec: Speculation | None) -> Iterator[Served]:
+def running(here: TrialServers, spec: Speculation | None) -> Iterator[RunningServer]:
     try:
         yield here.start(spec, lambda: None)
     finally:
@@ -85,7 +86,7 @@ def questions(client: Client, prompts: Sequence[str] = PROMPTS) -> list[Tokenize
 
 
 def answers(client: Client, job: Job = JOB) -> Measurement:
-    return measured([ask(client, q, job) for q in questions(client)])
+    return measurement_of([ask(client, q, job) for q in questions(client)])
 
 
 @pytest.mark.parametrize("model", [TARGET, MTP], ids=["draft-simple", "draft-mtp"])
@@ -161,12 +162,12 @@ def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None
         found = [ask(served.client, q, JOB) for q in asked]
         counted = served.client.metrics()
     assert counted is not None
-    m = measured(found)
+    m = measurement_of(found)
     assert m.log.drafted
     assert m.log.drafted == pytest.approx(counted.drafted, rel=0.1)
     same = [(a, b) for a, b in zip(texts, found, strict=True) if a.text == b.text]
     assert len(same) >= len(texts) / 2  # batch shapes round differently
-    known = [Known(a.asked, a.ids, JOB.tokens) for a, _ in same]
+    known = [KnownText(a.prompt_ids, a.ids, JOB.tokens) for a, _ in same]
     replayed = ngrams.replay("ngram-simple", sizes, known)
     for text, (_, b) in zip(replayed, same, strict=True):
         assert [d for d, _ in text.steps if d] == [s.drafted for s in b.steps if s.drafted]
@@ -185,7 +186,7 @@ def test_a_plain_server_drafts_nothing(tmp_path: Path, engine: str) -> None:
 def test_batches_behind_a_cached_prompt_are_as_long_as_sent(tmp_path: Path, engine: str) -> None:
     """What verifying costs is learnt from a plain server: `prompt_n` is what was added."""
     with running(runner(tmp_path, engine, TARGET), None) as served:
-        found = plain.batches(served.client, questions(served.client), JOB, largest=17)
+        found = plain.batch_times(served.client, questions(served.client), JOB, largest=17)
     assert set(found) == {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17}
     assert all(len(times) >= 2 for b, times in found.items() if b <= 9)
     assert all(ms > 0 for times in found.values() for ms in times)
@@ -198,7 +199,7 @@ def test_all_token_ids_come_back(tmp_path: Path, engine: str) -> None:
             streamed = ask(served.client, question, JOB)
             whole = plain_answer(served.client, question, JOB)
             assert len(whole.ids) == whole.tokens
-            assert whole.asked == streamed.asked == question.ids
+            assert whole.prompt_ids == streamed.prompt_ids == question.ids
             assert whole.text == streamed.text
             assert streamed.ids in (whole.ids, whole.ids[:-1])
             assert whole.ms_per_token > 0
@@ -244,13 +245,13 @@ def test_synthetic_rates_give_the_formulas_lengths(tmp_path: Path, native: Path)
             seen = sum(s.accepted >= i for s in full) / len(full)
             assert seen == pytest.approx(rate, abs=3 * (rate * (1 - rate) / len(full)) ** 0.5)
         tau = 1 + sum(s.accepted for s in full) / len(full)
-        assert tau == pytest.approx(tau_constant(0.7, 4), abs=0.35)
+        assert tau == pytest.approx(constant_tau(0.7, 4), abs=0.35)
 
 
 def test_each_slot_is_asked(tmp_path: Path, engine: str) -> None:
     here = runner(tmp_path, engine, TARGET, parallel=2)
     with running(here, here.plan.choice.speculation) as served:
-        found = by_slot(served.client, questions(served.client), JOB, 2)
+        found = acceptance_by_slot(served.client, questions(served.client), JOB, 2)
         assert len(found) == 2
         assert all(a is not None and a > 0 for a in found)
 
@@ -280,7 +281,7 @@ def test_a_traced_server_does_not_go_on_to_serve(tmp_path: Path, engine: str) ->
             assert here.running is not None
             argv = psutil.Process(here.running.server.pid).cmdline()
             assert ("-lv" in argv) == trace
-            kept = recall(here.plan.files, here.plan.engine.identity)
+            kept = saved_residual(here.plan.files, here.plan.engine.identity)
             assert (kept is not None) == trace
             shutil.rmtree(cache_dir() / "memory", ignore_errors=True)
             going_on = here.hand_over(here.plan)
@@ -317,13 +318,13 @@ def test_a_real_model(tmp_path: Path, native: Path, smollm2: Path) -> None:
     job = replace(JOB, tokens=24)
     with running(here, None) as served:
         asked = questions(served.client, PROMPTS[:2])
-        found = plain.batches(served.client, asked, job, largest=9)
+        found = plain.batch_times(served.client, asked, job, largest=9)
         assert set(found) == set(range(1, 10))
         texts = [plain_answer(served.client, q, job) for q in asked]
         assert all(len(a.ids) == a.tokens for a in texts)
     spec = Speculation(("draft-simple",), smollm2, n_max=3)
     with running(here, spec) as served:
-        m = measured([ask(served.client, q, job) for q in asked])
+        m = measurement_of([ask(served.client, q, job) for q in asked])
         assert m.alpha is not None
         assert m.alpha > 0.9
         same = sum(a.text == b.text for a, b in zip(m.answers, texts, strict=True))
@@ -391,9 +392,9 @@ def answered(text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float
 @pytest.mark.parametrize(
     ("found", "hybrid", "finding"),
     [
-        ([answered("no " * 30)] * 3, False, "degenerate output: one word over and over"),
+        ([answered("no " * 30)] * 3, False, "degenerate output: one word repeated over and over"),
         ([answered("no " * 30), answered(), answered()], False, ""),
-        ([answered("", 5, 7)], False, "counters that contradict themselves: 7 of 5 drafted"),
+        ([answered("", 5, 7)], False, "inconsistent counters: 7 of 5 drafted"),
         ([answered("", 50, 0)] * 3, False, "it only costs time: 0 of 150 drafted tokens accepted"),
         ([answered("", 50, 1)] * 3, False, ""),  # one token in eight steps: τ = 1.12
         ([answered("", 50, 0)], False, ""),  # nine steps
@@ -402,14 +403,16 @@ def answered(text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float
     ],
 )
 def test_findings(found: list[Answer], hybrid: bool, finding: str) -> None:
-    said = measured(found, hybrid).findings
+    said = measurement_of(found, hybrid).findings
     assert (len(said) == 1 and said[0].startswith(finding)) if finding else said == ()
 
 
 def test_without_steps_the_cost_comes_from_whole_answers() -> None:
-    m = measured([answered(ms=90.0), answered(ms=99.0), replace(answered(), tokens=2, ms=1.0)])
-    assert m.missing == ("timings per token: α by position and the cost of lengths are not known",)
+    m = measurement_of(
+        [answered(ms=90.0), answered(ms=99.0), replace(answered(), tokens=2, ms=1.0)]
+    )
+    assert m.missing == ("per-token timings: α by position and step costs are unknown",)
     assert m.cost is not None
     assert m.cost.ms == pytest.approx(10.5)
-    assert measured([answered()]).cost is None
+    assert measurement_of([answered()]).cost is None
     assert StepLog(()).cost(0) is None

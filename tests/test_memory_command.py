@@ -54,9 +54,7 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
     assert re.search(r"^verdict  (fits only if|does not fit)", out, re.M)
     assert "take     8 of the draft's 17 layers in RAM: fits  [--draft-layers 9]" in out
     assert "or       a context of 30,720 tokens with this draft: fits  [-c 30720]" in out
-    assert (
-        "or       n-gram only (ngram-simple, 0 MiB of VRAM): fits  [--method ngram-simple]" in out
-    )
+    assert "or       n-gram only (ngram-simple, no VRAM): fits  [--method ngram-simple]" in out
     assert "longest  30,720 tokens as asked, 36,096 without a draft" in out
     assert "\x1b" not in out
 
@@ -99,7 +97,7 @@ def test_what_fits_nowhere_is_an_answer() -> None:
     args = ("--draft", DRAFT, "--vram", "1MiB", "--llama-server", "embedded", "--", "-ngl", "99")
     done = specllama("memory", TARGET, *args)
     assert done.returncode == 0, done.stderr
-    assert "verdict  does not fit: GPU0 lacks " in done.stdout
+    assert "verdict  does not fit: GPU0 is " in done.stdout
 
 
 def test_json_says_the_same(headers: Path) -> None:
@@ -143,12 +141,12 @@ def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Pa
     [
         (["-c", "-5"], "must be a whole number from 0"),
         (["-c", "99999999999"], "must be a whole number from 0"),
-        (["-ctk", "q9_9"], "no cache type called 'q9_9'"),
+        (["-ctk", "q9_9"], "unknown cache type 'q9_9'"),
         (["-ctv", "q8_0", "--", "-fa", "off"], "needs flash attention"),
         (["--vram", "lots"], "'lots' is not a size"),
         (["--vram", ""], "--vram"),
         (["--prefer", "both"], "--prefer both"),
-        (["--draft-cache", "q1", "--draft", str(DRAFT)], "no cache type called 'q1'"),
+        (["--draft-cache", "q1", "--draft", str(DRAFT)], "unknown cache type 'q1'"),
         (["--method", "magic"], "no method called 'magic'"),
     ],
 )
@@ -176,7 +174,7 @@ def test_a_header_that_contradicts_itself(tmp_path: Path) -> None:
     ("config", "says"),
     [
         ({"devices_code": 3}, "--list-devices exited with code 3"),
-        ({"devices_head": "ggml_cuda_init: failed", "devices": "?"}, "cannot be read"),
+        ({"devices_head": "ggml_cuda_init: failed", "devices": "?"}, "could not parse"),
     ],
 )
 def test_devices_that_are_not_told(tmp_path: Path, config: dict[str, Any], says: str) -> None:
@@ -206,7 +204,7 @@ def test_serve_takes_the_ngram_line_and_says_why() -> None:
     assert method.startswith(
         "method   ngram-simple: draft.gguf does not fit together with the target"
     )
-    assert re.search(r"\(GPU0 lacks \d\.\d MiB\); n-gram only", method)
+    assert re.search(r"\(GPU0 is \d\.\d MiB short\); n-gram only", method)
     assert "-md" not in done.stdout.splitlines()[-1]
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from specllama.gguf import inspect
-from specllama.memory.estimate import Drafting, Places, estimate, total
-from specllama.memory.observed import MIB, read_log
+from specllama.memory.devices import MIB
+from specllama.memory.estimate import Drafting, GpuSplit, estimate, total
+from specllama.memory.observed import read_log
 from specllama.memory.use import ModelUse
 from tests import untrained
 from tests.support import MODELS, Serve
@@ -47,7 +48,7 @@ def test_compute_buffers(kind: str, use: ModelUse, tmp_path: Path) -> None:
     """An encoder keeps logits for a whole batch, and twice: tokens are picked on the device."""
     draft = inspect(untrained.ALL[kind](tmp_path / "d.gguf"))
     drafting = Drafting((f"draft-{kind}",), draft, 3)
-    lines = estimate(inspect(TARGET), use, Places(), drafting)
+    lines = estimate(inspect(TARGET), use, GpuSplit(), drafting)
     seen = SEEN[use][0 if kind == "eagle3" else 1]
     assert total([x for x in lines if x.what == "compute"]) / MIB == pytest.approx(seen, rel=0.06)
 
@@ -56,7 +57,7 @@ def test_a_borrowed_output_matrix_makes_logits_of_the_targets_size(tmp_path: Pat
     draft = inspect(untrained.eagle3(tmp_path / "d.gguf"))
     assert draft.layout.vocabulary == 0
     lines = estimate(
-        inspect(TARGET), ModelUse(2048), Places(), Drafting(("draft-eagle3",), draft, 3)
+        inspect(TARGET), ModelUse(2048), GpuSplit(), Drafting(("draft-eagle3",), draft, 3)
     )
     compute = next(x for x in lines if (x.who, x.what) == ("draft", "compute"))
     assert compute.bytes >= 2 * 4096 * 512 * 4

@@ -18,10 +18,18 @@ from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import free_port
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.tuning.ngram_map import Map
+from specllama.tuning.ngram_map import MapRule
 from specllama.tuning.ngram_rules import CacheRule, ModRule, SimpleRule
 from specllama.tuning.ngram_text import Rule, Text
-from specllama.tuning.ngrams import METHODS, Known, Replayed, grid, replay, replay_combined, rule
+from specllama.tuning.ngrams import (
+    METHODS,
+    KnownText,
+    TextReplay,
+    grid,
+    replay,
+    replay_combined,
+    rule,
+)
 from tests.support import MODELS
 from tests.test_serve import CODE
 
@@ -62,14 +70,14 @@ def test_simple_wants_n_tokens_behind_the_match() -> None:
 
 def test_a_draft_ends_before_the_answer_does() -> None:
     prompt = (0, *range(1, 20), *NEW[:5])
-    (one,) = replay("ngram-simple", NgramSizes(2, 8), [Known(prompt, tuple(range(1, 10)))])
+    (one,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, tuple(range(1, 10)))])
     # 1 from the prompt, 2 plainly; then 3..9 are left: 6 drafted, one added by verification
     assert one.steps == ((0, 0), (6, 6))
     assert (one.drafted, one.accepted, one.tokens, one.by_ngram) == (6, 6, 8, (False, True))
     assert one.tau == 4
-    (short,) = replay("ngram-simple", NgramSizes(2, 8), [Known(prompt, (1, 2))])
+    (short,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, (1, 2))])
     assert short.steps == ((0, 0),)
-    (least,) = replay("ngram-simple", NgramSizes(2, 8), [Known(prompt, (1,))])
+    (least,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, (1,))])
     assert (least.steps, least.tau) == ((), 1.0)
 
 
@@ -77,9 +85,9 @@ def test_an_end_of_generation_ends_the_step() -> None:
     prompt, answer = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 10))
     sizes = NgramSizes(2, 7)
     # In the middle of a draft it is what verification adds, at its end it is accepted.
-    (middle,) = replay("ngram-simple", NgramSizes(2, 8), [Known(prompt, answer, 50)])
+    (middle,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, answer, 50)])
     assert middle.steps == ((0, 0), (8, 6))
-    (end,) = replay("ngram-simple", sizes, [Known(prompt, answer, 50)])
+    (end,) = replay("ngram-simple", sizes, [KnownText(prompt, answer, 50)])
     assert end.steps == ((0, 0), (7, 7))
 
 
@@ -87,7 +95,7 @@ def test_the_context_cuts_drafts_too() -> None:
     prompt, answer = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 16))
     full = len(prompt) + 1 + 2
     for context, drafted in ((full + 5, 5), (full + 1, 1), (full, 0), (0, 8)):
-        (one,) = replay("ngram-simple", NgramSizes(2, 8), [Known(prompt, answer)], context)
+        (one,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, answer)], context)
         assert one.steps[1] == (drafted, drafted)
 
 
@@ -140,7 +148,7 @@ def test_simple_is_the_scan(tokens: list[int], n: int, m: int) -> None:
 def test_every_replay_keeps_the_books(
     method: str, requests: list[tuple[list[int], list[int], int]], n: int, m: int
 ) -> None:
-    texts = [Known(tuple(p), tuple(a), len(a) + more) for p, a, more in requests]
+    texts = [KnownText(tuple(p), tuple(a), len(a) + more) for p, a, more in requests]
     for text, one in zip(texts, replay(method, NgramSizes(n, m), texts), strict=True):
         made = sum(accepted + 1 for _, accepted in one.steps)
         # an end of generation that is the draft's last token has one more behind it
@@ -152,7 +160,7 @@ def test_map_k_drafts_less_where_less_was_accepted() -> None:
     key, text = [1, 2], [0, 1, 2, 3, 4, 5, 6, *NEW[:9], 1, 2, 3, 4, *NEW[9:20], 1, 2, *NEW[20:30]]
     text += [1, 2]
     ends = [i for i in range(1, len(text)) if text[i - 1 : i + 1] == key][1:]
-    speculator = Map(2, 4, four=False)
+    speculator = MapRule(2, 4, four=False)
     speculator.begin(Text(tuple(text)), 14)
     assert list(speculator.draft(ends[0])) == [3, 4, 5, 6]
     speculator.accept(2)
@@ -162,17 +170,17 @@ def test_map_k_drafts_less_where_less_was_accepted() -> None:
 
 
 def test_map_k_wants_two_keys_and_a_value() -> None:
-    assert drafts(Map(2, 4, four=False), [0, 1, 2, 3, 4, 5, 1, 2], prompt=5) == []
+    assert drafts(MapRule(2, 4, four=False), [0, 1, 2, 3, 4, 5, 1, 2], prompt=5) == []
     text = [0, 1, 2, 3, 4, 5, 6, *NEW[:4], 1, 2]
-    assert drafts(Map(2, 4, four=False), text, prompt=9) == [3, 4, 5, 6]
-    assert drafts(Map(2, 4, four=False), text[1:], prompt=9) == []  # position 0
+    assert drafts(MapRule(2, 4, four=False), text, prompt=9) == [3, 4, 5, 6]
+    assert drafts(MapRule(2, 4, four=False), text[1:], prompt=9) == []  # position 0
     # a shorter draft keeps to what it found first: the table holds one place per n-gram
-    assert drafts(Map(2, 1, four=False), text, prompt=9) == [3]
+    assert drafts(MapRule(2, 1, four=False), text, prompt=9) == [3]
 
 
 def test_map_k_forgets_what_a_shorter_request_cuts_off() -> None:
     long = Text((0, *NEW[:20], 1, 2, 3, 4, 5, 6, *NEW[20:30], 1, 2, *NEW[30:40]))
-    speculator = Map(2, 4, four=False)
+    speculator = MapRule(2, 4, four=False)
     speculator.begin(long, 30)
     assert list(speculator.draft(38)) == [3, 4, 5, 6]
     speculator.accept(0)
@@ -195,7 +203,7 @@ def followed(*followers: int, tail: int = 8) -> Text:
 def k4v(text: Text, min_hits: int = 1) -> list[list[int]]:
     """What k4v with sizes 2/2 drafts after every (1, 2) of the text but the first, all of it
     accepted."""
-    speculator = Map(2, 2, four=True, min_hits=min_hits)
+    speculator = MapRule(2, 2, four=True, min_hits=min_hits)
     speculator.begin(text, 8)
     found = []
     for at in range(8, len(text.tokens)):
@@ -223,7 +231,7 @@ def test_k4v_drafts_nothing_where_values_compete() -> None:
     ):
         text = followed(*followers)
         end = len(text.tokens) - 1
-        speculator = Map(2, 2, four=True)
+        speculator = MapRule(2, 2, four=True)
         speculator.begin(text, end)
         assert list(speculator.draft(end)) == expected
 
@@ -307,12 +315,14 @@ def test_cache_counts_each_piece_by_itself() -> None:
 def test_the_draft_model_drafts_where_there_is_no_copy() -> None:
     prompt, answer = (0, *range(1, 20), *NEW[:5]), (50, 51, 52, 53, *range(1, 14))
     agrees = [True, True, False, True, *[False] * 12]
-    (one,) = replay_combined("ngram-simple", NgramSizes(2, 4), [Known(prompt, answer)], [agrees], 3)
+    (one,) = replay_combined(
+        "ngram-simple", NgramSizes(2, 4), [KnownText(prompt, answer)], [agrees], 3
+    )
     # 50 | 51 52 ✓✓ 53 ✗ → 53 added | 1 ✓ 2 ✗ → 2 added | copies: 3 4 5 6 +7, 8 9 10 11 +12 | 13
     assert one.steps == ((3, 2), (3, 1), (4, 4), (4, 4), (0, 0))
     assert one.by_ngram == (False, False, True, True, False)
     assert one.tokens == len(answer) - 1
-    (alone,) = replay("ngram-simple", NgramSizes(2, 4), [Known(prompt, answer)])
+    (alone,) = replay("ngram-simple", NgramSizes(2, 4), [KnownText(prompt, answer)])
     assert alone.accepted == 8
 
 
@@ -369,21 +379,21 @@ def tokenize(server: httpx.Client, text: str) -> tuple[int, ...]:
 
 def answer(
     server: httpx.Client, prompt: tuple[int, ...], limit: int
-) -> tuple[Known, tuple[int, int]]:
+) -> tuple[KnownText, tuple[int, int]]:
     """The request with its answer, and the server's own drafted and accepted tokens."""
     body = {"prompt": prompt, "n_predict": limit, "temperature": 0, "cache_prompt": False}
     data = post(server, "/completion", body | {"return_tokens": True})
     assert data["timings"]["prompt_n"] == len(prompt)
-    known = Known(prompt, tuple(data["tokens"]), limit)
+    known = KnownText(prompt, tuple(data["tokens"]), limit)
     counts = data["timings"].get("draft_n", 0), data["timings"].get("draft_n_accepted", 0)
     return known, counts
 
 
-def counted(replays: Sequence[Replayed]) -> list[tuple[int, int]]:
+def counted(replays: Sequence[TextReplay]) -> list[tuple[int, int]]:
     return [(r.drafted, r.accepted) for r in replays]
 
 
-def agree_with_metrics(server: httpx.Client, replays: Sequence[Replayed]) -> None:
+def agree_with_metrics(server: httpx.Client, replays: Sequence[TextReplay]) -> None:
     """Verify steps and accepted tokens by position, over all requests."""
     metrics = parse_metrics(server.get("/metrics").text)
     steps = [s for r in replays for s in r.steps if s[0]]
@@ -447,7 +457,7 @@ def test_ngrams_and_a_draft_model_together(tmp_path: Path, native: Path) -> None
     assert {True, False} == set(chose)
 
 
-def guesses(draft: httpx.Client, known: Known) -> list[bool]:
+def guesses(draft: httpx.Client, known: KnownText) -> list[bool]:
     """For every token of the answer but the first: whether the draft model would say it."""
     found = []
     for i in range(1, len(known.answer)):

@@ -11,19 +11,19 @@ from specllama.gguf import inspect
 from specllama.memory.decide import FITS, FitRequest, experts_in_ram, verdict_of
 from specllama.memory.devices import Device, Machine
 from specllama.memory.errors import MemoryInputError
-from specllama.memory.estimate import Places, estimate, needed, per_device
+from specllama.memory.estimate import GpuSplit, estimate, needed, per_device
 from specllama.memory.overrides import (
     EXPERTS,
     Override,
     first_layers,
-    moved,
+    moved_tensors,
     named_device,
     parse,
 )
 from specllama.memory.use import ModelUse
 from tests.giants import build
 
-GPU = Places(("CUDA0",), (1.0,))
+GPU = GpuSplit(("CUDA0",), (1.0,))
 GIB = 2**30
 
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def weights(path: Path, *overrides: Override, mapped: bool = True) -> dict[str, int]:
     m = inspect(path)
-    lines = estimate(m, ModelUse(4096, moved=moved(m, overrides), mapped=mapped), GPU)
+    lines = estimate(m, ModelUse(4096, moved=moved_tensors(m, overrides), mapped=mapped), GPU)
     return per_device([x for x in lines if x.what == "weights"])
 
 
@@ -74,10 +74,10 @@ def test_output_and_embedding_can_be_moved(folder: Path) -> None:
     ("text", "says"),
     [
         ("exps", "<tensor name pattern>=<buffer type>"),
-        ("(=CPU", "no pattern"),
-        ("exps=CUDA7", "no buffer type 'CUDA7'"),
+        ("(=CPU", "not a valid pattern"),
+        ("exps=CUDA7", "unknown buffer type 'CUDA7'"),
         ("", "<tensor name pattern>=<buffer type>"),
-        ("exps=RPC0", "no buffer type 'RPC0'"),
+        ("exps=RPC0", "unknown buffer type 'RPC0'"),
     ],
 )
 def test_what_llama_server_would_refuse(text: str, says: str) -> None:
@@ -105,7 +105,7 @@ def test_posix_classes_are_patterns_of_llama_cpp(folder: Path) -> None:
 
 def test_experts_in_ram_may_stay_on_disk_unless_memory_is_locked(folder: Path) -> None:
     m = inspect(build(folder, "qwen3-235b-a22b"))
-    use = ModelUse(4096, moved=moved(m, [Override(EXPERTS, "RAM")]))
+    use = ModelUse(4096, moved=moved_tensors(m, [Override(EXPERTS, "RAM")]))
     ram = Device("RAM", "", 16 * GIB, 16 * GIB, "", shared=True, margin=0)
     gpu = Device("CUDA0", "", 24 * GIB, 24 * GIB, "", margin=0)
     q = FitRequest(m, use, Machine((gpu,), ram), None)
@@ -127,9 +127,9 @@ def test_how_many_layers_experts_must_lie_in_ram(folder: Path) -> None:
     assert 0 < layers < 94
 
     def kind(n: int) -> str:
-        return verdict_of(q, replace(use, moved=moved(m, list(first_layers(n, EXPERTS)))), None)[
-            0
-        ].kind
+        return verdict_of(
+            q, replace(use, moved=moved_tensors(m, list(first_layers(n, EXPERTS)))), None
+        )[0].kind
 
     assert kind(layers) == FITS
     assert kind(layers - 1) != FITS

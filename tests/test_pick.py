@@ -15,7 +15,7 @@ import pytest
 from specllama import workloads
 from specllama.drafts import twins
 from specllama.drafts.discover import discover
-from specllama.drafts.pick import ranked
+from specllama.drafts.pick import rank_drafts
 from specllama.engine.client import Client
 from specllama.gguf import GgufError, inspect
 from specllama.planning.plan import free_port
@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def verdicts(target: Path) -> dict[str, tuple[str, str] | None]:
     """file stem → None when it fits, else (rule, detail)."""
     info = inspect(target)
-    picked = ranked(info, CODE, CAPS, discover(info, everywhere=False))
+    picked = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False))
     out: dict[str, tuple[str, str] | None] = {
         r.what.removesuffix(".gguf"): (r.rule, r.detail) for r in picked.rejected
     }
@@ -198,7 +198,9 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
 
 def test_older_builds_say_which_is_needed(qwen3: Path) -> None:
     info = inspect(qwen3)
-    picked = ranked(info, CODE, help_render.capabilities("b9464"), discover(info, everywhere=False))
+    picked = rank_drafts(
+        info, CODE, help_render.capabilities("b9464"), discover(info, everywhere=False)
+    )
     details = {r.what: r.detail for r in picked.rejected}
     assert "≥ b9611" in details["eagle3.gguf"]
     assert "≥ b9837" in details["dflash.gguf"]
@@ -216,7 +218,7 @@ def test_an_architecture_without_hooks_takes_no_drafter(qwen3: Path) -> None:
 def test_candidates_come_by_predicted_speed_up_and_what_cannot_pay_comes_last() -> None:
     """A block drafter (0.58x to 1.16x) stood before a draft model (1.10x to 1.69x)."""
     info = inspect(MODELS / "target.gguf")
-    candidates = ranked(info, CODE, CAPS, discover(info, everywhere=False)).candidates
+    candidates = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False)).candidates
     paying = [c for c in candidates if c.may_pay]
     assert candidates[: len(paying)] == tuple(paying)
     speedups = [round(c.prediction.speedup, 1) for c in paying]
@@ -230,17 +232,17 @@ def test_candidates_come_by_predicted_speed_up_and_what_cannot_pay_comes_last() 
 def test_of_equal_predictions_the_workloads_first_method_wins() -> None:
     """To one decimal: an MTP head in the file (1.03x) and a draft next to it (1.00x)."""
     info = inspect(MODELS / "mtp.gguf")
-    head, draft = ranked(info, CODE, CAPS, discover(info, everywhere=False)).candidates
+    head, draft = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False)).candidates
     assert (head.method, head.draft, draft.method) == ("draft-mtp", None, "draft-simple")
     plain = replace(CODE, methods=("draft-simple", "draft-mtp"))
-    candidates = ranked(info, plain, CAPS, discover(info, everywhere=False)).candidates
+    candidates = rank_drafts(info, plain, CAPS, discover(info, everywhere=False)).candidates
     assert [c.method for c in candidates] == ["draft-simple", "draft-mtp"]
 
 
 def test_a_method_that_the_workload_does_not_use_comes_last() -> None:
     info = inspect(MODELS / "target.gguf")
     heads = replace(CODE, methods=("draft-eagle3",))
-    candidates = ranked(info, heads, CAPS, discover(info, everywhere=False)).candidates
+    candidates = rank_drafts(info, heads, CAPS, discover(info, everywhere=False)).candidates
     assert candidates[0].method == "draft-eagle3"
 
 
@@ -251,11 +253,11 @@ def test_mtp_in_its_three_layouts(tmp_path: Path) -> None:
         )
     assert inspect(tmp_path / "head.gguf").kind == "mtp-head"
     whole = inspect(tmp_path / "whole.gguf")
-    picked = ranked(whole, CODE, CAPS, discover(whole, everywhere=False))
+    picked = rank_drafts(whole, CODE, CAPS, discover(whole, everywhere=False))
     assert (picked.candidates[0].method, picked.candidates[0].draft) == ("draft-mtp", None)
     assert {r.what: r.rule for r in picked.rejected}["head.gguf"] == "own head"
     trunk_info = inspect(tmp_path / "trunk.gguf")
-    picked = ranked(trunk_info, CODE, CAPS, discover(trunk_info, everywhere=False))
+    picked = rank_drafts(trunk_info, CODE, CAPS, discover(trunk_info, everywhere=False))
     assert {r.rule for r in picked.rejected} >= {"MTP tensors"}
     assert picked.candidates[0].draft is not None
     assert picked.candidates[0].draft.path.name == "head.gguf"
@@ -266,7 +268,7 @@ def test_qwen35_drafts_for_qwen35moe_with_a_warning(tmp_path: Path) -> None:
     target = zoo.llama(tmp_path / "35B-A3B.gguf", "Qwen3.6 35B A3B", zoo.QWEN35, 128, "qwen35moe")
     zoo.llama(tmp_path / "0.8B.gguf", "Qwen3.5 0.8B", zoo.QWEN35, 16, "qwen35")
     info = inspect(target)
-    picked = ranked(info, CODE, CAPS, discover(info, everywhere=False))
+    picked = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False))
     assert picked.candidates[0].method == "draft-simple"
     assert any("hybrid state" in w for w in picked.candidates[0].warnings)
 
@@ -317,7 +319,9 @@ def test_files_with_the_same_tensors_are_one_candidate(
     put_draft(tmp_path / "c.gguf", last_byte=1)
     cached = put_draft(tmp_path / "cache" / "a.gguf")
     for _ in range(2):
-        picked = ranked(target, CODE, CAPS, discover(target, [cached.parent], everywhere=False))
+        picked = rank_drafts(
+            target, CODE, CAPS, discover(target, [cached.parent], everywhere=False)
+        )
         names = {c.draft.path.name for c in picked.candidates if c.draft is not None}
         assert names == {"a.gguf", "c.gguf"}
         assert {(r.what, r.rule, r.detail) for r in picked.rejected} == {

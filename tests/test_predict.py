@@ -15,7 +15,7 @@ from specllama.tuning.arms import Trial
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Answer, Measurement
-from specllama.tuning.ngrams import Known, grid
+from specllama.tuning.ngrams import KnownText, grid
 from specllama.tuning.predict import (
     best_setting,
     beyond,
@@ -121,7 +121,7 @@ def test_any_rows(logs: dict[int, list[float]]) -> None:
 def test_a_copy_by_hand() -> None:
     """The prompt's 20 tokens come back whole: after two of them the rest is drafted."""
     prompt = tuple(range(100, 130))
-    text = Known(prompt, (1, *prompt[5:25], 2, 3, 4), 0)
+    text = KnownText(prompt, (1, *prompt[5:25], 2, 3, 4), 0)
     found = ngram_rows("ngram-simple", [NgramSizes(2, 16)], [text], COSTS)
     (row,) = found.values()
     # first token given; 2 plain steps, 16 drafted and one more, 5 plain ones or drafts cut short
@@ -131,7 +131,7 @@ def test_a_copy_by_hand() -> None:
 
 def test_sizes_without_a_cost_are_left_out() -> None:
     short = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 9: 20.0})
-    text = Known(tuple(range(50)), tuple(range(20, 40)))
+    text = KnownText(tuple(range(50)), tuple(range(20, 40)))
     found = ngram_rows("ngram-simple", grid("ngram-simple"), [text], short)
     assert found
     assert max(s.m for s in found) == 8
@@ -146,7 +146,7 @@ def test_answers_without_ids_and_of_a_few_words_are_not_replayed() -> None:
 
     good = answered(ids, (1, 2))
     texts = known_texts([good, answered((), (1, 2)), answered(ids, ()), answered((1, 2), ids)], 40)
-    assert texts == (Known((1, 2), ids, 40),)
+    assert texts == (KnownText((1, 2), ids, 40),)
 
 
 # ---- drafts ----------------------------------------------------------------------

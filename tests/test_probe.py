@@ -62,7 +62,7 @@ def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> N
     for workload in ("code", "chat"):
         assert f"target.gguf, {workload}" in out
     assert out.count("verdict  ") == 2
-    assert "probing  measuring without speculation, " in out  # progress, although in a pipe
+    assert "probing  measuring the baseline, " in out  # progress, although in a pipe
     lines = [line for line in out.splitlines() if line.startswith("run      specllama serve ")]
     assert len(lines) == 2
     for line in lines:  # it runs what was measured, with what was asked for

@@ -12,7 +12,8 @@ import pytest
 from specllama import workloads
 from specllama.cli.app import run
 from specllama.drafts import families
-from specllama.drafts.rank import draft_cost, predict, tau, verify_cost
+from specllama.drafts.acceptance import constant_tau
+from specllama.drafts.rank import draft_cost, predict, verify_cost
 from specllama.drafts.warnings import warnings
 from specllama.gguf import ModelInfo, inspect
 from specllama.workloads import METHODS
@@ -39,9 +40,9 @@ def test_tau_is_what_a_simulation_says() -> None:
             while run < k and rng.random() < p:
                 run += 1
             total += run + 1
-        assert tau(p, k) == pytest.approx(total / 20_000, rel=0.02)
-    assert tau(1.0, 5) == 6
-    assert tau(0.0, 5) == 1
+        assert constant_tau(p, k) == pytest.approx(total / 20_000, rel=0.02)
+    assert constant_tau(1.0, 5) == 6
+    assert constant_tau(0.0, 5) == 1
 
 
 def test_a_reported_pair_is_met(target: ModelInfo, draft: ModelInfo) -> None:
@@ -50,7 +51,7 @@ def test_a_reported_pair_is_met(target: ModelInfo, draft: ModelInfo) -> None:
     t = replace(target, active_bytes=int(bytes_8b))
     d = replace(draft, active_bytes=int(bytes_1b))
     cost = 5 * draft_cost(t, "draft-simple", d) + verify_cost(t, 5)
-    assert tau(0.72, 5) / cost == pytest.approx(55.5 / 32.5, rel=0.15)
+    assert constant_tau(0.72, 5) / cost == pytest.approx(55.5 / 32.5, rel=0.15)
 
 
 def test_a_cheaper_draft_is_predicted_faster(target: ModelInfo, draft: ModelInfo) -> None:
@@ -78,7 +79,7 @@ def test_a_head_costs_its_block_and_the_output(target: ModelInfo) -> None:
     assert draft_cost(m, "draft-mtp", None) == (m.mtp_bytes + m.output_bytes) / m.active_bytes
     head = inspect(MODELS / "mtp-head.gguf")
     assert draft_cost(m, "draft-mtp", head) == draft_cost(m, "draft-mtp", None)
-    assert predict(m, "draft-mtp", None, "code", most_k=1).k == 1
+    assert predict(m, "draft-mtp", None, "code", longest=1).k == 1
 
 
 def test_active_bytes_leave_out_what_a_token_does_not_read() -> None:
@@ -232,7 +233,7 @@ def test_warnings(target: ModelInfo, draft: ModelInfo) -> None:
     mixed = (replace(target, names=named[0]), replace(draft, names=named[1]))
     assert "instruct-tuned" in said(mixed[0], "draft-simple", mixed[1])
     other = replace(draft, template_hash="x")
-    assert "templates differ" in said(target, "draft-simple", other)
+    assert "different chat templates" in said(target, "draft-simple", other)
     assert "over 10%" in said(target, "draft-simple", draft)
     small = replace(draft, active_bytes=1)
     assert said(target, "draft-simple", small) == ""

@@ -189,14 +189,14 @@ def test_a_prediction_is_confirmed_with_the_short_steps_measured_before(native: 
     keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
-    assert found.short == 1.0
+    assert found.short_step == 1.0
     before = made.tuned()
     assert before.plain is not None
     other_workload = replace(result_subject(plan, (), SearchScope()), workload="chat")
-    results.store(other_workload, replace(before, plain=replace(before.plain, short=1.1)))
+    results.store(other_workload, replace(before, plain=replace(before.plain, short_step=1.1)))
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
-    assert found.short == 1.1
+    assert found.short_step == 1.1
     results.clear()
 
 

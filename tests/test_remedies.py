@@ -26,17 +26,16 @@ def target() -> ModelInfo:
         (
             "draft-eagle3",
             "width",
-            "take an EAGLE-3 head that was trained for this model (hidden size 256, 4 layers, "
-            "4,096 tokens); `specllama pick-draft target.gguf --hub` looks for one",
+            "use an EAGLE-3 head trained for this model (hidden size 256, 4 layers, "
+            "4,096 tokens); `specllama pick-draft target.gguf --hub` searches for one",
         ),
-        ("draft-dspark", "target layers", "take a DSpark drafter that was trained for this model"),
-        ("draft-simple", "token text", "take a smaller model of its family, with the same 4,096"),
-        ("draft-mtp", "architecture", "llama.cpp runs no MTP head with llama: take an EAGLE-3, "),
+        ("draft-dspark", "target layers", "use a DSpark drafter trained for this model"),
+        ("draft-simple", "token text", "use a smaller model of its family with the same 4,096"),
+        ("draft-mtp", "architecture", "llama.cpp does not support MTP for llama: use an EAGLE-3, "),
         (
             "draft-dflash",
             "mask token",
-            "download it again, or convert it anew (convert_hf_to_gguf.py --target-model-dir of "
-            "this target)",
+            "download it again or reconvert it (convert_hf_to_gguf.py --target-model-dir TARGET)",
         ),
         ("draft-dspark", "engine", ""),  # the reason names the build
         ("draft-simple", "size", ""),
@@ -51,8 +50,8 @@ def test_what_would_fit(target: ModelInfo, method: str, rule: str, says: str) ->
 def test_where_no_drafter_can_fit(target: ModelInfo) -> None:
     blind = replace(target, architecture="rwkv7")
     said = remedy(blind, "draft-eagle3", "architecture")
-    assert said.startswith("take a smaller model of its family")
-    assert "the n-gram methods: they need nothing of rwkv7's layers" in said
+    assert said.startswith("use a smaller model of its family")
+    assert "an n-gram method, which does not read rwkv7's layers" in said
     assert "EAGLE-3" not in remedy(blind, "draft-mtp", "architecture")
 
 
@@ -66,8 +65,8 @@ def test_the_known_drafter_of_a_family_is_named(target: ModelInfo) -> None:
 def test_serve_says_it(tmp_path: Path) -> None:
     draft = untrained.eagle3(tmp_path / "e.gguf", target_layers=[0, 1, 9])
     said = specllama("serve", TARGET, "--draft", draft, "--dry-run").stdout
-    assert "method   none: e.gguf: it reads layer 9 of the target, which has 4" in said
-    assert "do       take an EAGLE-3 head that was trained for this model" in said
+    assert "method   none: e.gguf: it reads target layer 9, but the target has 4 layers" in said
+    assert "do       use an EAGLE-3 head trained for this model" in said
     done = specllama("serve", TARGET, "--draft", draft, "--strict")
     assert done.returncode == 3
-    assert "take an EAGLE-3 head that was trained for this model" in done.stderr
+    assert "use an EAGLE-3 head trained for this model" in done.stderr

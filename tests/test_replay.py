@@ -23,14 +23,14 @@ from specllama.prompts import read_prompts
 from specllama.serving.probe import ProbeOptions, plan_probes
 from specllama.serving.replay import ConversationReplay, plan_replay, replay
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.conversations import PastRequest, by_conversation, read_conversations
+from specllama.tuning.conversations import PastRequest, conversation_groups, read_conversations
 from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.ngrams import Known
+from specllama.tuning.ngrams import KnownText
 from specllama.tuning.ngrams import replay as replay_ngrams
 from specllama.tuning.replayed import (
-    Guessed,
-    Setting,
-    Texts,
+    DraftGuesses,
+    KnownTexts,
+    ReplayedSetting,
     best_copies,
     best_draft,
     best_joined,
@@ -75,7 +75,7 @@ def test_every_answer_is_a_request(tmp_path: Path) -> None:
         {"messages": [parts, said("C")]},
     )
     found = read_conversations(path)
-    assert [(r.line, r.answer, r.cut) for r in found.requests] == [
+    assert [(r.line, r.answer, r.truncated) for r in found.requests] == [
         (1, "A", False), (1, "B", True), (3, "q", False), (4, "r", True), (5, "C", False),
     ]  # fmt: skip
     assert found.requests[0].prompt == Conversation(tuple(talk[:2]))
@@ -96,7 +96,7 @@ def test_tool_calls_are_context_only(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "f"}}
     found = read_conversations(file(tmp_path, {"messages": talk, "tools": [tool]}))
     assert [r.prompt for r in found.requests] == [Conversation(tuple(talk[:3]), (tool,))]
-    with pytest.raises(UsageError, match="no answer but tool calls"):
+    with pytest.raises(UsageError, match="its only answers are tool calls"):
         read_conversations(file(tmp_path, {"messages": talk[:2]}))
 
 
@@ -110,10 +110,10 @@ def test_tool_calls_are_context_only(tmp_path: Path) -> None:
         ("7", "line 2 has neither messages nor a prompt"),
         ({"messages": [{"role": ["user"], "content": "a"}]}, "line 2 has neither"),
         ({"messages": [user("a"), said(None)]}, "line 2 has neither"),
-        ({"messages": [user("a")]}, "line 2 has no answer in it"),
-        ({"messages": [said("A")]}, "line 2 has no answer in it"),
-        ({"messages": [user("a"), said("")]}, "line 2 has no answer in it"),
-        ({"prompt": "a"}, "line 2 has no answer in it"),
+        ({"messages": [user("a")]}, "line 2 contains no answer"),
+        ({"messages": [said("A")]}, "line 2 contains no answer"),
+        ({"messages": [user("a"), said("")]}, "line 2 contains no answer"),
+        ({"prompt": "a"}, "line 2 contains no answer"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: Any, what: str) -> None:
@@ -122,7 +122,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: Any, what: str) -> None:
 
 
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
-    for content, what in ((b"\xff\xfe", "not UTF-8"), (b"\n \n", "no conversation in it")):
+    for content, what in ((b"\xff\xfe", "not UTF-8"), (b"\n \n", "no conversation found")):
         (tmp_path / "f").write_bytes(content)
         with pytest.raises(UsageError, match=what):
             read_conversations(tmp_path / "f")
@@ -183,9 +183,9 @@ def test_arbitrary_lines_are_read_or_refused(
 
 def test_neighbours_share_a_group() -> None:
     requests = [PastRequest(line, "p", "a") for line in (1, 1, 2, 4, 4, 9)]
-    assert list(by_conversation(requests, 10)) == [0, 0, 1, 2, 2, 3]
-    assert list(by_conversation(requests, 2)) == [0, 0, 0, 1, 1, 1]
-    assert list(by_conversation([], 2)) == []
+    assert list(conversation_groups(requests, 10)) == [0, 0, 1, 2, 2, 3]
+    assert list(conversation_groups(requests, 2)) == [0, 0, 0, 1, 1, 1]
+    assert list(conversation_groups([], 2)) == []
 
 
 # ---- predicting, by hand-made costs ------------------------------------------------
@@ -194,13 +194,13 @@ FLAT = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 65: 10.0})  # verifying is 
 STEEP = VerifyCosts(StepCost(10.0, 0.1, 9), {b: 10.0 * b for b in range(1, 66)})
 
 
-def copying(count: int = 6) -> Texts:
+def copying(count: int = 6) -> KnownTexts:
     """Answers that say their prompts again."""
     known = []
     for i in range(count):
         words = tuple(range(100 * i, 100 * i + 40))
-        known.append(Known((7, *words, 8), words))
-    return Texts(tuple(known), tuple(range(count)))
+        known.append(KnownText((7, *words, 8), words))
+    return KnownTexts(tuple(known), tuple(range(count)))
 
 
 def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
@@ -230,30 +230,30 @@ def test_where_verifying_costs_as_much_as_plain_steps_nothing_pays_and_it_says_w
     assert best is None
     assert "nothing would have paid" in why
     assert "verifying 3 tokens takes as long as 3.0 plain steps" in why
-    new = Texts((Known((1, 2, 3), tuple(range(50, 90))),), (0,))
+    new = KnownTexts((KnownText((1, 2, 3), tuple(range(50, 90))),), (0,))
     setting, _ = best_copies(Speculation(("ngram-simple",)), new, FLAT)
     assert setting is not None
-    assert verdict([setting], FLAT)[1].endswith("not one drafted token would have been accepted")
+    assert verdict([setting], FLAT)[1].endswith("no drafted token would have been accepted")
     assert verdict([], FLAT)[0] is None
 
 
 def test_spec_default_drafts_48_at_least() -> None:
     words = tuple(range(100, 260))
-    text = Texts((Known((7, *words, 8), words),), (0,))
+    text = KnownTexts((KnownText((7, *words, 8), words),), (0,))
     found = spec_default(text, FLAT)
     assert found is not None
     assert found.accepted > 48
-    short = Texts((Known((7, *words[:28], 8), words[:28]),), (0,))
+    short = KnownTexts((KnownText((7, *words[:28], 8), words[:28]),), (0,))
     nothing = spec_default(short, FLAT)
     assert nothing is not None
     assert (nothing.drafted, nothing.tau) == (0, 1.0)
     assert spec_default(text, VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 33: 12.0})) is None
 
 
-def guessing(texts: Texts, agrees: bool, passes: Sequence[float]) -> Guessed:
+def guessing(texts: KnownTexts, agrees: bool, passes: Sequence[float]) -> DraftGuesses:
     bits = tuple(tuple(agrees for _ in k.answer[1:]) for k in texts.known)
     candidate = TrialCandidate(Speculation(("draft-simple",), Path("d.gguf")), longest=8)
-    return Guessed(candidate, bits, tuple(passes), timed=True)
+    return DraftGuesses(candidate, bits, tuple(passes), timed=True)
 
 
 def test_a_draft_costs_its_passes() -> None:
@@ -285,7 +285,7 @@ def test_a_draft_costs_its_passes() -> None:
 
 
 def test_requests_of_a_conversation_are_one_figure() -> None:
-    texts = Texts(copying(3).known, (0, 0, 1))
+    texts = KnownTexts(copying(3).known, (0, 0, 1))
     r = texts.by_group(Ratios((0.0, math.log(3), math.log(2)), (30.0, 30.0, 10.0)))
     assert r.weights == (60.0, 10.0)
     assert math.exp(r.logs[0]) == pytest.approx(60 / (30 + 10))
@@ -296,13 +296,13 @@ def test_requests_of_a_conversation_are_one_figure() -> None:
 
 def test_a_gain_that_may_be_chance_is_said_and_not_taken() -> None:
     ratios = Ratios(tuple(map(math.log, (2.0, 0.7, 1.6, 0.8, 0.9))), (9.0,) * 5)
-    setting = Setting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, ratios, "")
+    setting = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, ratios, "")
     best, why = verdict([setting], FLAT)
     assert best is None
     assert "chance of being slower" in why
-    one = Setting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, Ratios((0.5,), (9.0,)), "")
+    one = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, Ratios((0.5,), (9.0,)), "")
     assert verdict([one], FLAT)[0] is one
-    assert "a single text" in verdict([one], FLAT)[1]
+    assert "a single conversation" in verdict([one], FLAT)[1]
 
 
 # ---- against real servers -----------------------------------------------------------
@@ -427,7 +427,7 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
     from specllama.tuning.errors import TuningError
 
     path = file(tmp_path, {"prompt": "x", "answer": "word " * 2000})
-    with pytest.raises(TuningError, match="of 1 answers 1 too long"):
+    with pytest.raises(TuningError, match="of 1 answers, 1 too long"):
         replay(asked(), read_conversations(path), tmp_path / "log", _Silent())
 
 
@@ -460,7 +460,7 @@ def test_what_does_not_go_together_is_said(
 def test_a_bad_file_ends_with_2(tmp_path: Path) -> None:
     done = specllama("probe", TARGET, "--replay", file(tmp_path, {"prompt": "p"}))
     assert done.returncode == 2
-    assert "line 1 has no answer in it" in done.stderr
+    assert "line 1 contains no answer" in done.stderr
 
 
 def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from specllama import storage
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, Tuned
+from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, TuningResult
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.results import Subject, all_results, clear, find, stale_lines, store
-from specllama.tuning.search import Earlier
+from specllama.tuning.search import OpenResult
 
 SPEC = Speculation(
     ("ngram-simple", "draft-simple"),
@@ -53,9 +53,9 @@ def arm(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Arm:
     return Arm(spec, Measurement(tuple(answers)), own, pooled, pooled.interval(), 0.015, **more)
 
 
-def answered(state: str, *arms: Arm, best: Arm | None = None, **more: Any) -> Tuned:
+def answered(state: str, *arms: Arm, best: Arm | None = None, **more: Any) -> TuningResult:
     given = {"predictions": (), "plain": None, "trials": (), **more}
-    return Tuned(
+    return TuningResult(
         workload="code",
         maps=(),
         arms=arms,
@@ -82,7 +82,7 @@ def test_what_was_decided_comes_back() -> None:
     assert kept.tokens_per_second == pytest.approx(100)
     assert (kept.engine, kept.devices, kept.prompts) == (ABOUT.engine, ABOUT.devices, "profile")
     assert kept.since == kept.when
-    assert kept.earlier == Earlier()
+    assert kept.open_result == OpenResult()
     assert all_results() == (kept,)
 
 
@@ -106,36 +106,36 @@ def test_an_end_that_is_not_known_stays_so() -> None:
 
 def test_an_open_answer_keeps_what_it_knows() -> None:
     told = [
-        Prediction(replace(SPEC, n_max=k), KNOWN.shifted(0.01 * k), "one launch", own=k / 10)
+        Prediction(replace(SPEC, n_max=k), KNOWN.shifted(0.01 * k), "one launch", own_share=k / 10)
         for k in range(9)
     ]
-    first = arm(cut=True)
+    first = arm(out_of_time=True)
     store(ABOUT, answered(OPEN, first, predictions=tuple(told)))
     kept, _ = find(ABOUT)
     assert kept is not None
     assert kept.state == OPEN
-    assert [p.speculation.n_max for p in kept.earlier.predictions] == [8, 7, 6, 5, 4, 3]
-    assert kept.earlier.predictions[0].known == told[8].known
-    assert kept.earlier.predictions[0].own == 0.8
-    assert kept.earlier.measured == {first.label: first.own}
-    assert kept.earlier.used == 3
+    assert [p.speculation.n_max for p in kept.open_result.predictions] == [8, 7, 6, 5, 4, 3]
+    assert kept.open_result.predictions[0].known == told[8].known
+    assert kept.open_result.predictions[0].own_share == 0.8
+    assert kept.open_result.measured == {first.label: first.own}
+    assert kept.open_result.prompts_used == 3
 
 
 def test_what_earlier_starts_measured_is_kept_with_what_this_one_did() -> None:
     other = replace(SPEC, n_max=2)
-    store(ABOUT, answered(OPEN, arm(other, cut=True)))
+    store(ABOUT, answered(OPEN, arm(other, out_of_time=True)))
     first, _ = find(ABOUT)
-    store(ABOUT, answered(OPEN, arm(cut=True)))
+    store(ABOUT, answered(OPEN, arm(out_of_time=True)))
     second, _ = find(ABOUT)
     assert first is not None
     assert second is not None
-    assert len(second.earlier.measured) == 2
-    assert second.earlier.used == 6
+    assert len(second.open_result.measured) == 2
+    assert second.open_result.prompts_used == 6
     assert second.since == first.since <= second.when
     store(ABOUT, answered(DECIDED))
     third, _ = find(ABOUT)
     assert third is not None
-    assert third.earlier == Earlier()
+    assert third.open_result == OpenResult()
 
 
 def test_a_forced_choice_is_not_kept_and_replaces_nothing() -> None:
@@ -161,8 +161,8 @@ def test_a_crash_is_kept_as_one() -> None:
         replace(ABOUT, workload="chat"),
         replace(ABOUT, files=(("/models/target.gguf", 123, 457), *ABOUT.files[1:])),
         replace(ABOUT, files=ABOUT.files[:1]),
-        replace(ABOUT, asked=("-c 8192", *ABOUT.asked[1:])),
-        replace(ABOUT, asked=()),
+        replace(ABOUT, options=("-c 8192", *ABOUT.options[1:])),
+        replace(ABOUT, options=()),
     ],
 )
 def test_another_question_has_another_answer(other: Subject) -> None:
@@ -174,12 +174,10 @@ def test_another_build_or_device_makes_it_stale_not_another() -> None:
     store(ABOUT, answered(DECIDED))
     kept, stale = find(replace(ABOUT, engine="native b11500 (1, 2)"))
     assert kept is not None
-    assert stale == "it was measured with native b11434 (1, 2), this is native b11500 (1, 2)"
-    assert list(stale_lines(kept, stale)) == [
-        f"an earlier result (no speculation) is stale: {stale}"
-    ]
+    assert stale == "measured with native b11434 (1, 2), now native b11500 (1, 2)"
+    assert list(stale_lines(kept, stale)) == [f"a saved result (no speculation) is stale: {stale}"]
     _, stale = find(replace(ABOUT, devices=("CPU x (16)",)))
-    assert stale == "it was measured on CUDA0 H200, CPU x (16)"
+    assert stale == "measured on CUDA0 H200, CPU x (16)"
     _, stale = find(replace(ABOUT, prompts="yours"))
     assert stale == "", "whose prompts they are is shown; their content is in `asked`"
     assert list(stale_lines(kept, "")) == []
@@ -206,7 +204,7 @@ def test_clearing() -> None:
 
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, -1e18])
 def test_a_time_that_is_none_is_shown_all_the_same(seconds: float) -> None:
-    assert results.moment(seconds) == "an unknown day"
+    assert results.format_time(seconds) == "unknown date"
 
 
 def test_a_home_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +221,7 @@ def test_a_home_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPat
 
 def kept_file() -> Path:
     told = (Prediction(SPEC, KNOWN, "one launch"),)
-    store(ABOUT, answered(OPEN, arm(cut=True), predictions=told))
+    store(ABOUT, answered(OPEN, arm(out_of_time=True), predictions=told))
     kept, _ = find(ABOUT)
     assert kept is not None
     return kept.file
@@ -291,9 +289,9 @@ def test_no_damage_raises(data: st.DataObject) -> None:
     for kept in (found, *all_results()):
         if kept is not None:
             assert kept.label
-            for p in kept.earlier.predictions:
+            for p in kept.open_result.predictions:
                 p.speedup  # noqa: B018
-    store(ABOUT, answered(OPEN, arm(cut=True)))
+    store(ABOUT, answered(OPEN, arm(out_of_time=True)))
     assert find(ABOUT)[0] is not None
 
 

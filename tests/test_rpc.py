@@ -127,5 +127,5 @@ def test_a_build_without_rpc_is_refused_before_the_launch(native: Path, two: str
     args = ("serve", *PAIR, "--llama-server", native, "--dry-run", "--", "--rpc", two)
     done = specllama(*args)
     assert done.returncode == 2
-    assert "is built without RPC" in done.stderr
+    assert "was built without RPC" in done.stderr
     assert len(done.stderr.splitlines()) <= 2

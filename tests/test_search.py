@@ -10,14 +10,14 @@ import pytest
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, Tuned
+from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, TuningResult
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import Evidence, decide
+from specllama.tuning.judge import TuningDecision, decide
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task, TrialCandidate
-from specllama.tuning.search import Earlier, Interrupted, tune
+from specllama.tuning.search import Interrupted, OpenResult, tune
 from tests.fake_runner import FakeRunner, Request, Script, Silent, clocked, tuned
 
 PROMPTS = tuple(f"prompt number {i}" for i in range(24))
@@ -69,7 +69,7 @@ def copier(**more: object) -> Script:
     return Script(more.pop("verify", cpu), **{k: v for k, v in given.items() if k != "verify"})  # type: ignore[arg-type]
 
 
-def best_k(t: Tuned) -> int | None:
+def best_k(t: TuningResult) -> int | None:
     return t.best.speculation.n_max if t.best else None
 
 
@@ -115,7 +115,7 @@ def test_a_draft_that_is_best_at_twelve_gets_a_long_one(seed: int) -> None:
     """Blocks of a GPU: V is flat. 8 is no limit."""
     script = Script(flat, accept=lambda r: 0.92, own=lambda m: 0.2, once=("draft-dflash",))
     block = Speculation(("draft-dflash",), Path("block.gguf"), n_max=4)
-    t, _ = tuned(script, task(TrialCandidate(block, longest=16, cost=0.02, once=True)), seed)
+    t, _ = tuned(script, task(TrialCandidate(block, longest=16, cost=0.02, one_pass=True)), seed)
     assert best_k(t) is not None
     assert best_k(t) > 8  # type: ignore[operator]
     assert t.loads == 3
@@ -152,7 +152,7 @@ def test_a_single_length_takes_a_single_launch() -> None:
 def test_a_length_that_is_not_possible_is_said() -> None:
     t, runner = tuned(Script(smooth), task(TrialCandidate(MTP, longest=3), lengths=(4, 6)))
     assert runner.launches == [None]
-    assert t.reason == "draft-mtp: its files and memory allow no draft longer than 3"
+    assert t.reason == "draft-mtp: its files and memory limit K to 3"
 
 
 def test_lengths_that_heads_forbid_are_not_tried() -> None:
@@ -200,8 +200,12 @@ def test_without_a_trial_the_confirmation_says_it(method: Speculation, traced: b
 @pytest.mark.parametrize(("own", "traced"), [(0.1, False), (None, True)])
 def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, traced: bool) -> None:
     """It goes on with one load, which can serve."""
-    known = Prediction(replace(DRAFT, n_max=3), Ratios((0.4, 0.5), (1.0, 1.0)), "earlier", own=own)
-    found, runner = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT), earlier=Earlier((known,)))
+    known = Prediction(
+        replace(DRAFT, n_max=3), Ratios((0.4, 0.5), (1.0, 1.0)), "earlier", own_share=own
+    )
+    found, runner = tuned(
+        Script(flat, own=lambda m: 1.0), task(DRAFT), earlier=OpenResult((known,))
+    )
     assert runner.traced == [traced]
     assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)
 
@@ -210,7 +214,7 @@ def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, trace
 
 
 def test_what_real_requests_predict_is_confirmed_first_in_one_load() -> None:
-    prior = Prediction(replace(DRAFT, n_max=3), ratios(*[0.4] * 8), "real requests", own=0.0)
+    prior = Prediction(replace(DRAFT, n_max=3), ratios(*[0.4] * 8), "real requests", own_share=0.0)
     found, runner = tuned(Script(flat), task(DRAFT, MTP), prior=prior)
     assert (best_k(found), found.loads, found.state) == (3, 1, DECIDED)
     assert [s.n_max for s in runner.launches if s] == [3]
@@ -218,7 +222,7 @@ def test_what_real_requests_predict_is_confirmed_first_in_one_load() -> None:
 
 def test_where_it_is_refuted_everything_else_is_looked_at() -> None:
     """What was seen on another machine, say: here a draft loses, and copies win."""
-    prior = Prediction(replace(DRAFT, n_max=3), Ratios(), "real requests", own=0.0)
+    prior = Prediction(replace(DRAFT, n_max=3), Ratios(), "real requests", own_share=0.0)
     script = copier(accept=lambda r: 0.05)
     found, runner = tuned(script, copying(budget=400.0), prior=prior)
     assert runner.launches[:2] == [prior.speculation, None]
@@ -237,8 +241,8 @@ def test_where_nothing_can_win_nothing_is_launched() -> None:
     assert runner.launches == [None]
     assert (t.loads, t.state) == (1, DECIDED)
     assert (
-        "draft-simple draft.gguf: no draft can pay here: verifying 2 tokens takes as long as 2.2 "
-        "plain steps, so that even one that is always right and costs nothing gives 0.91x"
+        "draft-simple draft.gguf: no draft can pay off here: verifying 2 tokens takes as long as 2.2 "
+        "plain steps, so even a free draft at 100% acceptance gives 0.91x"
     ) in t.reason
     assert [d.what for d in t.dropped] == ["draft-simple draft.gguf", "draft-mtp"]
 
@@ -246,14 +250,14 @@ def test_where_nothing_can_win_nothing_is_launched() -> None:
 def test_a_draft_that_costs_too_much_is_not_launched() -> None:
     t, _ = tuned(Script(flat), task(TrialCandidate(DRAFT, cost=1.2)))
     assert t.loads == 1
-    assert "it costs 12.0 ms a token beside 10.0: it cannot pay even if always right" in t.reason
+    assert "it takes 12.0 ms per token, the target 10.0 ms: it cannot pay off even at" in t.reason
 
 
 def test_acceptance_that_is_never_seen_is_not_hoped_for() -> None:
     t, _ = tuned(Script(lambda b: 10 + 9.1 * (b - 1)), task(DRAFT))
     assert t.loads == 1
-    assert "it would have to guess 9" in t.reason
-    assert "more than 95% is never seen" in t.reason
+    assert "it would need 9" in t.reason
+    assert "more than 95% has never been observed" in t.reason
 
 
 def test_a_draft_that_could_pay_and_does_not_is_off_after_one_launch() -> None:
@@ -276,7 +280,7 @@ def test_copies_that_are_faster_than_any_draft_could_be_save_its_launch() -> Non
     script = Script(flat, copies=lambda r: 0.95, span=60, length=lambda p: 150)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, longest=1), ngrams=(NGRAM,)))
     assert t.loads == 2
-    assert any("copies alone are predicted at" in d.why for d in t.dropped)
+    assert any("n-grams alone are predicted at" in d.why for d in t.dropped)
     assert t.best is not None
     assert t.best.speculation.methods == ("ngram-simple",)
 
@@ -314,7 +318,7 @@ def test_one_degenerate_answer_of_many_is_chance() -> None:
 def test_a_hybrid_that_accepts_everything_is_doubted() -> None:
     t, _ = tuned(Script(smooth, accept=lambda r: 1.0), task(MTP, hybrid=True))
     assert t.best is None
-    assert "its state is in doubt" in t.reason
+    assert "its state may not be rolled back" in t.reason
 
 
 # ---- copies ----------------------------------------------------------------------
@@ -340,7 +344,7 @@ def test_answers_without_copies_need_no_launch() -> None:
     t, runner = tuned(Script(cpu, length=lambda p: 150), copying())
     assert t.best is None
     assert runner.launches == [None]
-    assert "nothing would be drafted: no run of 2 tokens came back in the answers" in t.reason
+    assert "nothing would be drafted: no 2-token sequence repeated in the responses" in t.reason
 
 
 def test_the_users_own_sizes_are_kept() -> None:
@@ -369,8 +373,8 @@ def test_an_ngram_that_never_fires_when_it_serves() -> None:
         NgramSizes(12, 48),
     ]
     assert [d.why for d in t.dropped] == [
-        "nothing was drafted: no run of 6 tokens came back",
-        "nothing was drafted: no run of 12 tokens came back",
+        "nothing was drafted: no 6-token sequence repeated",
+        "nothing was drafted: no 12-token sequence repeated",
     ]
 
 
@@ -502,7 +506,7 @@ def test_a_slow_first_step_flatters_no_draft(seed: int) -> None:
     waking = Script(lambda b: 10 + 7.5 * (b - 1), accept=lambda r: 0.65, first=1.15, noise=0.02)
     t, _ = tuned(waking, task(TrialCandidate(DRAFT, longest=1), force=True), seed)
     assert t.plain is not None
-    assert t.plain.short == pytest.approx(1.15, rel=0.03)
+    assert t.plain.short_step == pytest.approx(1.15, rel=0.03)
     (arm,) = t.arms
     assert arm.plain_ms == pytest.approx(10, rel=0.04)
     assert arm.own.value == pytest.approx(1.65 / 1.75, rel=0.05), "not 1.08x"
@@ -526,10 +530,10 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
     script = Script(smooth, per_token=False, counts=False, gives_ids=False, tokenizes=False)
     t, _ = tuned(script, task(DRAFT))
     assert t.plain is not None
-    assert any("/tokenize" in x for x in t.plain.lost)
+    assert any("/tokenize" in x for x in t.plain.limitations)
     (missing,) = t.trials[0].measurement.missing
-    assert missing.startswith("timings per token")
-    assert any("K is not predicted: timings per token" in d.why for d in t.dropped)
+    assert missing.startswith("per-token timings")
+    assert any("no prediction for K: per-token timings" in d.why for d in t.dropped)
     assert best_k(t) == 4, "the profile's length"
     assert t.loads == 3
 
@@ -572,7 +576,7 @@ def test_a_server_that_ignores_n_max() -> None:
 
 def test_answers_of_one_word_do_not_say_how_fast_it_is() -> None:
     """Seen: the first answer ended at once, so that the others were asked at full length, and
-    no time was left to confirm anything."""
+    not enough time to confirm anything."""
     script = Script(
         lambda b: 10 * smooth(b), ends=lambda r: 1 if r.prompt in PROMPTS[::4] else 1000
     )
@@ -605,7 +609,7 @@ def test_a_bad_slot_is_named() -> None:
     t, _ = tuned(script, task(DRAFT, slots=2))
     assert t.best is not None
     assert len(t.best.slots) == 2
-    assert any(x.startswith("slot 1 (") for x in t.best.measurement.missing)
+    assert any(x.startswith("acceptance in slot 1 (") for x in t.best.measurement.missing)
 
 
 # ---- servers that die ------------------------------------------------------------
@@ -698,7 +702,7 @@ def test_a_slow_loader_is_served_at_once_and_says_so() -> None:
     assert runner.launches == [None]
     assert (t.best, t.state) == (None, OPEN)
     assert t.reason.startswith(
-        "loading took 90 s of 120: no time was left to measure anything; --budget 570 gives it"
+        "loading took 90 s of 120 s: not enough time to measure anything; use --budget 570"
     )
     assert t.seconds < 91
 
@@ -706,14 +710,14 @@ def test_a_slow_loader_is_served_at_once_and_says_so() -> None:
 def test_a_load_that_leaves_no_time_for_another_is_not_repeated() -> None:
     t, _ = tuned(Script(cpu, load_s=lambda s: 35.0), task(TrialCandidate(DRAFT, cost=0.1)))
     assert t.state == OPEN
-    assert "no time was left" in t.reason
+    assert "not enough time" in t.reason
     assert t.seconds < 130
 
 
 def test_no_time_is_said() -> None:
     t, _ = tuned(Script(cpu), task(DRAFT, budget=1e-6))
     assert t.best is None
-    assert "no time was left" in t.reason
+    assert "not enough time" in t.reason
     assert t.state == OPEN
 
 
@@ -721,8 +725,8 @@ def test_a_gain_that_could_not_be_confirmed_is_named_and_open() -> None:
     script = Script(cpu, accept=lambda r: 0.9, own=lambda m: 3.0, load_s=lambda s: 15.0)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.03), budget=66.0))
     assert (t.best, t.state, t.arms) == (None, OPEN, ())
-    assert "no time was left to confirm it (2." in t.reason
-    assert "x is predicted)" in t.reason
+    assert "not enough time to confirm it (2." in t.reason
+    assert "x predicted)" in t.reason
 
 
 def narrow(budget: float, load_s: float = 0.0) -> tuple[Script, Task]:
@@ -735,7 +739,7 @@ def narrow(budget: float, load_s: float = 0.0) -> tuple[Script, Task]:
     return script, task(TrialCandidate(DRAFT, longest=2), budget=budget)
 
 
-def open_answer(seed_from: int = 1) -> tuple[Tuned, Script, Task, int]:
+def open_answer(seed_from: int = 1) -> tuple[TuningResult, Script, Task, int]:
     """The first run that ends open with something measured."""
     script, wanted = narrow(45.0)
     for seed in range(seed_from, 60):
@@ -748,40 +752,40 @@ def open_answer(seed_from: int = 1) -> tuple[Tuned, Script, Task, int]:
 def test_an_answer_cut_short_is_continued_at_the_next_start() -> None:
     first, script, wanted, seed = open_answer()
     assert first.best is None
-    assert first.arms[0].cut
+    assert first.arms[0].out_of_time
     results.store(SUBJECT, first)
     kept, stale = results.find(SUBJECT)
     assert kept is not None
     assert (kept.state, stale, kept.speculation) == (OPEN, "", None)
-    earlier = kept.earlier
+    earlier = kept.open_result
     own = first.arms[0].own
     assert earlier.measured[first.arms[0].label] == own
-    assert earlier.used >= len(own) + len(first.trials[0].measurement.answers)
+    assert earlier.prompts_used >= len(own) + len(first.trials[0].measurement.answers)
     second, runner = tuned(script, wanted, seed, earlier)
     assert (second.loads, len(runner.launches)) == (1, 1), "no plain server, no trial"
     assert second.plain is None
     assert second.arms[0].own.logs[-len(own) :] == own.logs, "its data count"
     assert len(second.arms[0].own) == len(own) + len(second.arms[0].measurement.answers)
-    asked = {a.asked for a in first.arms[0].measurement.answers}
-    assert not asked & {a.asked for a in second.arms[0].measurement.answers}, "other prompts"
+    prompts = {a.prompt_ids for a in first.arms[0].measurement.answers}
+    assert not prompts & {a.prompt_ids for a in second.arms[0].measurement.answers}, "other prompts"
 
 
 def test_an_open_answer_is_decided_in_the_end() -> None:
     first, script, wanted, seed = open_answer()
-    t, earlier = first, Earlier()
+    t, earlier = first, OpenResult()
     for _ in range(6):
         results.store(SUBJECT, t)
         kept, _ = results.find(SUBJECT)
         assert kept is not None
         if t.state != OPEN:
             break
-        assert len(kept.earlier.measured) >= len(earlier.measured)
-        earlier = kept.earlier
+        assert len(kept.open_result.measured) >= len(earlier.measured)
+        earlier = kept.open_result
         t, _ = tuned(script, wanted, seed, earlier)
     assert t.state == DECIDED
     kept, _ = results.find(SUBJECT)
     assert kept is not None
-    assert kept.earlier == Earlier()
+    assert kept.open_result == OpenResult()
     assert kept.since <= kept.when
 
 
@@ -801,8 +805,8 @@ def arm(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Arm
     return Arm(spec, m, own, own, own.interval(), slower, **more)  # type: ignore[arg-type]
 
 
-def judged(*arms: Arm, cut: str = "", force: bool = False) -> Tuned:
-    return decide(Evidence("code", None, (), (), (), arms, (), 3, 1.0, cut, force))
+def judged(*arms: Arm, stop_reason: str = "", force: bool = False) -> TuningDecision:
+    return decide(arms, (), stop_reason, force)
 
 
 SURE = ratios(0.2, 0.22, 0.18, 0.21, 0.19, 0.2)
@@ -819,27 +823,27 @@ def test_a_sure_gain_comes_before_a_faster_one_that_may_be_chance() -> None:
 def test_what_is_missing_is_named_where_chance_is_not_it() -> None:
     few = judged(arm(DRAFT, ratios(0.2, 0.21, 0.19)))
     assert few.best is None
-    assert few.reason.endswith("but from 3 prompts only: 5 are needed")
+    assert few.reason.endswith("but on only 3 prompts (5 required)")
     refuted = arm(DRAFT, ratios(-0.03, -0.02))
     pooled = ratios(-0.03, -0.02, *[0.09, 0.1] * 8)
     refuted = replace(refuted, pooled=pooled, speedup=pooled.interval(), slower=0.001)
-    assert judged(refuted).reason.endswith("but 0.98x on the prompts that were to confirm it")
+    assert judged(refuted).reason.endswith("but 0.98x on the confirmation prompts")
 
 
 def test_the_chance_is_stated() -> None:
-    t = judged(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1), cut=True))
+    t = judged(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1), out_of_time=True))
     assert (t.best, t.state) == (None, OPEN)
-    assert "% chance that it is slower; measuring goes on at the next start" in t.reason
+    assert "% chance of being slower; measurement continues at the next start" in t.reason
     t = judged(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1)))
     assert t.state == DECIDED
-    assert t.reason.endswith("% chance that it is slower")
+    assert t.reason.endswith("% chance of being slower")
 
 
 def test_near_the_threshold_three_digits_are_given() -> None:
     t = judged(arm(MTP, ratios(*(0.0275 + 0.001 * i for i in (-1, 0, 1, 0, -1, 1)))))
     assert t.best is None
     assert "is 1.028x plain decoding" in t.reason
-    assert "under 1.03x it does not pay" in t.reason
+    assert "below the required 1.03x" in t.reason
 
 
 def test_few_prompts_decide_nothing() -> None:
@@ -859,7 +863,7 @@ def test_what_is_told_meanwhile(script: Script) -> None:
     runner, silent = FakeRunner(script), Silent()
     with clocked(runner):
         tune(runner, task(DRAFT, ngrams=(NGRAM,), budget=100.0), silent)
-    assert silent.said[0] == "measuring without speculation"
+    assert silent.said[0] == "measuring the baseline"
 
 
 def test_nothing_is_asked_twice_while_prompts_are_left() -> None:
@@ -871,9 +875,9 @@ def test_nothing_is_asked_twice_while_prompts_are_left() -> None:
 
     script = Script(smooth, ends=ends)
     t, _ = tuned(script, task(DRAFT))
-    answers = [a.asked for a in t.plain.measurement.answers] if t.plain else []
-    answers += [a.asked for x in t.trials for a in x.measurement.answers]
-    answers += [a.asked for x in t.arms for a in x.measurement.answers]
+    answers = [a.prompt_ids for a in t.plain.measurement.answers] if t.plain else []
+    answers += [a.prompt_ids for x in t.trials for a in x.measurement.answers]
+    answers += [a.prompt_ids for x in t.arms for a in x.measurement.answers]
     assert len(set(answers)) == len(answers)
 
 

@@ -26,7 +26,7 @@ from specllama.serving.launch import Launch
 from specllama.serving.probe import ProbeOptions, ProbeResult, plan_probes
 from specllama.serving.tune import TuningOutcome
 from specllama.storage import strict_json
-from specllama.tuning.arms import Dropped, NgramMap, Prediction, Tuned
+from specllama.tuning.arms import DroppedSetting, NgramSpeedups, Prediction, TuningResult
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.results import Subject, store
@@ -86,7 +86,7 @@ def probed() -> ProbeResult:
     return ProbeResult(each, made.tuned())
 
 
-def lines(probed: ProbeResult, t: Tuned) -> list[str]:
+def lines(probed: ProbeResult, t: TuningResult) -> list[str]:
     return list(tuning_lines(TuningOutcome(probed.plan, "measured", ("a note",), t)))
 
 
@@ -104,8 +104,8 @@ def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: ProbeRes
 
 
 def test_what_the_answer_says_is_not_said_again(probed: ProbeResult) -> None:
-    why = "it costs 30.0 ms a token beside 40.0: it cannot pay even if always right"
-    both = (Dropped("draft-simple a.gguf", why), Dropped("draft-simple b.gguf", why))
+    why = "it takes 30.0 ms per token, the target 40.0 ms: it cannot pay off"
+    both = (DroppedSetting("draft-simple a.gguf", why), DroppedSetting("draft-simple b.gguf", why))
     t = replace(made.tuned(best=False), predictions=(), dropped=both, reason="no draft pays")
     assert lines(probed, t)[2:] == [f"not used draft-simple a.gguf, draft-simple b.gguf: {why}"]
     t = replace(t, reason=f"draft-simple a.gguf: {why}")
@@ -126,7 +126,7 @@ def read(data: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_numbers_in_json(probed: ProbeResult) -> None:
     one = Prediction(made.DRAFTED, Ratios((0.1,), (60.0,)), "one answer")
-    none = Prediction(made.COPIED, Ratios(), "as the profile has it")
+    none = Prediction(made.COPIED, Ratios(), "profile default")
     t = replace(made.tuned(), predictions=(*made.tuned().predictions, one, none))
     data = read(tuning_data(TuningOutcome(probed.plan, "measured", (), t)))["tuning"]
     assert "Infinity" not in json.dumps(data)
@@ -211,7 +211,7 @@ def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:
     """Loading took the whole budget: no plain row, no curve, no length."""
     t = replace(
         made.tuned("open", best=False), plain=None, trials=(), maps=(), predictions=(), arms=(),
-        dropped=(), reason="loading took 50 s of 60: no time was left to measure anything",
+        dropped=(), reason="loading took 50 s of 60 s: not enough time to measure anything",
     )  # fmt: skip
     p = replace(probed, tuned=t)
     at = probe_lines.columns(p).index("speed-up")
@@ -231,7 +231,7 @@ def test_plots_in_text(probed: ProbeResult) -> None:
     assert "[1.40]" in out
     assert "ngram-map-k with draft-simple d2.gguf K=3: 1.20x at n=4 m=6" in out
     assert all(len(line) <= 80 for line in ngram_table(made.tuned().maps))
-    flat = NgramMap("ngram-mod", {NgramSizes(16, 8): 1.0, NgramSizes(16, 16): 0.98})
+    flat = NgramSpeedups("ngram-mod", {NgramSizes(16, 8): 1.0, NgramSizes(16, 16): 0.98})
     assert list(ngram_table([flat])) == [
         "speed-up by n-gram sizes: none of any type is predicted to be over 1.00x"
     ]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.drafts.acceptance import constant_acceptance, constant_tau
 from specllama.tuning.speedup import (
     Step,
     StepCost,
@@ -18,11 +19,9 @@ from specllama.tuning.speedup import (
     agreement,
     break_even,
     conditional,
-    constant_acceptance,
     effective_acceptance,
     fit_cost,
     replayed_tau,
-    tau_constant,
     trend,
 )
 
@@ -38,16 +37,16 @@ def test_the_guides_example() -> None:
 
 
 def test_tau_by_hand() -> None:
-    assert tau_constant(0.5, 3) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
-    assert tau_constant(1.0, 4) == 5.0
-    assert tau_constant(0.0, 4) == 1.0
+    assert constant_tau(0.5, 3) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    assert constant_tau(1.0, 4) == 5.0
+    assert constant_tau(0.0, 4) == 1.0
     assert conditional([0.8, 0.4, 0.1]) == pytest.approx((0.8, 0.5, 0.25))
     assert conditional([0.5, 0.0, 0.0]) == (0.5, 0.0, 0.0)
 
 
 @given(st.floats(0, 1), st.integers(1, 16))
 def test_tau_and_back(p: float, k: int) -> None:
-    assert constant_acceptance(tau_constant(p, k), k) == pytest.approx(p, abs=1e-6)
+    assert constant_acceptance(constant_tau(p, k), k) == pytest.approx(p, abs=1e-6)
 
 
 def test_acceptance_by_position_by_hand() -> None:
@@ -191,7 +190,7 @@ def test_simulation_agrees(p: float, k: int) -> None:
         return Step(k, kept, (10 + k) * rng.gauss(1, 0.05))
 
     log = StepLog(tuple(step() for _ in range(4000)))
-    assert log.tokens_per_step == pytest.approx(tau_constant(p, k), rel=0.03)
+    assert log.tokens_per_step == pytest.approx(constant_tau(p, k), rel=0.03)
     for i, a in enumerate(log.acceptance, 1):
         assert a == pytest.approx(p**i, abs=0.03)
     cost = log.cost(k)

@@ -32,7 +32,7 @@ from specllama.stop import (
 )
 from specllama.storage import write_atomically
 from specllama.tuning import results
-from specllama.tuning.arms import DECIDED, Tuned
+from specllama.tuning.arms import DECIDED, TuningResult
 from specllama.tuning.search import Interrupted
 from tests.fake_server import Fake
 from tests.support import MODELS, ONE_THREAD, Serve, gone, script
@@ -266,8 +266,8 @@ def test_no_file_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # ---- probe ----------------------------------------------------------------------------
 
 
-def answered(workload: str) -> Tuned:
-    return Tuned(workload, None, (), (), (), (), None, "off", (), 1, 1.0, DECIDED)
+def answered(workload: str) -> TuningResult:
+    return TuningResult(workload, None, (), (), (), (), None, "off", (), 1, 1.0, DECIDED)
 
 
 @pytest.mark.parametrize("something", [True, False])
@@ -276,7 +276,7 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
 ) -> None:
     """`something`: whether the second one has learnt anything yet."""
 
-    def tune(runner: Any, task: Any, progress: Any) -> Tuned:
+    def tune(runner: Any, task: Any, progress: Any) -> TuningResult:
         if task.workload == "chat":
             return answered("chat")
         try:

@@ -9,7 +9,7 @@ import pytest
 from specllama.cli.render import engagement_line
 from specllama.engine.settings import Speculation
 from specllama.serving.verify import Engagement
-from specllama.tuning.dead_draft import accepts_nothing, what_to_do
+from specllama.tuning.dead_draft import accepts_nothing, advice_for
 from tests import untrained
 from tests.support import MODELS, Serve, specllama
 
@@ -65,12 +65,12 @@ def test_it_is_not_plainly_on(accepted: int, tokens: int, says: str) -> None:
 def test_what_helps_depends_on_what_drafts() -> None:
     draft = Path("d.gguf")
     said = [
-        what_to_do(Speculation(("ngram-simple",))),
-        what_to_do(Speculation(("draft-simple",), draft)),
-        what_to_do(Speculation(("draft-mtp",))),
-        what_to_do(Speculation(("ngram-mod", "draft-eagle3"), draft)),
+        advice_for(Speculation(("ngram-simple",))),
+        advice_for(Speculation(("draft-simple",), draft)),
+        advice_for(Speculation(("draft-mtp",))),
+        advice_for(Speculation(("ngram-mod", "draft-eagle3"), draft)),
     ]
-    words = ["does not repeat", "answers unlike", "its MTP head", "d.gguf was trained for another"]
+    words = ["does not repeat", "does not match the target", "its MTP head", "d.gguf is untrained"]
     assert all(w in s and "--method none" in s for w, s in zip(words, said, strict=True))
 
 
@@ -83,7 +83,10 @@ def test_an_untrained_drafter_on_a_real_server(kind: str, engine: str, tmp_path:
         assert s.info["drafted"] > 200
         assert s.info["speculation"] == "useless"
         assert "it only costs time: " in s.info["only_costs"]
-        assert f"{kind}.gguf was trained for another model" in s.info["remedy"]
+        assert (
+            f"{kind}.gguf is untrained, badly converted or made for another model"
+            in s.info["remedy"]
+        )
         assert "speculation ON, but it only costs time" in s.err
         assert f"do       {s.info['remedy']}" in s.err
 
@@ -94,4 +97,4 @@ def test_strict_does_not_serve_with_one(tmp_path: Path) -> None:
     done = specllama("serve", TARGET, *args, "-c", "1024", "--", "-t", "1")
     assert done.returncode == 3
     assert "speculation is on, but it only costs time: " in done.stderr
-    assert "--method none serves without it" in done.stderr
+    assert "use --method none" in done.stderr

@@ -66,7 +66,7 @@ def lines(a: Advice) -> Iterator[str]:
     """The decision, its rule, and what would change it."""
     from specllama.serving.advise import RULES
     from specllama.tuning.arms import label
-    from specllama.tuning.results import moment
+    from specllama.tuning.results import format_time
 
     spec = a.plan.settings.speculation
     on = label(spec) if spec is not None else "off"
@@ -74,7 +74,7 @@ def lines(a: Advice) -> Iterator[str]:
     yield f"decision {on}: {a.plan.choice.reason}"
     yield f"rule     {RULES[a.rule]}"
     if (r := a.result) is not None:
-        yield f"measured {_figures(r)}, {moment(r.when)}"
+        yield f"measured {_figures(r)}, {format_time(r.when)}"
     yield from (f"note     {s}" for s in a.notes)
     for r in a.elsewhere:
         on = "on" if r.speculation is not None else "off"

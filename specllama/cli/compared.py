@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllama.engine.settings import Speculation
-    from specllama.tuning.arms import Dropped, Trial, Tuned
+    from specllama.tuning.arms import DroppedSetting, Trial, TuningResult
     from specllama.tuning.confidence import Interval
     from specllama.tuning.measure import Measurement
     from specllama.tuning.run import Task
@@ -30,12 +30,12 @@ class Other:
     why: str = ""
 
 
-def others(t: Tuned, task: Task) -> tuple[Other, ...]:
+def others(t: TuningResult, task: Task) -> tuple[Other, ...]:
     """Single methods that have no arm. Combinations are shown where they were confirmed."""
     return tuple(_others(t, task))
 
 
-def _others(t: Tuned, task: Task) -> Iterator[Other]:
+def _others(t: TuningResult, task: Task) -> Iterator[Other]:
     from specllama.tuning.arms import label, way
 
     seen = {way(a.speculation) for a in t.arms}
@@ -69,7 +69,7 @@ def _of(trial: Trial) -> Interval | None:
     return trial.curve.get(trial.speculation.n_max, best)
 
 
-def _why(dropped: Sequence[Dropped], spec: Speculation) -> str:
+def _why(dropped: Sequence[DroppedSetting], spec: Speculation) -> str:
     from specllama.tuning.arms import way
 
     name = way(spec)

@@ -13,7 +13,7 @@ from specllama.cli.tuning_lines import interval
 
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes
-    from specllama.tuning.arms import NgramMap, Trial, Tuned
+    from specllama.tuning.arms import NgramSpeedups, Trial, TuningResult
     from specllama.tuning.confidence import Interval
 
 _MOST_SERIES = 6
@@ -29,7 +29,7 @@ class Figure:
     says: str
 
 
-def figures(t: Tuned, usual: NgramSizes | None = None) -> list[Figure]:
+def figures(t: TuningResult, usual: NgramSizes | None = None) -> list[Figure]:
     """All that there is data for. `usual`: the workload's own n-gram sizes."""
     return [
         *_verifying(t),
@@ -40,7 +40,7 @@ def figures(t: Tuned, usual: NgramSizes | None = None) -> list[Figure]:
     ]
 
 
-def _verifying(t: Tuned) -> Iterator[Figure]:
+def _verifying(t: TuningResult) -> Iterator[Figure]:
     """V(b) against b, with b plain steps beside it."""
     if t.plain is None or not t.plain.costs.known:
         return
@@ -88,7 +88,7 @@ def _times(low: float, high: float) -> list[float]:
     return found or [low]
 
 
-def _speed(t: Tuned) -> Iterator[Figure]:
+def _speed(t: TuningResult) -> Iterator[Figure]:
     """Speed-up against K: predicted as a line with its interval, measured as points."""
     shown = [x for x in t.trials if x.curve][:_MOST_SERIES]
     if not shown:
@@ -124,7 +124,7 @@ def _speed(t: Tuned) -> Iterator[Figure]:
     yield Figure("Speed-up by draft length", plot.draw("speed-up against K"), _says(t, shown))
 
 
-def _says(t: Tuned, shown: list[Trial]) -> str:
+def _says(t: TuningResult, shown: list[Trial]) -> str:
     x = max(shown, key=lambda x: max(i.value for i in x.curve.values()))
     k = max(x.curve, key=lambda k: x.curve[k].value)
     answers, found = len(x.measurement.answers), x.curve[k]
@@ -142,7 +142,7 @@ def _says(t: Tuned, shown: list[Trial]) -> str:
     return f"{said}; measured {where} on other prompts it is {interval(measured[at])}."
 
 
-def _acceptance(t: Tuned) -> Iterator[Figure]:
+def _acceptance(t: TuningResult) -> Iterator[Figure]:
     """a_i by position: of each draft's launch, and of n-grams that were measured."""
     found = [(_way(x), x.measurement.log.acceptance) for x in t.trials]
     found += [(a.label, a.measurement.log.acceptance) for a in t.arms if a.speculation.uses_ngram]
@@ -182,7 +182,7 @@ def _whole(most: int) -> list[float]:
     return [float(k) for k in range(1, most + 1) if step == 1 or k % step == 0 or k == 1]
 
 
-def _ngrams(t: Tuned, usual: NgramSizes | None) -> Iterator[Figure]:
+def _ngrams(t: TuningResult, usual: NgramSizes | None) -> Iterator[Figure]:
     """A heat map of each n-gram type that would have drafted anything."""
     for m in t.maps:
         if len(m.speeds) >= _LEAST_CELLS and any(abs(v - 1) >= 0.005 for v in m.speeds.values()):
@@ -192,7 +192,7 @@ def _ngrams(t: Tuned, usual: NgramSizes | None) -> Iterator[Figure]:
             )
 
 
-def _heat(m: NgramMap, measured: Collection[tuple[int, int]]) -> str:
+def _heat(m: NgramSpeedups, measured: Collection[tuple[int, int]]) -> str:
     """A cell for each n and m; the best in a frame, what was measured in a dashed one."""
     ns, ms, cells = grid(m)
     best, left, top, row = best_sizes(m), 40.0, 24.0, 24.0
@@ -236,7 +236,7 @@ def _colour(value: float, span: float) -> tuple[str, str]:
 
 
 def _heat_says(
-    m: NgramMap, measured: Mapping[tuple[int, int], Interval], usual: NgramSizes | None
+    m: NgramSpeedups, measured: Mapping[tuple[int, int], Interval], usual: NgramSizes | None
 ) -> str:
     best = best_sizes(m)
     value = m.speeds[best]
@@ -255,7 +255,7 @@ def _heat_says(
     return f"{said}."
 
 
-def _split(t: Tuned) -> Iterator[Figure]:
+def _split(t: TuningResult) -> Iterator[Figure]:
     """Of each arm's decoding time, the share spent drafting and the rest, verifying."""
     found = [(a, a.split.draft_share) for a in t.arms if a.split is not None]
     shown = [(a, share) for a, share in found if share is not None]

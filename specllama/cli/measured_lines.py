@@ -48,7 +48,7 @@ def measured_data(c: Candidate) -> dict[str, Any] | None:
         "tau": m.tau,
         "tau_interval": [m.tau_low, m.tau_high],
         "acceptance_by_position": list(m.by_position),
-        "tau_by_temperature": {str(t): v for t, v in m.tau_hot.items()},
+        "tau_by_temperature": {str(t): v for t, v in m.tau_by_temperature.items()},
         "speedup": m.speedup,
         "speedup_interval": [m.speedup_low, m.speedup_high],
         "costs": _costs_data(m.costs),

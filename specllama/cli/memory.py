@@ -178,9 +178,9 @@ def _longest(b: Budget) -> str:
 
 def _last_time(plan: Plan) -> dict[str, float] | None:
     """The last measured figure for these files with this engine."""
-    from specllama.memory.observed import recall
+    from specllama.memory.observed import saved_residual
 
-    last = recall(plan.files, plan.engine.identity)
+    last = saved_residual(plan.files, plan.engine.identity)
     if last is None:
         return None
     return {"real_bytes": last.real, "ours_bytes": last.ours, "share": last.share}

@@ -63,7 +63,7 @@ def pick_draft(
     from specllama.cli.render import Printer
     from specllama.drafts import hub as remote
     from specllama.drafts.discover import discover
-    from specllama.drafts.pick import ranked
+    from specllama.drafts.pick import rank_drafts
     from specllama.engine.launch_options import read
     from specllama.engine.loading import check_loads
     from specllama.errors import UsageError
@@ -93,12 +93,12 @@ def pick_draft(
     if hub:
         with printer.busy("asking the Hub …"):
             found = found.and_also(remote.search(info))
-    picked = ranked(info, profile, caps, found)
+    picked = rank_drafts(info, profile, caps, found)
     if measure:
-        from specllama.drafts.measured import measured
+        from specllama.drafts.measured import measure_candidates
 
         with printer.busy("comparing target and drafts …"):
-            picked = measured(info, picked, profile, text, threads)
+            picked = measure_candidates(info, picked, profile, text, threads)
     space = memory_of_candidates(info, picked.candidates, caps, have, user, context)
     best = _best(picked, space)
     there = remote.label(best.path) if best is not None else None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specllama.engine.settings import Speculation
     from specllama.planning.plan import Plan
     from specllama.serving.probe import PlannedProbe, ProbeResult
-    from specllama.tuning.arms import Arm, Plain, Tuned
+    from specllama.tuning.arms import Arm, Baseline, TuningResult
     from specllama.tuning.confidence import Interval
     from specllama.tuning.measure import Measurement
 
@@ -111,7 +111,7 @@ def _other_row(p: ProbeResult, o: Other) -> tuple[str, ...]:
     )
 
 
-def tokens_per_second(plain: Plain | None, own: Measurement, speedup: Interval | None) -> float:
+def tokens_per_second(plain: Baseline | None, own: Measurement, speedup: Interval | None) -> float:
     """The plain server's times the speed-up, where both are known: a machine is not equally fast
     all the time, and `own` was measured in other minutes."""
     if plain is None or speedup is None:
@@ -125,7 +125,7 @@ def _speeds(p: ProbeResult, all_together: float) -> tuple[str, ...]:
     return (f"{all_together:.1f}", *each)
 
 
-def _first_token(arm: Arm, plain: Plain | None) -> str:
+def _first_token(arm: Arm, plain: Baseline | None) -> str:
     """Beside plain decoding, whose prompts were others: as it would have taken over as many
     tokens."""
     m = arm.measurement
@@ -203,7 +203,7 @@ def about_length(p: ProbeResult) -> str:
     if not answers:
         return ""
     n = slots(p)
-    prompts = [(len(a.asked) or a.prompt_tokens) // n for a in answers]
+    prompts = [(len(a.prompt_ids) or a.prompt_tokens) // n for a in answers]
     low, high = min(prompts), max(prompts)
     lengths = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     most = max((a.tokens - 1) // n + 1 for a in answers)
@@ -211,7 +211,7 @@ def about_length(p: ProbeResult) -> str:
     return f"prompts of {lengths} tokens and answers of up to {most:,}{many}"
 
 
-def deep_lines(t: Tuned) -> Iterator[str]:
+def deep_lines(t: TuningResult) -> Iterator[str]:
     """What becomes of each arm after a long prompt."""
     for arm in t.arms:
         if (d := arm.deep) is not None:
@@ -219,10 +219,11 @@ def deep_lines(t: Tuned) -> Iterator[str]:
             yield f"deep     after {d.tokens:,} tokens: {arm.label} is {d.speedup:.2f}x plain decoding{alpha}"
 
 
-def draft_costs(t: Tuned) -> Iterator[str]:
+def draft_costs(t: TuningResult) -> Iterator[str]:
     """What a step of each draft costs, and the acceptance that would break even."""
+    from specllama.drafts.acceptance import constant_acceptance
     from specllama.tuning.arms import way
-    from specllama.tuning.speedup import break_even, constant_acceptance, fit_cost
+    from specllama.tuning.speedup import break_even, fit_cost
 
     for trial in t.trials:
         if not trial.measurement.drafted or len(trial.steps.curve()) < 2:
@@ -242,11 +243,11 @@ def draft_costs(t: Tuned) -> Iterator[str]:
             yield f"needed   break-even at {even:.0%} acceptance per token (measured {have:.0%}){name}"
 
 
-def _findings(t: Tuned) -> Iterator[str]:
+def _findings(t: TuningResult) -> Iterator[str]:
     from specllama.tuning.arms import label
 
     if t.plain is not None:
-        yield from t.plain.lost
+        yield from t.plain.limitations
     for trial in t.trials:
         yield from (f"{label(trial.speculation)}: {x}" for x in trial.measurement.missing)
     for arm in t.arms:

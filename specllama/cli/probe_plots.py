@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes, Speculation
-    from specllama.tuning.arms import Arm, NgramMap, Trial
+    from specllama.tuning.arms import Arm, NgramSpeedups, Trial
     from specllama.tuning.confidence import Interval
     from specllama.tuning.costs import VerifyCosts
 
@@ -56,12 +56,12 @@ def _bar(k: int, predicted: Interval | None, measured: float | None, most: float
     return f"  K={k:<2} {''.join(cells)} {said}"
 
 
-def best_sizes(m: NgramMap) -> NgramSizes:
+def best_sizes(m: NgramSpeedups) -> NgramSizes:
     """The sizes with the highest speed-up, the smallest draft of equals."""
     return max(m.speeds, key=lambda s: (m.speeds[s], -s.m, -s.n))
 
 
-def ngram_table(maps: Sequence[NgramMap]) -> Iterator[str]:
+def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:
     """The map that predicts most, as a table; the best sizes of each other one."""
     found = [m for m in maps if m.speeds]
     paying = [m for m in found if m.speeds[best_sizes(m)] > 1]
@@ -94,7 +94,7 @@ def _some(sizes: Sequence[int], best: int) -> list[int]:
     return [x for x in sizes if x in _SHOWN_SIZES or x == best]
 
 
-def measured_sizes(m: NgramMap, arms: Sequence[Arm]) -> dict[tuple[int, int], Interval]:
+def measured_sizes(m: NgramSpeedups, arms: Sequence[Arm]) -> dict[tuple[int, int], Interval]:
     """(n, m) → speed-up of the arms that are this map's type, alone or with its draft."""
     found = {}
     for a in arms:
@@ -112,11 +112,11 @@ def _draft_of(s: Speculation) -> str:
     return label(replace(s, methods=methods, ngram=None)) if methods else ""
 
 
-def map_name(m: NgramMap) -> str:
+def map_name(m: NgramSpeedups) -> str:
     return f"{m.method} with {m.draft}" if m.draft else m.method
 
 
-def grid(m: NgramMap) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
+def grid(m: NgramSpeedups) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
     """Its n, its m, and the highest speed-up of each pair (ngram-map-k4v has several)."""
     cells: dict[tuple[int, int], float] = {}
     for s, v in m.speeds.items():

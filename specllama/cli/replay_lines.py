@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from specllama.serving.probe import PlannedProbe
     from specllama.serving.replay import ConversationReplay
-    from specllama.tuning.arms import NgramMap
+    from specllama.tuning.arms import NgramSpeedups
     from specllama.tuning.conversations import Conversations
-    from specllama.tuning.replayed import Setting
+    from specllama.tuning.replayed import ReplayedSetting
 
 _COLUMNS = (
     "setting", "drafted", "accepted", "α", "tokens per step", "predicted speed-up", "what it is"
@@ -68,7 +68,7 @@ def table(r: ConversationReplay) -> Table:
     return out
 
 
-def _row(s: Setting) -> tuple[str, ...]:
+def _row(s: ReplayedSetting) -> tuple[str, ...]:
     return (
         s.name,
         f"{s.drafted:,}",
@@ -102,7 +102,7 @@ def below_table(r: ConversationReplay) -> Iterator[str]:
     yield f"run      {run_line(r)}"
 
 
-def _of_best(r: ConversationReplay) -> list[NgramMap]:
+def _of_best(r: ConversationReplay) -> list[NgramSpeedups]:
     """The map that the answer was chosen from; the other types have their rows in the table."""
     if r.best is None:
         return []
@@ -144,7 +144,7 @@ def data(r: ConversationReplay) -> dict[str, Any]:
     }
 
 
-def _setting_data(s: Setting) -> dict[str, Any]:
+def _setting_data(s: ReplayedSetting) -> dict[str, Any]:
     spec = s.speculation
     return {
         "name": s.name,

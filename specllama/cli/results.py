@@ -79,11 +79,11 @@ def results(
 
 def switch_lines(made: Sequence[SwitchRecord]) -> Iterator[str]:
     """What --adaptive did last, the newest first."""
-    from specllama.tuning.results import moment
+    from specllama.tuning.results import format_time
 
     for s in made[:_SWITCHES]:
         name = f"{shown_name(Path(s.target))}, {s.workload}"
-        yield f"switch   {moment(s.when)} {name}: {s.before} → {s.after}: {s.reason}"
+        yield f"switch   {format_time(s.when)} {name}: {s.before} → {s.after}: {s.reason}"
 
 
 def traffic_lines(seen: Sequence[Traffic], known: Sequence[Result]) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _table(found: Sequence[Result]) -> Table:
 
     from specllama.cli.probe_lines import chance
     from specllama.cli.tuning_lines import interval
-    from specllama.tuning.results import moment
+    from specllama.tuning.results import format_time
 
     names = ("model", "workload", "state", "served with", "speed-up", "chance slower", "tok/s")
     out = Table(box=None, pad_edge=False, header_style="bold")
@@ -179,6 +179,6 @@ def _table(found: Sequence[Result]) -> Table:
             chance(r.slower) if r.slower is not None else "",
             f"{r.tokens_per_second:.1f}" if r.tokens_per_second is not None else "",
             f"{r.texts} of {whose}" if r.texts else "",
-            moment(r.since),
+            format_time(r.since),
         )
     return out

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes
     from specllama.serving.tune import TuningOutcome
-    from specllama.tuning.arms import Arm, NgramMap, Plain, Prediction, Trial, Tuned
+    from specllama.tuning.arms import Arm, Baseline, NgramSpeedups, Prediction, Trial, TuningResult
     from specllama.tuning.confidence import Interval
 
 _SHOWN = 3  # predictions
@@ -29,19 +29,19 @@ def tuning_lines(o: TuningOutcome) -> Iterator[str]:
         yield f"tuned    {off}{o.result.reason}"
 
 
-def effort(t: Tuned) -> str:
+def effort(t: TuningResult) -> str:
     loads = "1 load" if t.loads == 1 else f"{t.loads} loads"
     return f"{loads} of the model, {t.seconds:.0f} s"
 
 
-def expected_lines(t: Tuned) -> Iterator[str]:
+def expected_lines(t: TuningResult) -> Iterator[str]:
     """What was predicted of the ways that were pursued, and from what: why these were."""
     pursued = [p for p in t.predictions if len(p.known) and not _too_slow(t, p)]
     for p in sorted(pursued, key=lambda p: -p.known.value)[:_SHOWN]:
         yield f"expected {_name(p)} {interval(p.speedup)}: {p.source}"
 
 
-def dropped_lines(t: Tuned) -> Iterator[str]:
+def dropped_lines(t: TuningResult) -> Iterator[str]:
     """The ways that are not used, each with its reason; what the answer already says is not
     said again, and all that are predicted to be too slow share a line."""
     slow = [p for p in t.predictions if _too_slow(t, p)]
@@ -59,7 +59,7 @@ def dropped_lines(t: Tuned) -> Iterator[str]:
         yield f"not used predicted not to pay: {said}"
 
 
-def _too_slow(t: Tuned, p: Prediction) -> bool:
+def _too_slow(t: TuningResult, p: Prediction) -> bool:
     """Whether a prediction is why its way was dropped."""
     return any(d.what == _name(p) and d.why.startswith(_predicted(p)) for d in t.dropped)
 
@@ -103,7 +103,7 @@ def tuning_data(o: TuningOutcome) -> dict[str, Any]:
     return {"tuning": data}
 
 
-def tuned_data(t: Tuned) -> dict[str, Any]:
+def tuned_data(t: TuningResult) -> dict[str, Any]:
     """The JSON object of one search. Times in ms, speeds in tok/s; a speed-up is [value, low,
     high] with the ends of its 95 % interval."""
     return {
@@ -131,7 +131,7 @@ def tuned_data(t: Tuned) -> dict[str, Any]:
     }
 
 
-def plain_data(p: Plain | None) -> dict[str, Any] | None:
+def plain_data(p: Baseline | None) -> dict[str, Any] | None:
     """The server without speculation; None when it is known from an earlier start."""
     if p is None:
         return None
@@ -145,7 +145,7 @@ def plain_data(p: Plain | None) -> dict[str, Any] | None:
         "slots": p.costs.slots,
         "answers": len(m.answers),
         "load_seconds": p.load_s,
-        "missing": list(p.lost),
+        "missing": list(p.limitations),
     }
 
 
@@ -168,7 +168,7 @@ def _trial_data(t: Trial) -> dict[str, Any]:
     }
 
 
-def map_data(m: NgramMap) -> dict[str, Any]:
+def map_data(m: NgramSpeedups) -> dict[str, Any]:
     best = max(m.speeds, key=lambda s: m.speeds[s], default=None)
     return {
         "method": m.method,
@@ -217,7 +217,7 @@ def arm_data(a: Arm) -> dict[str, Any]:
             if a.deep
             else None
         ),
-        "cut_short": a.cut,
+        "cut_short": a.out_of_time,
         "missing": list(m.missing),
         "findings": list(m.findings),
     }

@@ -1,8 +1,8 @@
-"""How often a draft says what the target says, and what each of them costs, in process.
+"""How often a draft agrees with the target, and the cost of both, in-process.
 
-The target answers the prompts (or a text is given); then each draft and the target are
-run over that text once, one model in memory at a time, compared token by token, and
-timed. Needs the extra `llama-cpp-python`.
+The target responds to the prompts (or a text is given); then each draft and the target run over
+that text once, one model in memory at a time, are compared token by token, and timed. Requires
+the extra `llama-cpp-python`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specllama.drafts.acceptance import LONGEST_K
 from specllama.drafts.costs import DraftCosts
-from specllama.drafts.inprocess import CONTEXT, Continuation, MeasureError, loaded, usual_threads
+from specllama.drafts.inprocess import (
+    CONTEXT,
+    Continuation,
+    MeasureError,
+    default_threads,
+    load_model,
+)
 from specllama.drafts.timing import batch_times
 
 TEMPERATURES = (0.4, 0.8, 1.2)
 ANSWER_TOKENS = 128
-MOST_K = 8
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one draft, per answer and position (the first token excepted): whether the draft's
-    most likely token is the target's, and the target's probability of the draft's token at
-    each of TEMPERATURES. `costs`: the times of both, for drafts of up to MOST_K tokens; None
-    where they say too little, and `uncosted` says why."""
+    """One draft, by response and position (except the first token): whether the draft's most
+    likely token is the target's, and the target's probability of the draft's token at each of
+    TEMPERATURES. `costs`: times of both for drafts of up to LONGEST_K tokens; None if they
+    cannot be measured, with the reason in `uncosted`."""
 
     agrees: tuple[tuple[bool, ...], ...]
     probability: dict[float, tuple[tuple[float, ...], ...]]
@@ -39,9 +45,9 @@ class Agreement:
 def measure(
     target: Path, drafts: Sequence[Path], prompts: Sequence[str], threads: int | None = None
 ) -> tuple[list[Continuation], dict[Path, Agreement]]:
-    """The target's own answers, and each draft's agreement with them.
-    Raises MeasureError when llama-cpp-python is missing or cannot load a file."""
-    with loaded(target, threads) as model:
+    """The target's responses, and each draft's agreement with them.
+    Raises MeasureError if llama-cpp-python is missing or cannot load a file."""
+    with load_model(target, threads) as model:
         answers = [model.answer(prompt, ANSWER_TOKENS) for prompt in prompts]
     return answers, compare(target, drafts, answers, threads)
 
@@ -49,8 +55,8 @@ def measure(
 def measure_text(
     target: Path, drafts: Sequence[Path], text: str, threads: int | None = None
 ) -> tuple[list[Continuation], dict[Path, Agreement]]:
-    """As `measure`, on given text in place of the target's answers."""
-    with loaded(target, threads) as model:
+    """Like `measure`, on a given text instead of the target's responses."""
+    with load_model(target, threads) as model:
         tokens = model.tokenize(text)
     size = CONTEXT // 2
     answers = [
@@ -59,7 +65,9 @@ def measure_text(
         if len(tokens) > at + 8
     ]
     if not answers:
-        raise MeasureError("the text is too short to compare on", "Give at least a few sentences.")
+        raise MeasureError(
+            "the text is too short for a comparison", "Provide at least a few sentences."
+        )
     return answers, compare(target, drafts, answers, threads)
 
 
@@ -69,19 +77,19 @@ def compare(
     answers: Sequence[Continuation],
     threads: int | None = None,
 ) -> dict[Path, Agreement]:
-    """Each draft's agreement on `answers`, and its and the target's costs."""
-    threads = threads or usual_threads()
+    """Each draft's agreement on `answers`, with the costs of draft and target."""
+    threads = threads or default_threads()
     guesses: dict[Path, list[list[int]]] = {}
     drafting: dict[Path, tuple[float, ...] | None] = {}
     for draft in drafts:
-        with loaded(draft, threads) as model:
+        with load_model(draft, threads) as model:
             guesses[draft] = [[int(row.argmax()) for row in model.rows(a)] for a in answers]
-            drafting[draft] = batch_times(model, answers, MOST_K + 1, all_rows=False)
+            drafting[draft] = batch_times(model, answers, LONGEST_K + 1, all_rows=False)
     agrees: dict[Path, list[tuple[bool, ...]]] = {d: [] for d in drafts}
     chances: dict[Path, dict[float, list[tuple[float, ...]]]] = {
         d: {t: [] for t in TEMPERATURES} for d in drafts
     }
-    with loaded(target, threads) as model:
+    with load_model(target, threads) as model:
         for i, answer in enumerate(answers):
             best: list[int] = []
             p: dict[Path, dict[float, list[float]]] = {
@@ -96,7 +104,7 @@ def compare(
                 agrees[d].append(tuple(a == b for a, b in zip(best, guesses[d][i], strict=True)))
                 for t in TEMPERATURES:
                     chances[d][t].append(tuple(p[d][t]))
-        verifying = batch_times(model, answers, MOST_K + 1, all_rows=True)
+        verifying = batch_times(model, answers, LONGEST_K + 1, all_rows=True)
 
     def agreement(d: Path) -> Agreement:
         own, costs, stateful = drafting[d], None, target if verifying is None else d
@@ -106,27 +114,27 @@ def compare(
             agrees=tuple(agrees[d]),
             probability={t: tuple(chances[d][t]) for t in TEMPERATURES},
             costs=costs,
-            uncosted="" if costs else f"{stateful.name} cannot take back single tokens",
+            uncosted="" if costs else f"{stateful.name} cannot roll back single tokens",
         )
 
     return {d: agreement(d) for d in drafts}
 
 
-def guessed(
+def token_matches(
     draft: Path,
     answers: Sequence[Continuation],
     longest: int,
     threads: int | None = None,
     until: float = math.inf,
 ) -> tuple[tuple[tuple[bool, ...], ...], tuple[float, ...] | None]:
-    """For each token but the first of given answers, whether the draft's most likely token is
-    that one: it would have been accepted, whoever wrote the answer and however it was sampled.
-    And ms of its passes over 1 … `longest` tokens, None where they say too little. Only the
-    draft is loaded, with a context as long as the texts. After `until` (time.monotonic()) no
-    further answer is read."""
+    """For each token of the given responses except the first, whether the draft predicts it: then
+    it would have been accepted, whoever wrote the response and however it was sampled. Also ms
+    of its passes over 1 … `longest` tokens, None if they cannot be measured. Only the draft is
+    loaded, with a context as long as the texts. After `until` (time.monotonic()), no further
+    response is processed."""
     context = max(len(a.prompt) + len(a.tokens) for a in answers) + 2 * longest
     agrees: list[tuple[bool, ...]] = []
-    with loaded(draft, threads, max(CONTEXT, context)) as model:
+    with load_model(draft, threads, max(CONTEXT, context)) as model:
         for a in answers:
             if agrees and time.monotonic() > until:
                 break
@@ -136,8 +144,8 @@ def guessed(
 
 
 def _probability(row: Any, token: int, temperature: float) -> float:
-    """Softmax at a temperature, of one token. The draft's vocabulary may be the longer
-    one (by up to 128 tokens): what the target does not have, it never accepts."""
+    """Softmax probability of one token. The draft's vocabulary may be longer (by up to 128
+    tokens): the target never accepts a token that it does not have."""
     import numpy as np
 
     if token >= len(row):

@@ -1,5 +1,5 @@
-"""Drafters as they are published: a Hugging Face folder with config.json and safetensors, which
-llama.cpp cannot load, and P-EAGLE, which it cannot run in any format.
+"""Drafters as published: a Hugging Face folder with config.json and safetensors, which llama.cpp
+cannot load, and P-EAGLE, which it does not support in any format.
 
 Keys: transformers' config.json; vLLM's transformers_utils/configs/speculators/algos.py and
 v1/spec_decode/llm_base_proposer.py (0.22: `parallel_drafting`, `ptd_token_id`, `pard_token`);
@@ -19,16 +19,16 @@ from specllama.errors import UsageError
 
 P_EAGLE = "p-eagle"
 _NAMES = {P_EAGLE: "P-EAGLE", "eagle3": "EAGLE-3", "dflash": "DFlash", "dspark": "DSpark"}
-_LARGEST = 2**20  # bytes of a config.json; real ones have some thousand
-_FOLDERS = 1000  # looked into, of one that is searched
+_LARGEST = 2**20  # bytes of a config.json; real ones have a few thousand
+_FOLDERS = 1000  # maximum number of subfolders to search
 _PARALLEL = ("parallel_drafting", "ptd_token_id", "pard_token")
 
 NO_P_EAGLE = (
-    "no llama.cpp build runs P-EAGLE (EAGLE-3 that guesses all its tokens in one pass); DFlash "
-    "and DSpark are the parallel drafters that it has"
+    "llama.cpp does not support P-EAGLE (EAGLE-3 that drafts all tokens in one pass); its parallel "
+    "drafters are DFlash and DSpark"
 )
 P_EAGLE_IN_VLLM = (
-    "vLLM runs P-EAGLE (parallel_drafting): "
+    "vLLM supports P-EAGLE (parallel_drafting): "
     "specllama plan MODEL --format vllm --draft-repo OWNER/NAME"
 )
 
@@ -48,7 +48,7 @@ class Checkpoint:
 
     @property
     def what(self) -> str:
-        """In a sentence."""
+        """A description for messages."""
         name = f"{_NAMES[self.kind]} drafter" if self.drafts else "model"
         return f"a Hugging Face checkpoint ({name}), not a GGUF file"
 
@@ -62,8 +62,8 @@ class Checkpoint:
 
 
 def checkpoint(path: Path) -> Checkpoint | None:
-    """What a folder, or a config.json or .safetensors file in it, holds; None where that is no
-    checkpoint."""
+    """The checkpoint in a folder, or of a config.json or .safetensors file in it; None if there is
+    none."""
     folder = path if os.path.isdir(path) else path.parent  # which never raises
     if path != folder and path.suffix not in (".json", ".safetensors"):
         return None
@@ -77,14 +77,14 @@ def checkpoint(path: Path) -> Checkpoint | None:
     )
 
 
-def refuse(path: Path) -> None:
-    """Raises UsageError when a file is asked for and a checkpoint is given."""
+def reject_checkpoint(path: Path) -> None:
+    """Raises UsageError if the path is a checkpoint instead of a GGUF file."""
     if (found := checkpoint(path)) is not None:
         raise UsageError(f"{path}: {found.what}", found.advice)
 
 
-def among(folders: Iterable[Path]) -> Iterator[Checkpoint]:
-    """Drafters in and right below `folders` that are no GGUF files."""
+def find_drafters(folders: Iterable[Path]) -> Iterator[Checkpoint]:
+    """Drafters in Hugging Face format in `folders` and their direct subfolders."""
     for folder in folders:
         for place in (folder, *_below(folder)):
             found = checkpoint(place)
@@ -113,15 +113,17 @@ def _config(path: Path) -> Mapping[str, Any] | None:
 def _kind(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     names = names if isinstance(names, list) else []
-    said = " ".join([str(config.get("speculators_model_type", "")), *map(str, names)]).lower()
-    if "peagle" in said:
+    names_text = " ".join([str(config.get("speculators_model_type", "")), *map(str, names)]).lower()
+    if "peagle" in names_text:
         return P_EAGLE
-    if "eagle3" in said or ("draft_vocab_size" in config and "dflash" not in said + str(config)):
+    if "eagle3" in names_text or (
+        "draft_vocab_size" in config and "dflash" not in names_text + str(config)
+    ):
         many = _number(config, "num_hidden_layers") > 1  # an EAGLE-3 head has one
         return P_EAGLE if many or any(config.get(k) for k in _PARALLEL) else "eagle3"
-    if "dspark" in said:
+    if "dspark" in names_text:
         return "dspark"
-    return "dflash" if "dflash" in said else "model"
+    return "dflash" if "dflash" in names_text else "model"
 
 
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,8 +1,8 @@
-"""Can this file draft for that target? llama.cpp's own rules, run before loading.
+"""Whether a file can draft for a target: llama.cpp's rules, checked before loading.
 
 For draft-simple: `common_speculative_are_compatible` (llama.cpp, common/speculative.cpp,
 b9113…b11434); the server itself only logs one line and serves on without speculation.
-For sidecars llama.cpp checks little or ends in an assertion, so ours is stricter.
+For sidecars, llama.cpp checks little or fails with an assertion, so these rules are stricter.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from specllama.gguf import ModelInfo, Vocabulary
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 FIRST_CHECKED_ID = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
 
-_DFLASH_BLOCK = 16  # when the file does not say (speculative.cpp, b11434)
+DFLASH_BLOCK = 16  # tokens, where the file does not say (speculative.cpp, b11434)
+BLOCK_METHODS = ("draft-dflash", "draft-dspark")  # draft a whole block in one pass
 
-# What a draft file of each kind is used with.
+# The method for each kind of draft file.
 METHOD_OF_KIND: Mapping[str, str] = {
     "model": "draft-simple",
     "mtp-head": "draft-mtp",
@@ -41,7 +42,7 @@ METHOD_OF_KIND: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Compatibility:
-    """`ok`, or the `rule` that failed with its `detail` for the user."""
+    """`ok`, or the failed `rule` with its `detail` for the user."""
 
     ok: bool
     rule: str = ""
@@ -57,16 +58,16 @@ def _no(rule: str, detail: str) -> Compatibility:
 
 
 def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = None) -> Compatibility:
-    """Whether `draft`, used as its kind is, can draft for `target`; with `caps`, on that build."""
+    """Whether `draft`, with the method of its kind, can draft for `target`; with `caps`, on that build."""
     method = METHOD_OF_KIND.get(draft.kind)
     if draft.kind == P_EAGLE:
         return _no("P-EAGLE", f"{NO_P_EAGLE}. {P_EAGLE_IN_VLLM}")
     if method is None:
-        return _no("kind", f"a file of the kind {draft.kind} cannot draft")
+        return _no("kind", f"a file of type {draft.kind} cannot draft")
     if caps is not None and (reason := unsupported(caps, method)):
         return _no("engine", reason)
     if not draft.tensors:
-        return _no("tensors", "the file holds no tensors")
+        return _no("tensors", "the file contains no tensors")
     if (fault := refusal(draft, caps)) is not None:
         return _no(fault.rule, fault.detail)
     rules: Mapping[str, Callable[[ModelInfo, ModelInfo], Compatibility]] = {
@@ -84,12 +85,12 @@ def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = Non
 
 
 def longest_draft(method: str, drafter: ModelInfo) -> int | None:
-    """The draft length that the drafter (the target, for its own head) was trained for;
-    llama.cpp clamps to it (speculative.cpp, b11434). None = no limit."""
+    """The longest K that the drafter (the target, for its own head) was trained for; llama.cpp
+    clamps to it (speculative.cpp, b11434). None = no limit."""
     if method == "draft-mtp" and drafter.mtp_heads > 1:
         return drafter.mtp_heads
-    if method in ("draft-dflash", "draft-dspark"):
-        block = drafter.sidecar.block_size or _DFLASH_BLOCK
+    if method in BLOCK_METHODS:
+        block = drafter.sidecar.block_size or DFLASH_BLOCK
         anchored = drafter.kind == "dspark" and drafter.sidecar.sample_from_anchor
         return block if anchored else block - 1
     return None
@@ -102,10 +103,13 @@ def own_head_verdict(target: ModelInfo, caps: Capabilities | None = None) -> Com
     if not target.mtp_tensors:
         return _no(
             "MTP tensors",
-            "its key promises an MTP head, but the head's tensors are not in the file",
+            "the metadata declares an MTP head, but the file has no MTP tensors",
         )
     if not target.mtp_heads:
-        return _no("MTP key", "it holds MTP tensors, but no key that says so")
+        return _no(
+            "MTP key",
+            "the file has MTP tensors, but the metadata key that declares them is missing",
+        )
     if caps is not None and (reason := unsupported(caps, "draft-mtp")):
         return _no("engine", reason)
     return graph_verdict(target, caps)
@@ -121,7 +125,9 @@ def graph_verdict(target: ModelInfo, caps: Capabilities | None) -> Compatibility
         return _no("MTP graph", f"llama.cpp has no MTP graph for {arch}")
     if caps is None:
         return OK
-    return _no("MTP graph", f"{caps.label} cannot run {arch}'s MTP head; it needs build ≥ b{first}")
+    return _no(
+        "MTP graph", f"{caps.label} does not support {arch}'s MTP head; it needs build ≥ b{first}"
+    )
 
 
 def _mtp_head(target: ModelInfo, head: ModelInfo) -> Compatibility:
@@ -129,7 +135,7 @@ def _mtp_head(target: ModelInfo, head: ModelInfo) -> Compatibility:
     if head.architecture != target.architecture:
         return _no(
             "architecture",
-            f"the head is for {head.architecture}, the target is {target.architecture}",
+            f"the head is for {head.architecture}; the target is {target.architecture}",
         )
     if head.embedding_length != target.embedding_length:
         return _width(head.embedding_length, target)
@@ -140,7 +146,7 @@ def _gemma4_assistant(target: ModelInfo, head: ModelInfo) -> Compatibility:
     if target.architecture != "gemma4":
         return _no(
             "architecture",
-            f"a gemma4-assistant drafts for gemma4 targets only, this one is {target.architecture}",
+            f"a gemma4-assistant only drafts for gemma4 targets; this one is {target.architecture}",
         )
     if head.embedding_length_out != target.embedding_length:
         return _width(head.embedding_length_out, target)
@@ -151,7 +157,7 @@ def _eagle3(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     if len(draft.sidecar.target_layers) != 3:
         return _no(
             "target layers",
-            f"EAGLE-3 needs exactly 3 target layers, the file names {len(draft.sidecar.target_layers)}",
+            f"EAGLE-3 needs exactly 3 target layers; the file lists {len(draft.sidecar.target_layers)}",
         )
     if draft.sidecar.target_hidden_size != target.embedding_length:
         return _width(draft.sidecar.target_hidden_size, target)
@@ -160,27 +166,29 @@ def _eagle3(target: ModelInfo, draft: ModelInfo) -> Compatibility:
 
 def _dflash(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     if not draft.sidecar.target_layers:
-        return _no("target layers", "the file names no target layers")
+        return _no("target layers", "the file lists no target layers")
     if draft.embedding_length != target.embedding_length:
         return _width(draft.embedding_length, target)
     if draft.kind == "dspark" and not draft.sidecar.block_size:
-        return _no("block size", "a DSpark file must say its block size")  # an assertion there
+        return _no(
+            "block size", "the DSpark file does not specify its block size"
+        )  # an assertion in llama.cpp
     if draft.vocabulary is None:
         return _without_tokenizer(draft)
-    # else the first draft would end the server
+    # otherwise, the first draft would crash the server
     if not 0 <= draft.sidecar.mask_token < draft.vocabulary.n_tokens:
-        return _no("mask token", "the file names no mask token (tokenizer.ggml.mask_token_id)")
+        return _no("mask token", "the file has no valid mask token (tokenizer.ggml.mask_token_id)")
     return _reads_layers(target, draft)
 
 
 def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Compatibility:
-    """What every drafter needs that reads inputs of the target's layers."""
+    """The rules for all drafters that read the target's layers."""
     arch, layers = target.architecture, draft.sidecar.target_layers
     outside = [i for i in layers if not 0 <= i <= target.layers]
     if outside:
         return _no(
             "target layers",
-            f"it reads layer {outside[0]} of the target, which has {target.layers}: "
+            f"it reads target layer {outside[0]}, but the target has {target.layers} layers: "
             "it was trained for a deeper model",
         )
     if arch not in HOOKED_ARCHITECTURES:
@@ -189,18 +197,18 @@ def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Compatibility:
     if target.layers in layers and arch not in exposed:
         return _no(
             "target layers",
-            f"it reads what leaves the target's last layer (id {target.layers}), which llama.cpp "
-            f"does not expose for {arch}: it needs a drafter trained for earlier layers",
+            f"it reads the output of the target's last layer (id {target.layers}), which llama.cpp "
+            f"does not expose for {arch}; use a drafter trained on earlier layers",
         )
     return _same_vocabulary(target, draft)
 
 
 def _width(got: int, target: ModelInfo) -> Compatibility:
-    return _no("width", f"it expects hidden size {got}, the target's is {target.embedding_length}")
+    return _no("width", f"it expects hidden size {got}; the target's is {target.embedding_length}")
 
 
 def _same_vocabulary(target: ModelInfo, draft: ModelInfo) -> Compatibility:
-    """For drafters trained with one target: the same number of tokens with the same texts."""
+    """For drafters trained for one target: the same number of tokens with the same texts."""
     a, b = target.vocabulary, draft.vocabulary
     if a is not None and b is not None and a.n_tokens != b.n_tokens:
         return _no("vocabulary size", f"target {a.n_tokens} tokens, draft {b.n_tokens}")
@@ -226,7 +234,7 @@ def vocabulary_verdict(target: ModelInfo, draft: ModelInfo) -> Compatibility:
         return _no(
             "vocabulary size",
             f"target {a.n_tokens} tokens, draft {b.n_tokens}; "
-            f"at most {MAX_SIZE_DIFFERENCE} may differ",
+            f"they may differ by at most {MAX_SIZE_DIFFERENCE}",
         )
     return OK if a.fingerprint == b.fingerprint else _tokens_verdict(a, b)
 

@@ -1,10 +1,9 @@
-"""What a drafting step costs, from measured passes of target and draft, and the speed-up
-that follows for every K. Pure.
+"""Draft cost from measured passes of target and draft, and the speed-up for every K. Pure.
 
 A step of llama.cpp's server with K drafted tokens (common/speculative.cpp, draft-simple):
 K passes of one token through the draft (draft), one batch of K+1 through the target, all
-rows put out (server-context.cpp), the same batch through the draft, the last row put out
-(process). Sampling is left out: it is small beside the passes of a real model.
+rows output (server-context.cpp), the same batch through the draft, the last row output
+(process). Sampling is ignored: it is small compared with the passes of a real model.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ class DraftCosts:
     draft: tuple[float, ...]
 
     def drafting(self, k: int) -> float:
-        """What the draft adds to a step with `k` drafted tokens, ms."""
+        """ms that the draft adds to a step with `k` drafted tokens."""
         return k * self.draft[0] + self.draft[k]
 
     def step(self, k: int) -> float:
-        """A whole step with `k` drafted tokens, ms."""
+        """ms of a whole step with `k` drafted tokens."""
         return self.target[k] + self.drafting(k)
 
     def speedup(self, tau: float, k: int) -> float:
-        """Of `tau` tokens per step with `k` drafted ones, over plain decoding."""
+        """Speed-up over plain decoding at `tau` tokens per step with `k` drafted tokens."""
         return tau * self.target[0] / self.step(k)
 
 

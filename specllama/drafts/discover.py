@@ -1,4 +1,4 @@
-"""Where draft files may lie: beside the target, in folders the user names, in caches."""
+"""Finds draft files: next to the target, in given folders, in caches."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from specllama.storage import expand_user
 _MOST_FILES = 20_000  # a folder tree with more is not a model folder
 _MOST_FOLDERS = 50_000
 _DEPTH = 8
-TOO_LARGE = ("size", "it is as large as the target or larger")  # rule, detail
+TOO_LARGE = ("size", "it is at least as large as the target")  # rule, detail
 
 
 @dataclass(frozen=True)
-class Rejected:
-    """Something that could have drafted and does not: the rule and what it found."""
+class Rejection:
+    """A file that is not used as a draft: the failed rule and its detail."""
 
     what: str
     rule: str
@@ -31,19 +31,19 @@ class Rejected:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The models found, smallest first, and the files that cannot be drafts whatever the
-    rules say."""
+class DiscoveredDrafts:
+    """The models found, smallest first, and the files that are rejected before any compatibility
+    rule."""
 
     models: tuple[ModelInfo, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
-    outside: frozenset[Path] = frozenset()  # links that lead out of the folder searched
-    near: frozenset[Path] = frozenset()  # in the target's folder, or in one the user named
-    skipped: tuple[str, ...] = ()  # folders near the target that were not searched to the end
+    rejected: tuple[Rejection, ...] = ()
+    outside: frozenset[Path] = frozenset()  # links to files outside the folder searched
+    near: frozenset[Path] = frozenset()  # in the target's folder, or in a given one
+    skipped: tuple[str, ...] = ()  # folders near the target that were not searched completely
 
-    def and_also(self, other: Found) -> Found:
-        """Both together; what was found here first wins a tie."""
-        return Found(
+    def and_also(self, other: DiscoveredDrafts) -> DiscoveredDrafts:
+        """Both together; this one's files win ties."""
+        return DiscoveredDrafts(
             self.models + other.models,
             self.rejected + other.rejected,
             self.outside | other.outside,
@@ -53,9 +53,9 @@ class Found:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A file and the folder or tree it was found in, None where links are no matter. `called`:
-    its name in another program."""
+class _ModelFile:
+    """A file and the folder it was found in (None = links are not checked). `called`: its name in
+    another program."""
 
     path: Path
     root: Path | None = None
@@ -63,13 +63,16 @@ class _Place:
     called: str = ""
 
 
-def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool = True) -> Found:
-    """The other models in the target's folder, its parent's and those below (neighbours.py), in
-    `folders` (recursive), and with `everywhere` in the caches of Hugging Face, llama.cpp, LM Studio and Ollama and in the
-    config's `model_dirs`. The header of a file as large as the target is not even read."""
+def discover(
+    target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool = True
+) -> DiscoveredDrafts:
+    """The other models in the target's folder, its parent and the folders below (neighbours.py), in
+    `folders` (recursive), and with `everywhere` in the caches of Hugging Face, llama.cpp, LM
+    Studio and Ollama and in the config's `model_dirs`. Headers of files at least as large as the
+    target are not read."""
     cache = InspectCache()
     models: list[ModelInfo] = []
-    rejected: list[Rejected] = []
+    rejected: list[Rejection] = []
     seen = {_identity(p) for p in target.shards}
     outside: set[Path] = set()
     near: set[Path] = set()
@@ -82,7 +85,7 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
         seen.add(identity)
         try:
             if path.stat().st_size >= target.file_bytes:
-                rejected.append(Rejected(what, *TOO_LARGE))
+                rejected.append(Rejection(what, *TOO_LARGE))
                 continue
             models.append(replace(cache.inspect(path), called=place.called))
             if place.near:
@@ -90,48 +93,50 @@ def discover(target: ModelInfo, folders: Iterable[Path] = (), everywhere: bool =
             if place.root is not None and not path.resolve().is_relative_to(place.root.resolve()):
                 outside.add(path)
         except GgufError as e:
-            rejected.append(Rejected(what, "unreadable", e.message))
+            rejected.append(Rejection(what, "unreadable", e.message))
         except OSError as e:
-            rejected.append(Rejected(what, "unreadable", f"{path}: {e.strerror or e}"))
+            rejected.append(Rejection(what, "unreadable", f"{path}: {e.strerror or e}"))
     cache.save()
     own = [] if _on_hub(target) else [around.here]
-    for c in checkpoints.among(dict.fromkeys([*own, *folders])):
-        rejected.append(Rejected(c.folder.name, "not a GGUF file", f"{c.what}. {c.advice}"))
-    models.sort(key=lambda m: m.file_bytes)  # of equals, the nearest comes first
+    for c in checkpoints.find_drafters(dict.fromkeys([*own, *folders])):
+        rejected.append(Rejection(c.folder.name, "not a GGUF file", f"{c.what}. {c.advice}"))
+    models.sort(key=lambda m: m.file_bytes)  # for equal sizes, the nearest comes first
     skipped = tuple(f"{folder}: {why}" for folder, why in around.skipped.items())
-    return Found(tuple(models), tuple(rejected), frozenset(outside), frozenset(near), skipped)
+    return DiscoveredDrafts(
+        tuple(models), tuple(rejected), frozenset(outside), frozenset(near), skipped
+    )
 
 
 def _on_hub(target: ModelInfo) -> bool:
-    """Whether only its headers are here."""
+    """Whether the target is on the Hub, so that only its headers are known."""
     return not os.path.exists(target.path)
 
 
 def _places(
     target: ModelInfo, around: Neighbours, folders: Iterable[Path], everywhere: bool
-) -> Iterator[_Place]:
-    """Nearest first; a target on the Hub has no neighbours. A file may come up more than once."""
+) -> Iterator[_ModelFile]:
+    """Nearest first; a target on the Hub has no neighbours. A file may occur more than once."""
     here, on_hub = around.here, _on_hub(target)
     for folder in (here, here / "MTP", here / "mtp") if not on_hub else ():
-        yield from (_Place(p, _whole(here), near=True) for p in _in_folder(folder))
+        yield from (_ModelFile(p, _whole(here), near=True) for p in _in_folder(folder))
     if not on_hub:
-        yield from (_Place(p, _whole(here), near=True) for p in around.files(0))
+        yield from (_ModelFile(p, _whole(here), near=True) for p in around.files(0))
     for folder in folders:
-        yield from (_Place(p, folder, near=True) for p in in_tree(folder))
+        yield from (_ModelFile(p, folder, near=True) for p in in_tree(folder))
     for folder in (here.parent, here.parent / "MTP") if not on_hub else ():
-        yield from (_Place(p, _whole(here.parent)) for p in _in_folder(folder))
+        yield from (_ModelFile(p, _whole(here.parent)) for p in _in_folder(folder))
     for up in (1, 2) if not on_hub and len(here.parents) > 1 else ():
-        yield from (_Place(p, _whole(here.parents[up - 1])) for p in around.files(up))
+        yield from (_ModelFile(p, _whole(here.parents[up - 1])) for p in around.files(up))
     if not everywhere:
         return
     for tree in (*(expand_user(d) for d in config.load().model_dirs), *cache_folders()):
-        yield from (_Place(p, tree) for p in in_tree(tree))
-    yield from (_Place(p, called=name) for p, name in ollama.models())
+        yield from (_ModelFile(p, tree) for p in in_tree(tree))
+    yield from (_ModelFile(p, called=name) for p, name in ollama.models())
 
 
 def _whole(folder: Path) -> Path:
-    """The folder itself; of a snapshot in Hugging Face's cache, whose files are links to its
-    blobs, the repository with both."""
+    """The folder itself; for a snapshot in Hugging Face's cache, whose files link to blobs, the
+    repository folder with both."""
     for parent in folder.parents:
         if folder.relative_to(parent).parts[0] == "snapshots" and (parent / "blobs").is_dir():
             return parent
@@ -164,8 +169,8 @@ def _in_folder(folder: Path) -> Iterator[Path]:
 
 
 def in_tree(root: Path) -> Iterator[Path]:
-    """GGUF files below `root`. Links are followed; one that leads back is entered once.
-    Hugging Face's blobs have no suffix, so its files come up by their snapshot names."""
+    """GGUF files below `root`. Links are followed, but no folder is entered twice. Hugging Face's
+    blobs have no suffix, so its files are found by their snapshot names."""
     entered: set[tuple[int, int]] = set()
     count = 0
     for folder, below, names in os.walk(root, followlinks=True):
@@ -192,7 +197,7 @@ def in_tree(root: Path) -> Iterator[Path]:
 
 
 def _identity(path: Path) -> tuple[int, int] | str:
-    """The same for two names of one file (links, hard links)."""
+    """Identical for two names of one file (links, hard links)."""
     try:
         stat = path.stat()
     except OSError:

@@ -12,14 +12,14 @@ from specllama.config import read_toml
 from specllama.gguf import ModelInfo
 
 _SIZE = re.compile(r"(?<![0-9a-z.])[ae]?\d+(?:\.\d+)?[bm](?![0-9a-z])", re.I)
-_HALF = 0.5  # of the target's parameters: a draft that large cannot pay
+_HALF = 0.5  # of the target's parameters: a draft that large does not pay off
 _NEARLY = 0.1  # gpt-oss-120b has 117e9 parameters, Qwen3-32B 32.8e9
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Something to download for a family. `repo` "" when only a name is known; one
-    that does not call itself GGUF has to be converted first."""
+    """A draft to download for a family. `repo` is "" if only a name is known; a repository without
+    GGUF in its name needs conversion."""
 
     method: str
     name: str
@@ -27,17 +27,17 @@ class Suggestion:
 
     @property
     def where(self) -> str:
-        """The repository, as a remark behind the name."""
+        """The repository in parentheses, to follow the name."""
         if not self.repo:
             return ""
-        convert = "" if "gguf" in self.repo.lower() else ", to be converted to GGUF"
+        convert = "" if "gguf" in self.repo.lower() else ", needs conversion to GGUF"
         return f" ({self.repo}{convert})"
 
 
 @dataclass(frozen=True)
 class Family:
-    """`suggestions`: those that can draft for the target, plain drafts first: none that is the
-    target itself or half as large."""
+    """`suggestions`: drafts for the target, draft models first; none that is the target itself or
+    more than half as large."""
 
     name: str
     note: str
@@ -46,7 +46,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Prior:
-    """Expected α before measuring, and the range that was reported."""
+    """Expected α before measuring, and the reported range."""
 
     alpha: float
     low: float
@@ -60,7 +60,7 @@ def _data() -> dict[str, Any]:
 
 
 def family_of(target: ModelInfo) -> Family | None:
-    """The first family whose name pattern and token count fit. None when none does."""
+    """The first family whose name pattern and token count match, or None."""
     called = f"{target.names.name} {target.names.basename} {target.path.stem}"
     n_tokens = target.vocabulary.n_tokens if target.vocabulary else 0
     for row in _data()["family"]:
@@ -83,8 +83,8 @@ def _family(row: dict[str, Any], target: ModelInfo) -> Family:
 
 
 def _too_large(name: str, target: ModelInfo) -> bool:
-    """Whether a small model calls itself half as large as the target or larger; that by its own
-    name too, or by its number of parameters where it names no size."""
+    """Whether a suggested model is more than half as large as the target, by the sizes in their
+    names; for a target without a size in its name, by its number of parameters."""
     names = target.names
     called = f"{names.name} {names.basename} {names.size_label} {target.path.stem}"
     sizes = [_parameters(s) for s in _SIZE.findall(called)]
@@ -93,13 +93,13 @@ def _too_large(name: str, target: ModelInfo) -> bool:
 
 
 def _parameters(size: str) -> float:
-    """Of a size in a name: 0.6B, 270m, E4B."""
+    """The number of parameters for a size in a name: 0.6B, 270m, E4B."""
     return float(re.sub("[a-z]", "", size, flags=re.I)) * (1e6 if size[-1] in "mM" else 1e9)
 
 
 def _is_for(sizes: str, target: ModelInfo) -> bool:
-    """Whether a trained drafter's target, such as 35B-A3B or 4.5-Air, is this one: it is bound to
-    the hidden size. A target that names no size is taken by its number of parameters."""
+    """Whether a trained drafter is for this target: `sizes` is its target's size and version, such
+    as 35B-A3B or 4.5-Air. A target without a size in its name is matched by parameters."""
     names = target.names
     called = f"{names.name} {names.basename} {names.size_label} {target.path.stem}"
     parts = sizes.split("-")
@@ -121,8 +121,8 @@ def _calls_itself(part: str, called: str) -> bool:
 
 
 def prior(method: str, workload: str) -> Prior:
-    """The prior of a draft method for a workload. Raises KeyError for an n-gram method:
-    what repeats in a user's text cannot be known before."""
+    """The α prior of a draft method for a workload. Raises KeyError for an n-gram method, whose
+    acceptance depends on the user's text."""
     rows = [r for r in _data()["prior"] if r["method"] == method]
     if not rows:
         raise KeyError(method)

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: read their headers from afar, search, download.
+"""Models on the Hugging Face Hub: remote headers, search, download.
 
 `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` are honoured by huggingface_hub. Only the
 header of a remote file is fetched, in ranges of 1 MiB, each once.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from specllama.drafts.discover import TOO_LARGE, Found, Rejected
+from specllama.drafts.discover import TOO_LARGE, DiscoveredDrafts, Rejection
 from specllama.drafts.families import Suggestion, family_of
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import Header, ModelInfo, model_info
@@ -34,7 +34,7 @@ _FILES_PER_REPO = 2
 
 
 class HubError(SpecllamaError):
-    """The Hub cannot be asked, or says no."""
+    """The Hub could not be reached, or refused the request."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ class RemoteSource:
 
 
 def label(path: PurePath) -> str | None:
-    """OWNER/REPO:FILE for the path of a model on the Hub; None for one on this machine. Windows
-    turns the slashes of a path, and has a colon after its drives."""
+    """OWNER/REPO:FILE for the path of a model on the Hub; None for a local path. Windows uses
+    backslashes, and has a colon after its drive letters."""
     text = path.as_posix()
     return text if _REMOTE.fullmatch(text) and not os.path.exists(path) else None
 
 
 def open_model(text: str) -> tuple[ModelInfo, list[Header]]:
-    """The model named by a path or by OWNER/REPO:FILE, with the headers of all its parts.
+    """The model at a path or at OWNER/REPO:FILE, with the headers of all its parts.
     Raises GgufError or HubError."""
     remote = _REMOTE.fullmatch(text)
     if remote and not os.path.exists(text):
@@ -101,48 +101,48 @@ def open_model(text: str) -> tuple[ModelInfo, list[Header]]:
 
 
 def read_remote(repo: str, file: str) -> tuple[ModelInfo, list[Header]]:
-    """The model a Hub file is (a part of), from the headers of all its parts."""
+    """The model that a Hub file is (part of), from the headers of all its parts."""
     names = shard_names(file)
     headers = [parse_header(RemoteSource(repo, name)) for name in names]
     return model_info(headers, [Path(f"{repo}:{name}") for name in names]), headers
 
 
-def search(target: ModelInfo) -> Found:
-    """Drafts for `target` on the Hub: what is known for its family, and what declares
-    itself made from its base model. Headers only. Paths are OWNER/REPO:FILE.
-    Raises HubError when not one repository could be looked into."""
+def search(target: ModelInfo) -> DiscoveredDrafts:
+    """Drafts for `target` on the Hub: known ones of its family, and repositories that declare its
+    base model. Reads headers only. Paths are OWNER/REPO:FILE.
+    Raises HubError if no repository could be read."""
     repos = _repositories(target)
     failures: list[HubError] = []
-    rejected: list[Rejected] = []
-    looked: list[RemoteFile] = []
+    rejected: list[Rejection] = []
+    candidates: list[RemoteFile] = []
     for repo in repos:
         try:
-            looked += files(repo)[:_FILES_PER_REPO]
+            candidates += files(repo)[:_FILES_PER_REPO]
         except HubError as e:
             failures.append(e)
-            rejected.append(Rejected(repo, "unreadable", e.message))
+            rejected.append(Rejection(repo, "unreadable", e.message))
     if repos and len(failures) == len(repos):
         raise failures[0]
-    return Found((), tuple(rejected)).and_also(read_drafts(target, looked))
+    return DiscoveredDrafts((), tuple(rejected)).and_also(read_drafts(target, candidates))
 
 
-def read_drafts(target: ModelInfo, found: Sequence[RemoteFile]) -> Found:
-    """What these files are, smallest first; none as large as the target is read."""
+def read_drafts(target: ModelInfo, found: Sequence[RemoteFile]) -> DiscoveredDrafts:
+    """The models in these files, smallest first; files as large as the target are not read."""
     models: list[ModelInfo] = []
-    rejected: list[Rejected] = []
+    rejected: list[Rejection] = []
     for file in found:
         if file.size >= target.file_bytes:
-            rejected.append(Rejected(file.label, *TOO_LARGE))
+            rejected.append(Rejection(file.label, *TOO_LARGE))
             continue
         try:
             models.append(read_remote(file.repo, file.name)[0])
         except SpecllamaError as e:
-            rejected.append(Rejected(file.label, "unreadable", e.message))
-    return Found(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(rejected))
+            rejected.append(Rejection(file.label, "unreadable", e.message))
+    return DiscoveredDrafts(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(rejected))
 
 
 def _repositories(target: ModelInfo) -> list[str]:
-    """Repositories worth looking into, each once."""
+    """Repositories to search, each once."""
     repos: list[str] = []
     family = family_of(target)
     for suggestion in family.suggestions if family else ():
@@ -154,8 +154,8 @@ def _repositories(target: ModelInfo) -> list[str]:
 
 
 def files(repo: str) -> list[RemoteFile]:
-    """The GGUF files of a repository, a split model as its first part: 8-bit ones first (a
-    draft's quality shows in α), then by size."""
+    """The GGUF files of a repository (for a split model, its first part): 8-bit ones first (better
+    quantisation means a higher α), then by size."""
     from huggingface_hub import HfApi
 
     with _explained(repo):
@@ -170,15 +170,14 @@ def files(repo: str) -> list[RemoteFile]:
 
 
 def download(label: str) -> Path:
-    """Fetches OWNER/REPO:FILE (all parts of a split model) into the Hub's cache, with a progress
-    bar on a terminal; an interrupted download goes on where it stopped. What arrived is checked
-    to be whole."""
+    """Downloads OWNER/REPO:FILE (all parts of a split model) into the Hub's cache, with a progress
+    bar on a terminal. Interrupted downloads resume. The result is checked for completeness."""
     import huggingface_hub.utils as hub_utils
     from huggingface_hub import hf_hub_download
 
     remote = _REMOTE.fullmatch(label)
     if not remote:
-        raise UsageError(f"{label} is not OWNER/REPO:FILE.gguf")
+        raise UsageError(f"{label!r} is not in the form OWNER/REPO:FILE.gguf")
     if not sys.stderr.isatty():
         # typed as not exported
         getattr(hub_utils, "disable_progress_bars", lambda: None)()
@@ -195,14 +194,14 @@ def _named(suggestion: Suggestion) -> list[str]:
 def _list(**query: Any) -> list[str]:
     from huggingface_hub import HfApi
 
-    with _explained("the search"):
+    with _explained("Hub search"):
         found = HfApi().list_models(sort="downloads", limit=_REPOS_PER_SEARCH, **query)
         return [m.id for m in found]
 
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Turns the library's errors into one line each."""
+    """Turns the library's errors into HubError."""
     from huggingface_hub import errors
 
     # The library moved between HTTP clients; its own error derives from the client's root.
@@ -215,27 +214,27 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _reason(e: BaseException, errors: Any) -> tuple[str, str]:
-    """(what went wrong, what to do). The file system wraps a refusal in FileNotFoundError."""
+    """(message, hint). HfFileSystem wraps access errors in FileNotFoundError."""
     while isinstance(e, FileNotFoundError) and e.__cause__ is not None:
         e = e.__cause__
     if isinstance(e, errors.OfflineModeIsEnabled):
-        return "the Hub is switched off (HF_HUB_OFFLINE is set)", "Unset it, or leave out --hub."
+        return "the Hub is disabled (HF_HUB_OFFLINE is set)", "Unset it, or omit --hub."
     if isinstance(e, errors.GatedRepoError):
         return (
-            "access has to be asked for on the model's page",
-            "Accept its terms there, then set HF_TOKEN.",
+            "the repository is gated",
+            "Accept its terms on the model's page, then set HF_TOKEN.",
         )
     if isinstance(e, errors.RepositoryNotFoundError):
-        return "no such repository on the Hub, or it is private", ""
+        return "repository not found on the Hub, or private", ""
     if isinstance(e, (errors.EntryNotFoundError, FileNotFoundError)):
-        return "no such file in that repository", ""
+        return "file not found in that repository", ""
     if isinstance(e, errors.HfHubHTTPError):
         status = getattr(getattr(e, "response", None), "status_code", "an error")
         if status == 429:
             return (
-                "the Hub limits your requests (429)",
+                "rate limit of the Hub reached (429)",
                 "Wait a few minutes, or set HF_TOKEN.",
             )
-        return f"the Hub answers {status}", ""
+        return f"the Hub returned {status}", ""
     first = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
-    return f"the Hub cannot be reached ({first})", ""
+    return f"could not reach the Hub ({first})", ""

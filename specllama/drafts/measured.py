@@ -1,4 +1,4 @@
-"""Measured agreement and costs in place of the prior and bytes: `pick-draft --measure`."""
+"""`pick-draft --measure`: measured agreement and costs instead of the prior and file sizes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.drafts import costs
+from specllama.drafts.acceptance import LONGEST_K
 from specllama.drafts.agreement import (
-    MOST_K,
     TEMPERATURES,
     Agreement,
     measure,
@@ -24,10 +24,10 @@ from specllama.prompts import as_text
 from specllama.workloads import Workload
 
 _PROMPTS = 12
-_LONGEST_TEXT = 2**22  # characters; far more than is compared
+_LONGEST_TEXT = 2**22  # characters; far more than needed
 
 
-def measured(
+def measure_candidates(
     target: ModelInfo,
     picked: PickResult,
     workload: Workload,
@@ -43,8 +43,8 @@ def measured(
     ]
     if not drafts:
         raise MeasureError(
-            "there is nothing to measure: no plain draft model on this machine fits",
-            "Heads are measured by a running server; leave out --measure to see what fits.",
+            "nothing to measure: no compatible draft model on this machine",
+            "`specllama probe` measures heads; omit --measure to list what fits.",
         )
     if text is not None:
         try:
@@ -52,14 +52,14 @@ def measured(
                 content = f.read(_LONGEST_TEXT)
         except (OSError, ValueError) as e:
             reason = getattr(e, "strerror", None) or "not UTF-8 text"
-            raise UsageError(f"--text {text}: cannot be read ({reason})") from None
+            raise UsageError(f"--text {text}: could not be read ({reason})") from None
         _, found = measure_text(target.path, drafts, content, threads)
         source = text.name
     else:
-        # each is read three times, in process: the short ones say as much in a fraction of it
+        # each prompt is processed three times: short ones are as informative and much faster
         prompts = sorted(map(as_text, workload.prompts), key=len)[:_PROMPTS]
         _, found = measure(target.path, drafts, prompts, threads)
-        source = f"the target's own answers to {len(prompts)} prompts of {workload.name}"
+        source = f"the target's responses to {len(prompts)} {workload.name} prompts"
     candidates = [
         replace(c, measured=_best(target, c, found[c.draft.path], source))
         if c.draft is not None and c.draft.path in found
@@ -76,15 +76,15 @@ def _speedup(c: Candidate) -> float:
 
 
 def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) -> MeasuredAgreement:
-    """At the K with the highest speed-up by measured τ and measured costs; by costs guessed
-    from bytes where they could not be measured."""
+    """The K with the highest speed-up by measured τ and measured costs, or costs estimated from
+    bytes if they could not be measured."""
 
     def speedup(tau: float, k: int) -> float:
         if agreement.costs is not None:
             return agreement.costs.speedup(tau, k)
         return tau / (draft_cost(target, c.method, c.draft) * k + verify_cost(target, k))
 
-    run = costs.best([replay(agreement.agrees, k) for k in range(1, MOST_K + 1)], speedup)
+    run = costs.best([replay(agreement.agrees, k) for k in range(1, LONGEST_K + 1)], speedup)
     low, high = interval(agreement.agrees, run.k)
     return MeasuredAgreement(
         k=run.k,
@@ -93,7 +93,7 @@ def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) ->
         tau_low=low,
         tau_high=high,
         by_position=run.by_position,
-        tau_hot={t: expected_tau(agreement.probability[t], run.k) for t in TEMPERATURES},
+        tau_by_temperature={t: expected_tau(agreement.probability[t], run.k) for t in TEMPERATURES},
         speedup=speedup(run.tau, run.k),
         speedup_low=speedup(low, run.k),
         speedup_high=speedup(high, run.k),

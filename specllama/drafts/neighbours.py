@@ -1,5 +1,5 @@
-"""The folders below a target's own, its parent's and the one above (models/OWNER/REPO/FILE.gguf,
-as LM Studio keeps them): a few levels and so many folders and files, the nearest first."""
+"""Bounded search below the target's folder, its parent and grandparent (LM Studio uses
+models/OWNER/REPO/FILE.gguf): a few levels, folders and files, the nearest first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_FOLDERS, _MOST_FILES = 300, 300
 
 @dataclass
 class Neighbours:
-    """`skipped`: folder → why not all below it was looked at; complete once `files` has ended."""
+    """`skipped`: folder → why it was not searched completely; complete once `files` is exhausted."""
 
     here: Path
     skipped: dict[Path, str] = field(default_factory=dict)
@@ -25,9 +25,8 @@ class Neighbours:
     _files: int = 0
 
     def files(self, levels_up: int) -> Iterator[Path]:
-        """GGUF files in the folders below the one so many levels above the target's, without its
-        own. Links are followed; a folder is entered once, those whose names begin with a dot
-        never."""
+        """GGUF files in the subfolders of the folder `levels_up` above the target's, without its own
+        files. Links are followed; no folder is entered twice, hidden ones never."""
         root = self.here if levels_up == 0 else self.here.parents[levels_up - 1]
         if not _is_for_models(root):
             return
@@ -47,8 +46,8 @@ class Neighbours:
             level = deeper
         if level:
             deepest = _DEPTHS[levels_up]
-            said = f"folders deeper than {deepest} levels are not searched ({len(level)})"
-            self.skipped[root] = said
+            reason = f"folders more than {deepest} levels deep are not searched ({len(level)})"
+            self.skipped[root] = reason
 
     def _enters(self, folder: Path, is_root: bool) -> bool:
         try:
@@ -64,13 +63,15 @@ class Neighbours:
     def _is_full(self, root: Path) -> bool:
         if len(self._entered) <= _MOST_FOLDERS and self._files < _MOST_FILES:
             return False
-        self.skipped[root] = f"only {_MOST_FOLDERS} folders and {_MOST_FILES} files are looked at"
+        self.skipped[root] = (
+            f"only the first {_MOST_FOLDERS} folders and {_MOST_FILES} files are searched"
+        )
         return True
 
 
 def _is_for_models(folder: Path) -> bool:
-    """Not a whole disk or home, nor the inside of what programs keep for themselves (a hidden
-    folder, a temporary one): those of programs with models are known by name."""
+    """Whether to search the folder: not a whole disk or home, nor hidden or temporary folders.
+    Caches of other programs are searched by name instead."""
     home, temporary = expand_user("~"), Path(tempfile.gettempdir())
     if folder == folder.parent or folder == home or home.is_relative_to(folder):
         return False

@@ -1,4 +1,4 @@
-"""Models that Ollama downloaded: its blobs have no names, its manifests know them.
+"""Models downloaded by Ollama: its blobs have no names, its manifests do.
 
 manifests/HOST/NAMESPACE/NAME/TAG is a JSON object whose layers name the blobs; the one with
 the weights is blobs/sha256-…, a GGUF (ollama, server/manifest.go and modelpath.go).
@@ -23,8 +23,7 @@ _MOST_BYTES = 2**20  # of a manifest; real ones have one or two KiB
 
 
 def models() -> Iterator[tuple[Path, str]]:
-    """(blob, the name Ollama shows) of each model here, in the order of the names. What is
-    damaged or not there is left out."""
+    """(blob, Ollama's name) of each model, sorted by name. Damaged or missing ones are omitted."""
     for root in roots():
         yield from _models_of(root)
 
@@ -40,8 +39,8 @@ def _models_of(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 @cache
-def called(path: Path) -> str:
-    """The name that Ollama shows for one of its blobs, "" for any other file."""
+def model_name(path: Path) -> str:
+    """Ollama's name for one of its blobs, "" for any other file."""
     root = path.absolute().parent.parent
     if _DIGEST.fullmatch(path.name) is None or path.parent.name != "blobs":
         return ""
@@ -49,12 +48,12 @@ def called(path: Path) -> str:
 
 
 def shown_name(path: Path) -> str:
-    """What to call a model file in a table."""
-    return called(path) or path.name
+    """The display name of a model file."""
+    return model_name(path) or path.name
 
 
 def roots() -> Iterator[Path]:
-    """Where its models may lie, whether there are any or not."""
+    """Where its models may be, whether or not the folders exist."""
     if os.environ.get("OLLAMA_MODELS"):
         yield expand_user(os.environ["OLLAMA_MODELS"])
         return

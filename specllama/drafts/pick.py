@@ -1,5 +1,4 @@
-"""Everything that could draft for a target: what fits, ranked, and the rule that dropped
-each of the others."""
+"""All drafts for a target: compatible ones ranked, others with the rule that rejects them."""
 
 from __future__ import annotations
 
@@ -8,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specllama.drafts import compat
+from specllama.drafts.acceptance import LONGEST_K
 from specllama.drafts.checkpoints import P_EAGLE
 from specllama.drafts.compat import METHOD_OF_KIND
 from specllama.drafts.costs import DraftCosts
-from specllama.drafts.discover import Found, Rejected, discover
+from specllama.drafts.discover import DiscoveredDrafts, Rejection, discover
 from specllama.drafts.rank import PriorPrediction, predict
 from specllama.drafts.twins import twin
 from specllama.drafts.warnings import warnings
@@ -20,15 +20,14 @@ from specllama.engine.loading import doubts
 from specllama.gguf import GgufError, ModelInfo
 from specllama.workloads import Workload
 
-_MOST_K = 8
-_HALF = 0.5  # a whole model over half the target cannot pay
+_HALF = 0.5  # of the target's bytes: a larger draft model does not pay off
 
 
 @dataclass(frozen=True)
 class MeasuredAgreement:
-    """Agreement with the target, by replay over its answers (temperature 0). `tau` at `k`
-    with its 95 % interval; `tau_hot`: temperature → τ at that k. `speedup` at `k`, with the
-    interval that τ's gives, from `costs`; None = guessed from bytes, `uncosted` says why."""
+    """Agreement with the target, by replay over its responses (temperature 0). `tau` at `k` with
+    its 95 % interval; `tau_by_temperature`: temperature → τ at `k`. `speedup` at `k`, with the
+    interval from τ's, computed from `costs`; None = estimated from bytes, reason in `uncosted`."""
 
     k: int
     alpha: float
@@ -36,7 +35,7 @@ class MeasuredAgreement:
     tau_low: float
     tau_high: float
     by_position: tuple[float, ...]
-    tau_hot: Mapping[float, float]
+    tau_by_temperature: Mapping[float, float]
     speedup: float
     speedup_low: float
     speedup_high: float
@@ -63,10 +62,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class PickResult:
-    """Candidates, best first, and the rejected with their rules."""
+    """Candidates, best first, and rejected files with their rules."""
 
     candidates: tuple[Candidate, ...]
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[Rejection, ...]
 
 
 def pick(
@@ -75,16 +74,15 @@ def pick(
     caps: Capabilities | None = None,
     folders: Iterable[Path] = (),
     everywhere: bool = True,
-    more: Found | None = None,
+    more: DiscoveredDrafts | None = None,
 ) -> PickResult:
-    """Looks for drafts and judges them, those found elsewhere too; with `caps`, for that build of
-    llama.cpp."""
+    """Finds and checks drafts, and those in `more`; with `caps`, for that build of llama.cpp."""
     found = discover(target, folders, everywhere)
-    return ranked(target, workload, caps, found.and_also(more) if more else found)
+    return rank_drafts(target, workload, caps, found.and_also(more) if more else found)
 
 
-def ranked(
-    target: ModelInfo, workload: Workload, caps: Capabilities | None, found: Found
+def rank_drafts(
+    target: ModelInfo, workload: Workload, caps: Capabilities | None, found: DiscoveredDrafts
 ) -> PickResult:
     """The verdict on each model of `found` and on the target's own head. Candidates by predicted
     speed-up, compared to one decimal: more than that is not known before measuring. Ties are
@@ -96,23 +94,25 @@ def ranked(
     if own.ok:
         candidates.append(_candidate(target, "draft-mtp", None, workload.name))
     elif own.rule != "no head":
-        rejected.append(Rejected(target.title, own.rule, own.detail))
+        rejected.append(Rejection(target.title, own.rule, own.detail))
     for model in sorted(found.models, key=lambda m: m.path not in found.near):
         method = METHOD_OF_KIND.get(model.kind, "")
         if not method and model.kind != P_EAGLE:
-            rejected.append(Rejected(model.title, "kind", f"{model.kind}: never drafts"))
+            rejected.append(
+                Rejection(model.title, "kind", f"a file of type {model.kind} cannot draft")
+            )
             continue
         if own.ok and method == "draft-mtp":
             # A sidecar would replace the head in the target (llama.cpp, server-context.cpp)
-            detail = "the target carries its own MTP head, which is used"
-            rejected.append(Rejected(model.title, "own head", detail))
+            detail = "the target's own MTP head is used"
+            rejected.append(Rejection(model.title, "own head", detail))
             continue
         try:
             verdict = _verdict(target, model, caps)
         except GgufError as e:
             if not e.message.startswith(str(model.path)):
                 raise  # of the target
-            rejected.append(Rejected(model.title, "unreadable", e.message))
+            rejected.append(Rejection(model.title, "unreadable", e.message))
             continue
         if verdict.ok:
             same = twin(model, (c.draft for c in candidates if c.draft is not None))
@@ -121,11 +121,11 @@ def ranked(
                 continue
             c = _candidate(target, method, model, workload.name)
             if model.path in found.outside:
-                said = f"a link that leads out of the folder searched, to {model.path.resolve()}"
-                c = replace(c, warnings=(*c.warnings, said))
+                warning = f"a link to {model.path.resolve()}, outside the folder searched"
+                c = replace(c, warnings=(*c.warnings, warning))
             candidates.append(c)
         else:
-            rejected.append(Rejected(model.title, verdict.rule, verdict.detail))
+            rejected.append(Rejection(model.title, verdict.rule, verdict.detail))
 
     def rank(c: Candidate) -> tuple[bool, float, int, bool, float]:
         order = workload.methods
@@ -144,30 +144,31 @@ def _verdict(
 ) -> compat.Compatibility:
     share = model.active_bytes / max(1, target.active_bytes)
     if model.kind == "model" and share > _HALF:
-        detail = f"it reads {share:.0%} of the target's bytes per token; it cannot pay"
+        detail = f"it reads {share:.0%} of the target's bytes per token, too many to pay off"
         return compat.Compatibility(False, "size", detail)
     found = compat.verdict(target, model, caps)
     doubt = next(
         (f for f in doubts(model, caps) if f.rule not in {t.rule for t in target.faults}), None
     )
     if found.ok and doubt is not None:
-        return compat.Compatibility(False, doubt.rule, f"{doubt.detail}; with --draft it is tried")
+        return compat.Compatibility(
+            False, doubt.rule, f"{doubt.detail}; use --draft to try it anyway"
+        )
     return found
 
 
-def _twin(model: ModelInfo, same: ModelInfo) -> Rejected:
-    """The second file of one model. With the same name in two folders, their paths tell them
-    apart."""
+def _twin(model: ModelInfo, same: ModelInfo) -> Rejection:
+    """A second file of one model. Files of the same name are shown with their paths."""
     if model.title != same.title:
-        return Rejected(model.title, "twin", f"same tensors as {same.title}")
-    return Rejected(str(model.path), "twin", f"same tensors as {same.path}")
+        return Rejection(model.title, "twin", f"same tensors as {same.title}")
+    return Rejection(str(model.path), "twin", f"same tensors as {same.path}")
 
 
 def _candidate(target: ModelInfo, method: str, draft: ModelInfo | None, workload: str) -> Candidate:
     drafter = draft if draft is not None else target
-    most_k = min(_MOST_K, compat.longest_draft(method, drafter) or _MOST_K)
-    prediction = predict(target, method, draft, workload, most_k)
-    said = list(warnings(target, method, draft))
+    longest = min(LONGEST_K, compat.longest_draft(method, drafter) or LONGEST_K)
+    prediction = predict(target, method, draft, workload, longest)
+    lines = list(warnings(target, method, draft))
     if prediction.high < 1:
-        said.append("predicted slower than plain decoding even at the highest acceptance reported")
-    return Candidate(method, draft, prediction, tuple(said))
+        lines.append("predicted slower than plain decoding even at the highest acceptance reported")
+    return Candidate(method, draft, prediction, tuple(lines))

@@ -1,28 +1,29 @@
-"""What a draft may bring, before anything is measured: a range, never a promise.
+"""Predicted speed-up of a draft before measuring: a range, not a promise.
 
 speed-up(K) = τ(K) / (draft cost of K tokens + verify cost of K+1), in units of one
-plain step of the target; decoding is bound by memory, so costs are shares of bytes.
+plain step of the target; decoding is memory-bound, so costs are shares of bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specllama.drafts.acceptance import LONGEST_K, constant_tau
+from specllama.drafts.compat import BLOCK_METHODS
 from specllama.drafts.families import Prior, prior
 from specllama.gguf import ModelInfo
 
-_MOST_K = 8
-# Assumptions, not readings; `pick-draft` shows ranges, and a measurement replaces them.
+# Assumptions, not measurements; `pick-draft` shows ranges, and measurements replace them.
 # Verifying one more token on a dense model costs little more than its arithmetic
-# (tests/test_rank.py holds it against a reported pair).
+# (tests/test_rank.py compares it with a reported pair).
 _DENSE_PER_TOKEN = 0.03
-# Of a MoE model's active bytes the part that is experts; the rest is attention and shared.
+# Share of experts in a MoE model's active bytes; the rest is attention and shared.
 _EXPERT_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class PriorPrediction:
-    """At the best K for the prior α. `low`/`high`: speed-ups at the ends of its range."""
+    """The speed-up at the best K for the prior α; `low`, `high`: at the ends of the prior's range."""
 
     prior: Prior
     k: int
@@ -32,30 +33,24 @@ class PriorPrediction:
     high: float
 
 
-def tau(p: float, k: int) -> float:
-    """Tokens per verify step with constant conditional acceptance p and draft length k:
-    (1 − p^(k+1)) / (1 − p) (Leviathan et al. 2023, eq. 1)."""
-    return float(k + 1) if p >= 1 else (1 - p ** (k + 1)) / (1 - p)
-
-
 def predict(
-    target: ModelInfo, method: str, draft: ModelInfo | None, workload: str, most_k: int = _MOST_K
+    target: ModelInfo, method: str, draft: ModelInfo | None, workload: str, longest: int = LONGEST_K
 ) -> PriorPrediction:
     """The prediction for a draft method; `draft` None = the target's own head."""
     expected = prior(method, workload)
     step = draft_cost(target, method, draft)
-    once = method in ("draft-dflash", "draft-dspark")  # a whole block in one pass
+    block = method in BLOCK_METHODS
 
     def speedup(p: float, k: int) -> float:
-        return tau(p, k) / ((step if once else step * k) + verify_cost(target, k))
+        return constant_tau(p, k) / ((step if block else step * k) + verify_cost(target, k))
 
-    # α is an average over positions; as a conditional acceptance it is a little low,
-    # which errs on the safe side.
-    k = max(range(1, max(1, most_k) + 1), key=lambda k: speedup(expected.alpha, k))
+    # α averages over positions; as a conditional acceptance it is low, which errs on the safe
+    # side.
+    k = max(range(1, max(1, longest) + 1), key=lambda k: speedup(expected.alpha, k))
     return PriorPrediction(
         prior=expected,
         k=k,
-        tau=tau(expected.alpha, k),
+        tau=constant_tau(expected.alpha, k),
         speedup=speedup(expected.alpha, k),
         low=speedup(expected.low, k),
         high=speedup(expected.high, k),
@@ -63,7 +58,7 @@ def predict(
 
 
 def draft_cost(target: ModelInfo, method: str, draft: ModelInfo | None) -> float:
-    """One drafting pass, as a share of the target's."""
+    """Cost of one drafting pass, as a share of the target's pass."""
     whole = max(1, target.active_bytes)
     if method == "draft-mtp":
         head = draft if draft is not None else target
@@ -76,8 +71,8 @@ def draft_cost(target: ModelInfo, method: str, draft: ModelInfo | None) -> float
 
 
 def verify_cost(target: ModelInfo, k: int) -> float:
-    """A pass over k+1 tokens, as a share of a plain step. With experts, more tokens wake
-    more of them: of E experts, k+1 tokens that use u each read 1 − (1 − u/E)^(k+1)."""
+    """Cost of a pass over k+1 tokens, as a multiple of a plain step. More tokens activate more
+    experts: of E experts, k+1 tokens that use u each read 1 − (1 − u/E)^(k+1)."""
     if not target.experts or not target.experts_used:
         return 1 + _DENSE_PER_TOKEN * k
     u = min(1.0, target.experts_used / target.experts)

@@ -1,4 +1,4 @@
-"""What would fit in place of a draft that was refused, in a user's words."""
+"""What would fit instead of a rejected draft, for the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WHAT = {
     "draft-dspark": "a DSpark drafter",
 }
 _READS_LAYERS = ("draft-eagle3", "draft-dflash", "draft-dspark")
-# Rules of what the file is for, in contrast to what it lacks or what the build cannot do.
+# Rules that mean the file is for another target, not that it is damaged or unsupported.
 _OTHER_TARGET = frozenset(
     "vocabulary type|vocabulary size|token text|add_bos|add_eos|bos id|eos id|architecture|width|"
     "target layers|d2t|no file".split("|")
@@ -22,31 +22,33 @@ _BROKEN = frozenset(
     "block size|mask token|tensors|MTP key|vocabulary missing|key|layers|rows|tables|head size|"
     "tensor table|tokenizer|parts|array length".split("|")
 )
-_SHOWN = 2  # of the drafts that are known for a family
+_SHOWN = 2  # known drafts of a family
 
 
 def remedy(target: ModelInfo, method: str, rule: str) -> str:
-    """One sentence for a draft of `method` that failed by `rule`; "" where the reason says it."""
+    """Advice for a draft of `method` that failed `rule`; "" if the reason already contains it."""
     if rule in _BROKEN:
-        made_for = "" if method == "draft-simple" else " --target-model-dir of this target"
-        return f"download it again, or convert it anew (convert_hf_to_gguf.py{made_for})"
+        made_for = "" if method == "draft-simple" else " --target-model-dir TARGET"
+        return f"download it again or reconvert it (convert_hf_to_gguf.py{made_for})"
     if rule not in _OTHER_TARGET:
         return ""
     arch = target.architecture
     if method in _READS_LAYERS and arch not in HOOKED_ARCHITECTURES:
-        return f"{_fits(target, '')}, or the n-gram methods: they need nothing of {arch}'s layers"
+        return f"{_fits(target, '')}, or an n-gram method, which does not read {arch}'s layers"
     if method == "draft-mtp" and arch not in (*MTP_ARCHITECTURES, "gemma4"):
         trained = "an EAGLE-3, DFlash or DSpark drafter trained for this model, or "
         hooked = trained if arch in HOOKED_ARCHITECTURES else ""
-        return f"llama.cpp runs no MTP head with {arch}: take {hooked}a smaller model of its family"
-    return f"{_fits(target, method)}{_known(target, method)}; `specllama pick-draft {target.path.name} --hub` looks for one"
+        return (
+            f"llama.cpp does not support MTP for {arch}: use {hooked}a smaller model of its family"
+        )
+    return f"{_fits(target, method)}{_known(target, method)}; `specllama pick-draft {target.path.name} --hub` searches for one"
 
 
 def _fits(target: ModelInfo, method: str) -> str:
     if method not in _WHAT:
-        return f"take a smaller model of its family, with the same {_tokens(target)} tokens"
+        return f"use a smaller model of its family with the same {_tokens(target)} tokens"
     return (
-        f"take {_WHAT[method]} that was trained for this model (hidden size "
+        f"use {_WHAT[method]} trained for this model (hidden size "
         f"{target.embedding_length}, {target.layers} layers, {_tokens(target)} tokens)"
     )
 

@@ -1,4 +1,4 @@
-"""The verify loop replayed over known agreements: acceptance for every K, no server. Pure.
+"""Replay of the verify loop over known agreements: acceptance for every K, no server. Pure.
 
 At temperature 0 a draft that agrees with the target at a position is accepted there, and
 one that disagrees ends the step; after accepted tokens the draft sees the target's own
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DraftReplay:
-    """`steps` verify steps made `tokens`; `drafted`/`accepted` tokens; `by_position[i-1]`
+    """`steps` verify steps yielded `tokens`; `drafted`/`accepted` tokens; `by_position[i-1]`
     = a_i, the share of steps in which the first i drafted tokens were all accepted."""
 
     k: int
@@ -36,9 +36,9 @@ class DraftReplay:
 
 
 def replay(answers: Sequence[Sequence[bool]], k: int) -> DraftReplay:
-    """Replays draft length `k`. Each answer: one bit per generated token but the first,
-    which comes from the prompt. As in the server, a draft is never longer than what is
-    left to generate, less the token that verification adds (server-context.cpp)."""
+    """Replays draft length `k`. Each answer: one bit per generated token except the first, which
+    comes from the prompt. As in the server, a draft is never longer than the remaining tokens
+    minus the one that verification adds (server-context.cpp)."""
     steps = tokens = drafted = accepted = 0
     hits = [0] * k
     for bits in answers:
@@ -74,7 +74,7 @@ def expected_tau(answers: Sequence[Sequence[float]], k: int) -> float:
 
 
 def interval(answers: Sequence[Sequence[bool]], k: int, draws: int = 400) -> tuple[float, float]:
-    """95 % bootstrap interval of τ over the answers (seeded: the same input, the same answer)."""
+    """95 % bootstrap interval of τ over the answers (seeded, so deterministic)."""
     if not answers:
         return 1.0, 1.0
     rng = random.Random(0)

@@ -1,4 +1,4 @@
-"""How long passes over b = 1, 2, … tokens take, in process, all from one kept prefix."""
+"""Timed passes over b = 1, 2, … tokens, in-process, all after one cached prefix."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _MOST_ROUNDS = 15
 _LONGEST_PREFIX = 256  # tokens
 
 
-class Passes(Protocol):
-    """What is needed of a model; `inprocess.Model` has it."""
+class TimedModel(Protocol):
+    """The interface of `inprocess.Model` that is needed here."""
 
     def evaluate(self, ids: Sequence[int], at: int, outputs: int) -> float: ...
-    def take_back(self, at: int) -> bool: ...
-    def forget(self) -> None: ...
+    def roll_back(self, at: int) -> bool: ...
+    def clear(self) -> None: ...
 
 
 def batch_times(
-    model: Passes,
+    model: TimedModel,
     answers: Sequence[Continuation],
     longest: int,
     all_rows: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[float, ...] | None:
-    """Medians in ms of passes over 1 … `longest` tokens, with logits for all rows or for the
-    last one. None where the model cannot take back single tokens: there a rejected draft
-    costs more than a pass, which is not known here.
+    """Median ms of passes over 1 … `longest` tokens, with logits for all rows or for the last
+    one. None if the model cannot roll back single tokens: then a rejected draft costs more than
+    a pass, by an unknown amount.
 
-    Rounds go over all sizes in turn, every other one backwards, so that a machine that gets
-    slower or faster touches all of them alike. Each round has other tokens of the text:
-    with experts, which ones are read depends on the tokens."""
+    Each round covers all sizes, every other round in reverse, so that a change in machine speed
+    affects all sizes alike. Each round uses other tokens of the text, since the experts that are
+    read depend on them."""
     prefix, following = _text(answers, longest)
     at = len(prefix)
     times: list[list[float]] = [[] for _ in range(longest)]
@@ -44,15 +44,15 @@ def batch_times(
     def once(b: int, turn: int) -> float | None:
         ids = [following[(turn + i) % len(following)] for i in range(b)]
         ms = model.evaluate(ids, at, b if all_rows else 1)
-        return ms if model.take_back(at) else None
+        return ms if model.roll_back(at) else None
 
-    model.forget()
+    model.clear()
     try:
         model.evaluate(prefix, 0, 1)
-        for b in (longest, 1):  # not counted: pages and buffers are touched for the first time
+        for b in (longest, 1):  # not counted: the first pass touches pages and buffers
             if once(b, 0) is None:
                 return None
-        sizes = (*range(1, longest + 1), 1)  # twice the plain step: everything is divided by it
+        sizes = (*range(1, longest + 1), 1)  # the plain step twice: everything is divided by it
         start = clock()
         for turn in range(_MOST_ROUNDS):
             for b in sizes if turn % 2 == 0 else reversed(sizes):
@@ -61,19 +61,19 @@ def batch_times(
                     return None
                 times[b - 1].append(ms)
             done = turn + 1
-            # the next round is as long as the mean of those before
+            # assuming that the next round takes as long as the mean
             if done >= _LEAST_ROUNDS and (clock() - start) * (done + 1) / done > _BUDGET:
                 break
     finally:
-        model.forget()
+        model.clear()
     return tuple(median(t) for t in times)
 
 
 def _text(answers: Sequence[Continuation], longest: int) -> tuple[list[int], list[int]]:
-    """A prefix as long as the middle of the longest answer, and what follows it."""
+    """A prefix up to the middle of the longest response, and the tokens after it."""
     answer = max(answers, key=lambda a: len(a.tokens))
     ids = [*answer.prompt, *answer.tokens]
     at = min(len(answer.prompt) + len(answer.tokens) // 2, len(ids) - 1, _LONGEST_PREFIX)
     at = max(1, at)
     following = ids[at : at + longest + _MOST_ROUNDS]
-    return ids[:at], following or ids  # a single token has nothing behind it
+    return ids[:at], following or ids  # nothing follows a single token

@@ -1,8 +1,8 @@
-"""One model under two names: the same facts in the header, the same table of tensors and the
-same bytes in every tensor. What a file calls itself and its chat template may differ.
+"""Detects one model under two names: the same metadata, tensor table and tensor bytes. Names and
+chat template may differ.
 
-Cheap first: facts, tables, the start of each tensor. Only what agrees in all of them is read
-as a whole, once: a digest is kept on disk by size and time of the file.
+Cheap checks first: metadata, tables, the start of each tensor. Only files that agree in all of
+them are read completely, once: a digest is saved by size and time of the file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from specllama.gguf.files import read_headers
 from specllama.gguf.model import ModelNames
 from specllama.storage import cache_dir, read_stored, write_stored
 
-_MOST = 8 * 2**30  # bytes of tensors; reading more takes longer than a second candidate costs
-_START = 4096  # bytes of a tensor that tell two trainings apart
+_MOST = 8 * 2**30  # bytes of tensors; reading more costs more than a second candidate
+_START = 4096  # bytes at the start of a tensor that distinguish two trainings
 _PIECE = 2**20
 _KEPT = 1000  # digests
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """`label`: what the table says of it. Its data: `size` bytes of `path` from `at` on."""
+    """`label`: its type and shape. Data: `size` bytes of `path` from offset `at`."""
 
     label: str
     path: Path
@@ -34,8 +34,8 @@ class _Tensor:
 
 
 def twin(model: ModelInfo, others: Iterable[ModelInfo]) -> ModelInfo | None:
-    """The first of `others` with the same tensors. Files that cannot be read, are on the Hub
-    or larger than 8 GiB have none."""
+    """The first of `others` with the same tensors. Unreadable files, files on the Hub and files
+    over 8 GiB never match."""
     return next((other for other in others if _same(model, other)), None)
 
 
@@ -54,7 +54,7 @@ def _same(a: ModelInfo, b: ModelInfo) -> bool:
 
 
 def _facts(m: ModelInfo) -> ModelInfo:
-    """What must agree: everything but where the file lies and what it is called."""
+    """The metadata that must agree: everything except path and names."""
     nameless = ModelNames("", "", "", "", ())
     return replace(
         m,
@@ -69,12 +69,12 @@ def _facts(m: ModelInfo) -> ModelInfo:
 
 
 def _table(m: ModelInfo) -> Mapping[str, _Tensor]:
-    """By name; a tensor of an unknown type has no known size and counts as damage."""
+    """Tensors by name. One of an unknown type has no known size: raises GgufError."""
     out = {}
     for path, header in zip(m.shards, read_headers(m.path), strict=True):
         for t in header.tensors:
             if t.nbytes is None:
-                raise GgufError(f"{path}: {t.name} is of a type that is not known")
+                raise GgufError(f"{path}: {t.name} has an unknown tensor type")
             label = f"{t.kind} {t.shape}"
             out[t.name] = _Tensor(label, path, header.data_offset + t.offset, t.nbytes)
     return out
@@ -87,7 +87,7 @@ def _start(t: _Tensor) -> bytes:
 
 
 def _digest(m: ModelInfo, table: Mapping[str, _Tensor]) -> str:
-    """Over all tensors' data, in the order of their names."""
+    """A digest of all tensors' data, sorted by name."""
     key = str(m.path.absolute())
     stamp = [[s.st_size, s.st_mtime_ns] for s in (p.stat() for p in m.shards)]
     known = _known()

@@ -1,9 +1,9 @@
-"""The compute buffer: the most that intermediate results of one pass take together.
+"""The compute buffer: the maximum size of the intermediate results of one pass.
 
-llama.cpp lets an allocator lay out the whole graph (ggml-alloc.c). What decides is the
-widest moment: attention, feed-forward, recurrent mixer, or the logits. Each formula is the
-sum of the tensors alive at that moment (src/llama-graph.cpp, build_ffn, build_moe_ffn,
-build_attn_mha); it was compared with llama-fit-params (benchmarks/memory.py).
+llama.cpp's allocator lays out the whole graph (ggml-alloc.c). The peak decides: attention,
+feed-forward, recurrent mixer, or the logits. Each formula sums up the tensors alive at that point
+(src/llama-graph.cpp, build_ffn, build_moe_ffn, build_attn_mha); the results were compared with
+llama-fit-params (benchmarks/memory.py).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from specllama.memory.cache import window_cells
 from specllama.memory.use import CACHE_TYPES, ModelUse
 
 _F32 = 4
-_RESIDUALS = 5  # beside a dense feed-forward; 4 in b11434's graphs, 5 in b11549's
+_RESIDUALS = 5  # next to a dense feed-forward; 4 in b11434's graphs, 5 in b11549's
 _INDICES = 64  # bytes per token: ids, positions of four kinds, cells of K and V, rows
-# Free pieces between tensors in use are too small for the logits, which then come on top.
+# Gaps between live tensors are too small for the logits, which then take extra space.
 _FRAGMENTS = 0.28
-# In these graphs the mask's room is not free for the logits.
+# In these graphs, the logits cannot reuse the mask's memory.
 _MASK_UNTIL_LOGITS = frozenset("qwen35 qwen35moe qwen3next gemma4".split())
 _DELTA_NET = frozenset("qwen35 qwen35moe qwen3next qwen4exp".split())
 
 
 def compute_bytes(m: ModelInfo, use: ModelUse, blocks: Sequence[Block] | None = None) -> int:
-    """Bytes of the compute buffer of a context of `m` that runs `blocks` (None = its own)."""
+    """Bytes of the compute buffer of a context of `m` that runs `blocks` (None = all)."""
     if blocks is not None:
         m = replace(m, layout=replace(m.layout, blocks=tuple(blocks)))
     layers = max(_attention(m, use), _mask(m, use) + _feed_forward(m, use))
-    # the side input of all blocks, and half of it again while it is made
+    # the side input of all blocks, and half as much again while it is computed
     side = 1.5 * m.layout.side_input * use.tokens * _F32
-    side += use.kept_inputs * _width(m, use)
+    side += use.exposed_inputs * _width(m, use)
     return int(max(layers + side, _logits(m, use)))
 
 
 def input_bytes(m: ModelInfo, use: ModelUse) -> int:
-    """What stays in RAM when the layers run on a GPU: the embedded tokens, room for embeddings
-    given in place of tokens (build_inp_embd has both), the masks, positions and indices."""
+    """Bytes that stay in RAM if the layers run on a GPU: token embeddings, space for embeddings as
+    input (build_inp_embd has both), masks, positions and indices."""
     return 2 * _width(m, use) + _mask(m, use) + _INDICES * use.tokens
 
 
@@ -71,7 +71,7 @@ def _attention(m: ModelInfo, use: ModelUse) -> int:
     heads = max(m.heads, default=0)
     alive += heads * use.cells * use.streams * use.tokens * _F32
     if m.mla_rank:
-        alive += use.cells * m.mla_rank * 2  # V, turned round
+        alive += use.cells * m.mla_rank * 2  # V, transposed
         alive += heads * (m.key_length + m.mla_rank) * use.tokens * _F32 - 2 * q
     return alive
 
@@ -87,7 +87,7 @@ def _feed_forward(m: ModelInfo, use: ModelUse) -> int:
 
 
 def _mixer(m: ModelInfo, use: ModelUse) -> int:
-    """Recurrent blocks: their input three times over; RWKV mixes the input six ways."""
+    """Recurrent blocks: three copies of their input; RWKV mixes the input six ways."""
     if m.memory == "attention":
         return 0
     width = _width(m, use)
@@ -99,20 +99,20 @@ def _mixer(m: ModelInfo, use: ModelUse) -> int:
 
 
 def _logits(m: ModelInfo, use: ModelUse) -> float:
-    """All logits with the last layer's result; on top of what cannot be reused."""
+    """All logits with the last layer's result, plus memory that they cannot reuse."""
     rows = use.tokens if use.outputs is None else min(use.outputs, use.tokens)
     logits = m.layout.vocabulary * rows * _F32 + 2 * m.embedding_length * rows * _F32
     if use.sampled:
         return logits + m.layout.vocabulary * rows * _F32
     if rows < use.tokens:
-        return logits  # they fit where the layers were
+        return logits  # they fit in the memory of the layers
     mask = _mask_until_logits(m, use)
     feed = _feed_forward(m, use) if m.memory == "attention" else 0
     return logits + mask + (_FRAGMENTS * feed if feed < logits else 0)
 
 
 def _mask_until_logits(m: ModelInfo, use: ModelUse) -> float:
-    """How much of the mask's room the logits cannot have: found by comparison, not derived."""
+    """Bytes of the mask that the logits cannot reuse: found empirically, not derived."""
     mask = _mask(m, use)
     if m.architecture in _MASK_UNTIL_LOGITS:
         quantised = CACHE_TYPES[use.cache_k][0] > 1

@@ -1,5 +1,4 @@
-"""Whether a plan fits, and what to trade when it does not: lines to choose from, each with
-the flags that bring it about."""
+"""Whether a plan fits, and the options if it does not, each with its flags."""
 
 from __future__ import annotations
 
@@ -11,29 +10,29 @@ from specllama.memory.devices import MIB, Machine, overcommitted
 from specllama.memory.estimate import (
     KEEPS_STATES,
     Drafting,
+    GpuSplit,
     MemoryLine,
-    Places,
     estimate,
     needed,
     per_device,
 )
-from specllama.memory.overrides import Moved
+from specllama.memory.overrides import MovedTensors
 from specllama.memory.place import RAM
 from specllama.memory.use import ModelUse
 
 FITS, PARTLY, TOO_BIG = "fits", "fits only if", "does not fit"
-LEAST_CONTEXT = 4096  # what llama.cpp's --fit does not go below (--fit-ctx)
+LEAST_CONTEXT = 4096  # the lower limit of llama.cpp's --fit (--fit-ctx)
 _STEP = 256  # llama.cpp pads contexts to it
-# Of a draft's layers the share that must stay on the GPU: the rest runs many times slower.
+# Minimum share of a draft's layers on the GPU: the others run many times slower.
 _LEAST_ON_GPU = 0.5
-# Of the target's layers that fit on GPUs without a draft, the share a draft may leave there.
+# Minimum share of the target's GPU layers (those that fit without a draft) to keep with a draft.
 _KEEPS_LAYERS = 0.9
 
 
 @dataclass(frozen=True)
 class FitVerdict:
-    """`kind`: fits, fits only if, does not fit. `missing`: the device that has too little and
-    how much. `gpu_layers`: of the target, on GPUs (with the output counted), where not all are."""
+    """`kind`: fits, fits only if, does not fit. `missing`: the device that is short, and by how
+    much. `gpu_layers`: target layers on GPUs (including the output), if not all."""
 
     kind: str
     detail: str = ""
@@ -43,8 +42,8 @@ class FitVerdict:
 
 @dataclass(frozen=True)
 class MemoryOption:
-    """One way to run. `flags`: specllama's, that ask for it. `automatic`: may be taken
-    without being asked for. `lines` are its memory."""
+    """One way to run. `flags`: the specllama flags that select it. `automatic`: may be chosen
+    without those flags. `lines`: its memory."""
 
     name: str
     flags: tuple[str, ...]
@@ -58,9 +57,9 @@ class MemoryOption:
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What is asked: a target used in a way on a machine, drafts to choose from (the wanted
-    one first), n-grams for when none fits. `context_limit`: the longest context that makes
-    sense. `split`: shares asked for with -ts. `extra`: what is needed besides (a projector)."""
+    """The question: a target with its use on a machine, drafts to choose from (the preferred one
+    first), n-grams if none fits. `context_limit`: the longest useful context. `split`: shares
+    from -ts. `extra`: other memory needed (a multimodal projector)."""
 
     target: ModelInfo
     use: ModelUse
@@ -73,11 +72,11 @@ class FitRequest:
     extra: tuple[MemoryLine, ...] = ()
 
     @property
-    def places(self) -> Places:
-        return Places(self.machine.names, self.machine.shares(self.split))
+    def places(self) -> GpuSplit:
+        return GpuSplit(self.machine.names, self.machine.shares(self.split))
 
     def lines(self, use: ModelUse, drafting: Drafting | None) -> tuple[MemoryLine, ...]:
-        """The sum by formula."""
+        """The estimate by formula."""
         return (*estimate(self.target, use, self.places, drafting), *self.extra)
 
 
@@ -90,50 +89,50 @@ def verdict_of(
     if not missing:
         return FitVerdict(FITS, _from_disk(q, lines)), lines
     device, short = max(missing, key=lambda x: x[1])
-    lacks = f"{device.name} lacks {size(short)}"
+    shortfall = f"{device.name} is {size(short)} short"
     if q.machine.gpus and use.gpu_layers is None:
         layers = len(q.target.layout.blocks) + 1
         most = _most(0, layers - 1, lambda n: _gpus_hold(q, replace(use, gpu_layers=n), drafting))
         partly = q.lines(replace(use, gpu_layers=most), drafting)
         if most is not None and not overcommitted(needed(partly), q.machine):
             detail = f"{layers - most} of {layers} target layers stay in RAM (-ngl {most})"
-            if said := _from_disk(q, partly):
-                detail += f"; {said}"
-            return FitVerdict(PARTLY, detail, lacks, most), partly
-    return FitVerdict(TOO_BIG, lacks, lacks), lines
+            if note := _from_disk(q, partly):
+                detail += f"; {note}"
+            return FitVerdict(PARTLY, detail, shortfall, most), partly
+    return FitVerdict(TOO_BIG, shortfall, shortfall), lines
 
 
 def _from_disk(q: FitRequest, lines: Sequence[MemoryLine]) -> str:
-    """What is read from disk while serving; "" when nothing is."""
+    """A note on what is read from disk while serving; "" if nothing is."""
     sums = per_device(lines)
     most = sum(line.on_disk for line in lines)
     shared = sum(n for d, n in sums.items() if (x := q.machine.device(d)) is not None and x.shared)
     over = shared - q.machine.ram.usable
     if not most or over <= 0:
         return ""
-    return f"{size(over)} of the experts are read from disk as they are used (mmap): much slower"
+    return f"{size(over)} of the experts are read from disk on demand (mmap): much slower"
 
 
 def size(n: int) -> str:
-    """Bytes, as a user wants them."""
+    """Bytes for display."""
     if n >= 10 * 1024 * MIB:
         return f"{n / MIB / 1024:,.1f} GiB"
     return f"{n / MIB:,.0f} MiB" if n >= 10 * MIB else f"{n / MIB:.1f} MiB"
 
 
 def with_lines(q: FitRequest, option: MemoryOption, lines: tuple[MemoryLine, ...]) -> MemoryOption:
-    """The option judged by other figures: one that fitted and does not is too big."""
+    """The option with other memory lines; it becomes TOO_BIG if they do not fit."""
     missing = overcommitted(needed(lines), q.machine)
     if not missing:
         return replace(option, lines=lines)
     device, short = max(missing, key=lambda x: x[1])
-    lacks = f"{device.name} lacks {size(short)}"
-    return replace(option, lines=lines, verdict=FitVerdict(TOO_BIG, lacks, lacks))
+    shortfall = f"{device.name} is {size(short)} short"
+    return replace(option, lines=lines, verdict=FitVerdict(TOO_BIG, shortfall, shortfall))
 
 
 def longest_context(q: FitRequest, drafting: Drafting | None, partly: bool = False) -> int:
-    """The longest context (a multiple of 256) that fits as a whole, or with some of the target's
-    layers in RAM (`partly`); 0 when none does."""
+    """The longest context (a multiple of 256) that fits completely, or with some of the target's
+    layers in RAM (`partly`); 0 if none does."""
 
     def fits(n: int) -> bool:
         use = replace(q.use, context=n * _STEP)
@@ -146,35 +145,36 @@ def longest_context(q: FitRequest, drafting: Drafting | None, partly: bool = Fal
 
 
 def options(q: FitRequest) -> tuple[MemoryOption, ...]:
-    """What can be chosen, the wanted way first; where that fits, nothing else."""
-    wanted = _option(q, "as chosen", (), q.use, q.drafting)
-    return (wanted,) if wanted.verdict.kind == FITS else (wanted, *instead(q))
+    """The options, the requested one first; if that fits, no others."""
+    requested = _option(q, "as requested", (), q.use, q.drafting)
+    return (requested,) if requested.verdict.kind == FITS else (requested, *alternatives(q))
 
 
-def instead(q: FitRequest) -> tuple[MemoryOption, ...]:
-    """What can be had instead, by what is given up: states, another draft, the draft's
-    layers or cache, the draft. Only what fits is listed, except what needs no draft."""
+def alternatives(q: FitRequest) -> tuple[MemoryOption, ...]:
+    """The alternatives, by what is given up: states, another draft, the draft's layers or cache, the
+    draft. Only those that fit, and those without a draft."""
     if q.drafting is None:
         return ()
     out = [o for o in _smaller(q, q.drafting) if o.verdict.kind == FITS]
     if q.ngram is not None and q.drafting.method:
-        name = f"n-gram only ({q.ngram.methods[0]}, 0 MiB of VRAM)"
+        name = f"n-gram only ({q.ngram.methods[0]}, no VRAM)"
         out.append(_option(q, name, ("--method", ",".join(q.ngram.methods)), q.use, q.ngram))
     out.append(_option(q, "no speculation", ("--method", "none"), q.use, None))
     return tuple(out)
 
 
 def experts_in_ram(q: FitRequest, drafting: Drafting | None) -> int:
-    """Of how many layers the experts must lie in RAM (--n-cpu-moe N) so that all layers stay on
-    the GPUs; 0 where that is not needed, or does not help."""
+    """The number of layers whose experts must be in RAM (--n-cpu-moe N) so that all layers stay on
+    the GPUs; 0 if that is not needed, or does not help."""
     blocks = q.target.layout.blocks
     if not q.target.experts or not q.machine.gpus or q.use.moved or q.use.gpu_layers is not None:
         return 0
 
-    def fits(kept: int) -> bool:
-        """With the experts of `kept` layers on GPUs."""
+    def fits(on_gpu: int) -> bool:
+        """With the experts of `on_gpu` layers on GPUs."""
         out = tuple(
-            Moved(i, RAM, b.experts, b.experts) for i, b in enumerate(blocks[: len(blocks) - kept])
+            MovedTensors(i, RAM, b.experts, b.experts)
+            for i, b in enumerate(blocks[: len(blocks) - on_gpu])
         )
         return _fits(q, replace(q.use, moved=out), drafting)
 
@@ -183,8 +183,8 @@ def experts_in_ram(q: FitRequest, drafting: Drafting | None) -> int:
 
 
 def best_option(found: Sequence[MemoryOption]) -> MemoryOption:
-    """The first that fits as a whole. Where not even the plain target does, the first that
-    drives few of its layers from the GPUs; else the last."""
+    """The first that fits completely. If not even the target alone does, the first that keeps
+    nearly as many of its layers on GPUs; else the last."""
     allowed = [o for o in found if o.automatic]
     whole = next((o for o in allowed if o.verdict.kind == FITS), None)
     if whole is not None:
@@ -212,8 +212,8 @@ def _smaller(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
     if drafting.method and drafting.cache_k == "f16":
         small = replace(drafting, cache_k="q8_0", cache_v="q8_0")
         flags = ("--draft-cache", "q8_0")
-        warning = "acceptance may fall to half or to nothing"
-        option = _option(q, "the draft's KV cache as q8_0", flags, q.use, small)
+        warning = "acceptance may halve or drop to zero"
+        option = _option(q, "the draft's KV cache in q8_0", flags, q.use, small)
         out.append(replace(option, automatic=False, warning=warning))
     context = longest_context(q, drafting)
     if context >= min(LEAST_CONTEXT, q.use.context) and context < q.use.context:
@@ -224,17 +224,17 @@ def _smaller(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
 
 
 def _fewer_states(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
-    """Hybrids keep a state per drafted token: shorter drafts keep fewer."""
+    """Hybrid models store a state per drafted token: shorter drafts need fewer."""
     most = _most(1, drafting.longest - 1, lambda n: _fits(q, q.use, replace(drafting, longest=n)))
     if most is None:
         return []
     shorter = replace(drafting, longest=most)
-    name = f"drafts of {most} tokens instead of {drafting.longest}"
+    name = f"draft length {most} instead of {drafting.longest}"
     return [_option(q, name, ("--n-max", str(most)), q.use, shorter)]
 
 
 def _fewer_layers(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
-    """Some of a draft model's layers in RAM."""
+    """The option with some of a draft model's layers in RAM."""
     assert drafting.model is not None
     layers = len(drafting.model.layout.blocks) + 1
     if not q.machine.gpus or drafting.gpu_layers is not None:
@@ -250,7 +250,7 @@ def _fewer_layers(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
         replace(drafting, gpu_layers=most),
     )
     slow = most < _LEAST_ON_GPU * layers
-    warning = "most of the draft would run on the CPU, too slow to pay" if slow else ""
+    warning = "most of the draft would run on the CPU, too slow to pay off" if slow else ""
     return [replace(option, automatic=not slow, warning=warning)]
 
 
@@ -271,7 +271,7 @@ def _gpus_hold(q: FitRequest, use: ModelUse, drafting: Drafting | None) -> bool:
 
 
 def _most(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest number in [low, high] that fits; None when none does. More is more memory."""
+    """The largest number in [low, high] that fits, None if none does. Memory grows with it."""
     if high < low or not fits(low):
         return None
     if fits(high):

@@ -1,6 +1,6 @@
 """What the machine has: GPUs as the engine lists them, what else uses them, and RAM.
 
-Every figure says where it came from. Nothing is cached: free memory changes.
+Every figure has its source. Nothing is cached: free memory changes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from specllama.memory.place import RAM
 
 MIB = 2**20
 LIST_TIMEOUT = 20.0  # seconds; a cold CUDA start takes several
-# Room that is left free: what llama.cpp's own --fit leaves (common/arg.cpp, --fit-target).
+# Memory left free: as much as llama.cpp's --fit leaves (common/arg.cpp, --fit-target).
 MARGIN = 1024 * MIB
-# Windows moves what does not fit to shared memory without a word, and a desktop's windows
-# come and go.
+# Windows silently moves excess memory to shared memory, and the desktop's own use varies.
 _MORE_ON_WINDOWS = 512 * MIB
 _MORE_FOR_A_DESKTOP = 512 * MIB
 
@@ -33,18 +32,18 @@ _DEVICE = re.compile(
     r"^\s*([A-Za-z][\w.-]*):\s+(.*?)\s*\((\d+)\s*MiB(?:,\s*(\d+)\s*MiB free)?\)\s*$"
 )
 _UMA = re.compile(r"ggml_vulkan: (\d+) = .*\| uma: (\d)")
-# Vulkan drivers that compute on the CPU. llama.cpp hides them until the user names them
-# (GGML_VK_VISIBLE_DEVICES; ggml-vulkan.cpp, ggml_vk_instance_init) and then takes them for GPUs.
+# Vulkan drivers that compute on the CPU. llama.cpp ignores them unless the user selects them
+# (GGML_VK_VISIBLE_DEVICES; ggml-vulkan.cpp, ggml_vk_instance_init), and then counts them as GPUs.
 _SOFTWARE = re.compile(r"llvmpipe|lavapipe|SwiftShader", re.I)
-_UNREACHED = re.compile(r"Failed to connect to (\S+)")  # ggml-rpc.cpp; it goes on without it
+_UNREACHED = re.compile(r"Failed to connect to (\S+)")  # ggml-rpc.cpp; it continues without it
 _LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or RAM. Bytes. `shared`: its memory is the machine's RAM. `margin`: left free.
-    `source`: where the figures are from; `others`: who else uses it; `label`: what it is, of
-    another machine's the address."""
+    """A GPU, or RAM. Sizes in bytes. `shared`: its memory is the machine's RAM. `margin`: left
+    free. `source` of the figures; `others`: other processes that use it; `label`: its product
+    name, or the address of a remote device."""
 
     name: str
     label: str
@@ -66,7 +65,7 @@ class Device:
 
     @property
     def software(self) -> bool:
-        """A CPU that says it is a GPU."""
+        """A CPU that is listed as a GPU."""
         return _SOFTWARE.search(self.label) is not None
 
 
@@ -85,7 +84,7 @@ class Machine:
         return tuple(g.name for g in self.gpus)
 
     def shares(self, split: Sequence[float] = ()) -> tuple[float, ...]:
-        """How models are split over the GPUs: as asked (-ts), else by free memory."""
+        """How models are split over the GPUs: by -ts, else by free memory."""
         if split:
             return tuple(split[i] if i < len(split) else 0.0 for i in range(len(self.gpus)))
         return tuple(float(g.free) for g in self.gpus)
@@ -95,14 +94,14 @@ class Machine:
 
 
 def machine(engine: Engine, vram: Sequence[int] = (), rpc: Sequence[str] = ()) -> Machine:
-    """The machine as `engine` sees it; with `vram` (bytes each), GPUs of those sizes. `rpc`:
-    the values of --rpc, each with addresses of servers by comma, whose devices count.
+    """The machine as `engine` sees it; with `vram` (bytes each), GPUs of those sizes. `rpc`: the
+    values of --rpc, each with comma-separated server addresses, whose devices count too.
 
-    Raises MemoryInputError when the engine cannot use RPC servers at all.
+    Raises MemoryInputError if the engine does not support RPC.
     """
     if vram:
         given = tuple(
-            Device(f"GPU{i}", "given with --vram", size, size, "--vram", margin=0)
+            Device(f"GPU{i}", "set with --vram", size, size, "--vram", margin=0)
             for i, size in enumerate(vram)
         )
         return Machine(given, main_memory())
@@ -117,8 +116,8 @@ def machine(engine: Engine, vram: Sequence[int] = (), rpc: Sequence[str] = ()) -
 
 
 def parse_devices(text: str) -> tuple[Device, ...]:
-    """The GPUs in the output of --list-devices, in its order. Accelerators without memory of
-    their own (BLAS) are left out."""
+    """The GPUs in the output of --list-devices, in its order, without accelerators that have no
+    memory (BLAS)."""
     shared = {f"Vulkan{i}" for i, uma in _UMA.findall(text) if uma == "1"}
     metal = "has unified memory    = true" in text
     out = []
@@ -138,50 +137,51 @@ def parse_devices(text: str) -> tuple[Device, ...]:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """`--vram`: sizes by comma, as 24GiB, 24576MiB, 24G or 24 (GiB). Raises MemoryInputError."""
+    """`--vram`: comma-separated sizes such as 24GiB, 24576MiB, 24G or 24 (GiB). Raises
+    MemoryInputError."""
     out = []
     for word in text.split(","):
         m = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b?)\s*", word, re.I)
         if m is None or m[3].lower() == "i" or len(m[1]) > 20 or float(m[1]) <= 0:
             raise MemoryInputError(
                 f"--vram: {word.strip()!r} is not a size",
-                "Write 24GiB or 16384MiB; several by comma.",
+                "Use 24GiB or 16384MiB; separate several with commas.",
             )
         unit = {"k": 2**10, "m": MIB, "g": 2**30, "t": 2**40, "": 2**30}[m[2].lower()]
         if not m[2] and m[3]:
             unit = 1  # plain bytes
         size = int(float(m[1]) * unit)
         if not MIB <= size <= 2**50:
-            raise MemoryInputError(f"--vram: {word.strip()} is not a sensible size")
+            raise MemoryInputError(f"--vram: {word.strip()} is out of range (1 MiB to 1 PiB)")
         out.append(size)
     if len(out) > 16:
-        raise MemoryInputError(f"--vram names {len(out)} GPUs; llama.cpp takes at most 16")
+        raise MemoryInputError(f"--vram lists {len(out)} GPUs; llama.cpp supports at most 16")
     return tuple(out)
 
 
 def _list(engine: Engine, rpc: str) -> tuple[str, str, tuple[str, ...]]:
-    """(what --list-devices printed, why it cannot be trusted, RPC servers that do not answer)."""
+    """(output of --list-devices, why it is unusable or "", RPC servers that do not answer)."""
     try:
-        # It prints and exits as soon as it is read: what adds devices must stand before it.
+        # It prints and exits as soon as it is parsed: options that add devices must precede it.
         before = ("--rpc", rpc) if rpc else ()
         text, problem = ask(engine, "--list-devices", LIST_TIMEOUT, before)
     except EngineError as e:
         text, problem = "", e.message
     if rpc and "RPC not supported" in text:  # common/arg.cpp
         raise MemoryInputError(
-            f"--rpc {rpc}: {engine.label} is built without RPC",
-            "Use a build with it (GGML_RPC=ON, as the released ones), or leave --rpc out.",
+            f"--rpc {rpc}: {engine.label} was built without RPC",
+            "Use a build with GGML_RPC=ON (the official releases have it), or omit --rpc.",
         )
     if not problem and "Available devices" not in text:
-        problem = "its list of devices cannot be read"
+        problem = "could not parse its device list"
     if problem:
-        asked = f" (asked with --rpc {rpc})" if rpc else ""
-        return "", f"{problem}{asked}; --vram SIZE names them", ()
+        tried = f" (with --rpc {rpc})" if rpc else ""
+        return "", f"{problem}{tried}; set GPU sizes with --vram SIZE", ()
     return text, "", tuple(dict.fromkeys(_UNREACHED.findall(text)))
 
 
 def _here(d: Device, ram: Device) -> Device:
-    """An RPC server on this machine that lends the CPU lends this machine's RAM."""
+    """Marks an RPC server on this machine that shares the CPU: its memory is the machine's RAM."""
     local = d.remote and d.label.startswith(_LOOPBACK)
     same = abs(d.total - ram.total) < 2 * MIB
     return replace(d, shared=True) if local and same else d
@@ -192,11 +192,12 @@ def main_memory() -> Device:
     import psutil
 
     memory = psutil.virtual_memory()
-    return Device(RAM, "the machine's memory", memory.total, memory.available, "psutil", True)
+    return Device(RAM, "system memory", memory.total, memory.available, "psutil", True)
 
 
 def _with_nvml(d: Device, known: Sequence[Gpu]) -> Device:
-    """Who else uses a CUDA device. CUDA and NVML may count differently: matched by name."""
+    """The device with the processes that use it. CUDA and NVML indices may differ, so devices are
+    matched by name."""
     gpu = _match(d, known)
     if gpu is None or not gpu.users:
         return d
@@ -218,14 +219,14 @@ def _with_margin(d: Device, known: Sequence[Gpu]) -> Device:
     gpu = _match(d, known)
     more = _MORE_ON_WINDOWS if on_windows() else 0
     if d.remote or d.software:
-        more = 0  # no window is drawn there
+        more = 0  # no desktop there
     elif d.shared or (gpu is not None and gpu.has_display):
         more += _MORE_FOR_A_DESKTOP
     return replace(d, margin=min(MARGIN + more, d.total // 4))
 
 
 def on_windows(release: str | None = None) -> bool:
-    """Windows, or Linux under it (WSL)."""
+    """Windows, or WSL."""
     if sys.platform == "win32":
         return True
     if release is None:
@@ -237,8 +238,8 @@ def on_windows(release: str | None = None) -> bool:
 
 
 def overcommitted(needs: Mapping[str, int], m: Machine) -> list[tuple[Device, int]]:
-    """(device, bytes missing) of each that is asked for more than it can give. A GPU that
-    shares the machine's RAM and RAM itself are one store."""
+    """(device, missing bytes) of each device that is short. A GPU that shares the machine's RAM, and
+    RAM itself, count together."""
     out = []
     shared = sum(n for d, n in needs.items() if (x := m.device(d)) is not None and x.shared)
     for gpu in m.gpus:

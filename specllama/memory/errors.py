@@ -1,9 +1,9 @@
-"""What can go wrong in memory/."""
+"""Errors of memory/."""
 
 from specllama.errors import SpecllamaError
 
 
 class MemoryInputError(SpecllamaError):
-    """Sizes, contexts or files that cannot be summed up."""
+    """Invalid sizes, contexts or files."""
 
     exit_code = 2

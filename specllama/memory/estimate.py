@@ -1,6 +1,6 @@
-"""What a model needs on each device, line by line. Pure: no file is opened here.
+"""Memory of a model on each device, line by line. Pure: no file is opened here.
 
-Source of the sums: llama.cpp b11434, named at each formula.
+Source of the formulas: llama.cpp b11434, with the file at each formula.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from specllama.gguf.layout import Block
 from specllama.memory.cache import kv_bytes, state_bytes
 from specllama.memory.compute import compute_bytes, input_bytes
 from specllama.memory.errors import MemoryInputError
-from specllama.memory.overrides import EMBEDDING, Moved
-from specllama.memory.place import RAM, place
+from specllama.memory.overrides import EMBEDDING, MovedTensors
+from specllama.memory.place import RAM, assign_devices
 from specllama.memory.use import ModelUse
 
 FORMULA, LLAMA_CPP, MEASURED = "formula", "llama.cpp", "measured"
 _NGRAM_MOD_TABLE = 4 * 1024 * 1024 * 4  # common/speculative.cpp: entries of an int32 each
 _NGRAM_MAP = 262144 * 4  # common/ngram-map.h, COMMON_NGRAM_HASH_MAP_SIZE
-# gemma4 asks for its tied output before the embedding, so the two are loaded apart
+# gemma4 creates its tied output before the embedding, so both are loaded
 # (src/models/gemma4.cpp).
 _TWO_COPIES = frozenset({"gemma4"})
-# Methods that keep a state for every drafted token, on the architectures that can
+# Methods that store a state for every drafted token, on architectures that support it
 # (common.h, need_n_rs_seq; llama-arch.cpp, llm_arch_supports_rs_rollback).
 KEEPS_STATES = frozenset({"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"})
-# Methods whose drafter reads inputs of the target's layers.
+# Methods whose drafter reads the inputs of target layers.
 READS_LAYERS = frozenset({"draft-eagle3", "draft-dflash", "draft-dspark"})
 
 
 @dataclass(frozen=True)
 class MemoryLine:
     """Bytes that `who` (target, draft, MTP head, …) needs for `what` on `device`.
-    `upper`: at most that much. `on_disk`: the part of it that may stay on disk, read as it is
-    used: routed experts in mapped pages. `source`: formula, llama.cpp or measured."""
+    `upper`: an upper bound. `on_disk`: the part that may stay on disk and is read on demand
+    (routed experts in mapped pages). `source`: formula, llama.cpp or measured."""
 
     who: str
     what: str
@@ -47,25 +47,25 @@ class MemoryLine:
 
 
 @dataclass(frozen=True)
-class Places:
-    """GPUs in llama.cpp's order, and how models are split over them."""
+class GpuSplit:
+    """GPUs in llama.cpp's order, and the share of a model on each."""
 
     devices: tuple[str, ...] = ()
     shares: tuple[float, ...] = ()
 
-    def only(self, names: Sequence[str] | None) -> Places:
-        """Those of the devices with these names; None = all."""
+    def only(self, names: Sequence[str] | None) -> GpuSplit:
+        """The split over the devices with these names; None = all."""
         if names is None:
             return self
         at = [i for i, d in enumerate(self.devices) if d in names]
-        return Places(tuple(self.devices[i] for i in at), tuple(self.shares[i] for i in at))
+        return GpuSplit(tuple(self.devices[i] for i in at), tuple(self.shares[i] for i in at))
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """How tokens are drafted. `model` None: by the target's own head, or n-grams.
-    `longest`: tokens of the longest draft, of any method. `moved`: as Use has it; `devices`:
-    the GPUs it may use, None = the target's."""
+    """How tokens are drafted. `model` None: with the target's own head, or n-grams. `longest`: the
+    longest draft of any method, in tokens. `moved`: as in ModelUse; `devices`: the GPUs it may
+    use, None = the target's."""
 
     methods: tuple[str, ...]
     model: ModelInfo | None = None
@@ -73,19 +73,19 @@ class Drafting:
     cache_k: str = "f16"
     cache_v: str = "f16"
     gpu_layers: int | None = None
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedTensors, ...] = ()
     devices: tuple[str, ...] | None = None
 
     @property
     def method(self) -> str:
-        """The method that drafts with a model or head; "" when only n-grams do."""
+        """The method that drafts with a model or head; "" for n-grams only."""
         return next((m for m in self.methods if m.startswith("draft-")), "")
 
 
 def estimate(
-    target: ModelInfo, use: ModelUse, places: Places, drafting: Drafting | None = None
+    target: ModelInfo, use: ModelUse, places: GpuSplit, drafting: Drafting | None = None
 ) -> tuple[MemoryLine, ...]:
-    """Everything a server needs. Raises MemoryInputError for a file that contradicts itself."""
+    """All memory of a server. Raises MemoryInputError for an inconsistent file."""
     use = target_use(target, use, drafting)
     lines = list(model_lines("target", target, use, places))
     if drafting is None:
@@ -106,8 +106,8 @@ def estimate(
 
 
 def _with_tables(draft: ModelInfo, target: ModelInfo) -> ModelInfo:
-    """A drafter whose logits are the target's: it borrows its output matrix, or spreads its own
-    few rows over all of the target's tokens (d2t)."""
+    """A drafter with the target's logits: it uses the target's output matrix, or maps its own rows
+    to the target's tokens (d2t)."""
     if f"draft-{draft.kind}" not in READS_LAYERS:
         return draft
     rows = max(draft.layout.vocabulary, target.layout.vocabulary)
@@ -115,8 +115,8 @@ def _with_tables(draft: ModelInfo, target: ModelInfo) -> ModelInfo:
 
 
 def target_use(target: ModelInfo, use: ModelUse, drafting: Drafting | None) -> ModelUse:
-    """The target's context as this way of drafting needs it: rows of logits for a whole
-    draft (server-context.cpp, server_output_limits), states to go back to, the MTP blocks."""
+    """The target's context for this kind of drafting: rows of logits for a whole draft
+    (server-context.cpp, server_output_limits), rollback states, the MTP blocks."""
     if drafting is None:
         return use
     outputs = use.outputs
@@ -130,16 +130,16 @@ def target_use(target: ModelInfo, use: ModelUse, drafting: Drafting | None) -> M
         outputs=outputs,
         rollback=drafting.longest if back else 0,
         mtp=use.mtp or own_head,
-        kept_inputs=len(drafting.model.sidecar.target_layers) if drafting.model and reads else 0,
+        exposed_inputs=len(drafting.model.sidecar.target_layers) if drafting.model and reads else 0,
     )
 
 
 def draft_use(use: ModelUse, drafting: Drafting) -> ModelUse:
-    """The draft's context: as long as the target's in all, its own cache types, one row of
-    logits per slot (common/speculative.cpp, common_base_params_to_speculative). Drafters that
-    read the target's layers have an encoder, and then room for a whole batch is kept
-    (llama-context.cpp: n_outputs_max), twice, since their tokens are picked on the device
-    (backend_sampling). Compared with the log of b11434's server."""
+    """The draft's context: the target's total length, its own cache types, one row of logits per
+    slot (common/speculative.cpp, common_base_params_to_speculative). Drafters that read the
+    target's layers have an encoder, so logits are allocated for a whole batch (llama-context.cpp:
+    n_outputs_max), twice, since tokens are sampled on the device (backend_sampling). Compared
+    with the log of b11434's server."""
     outputs = use.outputs if use.outputs is None else use.parallel
     reads = drafting.method in READS_LAYERS
     return replace(
@@ -156,21 +156,21 @@ def draft_use(use: ModelUse, drafting: Drafting) -> ModelUse:
 
 
 def model_lines(
-    who: str, m: ModelInfo, use: ModelUse, places: Places, mtp: bool = False
+    who: str, m: ModelInfo, use: ModelUse, places: GpuSplit, mtp: bool = False
 ) -> Iterator[MemoryLine]:
     """Weights and context of one model."""
     if m.layout.problem:
         raise MemoryInputError(
-            f"{m.path.name} contradicts itself: {m.layout.problem}",
-            "llama.cpp would refuse it; download it again or convert it anew.",
+            f"{m.path.name} is inconsistent: {m.layout.problem}",
+            "llama.cpp would reject it. Download it again or reconvert it.",
         )
     yield from _weights(who, m, use, places)
     yield from context_lines(who, m, use, places, mtp)
 
 
-def _weights(who: str, m: ModelInfo, use: ModelUse, places: Places) -> Iterator[MemoryLine]:
-    """From the tensor table: blocks and output go to their device, the embedding to RAM
-    (src/llama-model.cpp, load_tensors), and what the user moved elsewhere."""
+def _weights(who: str, m: ModelInfo, use: ModelUse, places: GpuSplit) -> Iterator[MemoryLine]:
+    """From the tensor table: blocks and output on their device, the embedding in RAM
+    (src/llama-model.cpp, load_tensors), and overridden tensors on theirs."""
     layout = m.layout
     where = _where(m, use, places)
     sums: dict[str, int] = {RAM: layout.embedding + layout.side_embedding}
@@ -181,7 +181,7 @@ def _weights(who: str, m: ModelInfo, use: ModelUse, places: Places) -> Iterator[
         experts += layout.blocks[i].experts if where[i] == RAM else 0
     output = layout.output
     if not output and (where[-1] != RAM or m.architecture in _TWO_COPIES):
-        output = layout.embedding  # tied: a second copy where the output is
+        output = layout.embedding  # tied: a second copy on the output's device
     sums[where[-1]] = sums.get(where[-1], 0) + output + layout.rest
     for x in use.moved:
         if x.block >= 0 and x.block not in loaded:
@@ -197,15 +197,15 @@ def _weights(who: str, m: ModelInfo, use: ModelUse, places: Places) -> Iterator[
 
 
 def _loaded(m: ModelInfo, use: ModelUse, block: int) -> bool:
-    """MTP blocks are loaded with draft-mtp only (b10218)."""
+    """Whether a block is loaded: MTP blocks only with draft-mtp (b10218)."""
     return block < m.layers or use.mtp or m.kind == "mtp-head"
 
 
 def context_lines(
-    who: str, m: ModelInfo, use: ModelUse, places: Places, mtp: bool = False
+    who: str, m: ModelInfo, use: ModelUse, places: GpuSplit, mtp: bool = False
 ) -> Iterator[MemoryLine]:
-    """KV cache, recurrent state and compute buffers of one context; with `mtp`, of the
-    context that runs the MTP blocks only."""
+    """KV cache, recurrent state and compute buffers of one context; with `mtp`, of the context that
+    only runs the MTP blocks."""
     layout = m.layout
     where = _where(m, use, places)
     kv: dict[str, int] = {}
@@ -226,8 +226,8 @@ def context_lines(
 def _compute(
     who: str, m: ModelInfo, use: ModelUse, where: Sequence[str], blocks: Sequence[Block]
 ) -> Iterator[MemoryLine]:
-    """One buffer per device in use; several GPUs that hold all layers work on four batches
-    at once and keep their inputs apart (llama-context.cpp, pipeline_parallel)."""
+    """One buffer per device in use. Several GPUs that hold all layers process four batches at once,
+    each with its own inputs (llama-context.cpp, pipeline_parallel)."""
     gpus = [d for d in dict.fromkeys(where) if d != RAM]
     size = compute_bytes(m, use, blocks)
     copies = 3 * input_bytes(m, use) if len(gpus) > 1 and RAM not in where else 0
@@ -237,8 +237,8 @@ def _compute(
     yield MemoryLine(who, "compute", RAM, host, upper=True)
 
 
-def _where(m: ModelInfo, use: ModelUse, places: Places) -> list[str]:
-    return place(len(m.layout.blocks), use.gpu_layers, places.devices, places.shares)
+def _where(m: ModelInfo, use: ModelUse, places: GpuSplit) -> list[str]:
+    return assign_devices(len(m.layout.blocks), use.gpu_layers, places.devices, places.shares)
 
 
 def per_device(lines: Sequence[MemoryLine]) -> dict[str, int]:
@@ -250,7 +250,7 @@ def per_device(lines: Sequence[MemoryLine]) -> dict[str, int]:
 
 
 def needed(lines: Sequence[MemoryLine]) -> dict[str, int]:
-    """Device → bytes that must be there: without what may stay on disk."""
+    """Device → required bytes, without what may stay on disk."""
     out: dict[str, int] = {}
     for line in lines:
         out[line.device] = out.get(line.device, 0) + max(0, line.bytes - line.on_disk)

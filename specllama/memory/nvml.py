@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of its GPUs: who uses them, and whether one shows a desktop."""
+"""GPUs from NVIDIA's driver: the processes that use them, and whether a desktop does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Gpu:
-    """Bytes. `users`: (program, bytes), the largest first, processes of this machine."""
+    """Sizes in bytes. `users`: (program, bytes) of local processes, largest first."""
 
     index: int
     name: str
@@ -37,12 +37,12 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def driver() -> str:
-    """The driver's version; "" without one."""
+    """The driver version; "" without a driver."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no library, no driver: the same answer
+    except Exception:  # no library or no driver
         return ""
     try:
         version = pynvml.nvmlSystemGetDriverVersion()
@@ -67,7 +67,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
                 program = _program(p.pid)
                 users[program] = max(users.get(program, 0), int(p.usedGpuMemory or 0))
         except nvml.NVMLError:
-            continue  # not told to everyone (containers, old drivers)
+            continue  # not always available (containers, old drivers)
     try:
         display = bool(nvml.nvmlDeviceGetDisplayActive(handle))
     except nvml.NVMLError:

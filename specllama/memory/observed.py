@@ -1,8 +1,8 @@
-"""What a server really took, from its own log, and how far the sum was off.
+"""Memory that a server really used, from its log, and the error of the estimate.
 
 llama.cpp prints every buffer it allocates while loading (src/llama-model.cpp,
 llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp), from b9181 at
-verbosity 4. The difference to our sum is kept per file and build and shown next time.
+verbosity 4. The difference from the estimate is saved by file and build, and shown next time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specllama.memory.devices import MIB
 from specllama.storage import cache_dir, read_stored, write_stored
 
-MIB = 2**20
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
 _PARTS = {"model": "weights", "KV": "KV cache", "RS": "recurrent state", "compute": "compute"}
 _LISTENS = "listening on"
@@ -24,8 +24,8 @@ _MOST_LINES = 100_000
 
 
 @dataclass(frozen=True)
-class Observed:
-    """Bytes by part over all models and devices, as a server's log has them."""
+class ObservedMemory:
+    """Bytes by part over all models and devices, from a server's log."""
 
     weights: int
     cache: int
@@ -37,12 +37,12 @@ class Observed:
         return self.weights + self.cache + self.state + self.compute
 
 
-def read_log(text: str) -> Observed | None:
-    """The buffers of a server that has loaded; None when the log does not tell.
+def read_log(text: str) -> ObservedMemory | None:
+    """The buffers of a loaded server; None if the log does not contain them.
 
-    Each context names its output buffer and then its compute buffers. One that is reserved
-    again is not another one: until the server listens it is the draft's, whose graph then picks
-    tokens too, later the target's. It grows with that, and never shrinks.
+    Each context prints its output buffer, then its compute buffers. A buffer that is reserved
+    again is not a new one: until the server listens it is the draft's, whose graph then samples
+    too, later the target's. It may grow, but never shrinks.
     """
     sums = dict.fromkeys(_PARTS.values(), 0)
     contexts: list[dict[str, int]] = [{}]
@@ -63,12 +63,12 @@ def read_log(text: str) -> Observed | None:
     sums["compute"] = sum(size for reserved in contexts for size in reserved.values())
     if not sums["weights"] or not sums["compute"]:
         return None
-    return Observed(*sums.values())
+    return ObservedMemory(*sums.values())
 
 
 @dataclass(frozen=True)
 class Residual:
-    """Real bytes minus ours, the last time these files were loaded by this engine."""
+    """Estimated (`ours`) and real bytes of the last time this engine loaded these files."""
 
     ours: int
     real: int
@@ -78,16 +78,16 @@ class Residual:
         return (self.real - self.ours) / self.ours if self.ours else 0.0
 
 
-def remember(files: Sequence[Path], engine: Path, ours: int, real: int) -> None:
-    """Keeps the residual. A home that cannot be written costs the next estimate a line."""
+def save_residual(files: Sequence[Path], engine: Path, ours: int, real: int) -> None:
+    """Saves the residual. If that fails, the next estimate has one line less."""
     try:
         write_stored(_file(files, engine), {"ours": ours, "real": real})
     except OSError:
-        pass  # a file that has gone meanwhile
+        pass  # a file was removed meanwhile
 
 
-def recall(files: Sequence[Path], engine: Path) -> Residual | None:
-    """The residual of these files with this engine; None when never loaded here."""
+def saved_residual(files: Sequence[Path], engine: Path) -> Residual | None:
+    """The saved residual of these files with this engine; None if they were never loaded here."""
     try:
         data = read_stored(_file(files, engine))
     except OSError:
@@ -96,7 +96,7 @@ def recall(files: Sequence[Path], engine: Path) -> Residual | None:
 
 
 def _file(files: Sequence[Path], engine: Path) -> Path:
-    """Named by path, size and time of each file and of the engine: a changed one is another."""
+    """Keyed by path, size and time of each file and of the engine."""
     key = [(str(p.absolute()), p.stat().st_size, p.stat().st_mtime_ns) for p in (*files, engine)]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
     return cache_dir() / "memory" / f"real-{digest}.json"

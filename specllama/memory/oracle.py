@@ -1,8 +1,8 @@
-"""llama.cpp's own figures: `llama-fit-params` beside the engine, in place of the formulas.
+"""llama.cpp's own figures: `llama-fit-params` next to the engine, instead of the formulas.
 
-It reads the header only and prints whole MiB per device (tools/fit-params). It knows no
-draft and no --spec-*, so target and draft are asked apart and rollback copies stay ours; it
-keeps room for the logits of a whole ubatch, which a server does not.
+It reads only the header and prints whole MiB per device (tools/fit-params). It does not know drafts
+or --spec-*, so it runs once for the target and once for the draft, and rollback copies are
+estimated. It allocates the logits of a whole ubatch, which a server does not.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from pathlib import Path
 
 from specllama.engine.locate import Engine
 from specllama.gguf import ModelInfo
+from specllama.memory.devices import MIB
 from specllama.memory.estimate import LLAMA_CPP, MemoryLine
 from specllama.memory.place import RAM
 from specllama.memory.use import ModelUse
 from specllama.storage import cache_dir, read_stored, write_stored
 
-MIB = 2**20
 TIMEOUT = 20.0  # seconds; it takes well under one, a cold CUDA start several
 _NAME = "llama-fit-params"
 _ROW = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.M)
 
 
 @dataclass(frozen=True)
-class Figures:
+class OracleFigures:
     """Device → (weights, context, compute) in bytes, rounded up to a MiB."""
 
     by_device: dict[str, tuple[int, int, int]]
 
 
 def find_oracle(engine: Engine) -> Path | None:
-    """The tool that belongs to this engine, else one on PATH; None without."""
+    """The tool next to this engine, else on PATH; None if there is none."""
     if not engine.embedded:
-        beside = shutil.which(_NAME, path=str(engine.identity.parent))
-        if beside:
-            return Path(beside)
+        next_to_engine = shutil.which(_NAME, path=str(engine.identity.parent))
+        if next_to_engine:
+            return Path(next_to_engine)
     found = shutil.which(_NAME)
     return Path(found) if found and not engine.embedded else None
 
 
-def ask(tool: Path, m: ModelInfo, use: ModelUse, flags: Sequence[str] = ()) -> Figures | None:
-    """Its figures for one model without rollback copies; None when it gives none (another
-    build, an architecture it does not know). Remembered by tool, file and settings."""
+def ask_oracle(
+    tool: Path, m: ModelInfo, use: ModelUse, flags: Sequence[str] = ()
+) -> OracleFigures | None:
+    """The figures for one model without rollback copies; None if there are none (another build, an
+    unknown architecture). Cached by tool, file and settings."""
     argv = [
         str(tool),
         "-m",
@@ -69,7 +71,7 @@ def ask(tool: Path, m: ModelInfo, use: ModelUse, flags: Sequence[str] = ()) -> F
         if text:
             write_stored(cached, text)
     rows = parse(text)
-    return Figures(rows) if rows else None
+    return OracleFigures(rows) if rows else None
 
 
 def parse(text: str) -> dict[str, tuple[int, int, int]]:
@@ -82,10 +84,10 @@ def parse(text: str) -> dict[str, tuple[int, int, int]]:
 
 
 def corrected(
-    who: str, lines: Sequence[MemoryLine], figures: Figures, use: ModelUse
+    who: str, lines: Sequence[MemoryLine], figures: OracleFigures, use: ModelUse
 ) -> tuple[MemoryLine, ...]:
-    """`lines` with llama.cpp's figures for `who` where it knows them. A formula that agrees
-    to the MiB is kept: it is finer."""
+    """`lines` with llama.cpp's figures for `who`, where available. A formula that agrees within a MiB
+    is kept, because it is more precise."""
     return tuple(
         _corrected(line, lines, figures.by_device[line.device], use)
         if line.who == who and line.device in figures.by_device
@@ -101,13 +103,13 @@ def _corrected(
     if line.what == "weights":
         return _settled(line, weights)
     if line.what == "compute":
-        # It keeps room for more logits than a server that limits them: an upper bound then.
+        # It allocates more logits than a server that limits them: an upper bound.
         if use.outputs is not None:
             return replace(line, bytes=min(line.bytes, compute)) if compute else line
         return _settled(line, compute)
     if use.rollback:
         return line
-    # One figure for cache and state: the other one is taken as ours.
+    # One figure for cache and state together: the other one is our estimate.
     both = ("KV cache", "recurrent state")
     rest = sum(
         x.bytes
@@ -138,7 +140,7 @@ def _flags(use: ModelUse) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> str:
-    # what they say of the server is in argv already; of a draft they would say the target's
+    # argv already has the server's values; for a draft, the variables would set the target's
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
     try:
         done = subprocess.run(

@@ -1,5 +1,5 @@
-"""Tensors that the user keeps elsewhere than their block: -ot, -cmoe, -ncmoe, -ncffn, and the
-same for the draft. Patterns are searched in tensor names, the first that is found decides
+"""Tensor placement by -ot, -cmoe, -ncmoe, -ncffn, and the same for the draft. Patterns are
+searched in tensor names; the first match decides
 (llama.cpp b11434: src/llama-model-loader.cpp, create_tensor; common/arg.cpp)."""
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _APART = {"token_embd.weight": EMBEDDING, "per_layer_token_embd.weight": EMBEDDI
 
 @dataclass(frozen=True)
 class Override:
-    """Tensors whose name holds `pattern` lie on `device`: RAM or a GPU's name."""
+    """Tensors whose name matches `pattern` go to `device`: RAM or a GPU's name."""
 
     pattern: str
     device: str
 
 
 @dataclass(frozen=True)
-class Moved:
-    """Bytes of one block (or EMBEDDING, OUTPUT, REST) that lie on `device` instead; `experts`:
-    the part of them that is routed experts."""
+class MovedTensors:
+    """Bytes of one block (or EMBEDDING, OUTPUT, REST) that go to `device` instead; `experts`: the
+    part that is routed experts."""
 
     block: int
     device: str
@@ -42,14 +42,14 @@ class Moved:
 
 
 def first_layers(count: int, pattern: str) -> Iterator[Override]:
-    """-ncmoe N, -ncffn N: the pattern in the first N layers, in RAM."""
+    """-ncmoe N, -ncffn N: the pattern for the first N layers, to RAM."""
     for i in range(min(count, _MOST_LAYERS)):
         yield Override(rf"blk\.{i}{pattern}", RAM)
 
 
 def parse(text: str, devices: Sequence[str]) -> Iterator[Override]:
     """-ot's `<pattern>=<buffer type>,…`. Raises MemoryInputError for what llama-server would
-    refuse: no `=`, a pattern that is none, a buffer type that this machine does not have."""
+    reject: a missing `=`, an invalid pattern, an unknown buffer type."""
     for word in text.split(","):
         pattern, equals, buffer = word.partition("=")
         if not equals:
@@ -60,12 +60,14 @@ def parse(text: str, devices: Sequence[str]) -> Iterator[Override]:
         try:
             _compiled(pattern)
         except re.error as e:
-            raise MemoryInputError(f"-ot {word!r}: {pattern!r} is no pattern ({e})") from None
+            raise MemoryInputError(
+                f"-ot {word!r}: {pattern!r} is not a valid pattern ({e})"
+            ) from None
         yield Override(pattern, _buffer(word, buffer, devices))
 
 
 def _buffer(word: str, buffer: str, devices: Sequence[str]) -> str:
-    """The device of a buffer type; RPC's are called RPC0[host:port] (ggml-rpc.cpp)."""
+    """The device of a buffer type; for RPC, the type is RPC0[host:port] (ggml-rpc.cpp)."""
     if buffer.startswith("CPU"):
         return RAM
     remote = re.fullmatch(r"(RPC\d+)\[.+\]", buffer)
@@ -73,12 +75,12 @@ def _buffer(word: str, buffer: str, devices: Sequence[str]) -> str:
     if plain and (found := named_device(plain, devices)):
         return found
     known = ", ".join(("CPU", *(f"{d}[HOST:PORT]" if d.startswith("RPC") else d for d in devices)))
-    raise MemoryInputError(f"-ot {word!r}: there is no buffer type {buffer!r}", f"Here: {known}.")
+    raise MemoryInputError(f"-ot {word!r}: unknown buffer type {buffer!r}", f"Available: {known}.")
 
 
 def named_device(name: str, devices: Sequence[str]) -> str | None:
-    """The device that a user means: by its name, in upper or lower case (ggml-backend-reg.cpp);
-    by its number where --vram gave the sizes, and on Metal, whose buffers have other names."""
+    """The device with this name, ignoring case (ggml-backend-reg.cpp); by number if --vram set the
+    sizes, and on Metal, whose buffers have other names."""
     for device in devices:
         if device.lower() == name.lower():
             return device
@@ -88,20 +90,20 @@ def named_device(name: str, devices: Sequence[str]) -> str | None:
     return devices[at] if (given or name[:3] in ("Met", "MTL")) and at < len(devices) else None
 
 
-# std::regex has POSIX classes, Python has not.
+# std::regex has POSIX classes, Python does not.
 _CLASSES = {"digit": r"\d", "alpha": "a-zA-Z", "alnum": "a-zA-Z0-9", "space": r"\s", "w": r"\w"}
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """llama.cpp's (ECMAScript) pattern as Python has it. Raises re.error."""
+    """llama.cpp's (ECMAScript) pattern in Python's syntax. Raises re.error."""
     text = re.sub(r"\[:(\w+):\]", lambda m: _CLASSES.get(m[1], m[0]), pattern)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # "[[" is no set in either
+        warnings.simplefilter("ignore", FutureWarning)  # "[[" is not a set in either
         return re.compile(text, re.ASCII)
 
 
-def moved(m: ModelInfo, overrides: Sequence[Override]) -> tuple[Moved, ...]:
-    """What these overrides do to the model. () where there are none; the header is read again."""
+def moved_tensors(m: ModelInfo, overrides: Sequence[Override]) -> tuple[MovedTensors, ...]:
+    """The tensors that these overrides move, by block. () without overrides; reads the header again."""
     if not overrides:
         return ()
     rules = [(_compiled(o.pattern), o.device) for o in overrides]
@@ -113,7 +115,7 @@ def moved(m: ModelInfo, overrides: Sequence[Override]) -> tuple[Moved, ...]:
         size, experts = sums.get((_place(t), device), (0, 0))
         n = t.nbytes or 0
         sums[_place(t), device] = (size + n, experts + (n if "exps." in t.name else 0))
-    return tuple(Moved(block, device, *sizes) for (block, device), sizes in sums.items())
+    return tuple(MovedTensors(block, device, *sizes) for (block, device), sizes in sums.items())
 
 
 def _place(t: Tensor) -> int:

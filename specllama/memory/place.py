@@ -1,4 +1,4 @@
-"""Which device gets which block: llama.cpp's own rule (src/llama-model.cpp, load_tensors)."""
+"""The device of each block, by llama.cpp's rule (src/llama-model.cpp, load_tensors)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from itertools import accumulate
 RAM = "RAM"
 
 
-def place(
+def assign_devices(
     blocks: int, gpu_layers: int | None, devices: Sequence[str], shares: Sequence[float]
 ) -> list[str]:
     """The device of each block and, last, of the output.
 
-    Of `gpu_layers` (None = all) the last block and the output are the first to go to a GPU;
+    The last `gpu_layers` (None = all), starting with the output and the last block, go to GPUs;
     several GPUs get theirs in order, by `shares` (free memory, or -ts).
     """
     total = blocks + 1
-    wanted = total if gpu_layers is None else min(max(0, gpu_layers), total)
-    if not devices or not wanted or sum(shares) <= 0:
+    on_gpu = total if gpu_layers is None else min(max(0, gpu_layers), total)
+    if not devices or not on_gpu or sum(shares) <= 0:
         return [RAM] * total
-    first = total - wanted
+    first = total - on_gpu
     ends = [s / sum(shares) for s in accumulate(shares)]
     out = [RAM] * first
     for i in range(first, total):
-        at = min(bisect_right(ends, (i - first) / wanted), len(devices) - 1)
+        at = min(bisect_right(ends, (i - first) / on_gpu), len(devices) - 1)
         out.append(devices[at])
     return out

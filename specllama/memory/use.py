@@ -1,4 +1,4 @@
-"""How a model is going to be run: what its memory depends on besides the file."""
+"""How a model is run: everything besides the file that its memory depends on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specllama.memory.errors import MemoryInputError
-from specllama.memory.overrides import Moved
+from specllama.memory.overrides import MovedTensors
 
-# Cache types llama-server takes (common/arg.cpp, kv_cache_types): elements and bytes of a block.
+# Cache types of llama-server (common/arg.cpp, kv_cache_types): elements and bytes of a block.
 CACHE_TYPES: Mapping[str, tuple[int, int]] = {
     "f32": (1, 4),
     "f16": (1, 2),
@@ -25,12 +25,13 @@ MOST_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
 
 @dataclass(frozen=True)
 class ModelUse:
-    """One context of llama.cpp. `context`: tokens of all slots together. `outputs`: rows of
-    logits kept room for, None = one for each token of the ubatch. `rollback`: states kept
-    beside the current one (recurrent blocks). `mtp`: the MTP blocks are loaded.
-    `kept_inputs`: layers whose input is kept for a drafter; `sampled`: tokens are picked on the
-    device, over a second copy of the logits. `gpu_layers` None = all. `moved`: tensors that lie elsewhere than their block. `mapped`:
-    weights in RAM are pages of the file, which need not all be in memory."""
+    """One context of llama.cpp. `context`: tokens of all slots together. `outputs`: allocated rows
+    of logits, None = one for each token of the ubatch. `rollback`: states stored in addition to
+    the current one (recurrent blocks). `mtp`: the MTP blocks are loaded. `exposed_inputs`: number
+    of layers whose input is stored for a drafter; `sampled`: tokens are sampled on the device,
+    over a second copy of the logits. `gpu_layers` None = all. `moved`: tensors on another device
+    than their block. `mapped`: weights in RAM are pages of the file, not all of which need to be
+    in memory."""
 
     context: int
     parallel: int = 1
@@ -44,33 +45,33 @@ class ModelUse:
     outputs: int | None = None
     rollback: int = 0
     mtp: bool = False
-    kept_inputs: int = 0
+    exposed_inputs: int = 0
     sampled: bool = False
     gpu_layers: int | None = None
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedTensors, ...] = ()
     mapped: bool = True
     kv_on_gpu: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.context <= MOST_CONTEXT:
             raise MemoryInputError(
-                f"a context of {self.context} tokens cannot be",
-                f"Give -c N between 1 and {MOST_CONTEXT}, or 0 for the model's own.",
+                f"a context of {self.context} tokens is out of range",
+                f"Use -c N between 1 and {MOST_CONTEXT}, or 0 for the model's own.",
             )
         for kind in (self.cache_k, self.cache_v):
             if kind not in CACHE_TYPES:
                 raise MemoryInputError(
-                    f"no cache type called {kind!r}", f"Types: {', '.join(CACHE_TYPES)}."
+                    f"unknown cache type {kind!r}", f"Types: {', '.join(CACHE_TYPES)}."
                 )
         if not self.flash and CACHE_TYPES[self.cache_v][0] > 1:
             raise MemoryInputError(
                 f"a {self.cache_v} V cache needs flash attention (llama-context.cpp)",
-                "Leave -fa on, or give -ctv f16.",
+                "Keep -fa on, or use -ctv f16.",
             )
 
     @property
     def cells(self) -> int:
-        """Tokens one stream of the KV cache holds: n_ctx_seq (llama-context.cpp)."""
+        """Tokens per stream of the KV cache: n_ctx_seq (llama-context.cpp)."""
         total = pad(self.context, 256)
         return total if self.unified else pad(total // self.parallel, 256)
 
@@ -80,7 +81,7 @@ class ModelUse:
 
     @property
     def total_cells(self) -> int:
-        """n_ctx after padding: what a draft's context is given."""
+        """n_ctx after padding, which is also the draft's context."""
         return self.cells * self.streams
 
     @property

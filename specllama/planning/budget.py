@@ -160,7 +160,7 @@ def _checker(
     def check(option: MemoryOption) -> MemoryOption:
         lines = option.lines
         use = replace(option.use, gpu_layers=option.verdict.gpu_layers or option.use.gpu_layers)
-        if figures := oracle.ask(tool, q.target, use, flags):
+        if figures := oracle.ask_oracle(tool, q.target, use, flags):
             exact = target_use(q.target, use, option.drafting)
             lines = oracle.corrected("target", lines, figures, exact)
         drafting = option.drafting
@@ -170,7 +170,7 @@ def _checker(
             and drafting.method == "draft-simple"
         ):
             draft_context = draft_use(use, drafting)
-            if figures := oracle.ask(tool, drafting.model, draft_context, drafts):
+            if figures := oracle.ask_oracle(tool, drafting.model, draft_context, drafts):
                 lines = oracle.corrected("draft", lines, figures, draft_context)
         return with_lines(q, option, lines)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from specllama.drafts import compat
 from specllama.drafts.compat import METHOD_OF_KIND
-from specllama.drafts.discover import Found, Rejected
+from specllama.drafts.discover import DiscoveredDrafts, Rejection
 from specllama.drafts.pick import Candidate, pick
 from specllama.drafts.remedies import remedy
 from specllama.drafts.warnings import warnings
@@ -53,7 +53,7 @@ class MethodRequest:
     n_max: int | None = None
     p_min: float | None = None
     draft_layers: str | None = None
-    extra_drafts: Found | None = None
+    extra_drafts: DiscoveredDrafts | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Choice:
 
     speculation: Speculation | None
     reason: str
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
     warnings: tuple[str, ...] = ()
     draft: ModelInfo | None = None
     alternatives: tuple[Alternative, ...] = ()
@@ -191,7 +191,7 @@ def _best_fitting(r: MethodRequest, caps: Capabilities) -> Choice:
             if not c.may_pay
             else f"the {r.workload.name} workload does not use {c.method}"
         )
-        rejected.append(Rejected(_file_name(c), "gain", detail))
+        rejected.append(Rejection(_file_name(c), "gain", detail))
         unlikely.append(_alternative(r, (c.method,), c))
     rest = tuple(unlikely[:_MAX_ALTERNATIVES])
     if paying:
@@ -203,7 +203,7 @@ def _best_fitting(r: MethodRequest, caps: Capabilities) -> Choice:
         return Choice(spec, reason, tuple(rejected), notes, best.draft, others, unlikely=rest)
     for method in (m for m in r.workload.methods if m.startswith("ngram-")):
         if reason := check_methods(caps, [method]):
-            rejected.append(Rejected(method, "engine", reason))
+            rejected.append(Rejection(method, "engine", reason))
     for other in _ngrams(r, caps):
         notes = _target_warnings(r, other.speculation.methods[0])
         return Choice(other.speculation, other.reason, tuple(rejected), notes, unlikely=rest)
@@ -242,9 +242,9 @@ def _target_warnings(r: MethodRequest, method: str) -> tuple[str, ...]:
 
 
 def _off(
-    what: str, rule: str, detail: str, rejected: Sequence[Rejected] = (), remedy: str = ""
+    what: str, rule: str, detail: str, rejected: Sequence[Rejection] = (), remedy: str = ""
 ) -> Choice:
-    own = Rejected(what, rule, detail)
+    own = Rejection(what, rule, detail)
     return Choice(None, f"{what}: {detail} ({rule})", (*rejected, own), remedy=remedy)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from specllama.drafts import compat
+from specllama.drafts.compat import BLOCK_METHODS, DFLASH_BLOCK
 from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
 from specllama.gguf import ModelInfo
@@ -15,8 +16,6 @@ from specllama.planning import memory_inputs
 from specllama.planning.plan import Plan
 
 _HOT = 0.7  # temperature
-_MOST_K = 16  # DFlash's block; the cost curve shows whether that much pays off
-_BLOCK = ("draft-dflash", "draft-dspark")  # a whole block in one pass
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class FeasibleMethod:
 
 
 def feasible_methods(
-    plan: Plan, most_k: int = _MOST_K, unlikely: bool = False
+    plan: Plan, most_k: int = DFLASH_BLOCK, unlikely: bool = False
 ) -> tuple[FeasibleMethod, ...]:
     """The plan's own choice first, then what else fits; with `unlikely`, also what is not expected
     to pay off."""
@@ -59,7 +58,7 @@ def _feasible(plan: Plan, most_k: int, unlikely: bool) -> Iterator[FeasibleMetho
             draft,
             _longest(plan, spec, draft, method, most_k),
             draft_cost(plan.target, method, draft) if method else 0.0,
-            method in _BLOCK,
+            method in BLOCK_METHODS,
             _doubt(plan, method),
         )
 

@@ -11,10 +11,16 @@ from pathlib import Path
 
 from specllama import workloads
 from specllama.drafts import hub
-from specllama.drafts.discover import Found, Rejected, discover
+from specllama.drafts.discover import DiscoveredDrafts, Rejection, discover
 from specllama.drafts.hub import HubError, RemoteFile
-from specllama.drafts.pick import ranked
-from specllama.drafts.repository import Repository, here, is_here, models, sidecars
+from specllama.drafts.pick import rank_drafts
+from specllama.drafts.repository import (
+    Repository,
+    downloaded_files,
+    is_downloaded,
+    models,
+    sidecars,
+)
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.launch_options import LaunchOptions, read
 from specllama.engine.settings import Settings
@@ -81,7 +87,7 @@ def plan_from_hub(
         files = hub.files(repo.name)
     except HubError as e:
         return _local_copy(repo, e)
-    candidates = models(files, repo.wanted)
+    candidates = models(files, repo.selection)
     if not candidates:
         raise _no_candidate(repo, files)
     target, why = _first_fitting(repo, candidates, settings, user, caps, devices)
@@ -95,7 +101,7 @@ def plan_from_hub(
     missing = [
         Download(label, m.file_bytes)
         for m in needed
-        if (label := hub.label(m.path)) is not None and not is_here(label)
+        if (label := hub.label(m.path)) is not None and not is_downloaded(label)
     ]
     return HubPlan(plan, why, tuple(missing), (*notes, *_projector_note(files)))
 
@@ -119,8 +125,8 @@ def fetch(found: HubPlan | LocalCopy) -> Path:
 
 def _local_copy(repo: Repository, e: HubError) -> LocalCopy:
     """The model in the Hub's cache, when the Hub is unreachable. Raises `e` if it is not there."""
-    local = here(repo.name)
-    candidates = models(tuple(local), repo.wanted)
+    local = downloaded_files(repo.name)
+    candidates = models(tuple(local), repo.selection)
     if not candidates:
         hint = e.hint.replace("leave out --hub", "name a file on this machine")
         raise HubError(e.message, hint or "There is no local file or folder of that name either.")
@@ -135,8 +141,8 @@ def _no_candidate(repo: Repository, files: Sequence[RemoteFile]) -> SpecllamaErr
             "Look for a repository of the same model whose name ends in GGUF.",
         )
     names = ", ".join(sorted(f.name for f in files)[:8]) + (", …" if len(files) > 8 else "")
-    if repo.wanted:
-        return UsageError(f"{repo.name} has no model called {repo.wanted}", f"It has {names}.")
+    if repo.selection:
+        return UsageError(f"{repo.name} has no model called {repo.selection}", f"It has {names}.")
     return UsageError(f"{repo.name} has no model that can be served on its own: {names}")
 
 
@@ -150,8 +156,8 @@ def _first_fitting(
 ) -> tuple[ModelInfo, str]:
     """The first file that fits entirely, or else the first that fits with layers in RAM; and why.
     A file requested by name is used as it is; serve reports what it lacks."""
-    if repo.wanted:
-        return _model(candidates[0]), f"requested as {repo.wanted}"
+    if repo.selection:
+        return _model(candidates[0]), f"requested as {repo.selection}"
     available = devices.ram.usable + sum(g.usable for g in devices.gpus if not g.shared)
     partly: list[tuple[ModelInfo, str]] = []
     problem = ""
@@ -204,22 +210,22 @@ def _drafts(
     files: Sequence[RemoteFile],
     spec_options: SpeculationOptions,
     caps: Capabilities,
-) -> tuple[Found, tuple[str, ...]]:
+) -> tuple[DiscoveredDrafts, tuple[str, ...]]:
     """Drafts on the Hub: searched only if a draft is wanted and none on this machine is expected to
     pay off. If the search fails, the model is served without a draft."""
     methods = parse_methods(spec_options.method) if spec_options.method else ()
     if spec_options.draft is not None or (
         methods and not any(m.startswith("draft-") for m in methods)
     ):
-        return Found(), ()
-    known = ranked(target, workloads.load(spec_options.workload), caps, discover(target))
+        return DiscoveredDrafts(), ()
+    known = rank_drafts(target, workloads.load(spec_options.workload), caps, discover(target))
     if any(c.may_pay for c in known.candidates):
-        return Found(), ()
+        return DiscoveredDrafts(), ()
     in_repository = hub.read_drafts(target, sidecars(files))
     try:
         found = hub.search(target)
     except HubError as e:
-        found = Found((), (Rejected("the Hub", "unreadable", e.message),))
+        found = DiscoveredDrafts((), (Rejection("the Hub", "unreadable", e.message),))
         return in_repository.and_also(found), (f"skipped the search for drafts: {e.message}",)
     return in_repository.and_also(found), ()
 

@@ -8,7 +8,7 @@ from specllama.engine.capabilities import Capabilities, Tristate
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
 from specllama.gguf import ModelInfo
-from specllama.memory.decide import PARTLY, TOO_BIG, MemoryOption, instead
+from specllama.memory.decide import PARTLY, TOO_BIG, MemoryOption, alternatives
 from specllama.memory.devices import MARGIN, MIB
 from specllama.memory.estimate import Drafting, per_device, total
 from specllama.planning import memory_inputs
@@ -121,7 +121,7 @@ def next_option(b: Budget) -> MemoryOption | None:
     """What to try after an out-of-memory exit, which proves the estimate wrong: the next option
     that needs clearly less, or no draft at all."""
     now = total(b.chosen.lines)
-    found = b.remaining or instead(b.request)
+    found = b.remaining or alternatives(b.request)
     for option in found:
         drafts = option.drafting is not None and option.drafting.method
         if option.automatic and (not drafts or total(option.lines) < _CLEARLY_LESS * now):

@@ -19,7 +19,7 @@ from specllama.memory.overrides import (
     EXPERTS,
     Override,
     first_layers,
-    moved,
+    moved_tensors,
     named_device,
     parse,
 )
@@ -54,7 +54,7 @@ def model_use(
         outputs=settings.parallel if few else None,
         mtp=always,
         gpu_layers=_layers(user.value("-ngl")),
-        moved=moved(target, overrides(target, user, machine)),
+        moved=moved_tensors(target, overrides(target, user, machine)),
         mapped=is_mapped(user),
         kv_on_gpu=not user.on("--no-kv-offload"),
     )
@@ -139,7 +139,7 @@ def drafting_of(
         cache_k=user.value("-ctkd") or spec.cache_type or "f16",
         cache_v=user.value("-ctvd") or spec.cache_type or "f16",
         gpu_layers=_layers(user.value("-ngld") or spec.draft_layers),
-        moved=moved(draft, overrides(draft, user, machine, draft=True)) if draft else (),
+        moved=moved_tensors(draft, overrides(draft, user, machine, draft=True)) if draft else (),
         devices=_devices("-devd", user, machine),
     )
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from specllama import workloads
 from specllama.drafts import checkpoints
 from specllama.drafts.compat import METHOD_OF_KIND, longest_draft
-from specllama.drafts.discover import Found
-from specllama.drafts.ollama import called
+from specllama.drafts.discover import DiscoveredDrafts
+from specllama.drafts.ollama import model_name
 from specllama.engine.capabilities import SPEC_TYPE_SINCE, Capabilities, Tristate, read_capabilities
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
@@ -45,7 +45,7 @@ def prepare(
     llama_server: str | None = None,
     check_port: bool = True,
     target: ModelInfo | None = None,
-    more: Found | None = None,
+    more: DiscoveredDrafts | None = None,
 ) -> Plan:
     """The whole decision for `settings.model`, or for `target`, whose headers were read elsewhere;
     `more`: drafts in addition to those found here. Raises SpecllamaError for bad input and if
@@ -60,7 +60,7 @@ def prepare(
     spec_options = with_passthrough_options(spec_options, user)
     methods = parse_methods(spec_options.method) if spec_options.method else ()
     if spec_options.draft:
-        checkpoints.refuse(spec_options.draft)
+        checkpoints.reject_checkpoint(spec_options.draft)
     draft = _with_ollama_name(inspect(spec_options.draft)) if spec_options.draft else None
     request = MethodRequest(
         target,
@@ -99,7 +99,7 @@ def prepare(
 
 def _with_ollama_name(model: ModelInfo) -> ModelInfo:
     """The model with the name that Ollama gave it, if it is one of its blobs."""
-    return replace(model, called=called(model.path))
+    return replace(model, called=model_name(model.path))
 
 
 def _newer_notes(
@@ -121,7 +121,7 @@ def _check(spec_options: SpeculationOptions) -> None:
         raise UsageError(f"--prefer {spec_options.prefer}: must be {SPEED} or {CONTEXT}")
     if spec_options.draft_cache is not None and spec_options.draft_cache not in CACHE_TYPES:
         raise UsageError(
-            f"no cache type called {spec_options.draft_cache!r}",
+            f"unknown cache type {spec_options.draft_cache!r}",
             f"Types: {', '.join(CACHE_TYPES)}.",
         )
     layers = spec_options.draft_layers
@@ -249,7 +249,7 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
 
 def target_info(path: Path) -> ModelInfo:
     """The model to serve. Raises GgufError or UsageError if the file is not one."""
-    checkpoints.refuse(path)
+    checkpoints.reject_checkpoint(path)
     target = _with_ollama_name(inspect(path))
     if target.kind != "model":
         raise UsageError(

@@ -14,7 +14,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import Exit, explain
 from specllama.engine.process import ServerProcess
 from specllama.memory.estimate import total
-from specllama.memory.observed import read_log, remember
+from specllama.memory.observed import read_log, save_residual
 from specllama.planning.budget import explain_budget as explain_sum
 from specllama.planning.plan import Plan
 
@@ -86,7 +86,7 @@ def record_memory(running: Launch) -> None:
     real = read_log(running.server.log_text(_WHOLE_START))
     if plan.budget is not None and real is not None:
         estimate = total(plan.budget.lines)
-        remember(plan.files, plan.engine.identity, estimate, real.total)
+        save_residual(plan.files, plan.engine.identity, estimate, real.total)
 
 
 class LaunchFailed(EngineError):

@@ -16,7 +16,7 @@ from specllama.serving.scope import SearchScope
 from specllama.tuning import results
 from specllama.tuning.arms import Prediction
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.judge import sure_enough
+from specllama.tuning.judge import is_sure_gain
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import traffic
 from specllama.watching.summary import TrafficSummary
@@ -75,7 +75,7 @@ def apply_past_traffic(
 def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[str, ...]]:
     """The plan for speculation that prompts refuted: on if real requests were surely faster with it."""
     found, lines = predict_from_traffic(plan, scope)
-    if found is None or not sure_enough(found.known, found.known):
+    if found is None or not is_sure_gain(found.known, found.known):
         return off, ()
     return plan.with_speculation(found.speculation, lines[0]), lines
 
@@ -104,7 +104,7 @@ def predict_from_traffic(
         own = way.cost / (1 + way.cost)
         source = f"real requests, {finding.summary.counts.drafted or 0:,.0f} drafted tokens"
         short = _short_step_ratio(plan) if here else 1.0
-        found = Prediction(finding.suggested, known, source, own=own, short=short)
+        found = Prediction(finding.suggested, known, source, own_share=own, short_step=short)
         return found, (finding.message,)
     return None, ()
 
@@ -113,7 +113,7 @@ def _short_step_ratio(plan: Plan) -> float:
     """How much longer a step of a short request takes than one within a response: as the newest
     result for this model and machine has it, 1 if there is none."""
     same = (str(plan.target.path.absolute()), engine_label(plan), tuple(device_names(plan)))
-    known = (r.short for r in results.all_results() if (r.target, r.engine, r.devices) == same)
+    known = (r.short_step for r in results.all_results() if (r.target, r.engine, r.devices) == same)
     return next((short for short in known if short is not None), 1.0)
 
 

@@ -23,7 +23,7 @@ from specllama.serving.scope import (
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import ALL, stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import DECIDED, OPEN, Progress, Tuned
+from specllama.tuning.arms import DECIDED, OPEN, Progress, TuningResult
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, tune
@@ -63,7 +63,7 @@ class ProbeResult:
     """One workload: its plan and its result. `stopped`: interrupted by Ctrl-C."""
 
     planned: PlannedProbe
-    tuned: Tuned
+    tuned: TuningResult
     stopped: bool = False
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specllama.drafts.agreement import guessed
+from specllama.drafts.agreement import token_matches
 from specllama.drafts.inprocess import Continuation, MeasureError, available, offloads
 from specllama.drafts.ollama import shown_name
 from specllama.engine.client import Client
@@ -23,15 +23,19 @@ from specllama.errors import UsageError
 from specllama.serving.probe import PlannedProbe, ProbeOptions, plan_probes
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import ALL, stop_on_signals
-from specllama.tuning.arms import Dropped, NgramMap, Progress, way
+from specllama.tuning.arms import DroppedSetting, NgramSpeedups, Progress, way
 from specllama.tuning.conversations import Conversations
 from specllama.tuning.costs import VerifyCosts, why_no_draft
 from specllama.tuning.judge import LEAST_GAIN
-from specllama.tuning.past import Past, tokenized, verifying_costs
+from specllama.tuning.past import (
+    TokenizedConversations,
+    measure_verify_costs,
+    tokenize_conversations,
+)
 from specllama.tuning.replayed import (
-    Guessed,
-    Setting,
-    Texts,
+    DraftGuesses,
+    KnownTexts,
+    ReplayedSetting,
     best_copies,
     best_draft,
     best_joined,
@@ -51,14 +55,14 @@ class ConversationReplay:
 
     planned: PlannedProbe
     source: Conversations
-    texts: Texts
+    texts: KnownTexts
     costs: VerifyCosts
-    settings: tuple[Setting, ...]
-    maps: tuple[NgramMap, ...]
-    best: Setting | None
+    settings: tuple[ReplayedSetting, ...]
+    maps: tuple[NgramSpeedups, ...]
+    best: ReplayedSetting | None
     reason: str
     left_out: Mapping[str, int]
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[DroppedSetting, ...]
     notes: tuple[str, ...]
     seconds: float
 
@@ -103,7 +107,7 @@ def replay(
             texts = past.texts
             work.say("measuring the cost of verification")
             seconds = _COST_SHARE * work.budget
-            costs = verifying_costs(served.client, p.task, texts, seconds, work.say)
+            costs = measure_verify_costs(served.client, p.task, texts, seconds, work.say)
     except EngineError as e:
         raise runner.blame(e) from None
     finally:
@@ -126,31 +130,31 @@ class _ReplayRun:
     budget: float
     progress: Progress
     started: float = field(default_factory=time.monotonic)
-    settings: list[Setting] = field(default_factory=list)
-    maps: list[NgramMap] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
+    settings: list[ReplayedSetting] = field(default_factory=list)
+    maps: list[NgramSpeedups] = field(default_factory=list)
+    dropped: list[DroppedSetting] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def say(self, text: str = "") -> None:
         spent = time.monotonic() - self.started
         self.progress.step(text, min(1.0, spent / self.budget), max(0.0, self.budget - spent))
 
-    def read_conversations(self, client: Client, source: Conversations) -> Past:
+    def read_conversations(self, client: Client, source: Conversations) -> TokenizedConversations:
         self.say("tokenizing the conversations")
         v = self.planned.plan.target.vocabulary
         end = (v.eot_id if v.eot_id >= 0 else v.eos_id) if v is not None else -1
-        past = tokenized(client, self.planned.task, source, end, self.say)
+        past = tokenize_conversations(client, self.planned.task, source, end, self.say)
         if past.refused:
             self.notes.append(f"rejected by the server, first reason: {past.refused}")
         return past
 
-    def add_setting(self, setting: Setting | None) -> Setting | None:
+    def add_setting(self, setting: ReplayedSetting | None) -> ReplayedSetting | None:
         if setting is not None and len(setting.known):
             self.settings.append(setting)
         return setting
 
 
-def _replay_ngrams(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
+def _replay_ngrams(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> None:
     """Every n-gram type alone, and the settings they are compared with."""
     plan, task = work.planned.plan, work.planned.task
     for spec in task.ngrams:
@@ -172,7 +176,7 @@ def _replay_ngrams(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         work.add_setting(spec_default(texts, costs))
 
 
-def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
+def _replay_drafts(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> None:
     """Every draft alone, and with the n-gram type that would have gained most."""
     task, spec_options = work.planned.task, work.planned.spec_options
     named = spec_options.draft is not None or spec_options.method is not None
@@ -182,13 +186,13 @@ def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         own = c.cost * costs.plain.ms
         if c.speculation.methods != ("draft-simple",):
             work.dropped.append(
-                Dropped(name, "a head needs a running server: use probe without --replay")
+                DroppedSetting(name, "a head needs a running server: use probe without --replay")
             )
-        elif not named and (why := why_no_draft(costs, own, c.longest, LEAST_GAIN, c.once)):
-            work.dropped.append(Dropped(name, why))
+        elif not named and (why := why_no_draft(costs, own, c.longest, LEAST_GAIN, c.one_pass)):
+            work.dropped.append(DroppedSetting(name, why))
         elif not available():
             why = "needs llama-cpp-python: pip install llama-cpp-python"
-            work.dropped.append(Dropped(name, why))
+            work.dropped.append(DroppedSetting(name, why))
         else:
             able.append(c)
     for c in able:
@@ -198,7 +202,7 @@ def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
         try:
             found = _draft_guesses(work, c, texts, costs, until)
         except MeasureError as e:
-            work.dropped.append(Dropped(way(c.speculation), e.message))
+            work.dropped.append(DroppedSetting(way(c.speculation), e.message))
             continue
         some = texts.first(len(found.agrees))
         if len(some.known) < len(texts.known):
@@ -210,14 +214,14 @@ def _replay_drafts(work: _ReplayRun, texts: Texts, costs: VerifyCosts) -> None:
 
 
 def _draft_guesses(
-    work: _ReplayRun, c: TrialCandidate, texts: Texts, costs: VerifyCosts, until: float
-) -> Guessed:
+    work: _ReplayRun, c: TrialCandidate, texts: KnownTexts, costs: VerifyCosts, until: float
+) -> DraftGuesses:
     plan = work.planned.plan
     assert c.speculation.draft is not None
     given = plan.user.value("--threads") or ""
     threads = int(given) if is_number(given) and int(given) else None
     answers = [Continuation(k.prompt, k.answer) for k in texts.known]
-    agrees, passes = guessed(c.speculation.draft, answers, c.longest + 1, threads, until)
+    agrees, passes = token_matches(c.speculation.draft, answers, c.longest + 1, threads, until)
     gpus = plan.budget.request.machine.gpus if plan.budget is not None else ()
     why = "" if passes else "it cannot roll back single tokens"
     if gpus and not offloads():
@@ -227,16 +231,16 @@ def _draft_guesses(
         work.notes.append(
             f"{way(c.speculation)}: cost estimated from file sizes, not measured ({why})"
         )
-        return Guessed(c, agrees, passes, timed=False)
-    return Guessed(c, agrees, passes, timed=True)
+        return DraftGuesses(c, agrees, passes, timed=False)
+    return DraftGuesses(c, agrees, passes, timed=True)
 
 
-def _predict(work: _ReplayRun, found: Guessed, texts: Texts, costs: VerifyCosts) -> None:
+def _predict(work: _ReplayRun, found: DraftGuesses, texts: KnownTexts, costs: VerifyCosts) -> None:
     task, c = work.planned.task, found.candidate
     lengths = [k for k in range(1, c.longest + 1) if not task.lengths or k in task.lengths]
     alone = work.add_setting(best_draft(found, texts, costs, lengths, task.drafts_alone))
     if alone is None:
-        work.dropped.append(Dropped(way(c.speculation), "no draft length has a known cost"))
+        work.dropped.append(DroppedSetting(way(c.speculation), "no draft length has a known cost"))
         return
     copies = _most_copying(work.maps, task.ngrams)
     if copies is not None:
@@ -246,7 +250,9 @@ def _predict(work: _ReplayRun, found: Guessed, texts: Texts, costs: VerifyCosts)
         work.maps.append(speeds)
 
 
-def _most_copying(maps: Sequence[NgramMap], types: Sequence[Speculation]) -> Speculation | None:
+def _most_copying(
+    maps: Sequence[NgramSpeedups], types: Sequence[Speculation]
+) -> Speculation | None:
     """The n-gram type that gains most alone."""
     speed = {m.method: max(m.speeds.values(), default=0.0) for m in maps if not m.draft}
     able = [s for s in types if s.methods[0] in speed]

@@ -39,7 +39,7 @@ def result_subject(
         target=str(plan.target.path.absolute()),
         workload=plan.workload.name,
         files=results.stamp(files),
-        asked=tuple(_option_words(plan, scope, prompts)),
+        options=tuple(_option_words(plan, scope, prompts)),
         engine=engine_label(plan),
         devices=tuple(device_names(plan)),
         prompts="yours" if prompts else "profile",

@@ -15,7 +15,7 @@ from specllama.engine.process import ServerProcess
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan, free_port
 from specllama.serving.launch import Launch, LaunchFailed, exit_hint, record_memory
-from specllama.tuning.arms import Served
+from specllama.tuning.arms import RunningServer
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _ENDING_S = 1.0  # between a broken connection and the exit of the server that broke it
@@ -40,7 +40,7 @@ class TrialServers:
 
     def start(
         self, speculation: Speculation | None, tick: Callable[[], None], trace: bool = False
-    ) -> Served:
+    ) -> RunningServer:
         """Stops the server that is up and starts another; `tick` is called while it loads.
         `trace`: its log shows where time goes. That is so for every server that cannot go on to
         serve; its memory use is stored too.
@@ -71,7 +71,7 @@ class TrialServers:
             raise LaunchFailed(why, self.log) from None
         if plan.settings.trace and self._estimate_applies(speculation):
             record_memory(self.running)
-        return Served(client, partial(_log_text, server))
+        return RunningServer(client, partial(_log_text, server))
 
     def _estimate_applies(self, speculation: Speculation | None) -> bool:
         """Whether the plan's memory estimate is about such a server."""

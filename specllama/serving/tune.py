@@ -23,11 +23,11 @@ from specllama.serving.scope import (
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, Tuned
+from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, TuningResult
 from specllama.tuning.errors import TuningError
 from specllama.tuning.results import Result, Subject
 from specllama.tuning.run import Task
-from specllama.tuning.search import Earlier, Interrupted, tune
+from specllama.tuning.search import Interrupted, OpenResult, tune
 from specllama.tuning.step_times import step_times
 
 _FEW_PROMPTS = 5
@@ -46,7 +46,7 @@ class TuningOutcome:
     plan: Plan
     source: str
     notes: tuple[str, ...] = ()
-    tuned: Tuned | None = None
+    tuned: TuningResult | None = None
     result: Result | None = None
     running: Launch | None = None
 
@@ -87,7 +87,7 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
     continues = options.mode == AUTO and not options.force
     if stored is not None and not stale and continues:  # open, or its server crashed
         notes += tuple(_open_lines(stored))
-        earlier = stored.earlier
+        earlier = stored.open_result
     prior = None
     if continues:
         prior, more = predict_from_traffic(plan, with_fixed_values(plan, options.scope))
@@ -113,7 +113,7 @@ def _search(
     task: Task,
     runner: TrialServers,
     progress: Progress,
-    earlier: Earlier | None,
+    earlier: OpenResult | None,
     prior: Prediction | None,
     notes: Sequence[str],
 ) -> TuningOutcome:
@@ -202,21 +202,23 @@ def _with_current_placement(plan: Plan, spec: Speculation) -> Speculation:
     return spec
 
 
-def _with_tuned(plan: Plan, found: Tuned) -> Plan:
+def _with_tuned(plan: Plan, found: TuningResult) -> Plan:
     if found.best is None:
         return plan.without_speculation(found.reason)
     return plan.with_speculation(found.best.speculation, f"measured: {found.reason}")
 
 
 def _cached_line(stored: Result) -> str:
-    return f"measured on {results.moment(stored.when)}; `specllama results` shows or clears it"
+    return f"measured on {results.format_time(stored.when)}; `specllama results` shows or clears it"
 
 
 def _open_lines(stored: Result) -> Sequence[str]:
     if stored.state == CRASHED:
-        return [f"on {results.moment(stored.when)} {stored.reason}; retrying"]
-    verb = "continuing" if stored.earlier.predictions else "restarting"
-    return [f"{verb} the unfinished run of {results.moment(stored.when)} ({stored.texts} prompts)"]
+        return [f"on {results.format_time(stored.when)} {stored.reason}; retrying"]
+    verb = "continuing" if stored.open_result.predictions else "restarting"
+    return [
+        f"{verb} the unfinished run of {results.format_time(stored.when)} ({stored.texts} prompts)"
+    ]
 
 
 def tuning_reference(outcome: TuningOutcome) -> TuningReference:

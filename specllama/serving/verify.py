@@ -13,7 +13,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.exits import why_not_speculating
 from specllama.engine.metrics import Metrics
 from specllama.planning.plan import Plan
-from specllama.tuning.dead_draft import accepts_nothing, only_costs, what_to_do
+from specllama.tuning.dead_draft import accepts_nothing, advice_for, cost_without_gain
 from specllama.watching.counters import contradiction
 
 PROBE_PROMPTS = 2
@@ -52,7 +52,7 @@ class Engagement:
             or not accepts_nothing(self.drafted, self.accepted, steps)
         ):
             return ""
-        return only_costs(self.drafted, self.accepted)
+        return cost_without_gain(self.drafted, self.accepted)
 
     @property
     def doubt(self) -> str:
@@ -114,7 +114,7 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     if not plan.speculates:
         return replace(result, engaged=False, reason=plan.choice.reason)
     if result.drafted > 0:
-        remedy = what_to_do(spec) if spec is not None and result.only_costs else ""
+        remedy = advice_for(spec) if spec is not None and result.only_costs else ""
         return replace(result, engaged=True, reason=plan.choice.reason, remedy=remedy)
     if result.drafted < 0 or result.accepted:
         return replace(

@@ -1,4 +1,4 @@
-"""What was measured and what it says: predictions, arms, and the answer drawn from them."""
+"""Measured data: the baseline, trials of drafts, predictions, arms, and the result of tuning."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from specllama.tuning.measure import Measurement
 from specllama.tuning.speedup import StepCost, StepLog
 from specllama.tuning.statistics import TimeSplit
 
-NO_TIME = "no time was left"
+NO_TIME = "not enough time"
 DECIDED, OPEN, CRASHED, FORCED = "decided", "open", "crashed", "forced"
 
 
 @dataclass(frozen=True)
-class Served:
-    """A running server. `log`: what it printed so far."""
+class RunningServer:
+    """A running server. `log`: its output so far."""
 
     client: Client
     log: Callable[[], str]
@@ -33,42 +33,42 @@ class ServerRunner(Protocol):
 
     def start(
         self, speculation: Speculation | None, tick: Callable[[], None], trace: bool = False
-    ) -> Served:
-        """Ends the server that is up and starts another; `tick` is called while it loads.
-        `trace`: its log must say where time goes, so that it cannot go on to serve.
-        Raises EngineError when it does not start. None = no speculation flags at all."""
+    ) -> RunningServer:
+        """Stops the running server and starts another; `tick` is called while it loads.
+        `trace`: its log must contain timings, which rules it out for serving.
+        Raises EngineError if it does not start. None = no speculation flags at all."""
 
     def blame(self, error: EngineError) -> EngineError:
-        """Why the server ended, when that is what an error came from; else the error."""
+        """Why the server exited, if that caused the error; else the error itself."""
 
     def stop(self) -> None:
-        """Ends the server that is up, if one is."""
+        """Stops the running server, if any."""
 
 
 class Progress(Protocol):
-    """Told what is being learnt."""
+    """Receives progress messages."""
 
     def step(self, text: str, share: float, left_s: float) -> None:
         """`share` of the budget is used, 0 to 1; `left_s` seconds of it are left."""
 
 
 @dataclass(frozen=True)
-class Plain:
-    """What one server without speculation tells. `lost`: what this build does not tell, and what
-    follows. `short`: the step of a request of two tokens ÷ one within an answer: the first after
-    a pause is often slower (caches, clocks, the graph that is built anew)."""
+class Baseline:
+    """Measurements of one server without speculation. `limitations`: what this build does not
+    report, with the consequence. `short_step`: the step of a two-token request ÷ a step within a
+    response: the first step after a pause is often slower (caches, clocks, a rebuilt graph)."""
 
     measurement: Measurement
     costs: VerifyCosts
-    lost: tuple[str, ...] = ()
+    limitations: tuple[str, ...] = ()
     load_s: float = 0.0
-    short: float = 1.0
+    short_step: float = 1.0
 
 
 @dataclass(frozen=True)
-class NgramMap:
-    """Predicted speed-up of every size of one n-gram type, alone or (`draft` = its label) where
-    a draft takes over when there is no copy."""
+class NgramSpeedups:
+    """Predicted speed-up of every size of one n-gram method, alone or (`draft` = its label)
+    combined with a draft that drafts where nothing can be copied."""
 
     method: str
     speeds: Mapping[NgramSizes, float]
@@ -78,9 +78,9 @@ class NgramMap:
 @dataclass(frozen=True)
 class Trial:
     """A draft launched at its longest K. `lengths`: steps of short requests; `own_ms`: one pass
-    of the draft; `plain`: a plain step as this launch shows it (its step without a draft, less
-    that pass); `curve`: K → predicted speed-up; `rows`: K → speed-up by answer, where no steps
-    are seen that would tell it."""
+    of the draft; `plain`: a plain step in this launch (its step without a draft, less that
+    pass); `curve`: K → predicted speed-up; `rows`: K → speed-up by response, for builds that do
+    not report steps."""
 
     speculation: Speculation
     measurement: Measurement
@@ -93,30 +93,29 @@ class Trial:
 
     @property
     def steps(self) -> StepLog:
-        """All steps seen."""
+        """All observed steps."""
         return StepLog(self.measurement.log.steps + self.lengths.steps)
 
     @property
     def own_share(self) -> float:
-        """Of a step without a draft: the draft's pass over the token."""
+        """The draft's pass over the token, as a share of a step without a draft."""
         step = self.plain.ms + self.own_ms
         return self.own_ms / step if step > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A setting that may win. `known`: its speed-up for each text it was predicted from, where
-    the text itself had no say in choosing it; `steps`: what was taken for a step, by how many
-    tokens it drafts, as a multiple of a plain one ({} = not kept). `own`: the draft's pass over
-    the token of a step without a draft, as a share of that step (None = not seen). `short`: as
-    Plain has it."""
+    """A setting that may win. `known`: its speed-up for each text, cross-validated: the text itself
+    had no part in choosing the setting. `steps`: drafted tokens → assumed step time, as a multiple
+    of a plain step ({} = not stored). `own_share`: as in Trial (None = not observed);
+    `short_step`: as in Baseline."""
 
     speculation: Speculation
     known: Ratios
     source: str
     steps: Mapping[int, float] = field(default_factory=dict)
-    own: float | None = None
-    short: float = 1.0
+    own_share: float | None = None
+    short_step: float = 1.0
 
     @property
     def speedup(self) -> Interval:
@@ -124,8 +123,8 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Deep:
-    """The same arm with a long prompt before it: how many tokens, and what comes of it."""
+class LongPromptResult:
+    """An arm measured after a long prompt of `tokens` tokens."""
 
     tokens: int
     alpha: float | None
@@ -134,12 +133,12 @@ class Deep:
 
 @dataclass(frozen=True)
 class Arm:
-    """A setting measured on prompts that did not choose it. `own`: its speed-up by prompt;
-    `pooled`: with what was predicted for the prompts that chose it; `speedup`, `slower`: the
-    figure with its interval, and the chance that it is slower than plain decoding. `plain_ms`:
-    a plain step meanwhile. `same_text`: share of greedy answers equal to the plain server's
-    (other batch shapes round differently: it need not be 1). `slots`: α of each, where there
-    are several; `cut`: the budget ended before the answer was clear."""
+    """A setting measured on prompts that had no part in choosing it. `own`: its speed-up by
+    prompt; `pooled`: with the predictions for the prompts that chose it; `speedup`, `slower`:
+    the estimate with its interval, and the chance of being slower than plain decoding.
+    `plain_ms`: a plain step during the measurement. `same_text`: share of greedy responses equal
+    to the baseline's (not always 1: batch shapes change rounding). `slots`: α of each slot, if
+    there are several; `out_of_time`: the budget ended before the result was clear."""
 
     speculation: Speculation
     measurement: Measurement
@@ -152,8 +151,8 @@ class Arm:
     split: TimeSplit | None = None
     same_text: float | None = None
     slots: tuple[float | None, ...] = ()
-    deep: Deep | None = None
-    cut: bool = False
+    deep: LongPromptResult | None = None
+    out_of_time: bool = False
 
     @property
     def label(self) -> str:
@@ -161,7 +160,7 @@ class Arm:
 
 
 def label(s: Speculation | None) -> str:
-    """An arm's name in tables: its methods, file, K and p_min."""
+    """A setting's name in tables: methods, file, K and p_min."""
     if s is None:
         return "no speculation"
     out = "+".join(s.methods)
@@ -179,13 +178,13 @@ def label(s: Speculation | None) -> str:
 
 
 def way(s: Speculation) -> str:
-    """The name of a method with its file, whatever its length: for reasons that hold for all."""
+    """Method and file without K: for reasons that apply to every draft length."""
     return "+".join(s.methods) + (f" {shown_name(s.draft)}" if s.draft is not None else "")
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """A way that was not pursued, and why, by name. `crashed`: its server ended."""
+class DroppedSetting:
+    """A setting that was not pursued, and why. `crashed`: its server died."""
 
     what: str
     why: str
@@ -193,20 +192,20 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """The answer for one workload. `best` None = speculation off; `reason` says why either way.
-    `state`: decided, open (cut short: to be continued), crashed (a server ended, so that
-    nothing is known of it) or forced. `plain` None: it was known from an earlier start."""
+class TuningResult:
+    """The result for one workload. `best` None = speculation off; `reason` explains either way.
+    `state`: decided, open (ran out of time, to be continued), crashed (a server died, so that
+    its speed is unknown) or forced. `plain` None = known from an earlier start."""
 
     workload: str
-    plain: Plain | None
+    plain: Baseline | None
     trials: tuple[Trial, ...]
-    maps: tuple[NgramMap, ...]
+    maps: tuple[NgramSpeedups, ...]
     predictions: tuple[Prediction, ...]
     arms: tuple[Arm, ...]
     best: Arm | None
     reason: str
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[DroppedSetting, ...]
     loads: int
     seconds: float
     state: str = DECIDED

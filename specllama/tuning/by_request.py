@@ -1,10 +1,9 @@
 """Acceptance for every K on one running server, for builds whose requests say their K and whose
 answers do not show their steps (ik_llama.cpp: `speculative.n_max`, seen with 8337e4cd3).
 
-The draft still makes all that the server was started with, and the rest is cut: an answer shows
-what a K brings, not what it costs. That is known from the plain server (V(b)) and from the time
-that the draft takes here. No prompt is asked twice: such a server drafts one that it has seen
-without a fault.
+The draft still generates as many tokens as the server was started with, and the rest is cut: a
+response shows the acceptance at a K, not its cost. The cost follows from the baseline (V(b)) and
+from the draft's time here. No prompt is sent twice: such a server drafts a known prompt perfectly.
 """
 
 from __future__ import annotations
@@ -13,94 +12,96 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specllama.drafts.acceptance import constant_acceptance
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Plain, Served, Trial
+from specllama.tuning.arms import Baseline, RunningServer, Trial
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts, drafted_gain
-from specllama.tuning.measure import Answer, ask, measured, warm_up
+from specllama.tuning.measure import Answer, ask, measurement_of, warm_up
 from specllama.tuning.run import Run, TrialCandidate
-from specllama.tuning.speedup import StepLog, constant_acceptance
+from specllama.tuning.speedup import StepLog
 
 FIELD = "speculative.n_max"
-_LENGTHS = (8, 2, 4, 1, 6, 3, 16, 12)  # the more telling ones first
-_SHARE = 0.4  # of what is left of the budget; the rest is for the confirmation, which decides
+_LENGTHS = (8, 2, 4, 1, 6, 3, 16, 12)  # the most informative first
+_SHARE = 0.4  # of the remaining budget; the rest is for the confirmation, which decides
 _LEAST, _MOST = 3, 8  # answers
-_SURE = 0.99  # acceptance that no text proves
+_SURE = 0.99  # highest acceptance that a text can prove
 
 
 @dataclass(frozen=True)
 class LengthRequest:
-    """One answer to a request for drafts of `k` tokens."""
+    """One response to a request with draft length `k`."""
 
     k: int
     answer: Answer
 
     @property
     def steps(self) -> int:
-        """Verify steps: each brings one token beside those accepted; the first token is none's."""
+        """Verify steps. Each yields one token besides the accepted ones; the first token of the
+        response comes from the prompt."""
         return max(1, self.answer.tokens - 1 - self.answer.accepted)
 
 
 def measure_draft(
-    run: Run, served: Served, candidate: TrialCandidate, spec: Speculation, plain: Plain
+    run: Run, served: RunningServer, candidate: TrialCandidate, spec: Speculation, plain: Baseline
 ) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens at most."""
-    left = run.for_this_draft
+    left = run.seconds_for_draft
     run.shorten(_SHARE * left, _LEAST)
     job = run.job(_SHARE * left)
     warm_up(served.client, job)
-    wanted = [k for k in run.task.lengths or _LENGTHS if k <= spec.n_max]
-    lengths = list(dict.fromkeys([spec.n_max, *wanted]))
+    shorter = [k for k in run.task.lengths or _LENGTHS if k <= spec.n_max]
+    lengths = list(dict.fromkeys([spec.n_max, *shorter]))
     most = max(_LEAST, min(_MOST, len(run.task.prompts) // 3))
     found: list[LengthRequest] = []
     while len(found) < most and not (job.over and len(found) >= _LEAST):
         k = lengths[len(found) % len(lengths)]
-        there = replace(job, sampling={**job.sampling, FIELD: k})
-        found.append(LengthRequest(k, ask(served.client, run.next_question(), there)))
-        run.say()
-        if not run.fresh:
+        length_job = replace(job, sampling={**job.sampling, FIELD: k})
+        found.append(LengthRequest(k, ask(served.client, run.next_question(), length_job)))
+        run.report()
+        if not run.has_unused_prompts:
             break
     costs = plain.costs
-    own = own_ms(found, costs, spec.n_max, candidate.once)
+    own = own_ms(found, costs, spec.n_max, candidate.one_pass)
     if own is None:
         own = candidate.cost * costs.plain.ms
-    rows = rows_of(found, costs, own, spec.n_max, candidate.once)
+    rows = rows_of(found, costs, own, spec.n_max, candidate.one_pass)
     if run.task.lengths:
         rows = {k: r for k, r in rows.items() if k in run.task.lengths}
     curve = {k: r.interval() for k, r in rows.items()}
-    answers = measured([a.answer for a in found], run.task.hybrid)
+    answers = measurement_of([a.answer for a in found], run.task.hybrid)
     return Trial(spec, answers, StepLog(()), own, costs.plain, curve, rows=rows)
 
 
 def own_ms(
-    found: Sequence[LengthRequest], costs: VerifyCosts, n_max: int, once: bool
+    found: Sequence[LengthRequest], costs: VerifyCosts, n_max: int, one_pass: bool
 ) -> float | None:
-    """ms of one pass of the draft: what the answers took beyond verifying. Each step drafts
-    `n_max` tokens, whatever the request asked. None where V(b) is not known."""
+    """ms of one pass of the draft: the time of the responses beyond verification. Each step drafts
+    `n_max` tokens, whatever the request says. None if V(b) is unknown."""
     verify = [costs.of(a.k + 1) for a in found]
     if not found or None in verify:
         return None
     steps = sum(a.steps for a in found)
     beyond = sum(a.answer.ms - a.steps * (v or 0.0) for a, v in zip(found, verify, strict=True))
-    return max(0.0, beyond / steps / (2 if once else n_max + 1))
+    return max(0.0, beyond / steps / (2 if one_pass else n_max + 1))
 
 
 def rows_of(
-    found: Sequence[LengthRequest], costs: VerifyCosts, own: float, n_max: int, once: bool
+    found: Sequence[LengthRequest], costs: VerifyCosts, own: float, n_max: int, one_pass: bool
 ) -> dict[int, Ratios]:
-    """K → speed-up by answer, for the lengths that were asked and lie between. An answer tells
-    its own K; at another it is as much better or worse than the others as it was at its own."""
+    """K → speed-up by response, for the requested lengths and those between. A response counts at
+    other K with the deviation from the average that it had at its own."""
     if not found:
         return {}
-    usual = _usual(found)
+    mean_acceptance = _mean_acceptance(found)
     out = {}
     for k in range(1, n_max + 1):
-        at = _between(usual, k)
+        at = _interpolated(mean_acceptance, k)
         logs = []
         for a in found:
             own_p = constant_acceptance(_tau(a.answer.tokens - 1, a.steps), a.k)
-            p = min(_SURE, max(0.0, own_p - usual[a.k] + at))
-            gain = drafted_gain(costs, p, k, own, once)
+            p = min(_SURE, max(0.0, own_p - mean_acceptance[a.k] + at))
+            gain = drafted_gain(costs, p, k, own, one_pass)
             if gain is not None:
                 logs.append(math.log(gain))
         if len(logs) == len(found):
@@ -108,12 +109,12 @@ def rows_of(
     return out
 
 
-def _usual(found: Sequence[LengthRequest]) -> dict[int, float]:
-    """K → acceptance per position, given the ones before, over all answers at that K."""
+def _mean_acceptance(found: Sequence[LengthRequest]) -> dict[int, float]:
+    """K → conditional acceptance per token, over all responses at that K."""
     out = {}
     for k in sorted({a.k for a in found}):
-        there = [a for a in found if a.k == k]
-        tokens, steps = sum(a.answer.tokens - 1 for a in there), sum(a.steps for a in there)
+        at_k = [a for a in found if a.k == k]
+        tokens, steps = sum(a.answer.tokens - 1 for a in at_k), sum(a.steps for a in at_k)
         out[k] = constant_acceptance(_tau(tokens, steps), k)
     return out
 
@@ -122,10 +123,12 @@ def _tau(tokens: int, steps: int) -> float:
     return max(1.0, tokens / steps)
 
 
-def _between(usual: Mapping[int, float], k: int) -> float:
-    """Between lengths that were asked by a straight line, beyond them as at the nearest."""
-    below = max((x for x in usual if x <= k), default=min(usual))
-    above = min((x for x in usual if x >= k), default=max(usual))
+def _interpolated(mean_acceptance: Mapping[int, float], k: int) -> float:
+    """Linear interpolation between requested lengths; the nearest value beyond them."""
+    below = max((x for x in mean_acceptance if x <= k), default=min(mean_acceptance))
+    above = min((x for x in mean_acceptance if x >= k), default=max(mean_acceptance))
     if below >= above:
-        return usual[above if k <= above else below]
-    return usual[below] + (usual[above] - usual[below]) * (k - below) / (above - below)
+        return mean_acceptance[above if k <= above else below]
+    return mean_acceptance[below] + (mean_acceptance[above] - mean_acceptance[below]) * (
+        k - below
+    ) / (above - below)

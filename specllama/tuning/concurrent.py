@@ -1,4 +1,4 @@
-"""Several requests at once, for servers with several slots."""
+"""Concurrent requests, for servers with several slots."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ _LEAST_ROUNDS = 3
 
 
 def rounds(run: Run, client: Client, job: Job, most: int) -> list[Answer]:
-    """Rounds of as many requests at once as there are slots, while there is time: each as one
-    answer (see `together`)."""
+    """Rounds of one request per slot, while there is time, each as one Answer (see `together`)."""
     out: list[Answer] = []
     while len(out) < most and not (job.over and len(out) >= _LEAST_ROUNDS):
         questions = [run.next_question() for _ in range(run.task.slots)]
         out.append(together(client, questions, job))
-        run.say()
+        run.report()
     return out
 
 
 def together(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Answer:
-    """All questions at once, summed as one answer: tokens of all, decoding time of the longest,
-    so that its ms per token is the whole server's. `first_ms` is the mean; steps of different
-    requests cannot be told apart and are left out."""
+    """All prompts at once, summed up as one Answer: tokens of all, decoding time of the slowest,
+    so that its ms per token is that of the whole server. `first_ms` is the mean; `steps` stay
+    empty, since those of different requests cannot be told apart."""
     with ThreadPoolExecutor(len(questions)) as pool:
         each = list(pool.map(lambda q: ask(client, q, job), questions))
     return Answer(

@@ -1,4 +1,4 @@
-"""How sure a speed-up is: intervals and chances over prompts. Pure.
+"""Confidence in a speed-up: intervals and probabilities over prompts. Pure.
 
 One prompt gives one logarithm of a ratio (plain time per token ÷ own), weighted by its tokens.
 Prompts differ more than the steps within one, so they are the sample: Student's t with few
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-_LEAST_ERROR = 0.01  # of one prompt: timers and schedulers are never better
+_LEAST_ERROR = 0.01  # of one prompt: timers and schedulers are no more precise
 _LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with the ends of its 95 % interval."""
+    """A value with its 95 % interval."""
 
     value: float
     low: float
@@ -28,9 +28,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Speed-ups of some prompts: their logarithms, and how much each counts (tokens). `shared`:
-    the standard error of what all of them have in common, as a logarithm: a prediction's costs,
-    which are wrong for all texts alike when they were measured in a bad moment."""
+    """Speed-ups of several prompts: logarithms, and weights (tokens). `shared`: the standard
+    error, as a logarithm, of what they have in common: predicted costs, which are wrong for all
+    texts alike if they were measured at a bad moment."""
 
     logs: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
@@ -85,29 +85,29 @@ class Ratios:
         return Interval(self.value, math.exp(self.mean - half), _exp(self.mean + half))
 
     def chance_below(self, ratio: float) -> float:
-        """How likely the true speed-up is under `ratio` (Student's t, no prior)."""
+        """Probability that the true speed-up is below `ratio` (Student's t, no prior)."""
         if math.isinf(self.error):
             return 0.5
         return student_cdf((math.log(ratio) - self.mean) / self.error, self.freedom)
 
 
 def shrunk(r: Ratios) -> float:
-    """The ratio, moved towards 1 as far as chance may have made it (the positive part of James
-    and Stein's estimate, 1961); 1 for fewer than three."""
+    """The ratio, shrunk towards 1 (positive-part James-Stein estimator, 1961); 1 for fewer than
+    three prompts."""
     if len(r) < 3 or not r.mean:
         return 1.0
     return math.exp(r.mean * max(0.0, 1 - (r.error / r.mean) ** 2))
 
 
 def ratios(pairs: Sequence[tuple[float, float, float]]) -> Ratios:
-    """From (plain ms per token, own ms per token, tokens) of each prompt; those that show no
-    speed (0) are left out."""
+    """From (baseline ms per token, own ms per token, tokens) of each prompt; those without a
+    speed (0) are omitted."""
     good = [(math.log(base / own), n) for base, own, n in pairs if base > 0 and own > 0 and n > 0]
     return Ratios(tuple(x for x, _ in good), tuple(float(n) for _, n in good))
 
 
 def _exp(x: float) -> float:
-    """Two prompts of which one hardly counts say next to nothing: the end is far off."""
+    """exp without overflow: with two prompts of very different weight the interval is huge."""
     return math.exp(x) if x < 700 else math.inf
 
 

@@ -1,10 +1,10 @@
-"""What verifying costs, from one plain server. Pure.
+"""Verification cost, from one baseline server. Pure.
 
-V(b) is the time of one pass of the target over b tokens. A plain server shows it: a prompt that
-it has in its cache, followed by b new tokens, is evaluated as one batch of b (`timings.prompt_n`
-says how many it was). Only the last row of such a batch goes through the output matrix, while
-verifying needs every row; the matrix's share of the weights says what the other rows add
-(compared with real verify steps on llama.cpp b11434: within 3 %).
+V(b) is the time of one pass of the target over b tokens. A baseline server shows it: a cached
+prompt followed by b new tokens is evaluated as one batch of b (`timings.prompt_n` reports b).
+Only the last row of such a batch goes through the output matrix, while verification needs every
+row; the cost of the other rows follows from the matrix's share of the weights (within 3 % of
+real verify steps on llama.cpp b11434).
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from specllama.tuning.speedup import StepCost, tau_constant
+from specllama.drafts.acceptance import constant_tau
+from specllama.tuning.speedup import StepCost
 
-EVER_SEEN = 0.95  # acceptance per position: the best heads on code reach 0.9 (families.toml)
+HIGHEST_ACCEPTANCE = 0.95  # acceptance per token: the best heads on code reach 0.9 (families.toml)
 
 
 @dataclass(frozen=True)
 class VerifyCosts:
     """`plain`: ms of a step without a draft (t_1); `verify`: b → ms of a pass that verifies b
-    tokens, for the b that were measured. `slots`: so many requests are answered at once, so
-    that verifying b of each is a pass of slots × b."""
+    tokens, for each measured b. `slots`: number of concurrent requests, so that verifying b
+    tokens of each is a pass over slots × b."""
 
     plain: StepCost
     verify: Mapping[int, float] = field(default_factory=dict)
@@ -30,16 +31,16 @@ class VerifyCosts:
 
     @property
     def known(self) -> bool:
-        """Whether more than the plain step is."""
+        """Whether V(b) is known beyond the plain step."""
         return len(self.verify) > 1
 
     @property
     def longest(self) -> int:
-        """The most tokens whose verification has a cost, per request."""
+        """The most tokens per request with a known verification cost."""
         return max(self.verify, default=1) // self.slots
 
     def of(self, b: int) -> float | None:
-        """ms to verify b tokens of each request, between measured sizes by a straight line;
+        """ms to verify b tokens of each request, interpolated linearly between measured sizes;
         None beyond the largest: nothing is extrapolated."""
         b *= self.slots
         if b == self.slots == 1:
@@ -56,15 +57,15 @@ class VerifyCosts:
 
     @property
     def step(self) -> float:
-        """ms of a plain step of all requests together."""
+        """ms of a plain step for all concurrent requests."""
         return self.of(1) or self.plain.ms
 
 
-def verifying(
+def verify_costs(
     samples: Mapping[int, Sequence[float]], plain: StepCost, output_share: float, slots: int = 1
 ) -> VerifyCosts:
-    """Costs from ms of batches on a cached prefix, by their size. `output_share`: the output
-    matrix's part of the bytes that a pass reads."""
+    """Costs from ms of batches after a cached prefix, by size. `output_share`: the output matrix's
+    share of the bytes read per pass."""
     middle = {b: median(times) for b, times in samples.items() if times}
     one = middle.get(1, plain.ms)
     per_row = 1 / (1 - min(0.9, max(0.0, output_share)))
@@ -74,32 +75,34 @@ def verifying(
 
 
 def drafted_gain(
-    costs: VerifyCosts, p: float, k: int, own: float, once: bool = False
+    costs: VerifyCosts, p: float, k: int, draft_ms: float, one_pass: bool = False
 ) -> float | None:
-    """Speed-up of drafts of k tokens of which each is right with probability p, when one pass
-    of the draft takes `own` ms. A step runs the draft k times and once more over what was
-    verified (common/speculative.cpp: draft(), process()); `once`: the block is one pass."""
+    """Speed-up with draft length k and acceptance p per token, if one pass of the draft takes
+    `draft_ms`. A step runs the draft k times and once more over the verified tokens
+    (common/speculative.cpp: draft(), process()); `one_pass`: it drafts a block in one pass."""
     verify = costs.of(k + 1)
     if verify is None:
         return None
-    return tau_constant(p, k) * costs.step / (verify + own * (2 if once else k + 1))
+    return constant_tau(p, k) * costs.step / (verify + draft_ms * (2 if one_pass else k + 1))
 
 
-def best_length(costs: VerifyCosts, p: float, own: float, most: int, once: bool = False) -> int:
-    """The K up to `most` with the highest gain at acceptance p; `most` where V is not known."""
-    gains = {k: drafted_gain(costs, p, k, own, once) for k in range(1, most + 1)}
+def best_length(
+    costs: VerifyCosts, p: float, draft_ms: float, longest: int, one_pass: bool = False
+) -> int:
+    """The K up to `longest` with the highest gain at acceptance p; `longest` if V is unknown."""
+    gains = {k: drafted_gain(costs, p, k, draft_ms, one_pass) for k in range(1, longest + 1)}
     known = {k: g for k, g in gains.items() if g is not None}
-    return max(known, key=lambda k: known[k]) if known else most
+    return max(known, key=lambda k: known[k]) if known else longest
 
 
 def needed_acceptance(
-    costs: VerifyCosts, own: float, most: int, least_gain: float, once: bool = False
+    costs: VerifyCosts, draft_ms: float, longest: int, least_gain: float, one_pass: bool = False
 ) -> float | None:
-    """The least acceptance per position at which some K reaches `least_gain`; None when none
-    does even at 1."""
+    """The lowest acceptance per token at which some K reaches `least_gain`; None if none does
+    even at 1."""
 
     def gain(p: float) -> float:
-        found = (drafted_gain(costs, p, k, own, once) for k in range(1, most + 1))
+        found = (drafted_gain(costs, p, k, draft_ms, one_pass) for k in range(1, longest + 1))
         return max((g for g in found if g is not None), default=0.0)
 
     if gain(1.0) < least_gain:
@@ -112,26 +115,29 @@ def needed_acceptance(
 
 
 def why_no_draft(
-    costs: VerifyCosts, own: float, most: int, least_gain: float, once: bool = False
+    costs: VerifyCosts, draft_ms: float, longest: int, least_gain: float, one_pass: bool = False
 ) -> str:
-    """The sentence that ends a candidate without a launch; "" when it may pay. `own`: the least
-    that one pass of it can cost (by its bytes)."""
-    most = min(most, costs.longest - 1)
-    if not costs.known or most < 1:
+    """Why a draft cannot pay off, so that it is not launched; "" if it may. `draft_ms`: the minimum
+    time of one pass of it (by its bytes)."""
+    longest = min(longest, costs.longest - 1)
+    if not costs.known or longest < 1:
         return ""
-    free = max((drafted_gain(costs, 1.0, k, 0.0) or 0.0, k) for k in range(1, most + 1))
+    free = max((drafted_gain(costs, 1.0, k, 0.0) or 0.0, k) for k in range(1, longest + 1))
     if free[0] < least_gain:
         return (
-            f"no draft can pay here: verifying {free[1] + 1} tokens takes as long as "
-            f"{(free[1] + 1) / max(0.01, free[0]):.1f} plain steps, so that even one that is always "
-            f"right and costs nothing gives {free[0]:.2f}x"
+            f"no draft can pay off here: verifying {free[1] + 1} tokens takes as long as "
+            f"{(free[1] + 1) / max(0.01, free[0]):.1f} plain steps, so even a free "
+            f"draft at 100% acceptance gives {free[0]:.2f}x"
         )
-    need = needed_acceptance(costs, own, most, least_gain, once)
+    need = needed_acceptance(costs, draft_ms, longest, least_gain, one_pass)
     if need is None:
-        return f"it costs {own:.1f} ms a token beside {costs.plain.ms:.1f}: it cannot pay even if always right"
-    if need > EVER_SEEN:
         return (
-            f"it would have to guess {need:.0%} of the tokens for {least_gain:g}x here; "
-            f"more than {EVER_SEEN:.0%} is never seen"
+            f"it takes {draft_ms:.1f} ms per token, the target {costs.plain.ms:.1f} ms: "
+            "it cannot pay off even at 100% acceptance"
+        )
+    if need > HIGHEST_ACCEPTANCE:
+        return (
+            f"it would need {need:.0%} acceptance per token for {least_gain:g}x here; "
+            f"more than {HIGHEST_ACCEPTANCE:.0%} has never been observed"
         )
     return ""

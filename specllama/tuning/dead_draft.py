@@ -1,7 +1,6 @@
-"""A draft that drafts and is never right: speculation is on and only costs time. Pure.
+"""Drafts that are (almost) never accepted: speculation is on but only costs time. Pure.
 
-Counted by step, not by token: a step that drafts 16 tokens and keeps one brings as much as one
-that drafts 2 and keeps one.
+Counted by step, not by token: accepting one of 16 drafted tokens gains as much as one of 2.
 """
 
 from __future__ import annotations
@@ -9,37 +8,39 @@ from __future__ import annotations
 from specllama.drafts.ollama import shown_name
 from specllama.engine.settings import Speculation
 
-_LEAST_STEPS = 20  # of fewer, one in eight keeps nothing where every tenth draft is right
-_LEAST_KEPT = 0.05  # accepted tokens a step: even if drafting were free, 1.05x is all they give
+_LEAST_STEPS = (
+    20  # with fewer, one in eight samples accepts nothing although every tenth draft is right
+)
+_LEAST_KEPT = 0.05  # accepted tokens per step: at most 1.05x, even if drafting were free
 
 
 def accepts_nothing(drafted: int, accepted: int, steps: int) -> bool:
-    """Whether what is drafted can only cost time. `steps`: passes of the target, each of which
-    brings one token of its own."""
+    """Whether drafting can only cost time. `steps`: passes of the target, each of which yields
+    one token without a draft."""
     return drafted > 0 and steps >= _LEAST_STEPS and accepted < _LEAST_KEPT * steps
 
 
-def only_costs(drafted: int, accepted: int) -> str:
-    """What that is called."""
+def cost_without_gain(drafted: int, accepted: int) -> str:
+    """The finding, for the user."""
     return f"it only costs time: {accepted} of {drafted} drafted tokens accepted"
 
 
-def what_to_do(spec: Speculation) -> str:
-    """Why a draft is usually never right, and what helps."""
+def advice_for(spec: Speculation) -> str:
+    """The usual cause of drafts that are never accepted, and what helps."""
     method = next((m for m in spec.methods if m.startswith("draft-")), "")
     if not method:
-        return "this text does not repeat what was copied; --method none serves without it"
+        return "the text does not repeat itself; use --method none"
     if method == "draft-simple":
         return (
-            "it answers unlike the target (another model, or a damaged file): "
-            "`specllama pick-draft` lists others; --method none serves without it"
+            "its output does not match the target's (another model, or a damaged file): "
+            "`specllama pick-draft` lists others; or use --method none"
         )
     if spec.draft is None:
         return (
-            "its MTP head is damaged, wrongly converted or quantised too far: take another file of "
-            "this model; --method none serves without it"
+            "its MTP head is damaged, badly converted or quantised too far: use another file of "
+            "this model, or use --method none"
         )
     return (
-        f"{shown_name(spec.draft)} was trained for another model or not at all, or wrongly converted: take "
-        "the one made for this model (`specllama pick-draft --hub`); --method none serves without it"
+        f"{shown_name(spec.draft)} is untrained, badly converted or made for another model: use the "
+        "one made for this model (`specllama pick-draft --hub`), or use --method none"
     )

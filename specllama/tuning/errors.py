@@ -1,7 +1,7 @@
-"""What can go wrong in tuning/."""
+"""Errors of tuning/."""
 
 from specllama.errors import SpecllamaError
 
 
 class TuningError(SpecllamaError):
-    """A measurement that could not be made."""
+    """A measurement failed."""

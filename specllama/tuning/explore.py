@@ -1,6 +1,6 @@
-"""What may win: the plain launch and what it predicts, and one launch of each draft that may pay.
+"""Finds candidates: the baseline launch and its predictions, and one launch of each promising draft.
 
-Nothing is decided here: run.predictions holds what search.py confirms.
+Nothing is decided here: search.py confirms what is in run.predictions.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from specllama.drafts.acceptance import LONGEST_K
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import by_request, ngrams
-from specllama.tuning.arms import NO_TIME, NgramMap, Plain, Prediction, Trial, label, way
+from specllama.tuning.arms import NO_TIME, Baseline, NgramSpeedups, Prediction, Trial, label, way
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import EVER_SEEN, best_length, drafted_gain, why_no_draft
+from specllama.tuning.costs import HIGHEST_ACCEPTANCE, best_length, drafted_gain, why_no_draft
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import LEAST_GAIN, what_is_wrong
-from specllama.tuning.plain import learn
+from specllama.tuning.judge import LEAST_GAIN, problems_of
+from specllama.tuning.plain import measure_baseline
 from specllama.tuning.predict import (
     best_setting,
     beyond,
@@ -29,23 +30,23 @@ from specllama.tuning.predict import (
     near_sizes,
     ngram_rows,
 )
-from specllama.tuning.run import MOST_K, Run, Task, TrialCandidate
+from specllama.tuning.run import Run, Task, TrialCandidate
 from specllama.tuning.trial import measure_draft
 
-_LIKELY = 0.85  # acceptance per position for which the longest K of a trial is taken
-_OVER_BYTES = 1.5  # what a pass of a small model takes beyond its bytes
-_ROUNDING = 1e-6  # of a logarithm that would be 0
-_COMBINED = 0.03  # of a logarithm: what copies must add to a draft, or they stay out
-_LATE = 0.5  # of what is left of the budget: a load that takes more is not made
+_LIKELY = 0.85  # acceptance per token that the longest K of a trial is chosen for
+_OVER_BYTES = 1.5  # time of a small model's pass ÷ the time expected from its bytes
+_ROUNDING = 1e-6  # of a logarithm that should be 0
+_COMBINED = 0.03  # logarithm: the minimum that n-grams must add to a draft
+_LATE = 0.5  # of the remaining budget: longer loads are not started
 
 
 def explore(run: Run) -> None:
-    """The plain launch, what it predicts, and a launch of each draft that may pay."""
+    """The baseline launch, its predictions, and one launch of each promising draft."""
     try:
         served = run.start(None)
         if _too_slow(run, "measure anything"):
             return
-        run.plain = learn(run, served)
+        run.plain = measure_baseline(run, served)
     except EngineError as error:
         e = run.runner.blame(error)
         raise TuningError(f"the baseline could not be measured: {e.message}", e.hint) from e
@@ -56,32 +57,32 @@ def explore(run: Run) -> None:
     for i, candidate in enumerate(drafts, 1):
         run.drafts_to_come = len(drafts) - i if run.task.thorough else 0  # serve tries one
         _try_draft(run, candidate, run.plain)
-    run.predictions[:] = [replace(p, short=run.plain.short) for p in run.predictions]
+    run.predictions[:] = [replace(p, short_step=run.plain.short_step) for p in run.predictions]
 
 
 def _too_slow(run: Run, what: str) -> bool:
-    """Whether loading takes so long that no time is left to measure; said then."""
-    if run.load_s <= _LATE * max(run.left, 0.0) or run.load_s < 1.0:
+    """Whether loading takes so long that there is no time to measure; sets stop_reason then."""
+    if run.load_s <= _LATE * max(run.seconds_left, 0.0) or run.load_s < 1.0:
         return False
-    run.cut = (
-        f"loading took {run.load_s:.0f} s of {run.task.budget:.0f}: {NO_TIME} to {what}; "
-        f"--budget {5 * run.load_s + run.task.budget:.0f} gives it"
+    run.stop_reason = (
+        f"loading took {run.load_s:.0f} s of {run.task.budget:.0f} s: {NO_TIME} to {what}; "
+        f"use --budget {5 * run.load_s + run.task.budget:.0f}"
     )
     return True
 
 
-def _predict_ngram(run: Run, spec: Speculation, plain: Plain) -> None:
-    """The best sizes of one n-gram type by replay; the profile's, untested, where the build
-    does not tell enough to replay."""
+def _predict_ngram(run: Run, spec: Speculation, plain: Baseline) -> None:
+    """The best sizes of one n-gram method by replay; the profile's, untested, if the build does
+    not report enough for a replay."""
     (method,) = (m for m in spec.methods if m.startswith("ngram-"))
     texts = known_texts(plain.measurement.answers, run.tokens)
     given = spec.ngram or NgramSizes(12, 48)
     if not texts or not plain.costs.known or run.task.hybrid:
-        # a hybrid restores its whole state after a draft that is partly rejected: V(b) says
-        # nothing of that
+        # a hybrid restores its whole state after a partly rejected draft, which V(b) does not
+        # include
         if method == _first_ngram(run.task):
             run.predictions += [
-                Prediction(s, Ratios(), "as the profile has it") for s in _usual(spec, run)
+                Prediction(s, Ratios(), "profile default") for s in _usual(spec, run)
             ]
         return
     grid = (given,) if run.task.fixed else ngrams.grid(method)
@@ -90,8 +91,8 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Plain) -> None:
     if found is None:
         return
     sizes, known = found
-    run.maps.append(NgramMap(method, {s: r.value for s, r in rows.items()}))
-    source = f"replayed over {len(known)} plain answers"
+    run.maps.append(NgramSpeedups(method, {s: r.value for s, r in rows.items()}))
+    source = f"replayed over {len(known)} baseline responses"
     costs = {d: plain.costs.of(d + 1) for d in range(1, plain.costs.longest)}
     steps = {d: ms / plain.costs.step for d, ms in costs.items() if ms is not None}
     prediction = Prediction(replace(spec, ngram=sizes), known, source, steps)
@@ -106,7 +107,7 @@ def _first_ngram(task: Task) -> str:
 
 
 def _usual(spec: Speculation, run: Run) -> list[Speculation]:
-    """The profile's sizes, and short ones."""
+    """The profile's sizes, and shorter ones."""
     s = spec.ngram or NgramSizes(12, 48)
     if run.task.fixed:
         return [spec]
@@ -117,70 +118,76 @@ def _usual(spec: Speculation, run: Run) -> list[Speculation]:
 def _no_copies(rows: Mapping[NgramSizes, Ratios], known: Ratios) -> str:
     if all(abs(x) < _ROUNDING for r in rows.values() for x in r.logs):
         n = min(s.n for s in rows)
-        return f"nothing would be drafted: no run of {n} tokens came back in the answers"
-    return f"{known.value:.2f}x at most by replay over the plain answers"
+        return f"nothing would be drafted: no {n}-token sequence repeated in the responses"
+    return f"at most {known.value:.2f}x, replayed over the baseline responses"
 
 
-def _try_draft(run: Run, c: TrialCandidate, plain: Plain) -> None:
-    """One launch at the longest draft that may pay, and what it predicts."""
+def _try_draft(run: Run, c: TrialCandidate, plain: Baseline) -> None:
+    """One launch at the longest K that may pay off, and its predictions."""
     spec, task = c.speculation, run.task
     lengths = [k for k in task.lengths if k <= c.longest]
     if task.lengths and not lengths:
-        run.drop(way(spec), f"its files and memory allow no draft longer than {c.longest}")
+        run.drop(way(spec), f"its files and memory limit K to {c.longest}")
         return
     if reason := _hopeless(run, c, plain):
         run.drop(way(spec), reason)
         return
-    if run.loads + 3 > task.loads:  # one to confirm, and one to serve plainly when that fails
-        run.drop(way(spec), "one draft is measured before serving; `specllama probe` measures all")
+    if (
+        run.loads + 3 > task.loads
+    ):  # one to confirm, and one to serve without speculation if that fails
+        run.drop(
+            way(spec), "only one draft is measured before serving; `specllama probe` measures all"
+        )
         return
-    if run.needs(loads=2 if run.predictions else 1) > run.left:
-        run.drop(way(spec), f"{NO_TIME} to measure it: give a larger --budget")
+    if run.needs(loads=2 if run.predictions else 1) > run.seconds_left:
+        run.drop(way(spec), f"{NO_TIME} to measure it: increase --budget")
         return
     if len(lengths) == 1:  # nothing to choose
-        _unpredicted(run, _with_length(run, spec, lengths[0]), "asked for")
+        _unpredicted(run, _with_length(run, spec, lengths[0]), "as requested")
         return
     trial = _trial(run, c, max(lengths, default=_longest(run, c, plain)))
     if trial is not None:
         before = len(run.predictions)
         _predict_draft(run, c, trial, plain)
         new = run.predictions[before:]
-        run.predictions[before:] = [replace(p, own=trial.own_share) for p in new]
+        run.predictions[before:] = [replace(p, own_share=trial.own_share) for p in new]
 
 
-def _hopeless(run: Run, c: TrialCandidate, plain: Plain) -> str:
-    """Why a draft cannot win here, whatever it guesses; "" when it may."""
+def _hopeless(run: Run, c: TrialCandidate, plain: Baseline) -> str:
+    """Why a draft cannot win here at any acceptance; "" if it may."""
     costs, own = plain.costs, c.cost * plain.costs.plain.ms
     if run.task.force or run.task.everything or not costs.known:
         return ""
     most = min(c.longest, costs.longest - 1)
-    if reason := why_no_draft(costs, own, most, LEAST_GAIN, c.once):
+    if reason := why_no_draft(costs, own, most, LEAST_GAIN, c.one_pass):
         return reason
-    gains = (drafted_gain(costs, EVER_SEEN, k, own, c.once) for k in range(1, most + 1))
+    gains = (
+        drafted_gain(costs, HIGHEST_ACCEPTANCE, k, own, c.one_pass) for k in range(1, most + 1)
+    )
     bound = max((g for g in gains if g is not None), default=0.0)
     copies = (math.exp(cautious(p.known)) for p in run.predictions if len(p.known) > 2)
     best = max(copies, default=0.0)
     if bound < best:
-        return f"at most {bound:.2f}x with {EVER_SEEN:.0%} right; copies alone are predicted at {best:.2f}x"
+        return f"at most {bound:.2f}x at {HIGHEST_ACCEPTANCE:.0%} acceptance; n-grams alone are predicted at {best:.2f}x"
     return ""
 
 
-def _longest(run: Run, c: TrialCandidate, plain: Plain) -> int:
-    """The K to launch a draft at: longer ones could not pay at a likely acceptance."""
+def _longest(run: Run, c: TrialCandidate, plain: Baseline) -> int:
+    """The K to launch a draft with: longer ones do not pay off at a likely acceptance."""
     if not plain.costs.known:
-        return min(c.longest, MOST_K)
+        return min(c.longest, LONGEST_K)
     own = _OVER_BYTES * c.cost * plain.costs.plain.ms
     most = min(c.longest, max(1, plain.costs.longest - 1))
-    return max(min(2, most), best_length(plain.costs, _LIKELY, own, most, c.once))
+    return max(min(2, most), best_length(plain.costs, _LIKELY, own, most, c.one_pass))
 
 
 def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
-    """None, with the reason kept, when the server does not start, dies, or drafts nothing of
-    use. One that dies at its longest draft is tried once more with the profile's."""
+    """None, with the reason recorded, if the server does not start, dies, or drafts nothing
+    useful. If it dies at the longest K, it is tried once more with the profile's."""
     usual = c.speculation.n_max
     for k in [top, usual] if usual < top else [top]:
         spec = _with_length(run, c.speculation, k)
-        run.say(f"measuring {label(spec)}: acceptance and the cost of each draft length")
+        run.report(f"measuring {label(spec)}: acceptance and the cost of each draft length")
         try:
             served = run.start(spec, trace=True)
             if run.task.by_request and run.plain is not None:
@@ -194,25 +201,25 @@ def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
         if not trial.measurement.drafted:
             run.drop(label(spec), "nothing was drafted")
         elif trial.measurement.findings:
-            run.drop(label(spec), what_is_wrong(spec, trial.measurement))
+            run.drop(label(spec), problems_of(spec, trial.measurement))
         else:
             return trial
         return None
     return None
 
 
-def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, plain: Plain) -> None:
-    asked = run.task.lengths
-    rows = {k: r for k, r in draft_rows(trial).items() if not asked or k in asked}
+def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, plain: Baseline) -> None:
+    allowed = run.task.lengths
+    rows = {k: r for k, r in draft_rows(trial).items() if not allowed or k in allowed}
     found = best_setting(rows, near_lengths)
     if found is None:
-        why = trial.measurement.missing or ("no step of an asked length was seen twice",)
-        run.drop(label(trial.speculation), f"K is not predicted: {why[0]}")
-        usual = min(max(asked, default=c.speculation.n_max), trial.speculation.n_max)
+        why = trial.measurement.missing or ("no requested K was observed twice",)
+        run.drop(label(trial.speculation), f"no prediction for K: {why[0]}")
+        usual = min(max(allowed, default=c.speculation.n_max), trial.speculation.n_max)
         _unpredicted(run, _with_length(run, c.speculation, usual), "not predicted")
         return
     k, known = found
-    source = f"one launch at K={trial.speculation.n_max}, {len(known)} answers"
+    source = f"one launch at K={trial.speculation.n_max}, {len(known)} responses"
     spec = _with_length(run, c.speculation, k)
     if run.task.drafts_alone:
         cost = trial.steps.cost(k)
@@ -223,32 +230,37 @@ def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, plain: Plain) -> N
 
 
 def _predict_combined(
-    run: Run, copies: Speculation, drafting: Speculation, trial: Trial, plain: Plain, alone: Ratios
+    run: Run,
+    copies: Speculation,
+    drafting: Speculation,
+    trial: Trial,
+    plain: Baseline,
+    alone: Ratios,
 ) -> None:
-    """`alone`: the draft's own speed-up by answer."""
+    """`alone`: speed-up by response of the draft without n-grams."""
     (method,) = copies.methods
-    if run.task.hybrid or run.task.slots > 1:  # its steps are not these (see _predict_ngram)
+    if run.task.hybrid or run.task.slots > 1:  # its steps differ (see _predict_ngram)
         if not run.task.drafts_alone:
-            _unpredicted(run, drafting, "asked for")
+            _unpredicted(run, drafting, "as requested")
         return
     grid = (copies.ngram,) if run.task.fixed and copies.ngram else ngrams.grid(method)
     rows = combined_rows(method, grid, trial, drafting.n_max, plain.costs)
     found = best_setting(rows, near_sizes(grid))
     if found is None:
         if not run.task.drafts_alone:
-            _unpredicted(run, drafting, "asked for")
+            _unpredicted(run, drafting, "as requested")
         return
     sizes, known = found
-    run.maps.append(NgramMap(method, {s: r.value for s, r in rows.items()}, label(drafting)))
+    run.maps.append(NgramSpeedups(method, {s: r.value for s, r in rows.items()}, label(drafting)))
     if run.task.drafts_alone and beyond(known, alone) < _COMBINED:
         return
     spec = replace(drafting, methods=(method, *drafting.methods), ngram=sizes)
-    run.predictions.append(Prediction(spec, known, f"replayed over {len(known)} drafted answers"))
+    run.predictions.append(Prediction(spec, known, f"replayed over {len(known)} drafted responses"))
 
 
 def _unpredicted(run: Run, drafting: Speculation, why: str) -> None:
-    """A draft that is launched although nothing predicts it; with the n-gram type that the
-    user named beside it, if they did."""
+    """Adds a draft without a prediction, to be launched anyway; together with the n-gram method
+    from --method, if there is one."""
     if run.task.drafts_alone:
         run.predictions.append(Prediction(drafting, Ratios(), why))
         return

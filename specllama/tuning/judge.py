@@ -1,4 +1,4 @@
-"""From what was measured to an answer: whether a gain is real, which arm wins, what to say. Pure."""
+"""The decision: whether a gain is real, which arm wins, and the reason. Pure."""
 
 from __future__ import annotations
 
@@ -13,53 +13,49 @@ from specllama.tuning.arms import (
     NO_TIME,
     OPEN,
     Arm,
-    Dropped,
-    NgramMap,
-    Plain,
+    DroppedSetting,
     Prediction,
-    Trial,
-    Tuned,
     way,
 )
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.dead_draft import what_to_do
+from specllama.tuning.dead_draft import advice_for
 from specllama.tuning.measure import Measurement
 
-LEAST_GAIN = 1.03  # under it speculation is off
-_LEAST_TEXTS = 5  # fewer say nothing about others
-# Chances: of being slower than plain decoding, for "on" and for ending a measurement early as
-# one; of being worth it after all, for ending one as "off"; of a prediction to be worth a launch.
-# It is looked at after every prompt, so each look must be surer than the whole:
-# tests/test_confidence.py counts how often equal ways come out as a gain (one in twenty).
+LEAST_GAIN = 1.03  # below it, speculation is off
+_LEAST_TEXTS = 5  # with fewer, nothing follows for other texts
+# Probabilities: of being slower than plain decoding, to turn speculation on and to stop measuring
+# early with "on"; of reaching LEAST_GAIN after all, to stop early with "off", and for a prediction
+# to be launched. The result is checked after every prompt, so each check is stricter than the
+# total: tests/test_confidence.py counts how often equal speeds come out as a gain (one in twenty).
 MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.06, 0.015, 0.05, 0.05
 
 
-def sure_enough(pooled: Ratios, own: Ratios) -> bool:
-    """Whether speculation goes on: the estimate reaches LEAST_GAIN, the chance that it is
-    slower is small, and its own prompts do not speak against it."""
+def is_sure_gain(pooled: Ratios, own: Ratios) -> bool:
+    """Whether to turn speculation on: the estimate reaches LEAST_GAIN, the chance of being slower
+    is small, and the confirmation prompts alone show no slowdown."""
     enough = len(pooled) >= _LEAST_TEXTS and pooled.value >= LEAST_GAIN and own.value >= 1.0
     return enough and pooled.chance_below(1.0) < MOST_SLOWER
 
 
-def clear(pooled: Ratios, own: Ratios) -> bool:
-    """Whether more prompts would hardly change the answer."""
+def is_clear(pooled: Ratios, own: Ratios) -> bool:
+    """Whether more prompts would hardly change the decision."""
     if len(pooled) < _LEAST_TEXTS:
         return False
-    if sure_enough(pooled, own) and pooled.chance_below(1.0) < _SURELY_FASTER:
+    if is_sure_gain(pooled, own) and pooled.chance_below(1.0) < _SURELY_FASTER:
         return True
     return 1 - pooled.chance_below(LEAST_GAIN) < _SURELY_NOT
 
 
-def promising(pooled: Ratios, own: Ratios) -> bool:
-    """Whether more prompts may well turn an "off" into an "on": the estimate reaches
-    LEAST_GAIN and is only not sure yet. (One that stays under it would be asked for ever.)"""
-    unsure = not clear(pooled, own) and not sure_enough(pooled, own)
+def may_turn_on(pooled: Ratios, own: Ratios) -> bool:
+    """Whether more prompts may turn an "off" into an "on": the estimate reaches LEAST_GAIN but is
+    not certain yet. (One that stays below would be measured forever.)"""
+    unsure = not is_clear(pooled, own) and not is_sure_gain(pooled, own)
     return unsure and pooled.value >= LEAST_GAIN
 
 
-def worth_a_launch(p: Prediction) -> bool:
-    """Whether a prediction may come out as a gain. One from a single text says little: its
-    value decides; nothing is known where there is none."""
+def may_gain(p: Prediction) -> bool:
+    """Whether a prediction may turn out to be a gain. For one or two texts, the value alone
+    decides; without any text, nothing is known and the answer is yes."""
     if not len(p.known):
         return True
     if len(p.known) < 3:
@@ -68,109 +64,101 @@ def worth_a_launch(p: Prediction) -> bool:
 
 
 def wins(arm: Arm) -> bool:
-    return sure_enough(arm.pooled, arm.own) and fit(arm)
+    return is_sure_gain(arm.pooled, arm.own) and is_usable(arm)
 
 
-def fit(arm: Arm) -> bool:
-    """Whether an arm can be served at all: it drafted, and nothing is wrong with it."""
+def is_usable(arm: Arm) -> bool:
+    """Whether an arm can be served at all: it drafted, and nothing is wrong with its output."""
     return bool(arm.measurement.drafted) and not arm.measurement.findings
 
 
 def fastest(arms: Sequence[Arm]) -> Arm | None:
-    """The one with the highest speed-up, surely faster ones first; broken ones never."""
-    good = [a for a in arms if fit(a)]
+    """The arm with the highest speed-up, certain gains first; never an unusable one."""
+    good = [a for a in arms if is_usable(a)]
     sure = [a for a in good if wins(a)] or good
     return max(sure, key=lambda a: a.speedup.value, default=None)
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """All that a search measured. `seconds` it took; `cut`: why it ended early, "" when it did
-    not; `force`: the fastest way is served however slow."""
+class TuningDecision:
+    """`best`: the arm to serve, None = speculation off; `reason` and `state` as in TuningResult."""
 
-    workload: str
-    plain: Plain | None
-    trials: tuple[Trial, ...]
-    maps: tuple[NgramMap, ...]
-    predictions: tuple[Prediction, ...]
-    arms: tuple[Arm, ...]
-    dropped: tuple[Dropped, ...]
-    loads: int
-    seconds: float
-    cut: str = ""
-    force: bool = False
+    best: Arm | None
+    reason: str
+    state: str
 
 
-def decide(e: Evidence) -> Tuned:
-    """The decision, with its reason."""
-    best = fastest(e.arms)
-    won = best is not None and wins(best)
-    forced = e.force and best is not None and not won
-    reason = _reason(best, e.arms, e.dropped, e.cut)
-    return Tuned(
-        workload=e.workload,
-        plain=e.plain,
-        trials=e.trials,
-        maps=e.maps,
-        predictions=e.predictions,
-        arms=e.arms,
-        best=best if won or forced else None,
-        reason=f"{reason}; taken by --force" if forced else reason,
-        dropped=e.dropped,
-        loads=e.loads,
-        seconds=e.seconds,
-        state=DECIDED if won else FORCED if forced else _state(e.arms, e.dropped, e.cut),
-    )
+def decide(
+    arms: Sequence[Arm],
+    dropped: Sequence[DroppedSetting],
+    stop_reason: str = "",
+    force: bool = False,
+) -> TuningDecision:
+    """Which arm to serve, if any. `stop_reason`: why the search ended early, "" if it did not.
+    `force`: serve the fastest arm even if it is slower than plain decoding."""
+    best = fastest(arms)
+    reason = _reason(best, arms, dropped, stop_reason)
+    if best is not None and wins(best):
+        return TuningDecision(best, reason, DECIDED)
+    if best is not None and force:
+        return TuningDecision(best, f"{reason}; used anyway because of --force", FORCED)
+    return TuningDecision(None, reason, _state(arms, dropped, stop_reason))
 
 
-def _state(arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
-    """Of an answer that is "off"."""
+def _state(arms: Sequence[Arm], dropped: Sequence[DroppedSetting], stop_reason: str) -> str:
+    """The state of a decision that is "off"."""
     best = fastest(arms)
     late = any(d.why.startswith(NO_TIME) for d in dropped)
-    if cut or late or (best is not None and best.cut):
+    if stop_reason or late or (best is not None and best.out_of_time):
         return OPEN
     return CRASHED if _crashed(arms, dropped) else DECIDED
 
 
-def _crashed(arms: Sequence[Arm], dropped: Sequence[Dropped]) -> bool:
-    """Whether a way ended in a crash: one that dies at its longest draft is tried again."""
+def _crashed(arms: Sequence[Arm], dropped: Sequence[DroppedSetting]) -> bool:
+    """Whether a method ended in a crash. One that dies at its longest draft is tried again."""
     ended = {d.what.split(" K=")[0]: d.crashed for d in dropped}
     return any(c for what, c in ended.items() if what not in {way(a.speculation) for a in arms})
 
 
-def what_is_wrong(spec: Speculation, m: Measurement) -> str:
-    """The findings about a setting, and what helps where its drafts are never right."""
-    return "; ".join([*m.findings, *([what_to_do(spec)] if m.accepts_nothing else [])])
+def problems_of(spec: Speculation, m: Measurement) -> str:
+    """The findings about a setting, and advice if its drafts are never accepted."""
+    return "; ".join([*m.findings, *([advice_for(spec)] if m.accepts_nothing else [])])
 
 
 def _not_sure(arm: Arm) -> str:
-    """Which condition of sure_enough an arm that reaches LEAST_GAIN misses."""
+    """The condition of is_sure_gain that an arm at or above LEAST_GAIN does not meet."""
     if arm.slower < MOST_SLOWER and len(arm.pooled) < _LEAST_TEXTS:
-        return f"but from {len(arm.pooled)} prompts only: {_LEAST_TEXTS} are needed"
+        return f"but on only {len(arm.pooled)} prompts ({_LEAST_TEXTS} required)"
     if arm.slower < MOST_SLOWER and arm.own.value < 1.0:
-        return f"but {arm.own.value:.2f}x on the prompts that were to confirm it"
-    return f"{arm.slower:.0%} chance that it is slower"
+        return f"but {arm.own.value:.2f}x on the confirmation prompts"
+    return f"with a {arm.slower:.0%} chance of being slower"
 
 
-def _reason(best: Arm | None, arms: Sequence[Arm], dropped: Sequence[Dropped], cut: str) -> str:
+def _reason(
+    best: Arm | None, arms: Sequence[Arm], dropped: Sequence[DroppedSetting], stop_reason: str
+) -> str:
     why = [f"{d.what}: {d.why}" for d in dropped]
     if len(why) > 1 and all("x predicted" in d.why for d in dropped):  # the best comes first
-        why = [f"{why[0]}; {len(why) - 1} more are predicted slower"]
+        why = [f"{why[0]}; {len(why) - 1} more are predicted to be slower"]
     if best is None:
-        nothing = "nothing was drafted" if arms else "nothing was there to be measured"
-        said = why[:3] or ([] if cut else [nothing])
-        wrong = [(a.label, what_is_wrong(a.speculation, a.measurement)) for a in arms]
-        broken = [f"{label}: {why}" for label, why in wrong if why]
-        return "; ".join(dict.fromkeys([*([cut] if cut else []), *broken[:2], *said]))
+        nothing = "nothing was drafted" if arms else "there was nothing to measure"
+        reasons = why[:3] or ([] if stop_reason else [nothing])
+        problems = [(a.label, problems_of(a.speculation, a.measurement)) for a in arms]
+        broken = [f"{label}: {why}" for label, why in problems if why]
+        return "; ".join(dict.fromkeys(filter(None, [stop_reason, *broken[:2], *reasons])))
     s = best.speedup
-    # near the threshold two digits would say that it is reached
+    # near the threshold, two digits would look as if it were reached
     value = f"{s.value:.3f}" if abs(s.value - LEAST_GAIN) < 0.005 else f"{s.value:.2f}"
     measured = f"{best.label} is {value}x plain decoding ({s.low:.2f} to {s.high:.2f})"
     if wins(best):
         return measured
-    more = f"; {cut}" if cut else "; measuring goes on at the next start" if best.cut else ""
+    more = f"; {stop_reason}" if stop_reason else ""
+    if best.out_of_time and not stop_reason:
+        more = "; measurement continues at the next start"
     if s.value >= LEAST_GAIN:
         return f"{measured}, {_not_sure(best)}{more}"
     alpha = best.measurement.alpha
-    although = f", although {alpha:.0%} of its drafts are accepted" if alpha and alpha > 0.6 else ""
-    return f"{measured}{although}: under {LEAST_GAIN:g}x it does not pay{more}"
+    although = (
+        f", although {alpha:.0%} of drafted tokens are accepted" if alpha and alpha > 0.6 else ""
+    )
+    return f"{measured}, below the required {LEAST_GAIN:g}x{although}{more}"

@@ -1,9 +1,9 @@
 """Measuring one running server: requests, and a log of their verify steps.
 
 Requests are streamed: the server's timings after every step (`timings_per_token`,
-server-context.cpp) tell how long each verify step took, what it drafted and what it kept. The
-same log gives speed, α, a_i and the cost of every draft length: a draft never reaches past the
-end of a request, so a request of k + 2 tokens makes a step of at most k drafted ones.
+server-context.cpp) show how long each verify step took, and how many tokens it drafted and
+accepted. The same log gives speed, α, a_i and the cost of every draft length: a draft never
+extends past the end of a request, so a request for k + 2 tokens drafts at most k.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from specllama.engine.client import Client, Ids, Prompt, Timings
 from specllama.engine.errors import EngineError
-from specllama.tuning.dead_draft import accepts_nothing, only_costs
+from specllama.tuning.dead_draft import accepts_nothing, cost_without_gain
 from specllama.tuning.speedup import Step, StepCost, StepLog
 
 _GREEDY_TOKENS = 32
-_LEAST_TOKENS = 4  # of an answer that shows a speed
-_DEGENERATE = 0.8  # share of one word in an answer
-_MOST_DEGENERATE = 0.5  # share of such answers: with sampling, one now and then is chance
-_MANY_DRAFTS = 100  # drafted tokens after which α = 1 is no accident
+_LEAST_TOKENS = 4  # of a response that is long enough to show a speed
+_DEGENERATE = 0.8  # share of one word in a response
+_MOST_DEGENERATE = 0.5  # share of such responses: with sampling, a few are chance
+_MANY_DRAFTS = 100  # drafted tokens after which α = 1 is not a coincidence
 WARM_UP = "Say hello."
 
 Sampling = Mapping[str, Any]
@@ -32,19 +32,19 @@ Sampling = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TokenizedPrompt:
-    """A prompt, and its token ids as the server evaluates it (() = not known). `again`: how
-    often it was asked before."""
+    """A prompt, and its token ids as the server evaluates it (() = unknown). `repeats`: how
+    often it was sent before."""
 
     prompt: Prompt
     ids: Ids = ()
-    again: int = 0
+    repeats: int = 0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One request. Milliseconds; `first_ms`: until the first token arrived here. `steps` is
-    empty where the build gives no timings per token, `ids` where it gives no token ids (or not
-    all: a stream leaves out those within a character)."""
+    """One response. Times in ms; `first_ms`: until the first token arrived. `steps` is empty if
+    the build reports no timings per token, `ids` if it returns no token ids (or not all: a
+    stream omits those within a multi-byte character)."""
 
     prompt_tokens: int
     prompt_ms: float
@@ -55,26 +55,25 @@ class Answer:
     accepted: int
     text: str
     steps: tuple[Step, ...]
-    asked: Ids = ()
+    prompt_ids: Ids = ()
     ids: Ids = ()
 
     @property
     def ms_per_token(self) -> float:
-        """Of decoding: the first token comes from the prompt. 0 where the answer is too short
-        to show it."""
+        """Decoding time; the first token comes from the prompt. 0 if the response is too short."""
         return decoding(self.ms, self.tokens)
 
 
 def decoding(ms: float, tokens: int) -> float:
-    """Milliseconds per token of an answer that took `ms` after its first; 0 where it ended
-    after a word or two: a step of those says nothing."""
+    """Milliseconds per token of a response that took `ms` after its first token; 0 if it is too
+    short to say anything."""
     return ms / (tokens - 1) if tokens >= _LEAST_TOKENS else 0.0
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The answers of one server, in order. `missing`: what this build does not report;
-    `findings`: what is wrong with it, in a user's words."""
+    """The responses of one server, in order. `missing`: what this build does not report;
+    `findings`: what is wrong with the responses, for the user."""
 
     answers: tuple[Answer, ...] = ()
     greedy: tuple[str, ...] = ()
@@ -83,12 +82,12 @@ class Measurement:
 
     @property
     def log(self) -> StepLog:
-        """The steps of the full answers."""
+        """The steps of all responses."""
         return StepLog(tuple(s for a in self.answers for s in a.steps))
 
     @property
     def tokens_per_second(self) -> float:
-        """Decoding speed over all answers."""
+        """Decoding speed over all responses."""
         ms = sum(a.ms for a in self.answers)
         return sum(a.tokens - 1 for a in self.answers) / ms * 1000 if ms > 0 else 0.0
 
@@ -112,15 +111,14 @@ class Measurement:
 
     @property
     def alpha(self) -> float | None:
-        """α over all answers; None when nothing was drafted."""
+        """α over all responses; None if nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def accepts_nothing(self) -> bool:
-        """Whether its drafts are never right, or hardly ever. Where no steps are seen, each
-        token that was not drafted is one."""
-        seen = len(self.log.drafting)
-        steps = seen or sum(a.tokens - 1 - a.accepted for a in self.answers)
+        """Whether its drafts are (almost) never accepted. Without reported steps, each token
+        that was not drafted counts as one."""
+        steps = len(self.log.drafting) or sum(a.tokens - 1 - a.accepted for a in self.answers)
         return accepts_nothing(self.drafted, self.accepted, steps)
 
     @property
@@ -130,7 +128,7 @@ class Measurement:
 
 
 def _by_answer(answers: Sequence[Answer]) -> StepCost | None:
-    """The same from whole answers, where no steps are seen."""
+    """The same from whole responses, for builds that do not report steps."""
     times = [a.ms_per_token for a in answers if a.ms_per_token]
     if len(times) < 2:
         return None
@@ -141,9 +139,9 @@ def _by_answer(answers: Sequence[Answer]) -> StepCost | None:
 
 @dataclass(frozen=True)
 class Job:
-    """How questions are asked. `tokens` per answer; `chat`: those without ids go through the
-    chat endpoint. `until`: a time.monotonic() after which nothing new is asked; `tick` is told
-    of every piece of an answer."""
+    """How requests are sent. `tokens` per response; `chat`: prompts without ids go through the
+    chat endpoint. `until`: a time.monotonic() after which no request is started; `tick` is
+    called for every chunk of a response."""
 
     sampling: Sampling
     tokens: int
@@ -157,15 +155,15 @@ class Job:
 
 
 def warm_up(client: Client, job: Job) -> None:
-    """The first request of a server is slower than any other."""
+    """Sends the first request, which is slower than all others."""
     ask(client, TokenizedPrompt(WARM_UP), job, tokens=2)
 
 
-def measured(answers: Sequence[Answer], hybrid: bool = False) -> Measurement:
-    """The answers of one server with what is missing and what is wrong about them."""
+def measurement_of(answers: Sequence[Answer], hybrid: bool = False) -> Measurement:
+    """The responses of one server, with what is missing and what is wrong with them."""
     missing = []
     if answers and not any(a.steps for a in answers):
-        missing.append("timings per token: α by position and the cost of lengths are not known")
+        missing.append("per-token timings: α by position and step costs are unknown")
     found = Measurement(tuple(answers), missing=tuple(missing))
     return replace(found, findings=tuple(_findings(found, hybrid)))
 
@@ -179,54 +177,54 @@ def sample_lengths(
     least: int = 2,
 ) -> StepLog:
     """The steps of short requests, `rounds` times for each draft length, while there is time
-    (`least` rounds in any case: a length seen once has no cost). With ids the prompt is kept
-    between them, so that each costs little more than its steps."""
+    (`least` rounds in any case: a single step gives no cost). With ids, the prompt stays cached,
+    so a request takes little longer than its steps."""
     steps: list[Step] = []
     for turn, (i, k) in product(range(rounds), enumerate(lengths)):
         if job.over and turn >= least:
             break
-        asked = question if question.ids else _varied(question, turn * len(lengths) + i)
-        steps += ask(client, asked, job, tokens=k + 2, cache=bool(question.ids)).steps
+        prompt = question if question.ids else _varied(question, turn * len(lengths) + i)
+        steps += ask(client, prompt, job, tokens=k + 2, cache=bool(question.ids)).steps
         job.tick()
     return StepLog(tuple(steps))
 
 
 def short_steps(client: Client, question: TokenizedPrompt, job: Job, times: int) -> list[Step]:
-    """Steps without a draft, whatever the server drafts: a request of two tokens leaves no room
-    for one. The prompt is in its cache, so that each costs little more than its step."""
+    """Steps without a draft on a server that drafts: a two-token request leaves no room for one.
+    The prompt is cached, so a request takes little longer than its step."""
     steps: list[Step] = []
     for _ in range(times):
-        got = ask(client, question, job, tokens=2, cache=bool(question.ids))
-        steps += got.steps or ([Step(0, 0, got.ms)] if got.tokens == 2 else [])
+        answer = ask(client, question, job, tokens=2, cache=bool(question.ids))
+        steps += answer.steps or ([Step(0, 0, answer.ms)] if answer.tokens == 2 else [])
     return [s for s in steps if not s.drafted]
 
 
 def greedy_texts(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> tuple[str, ...]:
-    """Answers at temperature 0, to compare with another server's."""
+    """Responses at temperature 0, to compare with another server's."""
     cold = replace(job, sampling={**job.sampling, "temperature": 0.0}, tokens=_GREEDY_TOKENS)
     return tuple(ask(client, q, cold).text for q in questions)
 
 
-def by_slot(
+def acceptance_by_slot(
     client: Client, questions: Sequence[TokenizedPrompt], job: Job, slots: int
 ) -> tuple[float | None, ...]:
-    """α of each slot, over one request each; None where nothing was drafted."""
+    """α of each slot, from one request each; None if nothing was drafted."""
     out = []
     for i in range(slots):
-        there = replace(job, sampling={**job.sampling, "id_slot": i})
-        answer = ask(client, questions[i % len(questions)], there)
+        slot_job = replace(job, sampling={**job.sampling, "id_slot": i})
+        answer = ask(client, questions[i % len(questions)], slot_job)
         out.append(answer.accepted / answer.drafted if answer.drafted else None)
         job.tick()
     return tuple(out)
 
 
 def _varied(question: TokenizedPrompt, number: int) -> TokenizedPrompt:
-    """The same under a number of its own: what was seen before is drafted too well."""
-    prompt, said = question.prompt, f"({number}) "
+    """The same prompt with a number in front: a known prompt is drafted too well."""
+    prompt, prefix = question.prompt, f"({number}) "
     if isinstance(prompt, str):
-        return TokenizedPrompt(said + prompt)
+        return TokenizedPrompt(prefix + prompt)
     last = prompt.messages[-1]
-    varied = {**last, "content": said + str(last.get("content", ""))}
+    varied = {**last, "content": prefix + str(last.get("content", ""))}
     return TokenizedPrompt(replace(prompt, messages=(*prompt.messages[:-1], varied)))
 
 
@@ -237,16 +235,15 @@ def ask(
     tokens: int | None = None,
     cache: bool = False,
 ) -> Answer:
-    """One streamed request. Raises EngineError when there are no timings in it."""
+    """One streamed request. Raises EngineError if the response contains no timings."""
     started = time.monotonic()
     first: float | None = None
     text: list[str] = []
     ids: list[int] = []
     marks: list[Timings] = []
-    asked = (
-        question.ids or (_varied(question, question.again) if question.again else question).prompt
-    )
-    for piece in client.stream(asked, tokens or job.tokens, job.sampling, job.chat, cache):
+    repeated = _varied(question, question.repeats) if question.repeats else question
+    prompt = question.ids or repeated.prompt
+    for piece in client.stream(prompt, tokens or job.tokens, job.sampling, job.chat, cache):
         if first is None and (piece.text or piece.timings):
             first = time.monotonic()
         text.append(piece.text)
@@ -255,7 +252,7 @@ def ask(
             marks.append(piece.timings)
         job.tick()
     if not marks:
-        raise EngineError("the server's answers carry no timings: it is no llama-server")
+        raise EngineError("the server's responses contain no timings: it is not a llama-server")
     last = marks[-1]
     return Answer(
         prompt_tokens=last.prompt_tokens,
@@ -267,15 +264,15 @@ def ask(
         accepted=last.accepted,
         text="".join(text),
         steps=tuple(steps_of(marks)),
-        asked=question.ids,
+        prompt_ids=question.ids,
         ids=tuple(ids) if 0 <= last.tokens - len(ids) <= 1 else (),  # the last may not be sent
     )
 
 
 def steps_of(marks: Sequence[Timings]) -> Iterator[Step]:
-    """Steps from the timings after each token. Those of a step show from its second token on,
-    or with the next step's first: every change of the clock is one step. Nothing when the
-    counts do not add up (only the last mark came, or another server's timings)."""
+    """Steps from the timings after each token. A step's timings appear with its second token, or
+    with the first one of the next step: every change of the clock is one step. Yields nothing if
+    the counts do not add up (only the last timings arrived, or those of another server)."""
     distinct = [marks[0]]
     for m in marks[1:]:
         if m.ms > distinct[-1].ms or m.drafted > distinct[-1].drafted:
@@ -284,11 +281,11 @@ def steps_of(marks: Sequence[Timings]) -> Iterator[Step]:
         Step(b.drafted - a.drafted, b.accepted - a.accepted, b.ms - a.ms)
         for a, b in pairwise(distinct)
     ]
-    sane = all(0 <= s.accepted <= s.drafted and s.ms >= 0 for s in steps)
+    consistent = all(0 <= s.accepted <= s.drafted and s.ms >= 0 for s in steps)
     tokens = 1 + sum(s.accepted + 1 for s in steps)
     # the end of a request cuts its last step short
     if (
-        sane
+        consistent
         and len(marks) > 1
         and 0 <= tokens - marks[-1].tokens <= (steps[-1].accepted if steps else 0)
     ):
@@ -296,17 +293,17 @@ def steps_of(marks: Sequence[Timings]) -> Iterator[Step]:
 
 
 def _findings(m: Measurement, hybrid: bool) -> Iterator[str]:
-    """What is wrong, by name. That a hybrid accepts everything was seen to mean that its state
-    is not rolled back: the text is wrong, however fast it comes."""
+    """What is wrong. A hybrid model that accepts everything was found not to roll back its state:
+    its output is wrong, however fast."""
     bad = sum(_degenerate(a.text) for a in m.answers)
     if bad > _MOST_DEGENERATE * len(m.answers):
-        yield "degenerate output: one word over and over"
+        yield "degenerate output: one word repeated over and over"
     if any(not 0 <= a.accepted <= a.drafted for a in m.answers):
-        yield f"counters that contradict themselves: {m.accepted} of {m.drafted} drafted accepted"
+        yield f"inconsistent counters: {m.accepted} of {m.drafted} drafted tokens accepted"
     if m.accepts_nothing:
-        yield only_costs(m.drafted, m.accepted)
+        yield cost_without_gain(m.drafted, m.accepted)
     if hybrid and m.alpha == 1.0 and m.drafted >= _MANY_DRAFTS:
-        yield f"all {m.drafted} drafted tokens accepted on a hybrid target: its state is in doubt"
+        yield f"all {m.drafted} drafted tokens accepted on a hybrid target: its state may not be rolled back"
 
 
 def _degenerate(text: str) -> bool:

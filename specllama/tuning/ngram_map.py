@@ -43,7 +43,7 @@ class _Key:
     values: list[_Value] = field(default_factory=list)
 
 
-class Map:
+class MapRule:
     """`four`: the k4v type. `min_hits` of a key before it drafts: read by k4v only."""
 
     def __init__(self, n: int, m: int, four: bool, min_hits: int = 1) -> None:

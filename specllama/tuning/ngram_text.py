@@ -1,8 +1,7 @@
-"""A known text indexed for the n-gram rules, and what every rule is. Pure.
+"""A known text indexed for the n-gram rules, and their interface. Pure.
 
-Everything a rule looks at is a prefix of a text that is known to its end: `length` tokens
-of history, then the token sampled last. So each index is made once for the whole text and
-shared by all sizes and all steps.
+A rule only reads prefixes of a known text: `length` tokens of history, then the token sampled
+last. So each index is built once for the whole text and shared by all sizes and steps.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What every n-gram type and size would have drafted over texts that are known. Pure.
+"""Replay of every n-gram method and size over known texts. Pure.
 
-An n-gram rule looks at token ids only. At temperature 0 the answer is the same whatever is
-drafted, so one answer from a plain server tells every draft, and how much of it would have
-been accepted, without a launch. The rules are those of llama.cpp b11434
+N-gram methods only use token ids. At temperature 0 the response does not depend on the drafts, so
+one response from a baseline server determines every draft, and how much of it would have been
+accepted, without a launch. The rules are those of llama.cpp b11434
 (common/speculative.cpp, ngram-map.cpp, ngram-mod.cpp, ngram-cache.cpp), the limits of a
 draft those of tools/server/server-context.cpp; tests/test_ngrams.py compares the counts
 with a real server's.
 
-Not replayed: several slots at once (ngram-mod's table is shared by all of them), answers
-ended by a stop string (how a draft would have gone on is not known), and targets whose
-state cannot be cut back (recurrent, hybrid): the server decodes a partly accepted draft
-twice and tells ngram-map one token more than was accepted.
+Not replayed: several slots (they share ngram-mod's table), responses ended by a stop string (their
+continuation is unknown), and targets whose state cannot be truncated (recurrent, hybrid): the
+server decodes a partly accepted draft twice and reports one accepted token too many to ngram-map.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from specllama.engine.settings import NgramSizes
-from specllama.tuning.ngram_map import Map
+from specllama.tuning.ngram_map import MapRule
 from specllama.tuning.ngram_rules import CacheRule, ModRule, SimpleRule
 from specllama.tuning.ngram_text import Rule, Text
 
@@ -34,11 +33,11 @@ _MAP_M = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
-class Known:
-    """One request whose token ids are all known. `prompt` as the server tokenised it, with
-    special tokens; `answer` in order, its first token came from the prompt. `limit`: tokens
-    the request asked for, 0 = as many as the answer has. An answer shorter than its limit
-    ended with an end-of-generation token, which is part of it (return_tokens gives it)."""
+class KnownText:
+    """One request with known token ids. `prompt` as tokenised by the server, with special tokens;
+    the first token of `answer` came from the prompt. `limit`: token limit of the request, 0 =
+    the length of the answer. An answer shorter than its limit ended with an end-of-generation
+    token, which is part of it (return_tokens includes it)."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
@@ -50,11 +49,11 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """One request. `steps`: (drafted, accepted) tokens of every step after the prompt, in
-    order; drafted 0 = a plain step. `by_ngram`: for each step, whether the n-gram type
-    drafted; where it did not and something was drafted, the draft model did. `tokens` that
-    these steps made: the answer's less one."""
+class TextReplay:
+    """The replay of one request. `steps`: (drafted, accepted) tokens of every step after the
+    prompt, in order; drafted 0 = a plain step. `by_ngram`: for each step, whether the n-gram
+    method drafted; otherwise any draft is the draft model's. `tokens` of all steps: those of
+    the answer minus one."""
 
     steps: tuple[tuple[int, int], ...]
     by_ngram: tuple[bool, ...]
@@ -75,33 +74,35 @@ class Replayed:
 
 
 def rule(method: str, sizes: NgramSizes) -> Rule:
-    """A new server's speculator, with the sizes as engine/command.py passes them."""
+    """The speculator of a new server, with the sizes as engine/command.py passes them."""
     if method == "ngram-simple":
         return SimpleRule(sizes.n, sizes.m)
     if method in ("ngram-map-k", "ngram-map-k4v"):
-        return Map(sizes.n, sizes.m, method == "ngram-map-k4v", sizes.min_hits)
+        return MapRule(sizes.n, sizes.m, method == "ngram-map-k4v", sizes.min_hits)
     if method == "ngram-mod":
         return ModRule(sizes.n, sizes.mod_min, sizes.m)
     if method == "ngram-cache":
         return CacheRule()
-    raise ValueError(f"{method} is no n-gram type")
+    raise ValueError(f"{method} is not an n-gram method")
 
 
 def replay(
-    method: str, sizes: NgramSizes, texts: Sequence[Known], context: int = 0
-) -> tuple[Replayed, ...]:
-    """One server with one slot that answers the texts in order. `context`: tokens of its
-    slot, 0 = more than any of them reaches."""
+    method: str, sizes: NgramSizes, texts: Sequence[KnownText], context: int = 0
+) -> tuple[TextReplay, ...]:
+    """One server with one slot that processes the texts in order. `context`: tokens of the slot,
+    0 = unlimited."""
     return replay_rule(rule(method, sizes), texts, context)
 
 
-def replay_rule(speculator: Rule, texts: Sequence[Known], context: int = 0) -> tuple[Replayed, ...]:
-    """The same for a rule whose sizes are not of those that specllama passes."""
+def replay_rule(
+    speculator: Rule, texts: Sequence[KnownText], context: int = 0
+) -> tuple[TextReplay, ...]:
+    """The same for a given rule."""
     return tuple(_replay(speculator, text, context, (), 0) for text in texts)
 
 
 class _Nothing:
-    """A server without an n-gram type."""
+    """A server without an n-gram method."""
 
     def begin(self, text: Text, length: int) -> None:
         pass
@@ -114,8 +115,8 @@ class _Nothing:
 
 
 def replay_draft(
-    texts: Sequence[Known], agrees: Sequence[Sequence[bool]], k: int, context: int = 0
-) -> tuple[Replayed, ...]:
+    texts: Sequence[KnownText], agrees: Sequence[Sequence[bool]], k: int, context: int = 0
+) -> tuple[TextReplay, ...]:
     """A draft model alone, as in `replay_combined`."""
     pairs = zip(texts, agrees, strict=True)
     return tuple(_replay(_Nothing(), text, context, bits, k) for text, bits in pairs)
@@ -124,11 +125,11 @@ def replay_draft(
 def replay_combined(
     method: str,
     sizes: NgramSizes,
-    texts: Sequence[Known],
+    texts: Sequence[KnownText],
     agrees: Sequence[Sequence[bool]],
     k: int,
     context: int = 0,
-) -> tuple[Replayed, ...]:
+) -> tuple[TextReplay, ...]:
     """`method` together with a draft model that drafts `k` tokens. `agrees[i][j]`: whether it
     guesses `texts[i].answer[j + 1]` from what stands before it. llama.cpp asks the n-gram
     types first, whatever the order of --spec-type, and takes the first draft there is
@@ -139,7 +140,7 @@ def replay_combined(
 
 
 def grid(method: str) -> tuple[NgramSizes, ...]:
-    """The sizes worth predicting. ngram-cache has none: one entry stands for it."""
+    """The sizes worth predicting. ngram-cache has none: a single entry stands for it."""
     if method == "ngram-simple":  # it drops copies shorter than n: with m < n, all of them
         return tuple(NgramSizes(n, m) for n in _N for m in _M if m >= n)
     if method == "ngram-map-k":
@@ -150,12 +151,12 @@ def grid(method: str) -> tuple[NgramSizes, ...]:
         return tuple(NgramSizes(n, m) for n in _MAP_N for m in _M)
     if method == "ngram-cache":  # up to 4 tokens looked up, 8 drafted: no flag changes them
         return (NgramSizes(4, 8),)
-    raise ValueError(f"{method} is no n-gram type")
+    raise ValueError(f"{method} is not an n-gram method")
 
 
 def _replay(
-    speculator: Rule, known: Known, context: int, agrees: Sequence[bool], k: int
-) -> Replayed:
+    speculator: Rule, known: KnownText, context: int, agrees: Sequence[bool], k: int
+) -> TextReplay:
     tokens, start = known.text.tokens, len(known.prompt)
     end = len(tokens)
     limit = start + (known.limit or len(known.answer))
@@ -190,4 +191,4 @@ def _replay(
         steps.append((drafted, accepted))
         by_ngram.append(ngram)
         at += accepted + 1
-    return Replayed(tuple(steps), tuple(by_ngram), max(0, len(known.answer) - 1))
+    return TextReplay(tuple(steps), tuple(by_ngram), max(0, len(known.answer) - 1))

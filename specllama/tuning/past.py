@@ -11,50 +11,52 @@ from itertools import cycle, islice
 
 from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
-from specllama.tuning.conversations import Conversations, by_conversation
-from specllama.tuning.costs import VerifyCosts, verifying
+from specllama.tuning.conversations import Conversations, conversation_groups
+from specllama.tuning.costs import VerifyCosts, verify_costs
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import Job, TokenizedPrompt, decoding
-from specllama.tuning.ngrams import Known
-from specllama.tuning.plain import batches
-from specllama.tuning.replayed import Texts
+from specllama.tuning.ngrams import KnownText
+from specllama.tuning.plain import batch_times
+from specllama.tuning.replayed import KnownTexts
 from specllama.tuning.run import Task
 from specllama.tuning.speedup import StepCost
 
-# What is replayed of a large file, by seconds of the budget: all sizes take a third of it then.
+# How much of a large file is replayed per second of the budget (all sizes then take a third).
 _ANSWERED_PER_S, _TOKENS_PER_S = 130, 800
 _MOST_GROUPS, _LEAST_CONVERSATIONS = 40, 5
-_LEAST_TOKENS = 2  # the first comes from the prompt: an answer of one has no step
+_LEAST_TOKENS = 2  # the first token comes from the prompt: a one-token response has no step
 _PLAIN_TOKENS, _PLAIN_ROUNDS = 17, 2
-_ROUNDS = 8  # of batches, in the time there is: V(b) decides everything here
+_ROUNDS = 8  # of batches, if there is time: everything depends on V(b)
 _NO_LIMIT = 1 << 20
-# Tokens before the batches that tell V(b), and of the text that they are taken from beyond that.
+# Tokens of the cached prefix before the batches, and of the text that the batches come from.
 _LEAST_PREFIX, _LONGEST_PREFIX, _WORDS = 16, 512, 100
 
 Tick = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Past:
-    """`left_out`: why → how many requests; `refused`: what the server said of the first one
-    that it does not take, "" = it takes all."""
+class TokenizedConversations:
+    """`left_out`: reason → number of requests; `refused`: the server's message for the first request
+    it rejects, "" if there is none."""
 
-    texts: Texts
+    texts: KnownTexts
     left_out: Mapping[str, int]
     refused: str = ""
 
 
-def tokenized(client: Client, task: Task, source: Conversations, end: int, tick: Tick) -> Past:
-    """The requests as token ids, as many as the budget allows. `end`: the token that ends an
-    answer, -1 = not known."""
-    out: list[tuple[int, Known]] = []
+def tokenize_conversations(
+    client: Client, task: Task, source: Conversations, end: int, tick: Tick
+) -> TokenizedConversations:
+    """The requests as token ids, as many as the budget allows. `end`: the end-of-generation token,
+    -1 = unknown."""
+    out: list[tuple[int, KnownText]] = []
     left: Counter[str] = Counter()
     refused = ""
     answered = total = 0
     for i, r in enumerate(source.requests):
         spent = max(answered / _ANSWERED_PER_S, total / _TOKENS_PER_S)
         if out and spent >= task.budget:
-            left["a larger --budget replays them too"] = len(source.requests) - i
+            left["beyond --budget"] = len(source.requests) - i
             break
         try:
             as_is = isinstance(r.prompt, str) and not task.chat
@@ -64,34 +66,37 @@ def tokenized(client: Client, task: Task, source: Conversations, end: int, tick:
             if not client.healthy():
                 raise
             refused = refused or e.message
-            left["refused by the server"] += 1
+            left["rejected by the server"] += 1
             continue
-        ended = end >= 0 and not r.cut
+        ended = end >= 0 and not r.truncated
         answer += (end,) if ended else ()
         if task.context and len(prompt) + len(answer) > task.context:
             left[f"too long for a context of {task.context:,}"] += 1
         elif not prompt or len(answer) < _LEAST_TOKENS:
-            left["too short to be drafted"] += 1
+            left["too short to draft"] += 1
         else:
-            out.append((i, Known(prompt, answer, _NO_LIMIT if ended else 0)))
+            out.append((i, KnownText(prompt, answer, _NO_LIMIT if ended else 0)))
             answered, total = answered + len(answer), total + len(prompt) + len(answer)
         tick()
     if not out:
-        said = ", ".join(f"{n} {why}" for why, n in left.items())
+        reasons = ", ".join(f"{n} {why}" for why, n in left.items())
         more = f" ({refused})" if refused else ""
-        raise TuningError(
-            f"nothing can be replayed: of {len(source.requests)} answers {said}{more}"
+        raise TuningError(f"nothing to replay: of {len(source.requests)} answers, {reasons}{more}")
+    replayable = [source.requests[i] for i, _ in out]
+    groups = tuple(conversation_groups(replayable, _MOST_GROUPS))
+    if len(set(groups)) < _LEAST_CONVERSATIONS:  # then each response is a group of its own
+        groups = tuple(
+            i * min(_MOST_GROUPS, len(replayable)) // len(replayable)
+            for i in range(len(replayable))
         )
-    kept = [source.requests[i] for i, _ in out]
-    groups = tuple(by_conversation(kept, _MOST_GROUPS))
-    if len(set(groups)) < _LEAST_CONVERSATIONS:  # then each answer speaks for itself
-        groups = tuple(i * min(_MOST_GROUPS, len(kept)) // len(kept) for i in range(len(kept)))
-    return Past(Texts(tuple(k for _, k in out), groups, task.context), dict(left), refused)
+    return TokenizedConversations(
+        KnownTexts(tuple(k for _, k in out), groups, task.context), dict(left), refused
+    )
 
 
-def _prefixes(texts: Texts) -> tuple[TokenizedPrompt, ...]:
-    """What stands before the batches: a prompt like most of them, and after it a longer text
-    that has words enough for the largest one."""
+def _prefixes(texts: KnownTexts) -> tuple[TokenizedPrompt, ...]:
+    """The prefix of the batches: a prompt of median length, and a longer text with enough tokens
+    for the largest batch."""
     longest = min(_LONGEST_PREFIX, max(16, texts.context - _WORDS) if texts.context else 1 << 20)
     ordered = sorted((k.prompt for k in texts.known), key=len)
     usual = ordered[len(ordered) // 2][:longest]
@@ -105,11 +110,11 @@ def _prefixes(texts: Texts) -> tuple[TokenizedPrompt, ...]:
     )
 
 
-def verifying_costs(
-    client: Client, task: Task, texts: Texts, seconds: float, tick: Tick
+def measure_verify_costs(
+    client: Client, task: Task, texts: KnownTexts, seconds: float, tick: Tick
 ) -> VerifyCosts:
-    """t_1 and V(b) in about so many seconds, the plain steps before and after the batches.
-    Raises TuningError where the server does not tell them."""
+    """Measures t_1 and V(b) in about `seconds`, with plain steps before and after the batches.
+    Raises TuningError if the server does not report timings."""
     questions = _prefixes(texts)
     prefix = questions[0].ids
     cold = {"temperature": 0.0, "ignore_eos": True}
@@ -122,16 +127,16 @@ def verifying_costs(
             if (turn or i) and t is not None:  # the first request is slower
                 times.append(decoding(t.ms, t.tokens))
         if turn == 0:
-            samples = batches(client, questions, job, rounds=_ROUNDS)
+            samples = batch_times(client, questions, job, rounds=_ROUNDS)
     times = [t for t in times if t > 0]
     if len(times) < 2:
-        raise TuningError("the server's answers carry no timings: what a step costs is not known")
+        raise TuningError("the server's responses contain no timings, so step costs are unknown")
     mean = sum(times) / len(times)
     error = (sum((t - mean) ** 2 for t in times) / (len(times) - 1) / len(times)) ** 0.5
-    costs = verifying(samples, StepCost(mean, error, len(times)), task.output_share)
+    costs = verify_costs(samples, StepCost(mean, error, len(times)), task.output_share)
     if not costs.known:
         raise TuningError(
-            "this server keeps no prompt (cache_prompt): what verifying costs is not known",
-            "`specllama probe` without --replay measures it.",
+            "this server does not cache prompts (cache_prompt), so verification costs are unknown",
+            "`specllama probe` without --replay measures them.",
         )
     return costs

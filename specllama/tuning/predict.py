@@ -1,9 +1,8 @@
 """Predicted speed of every setting, from one plain launch and from one launch of a draft. Pure.
 
-Every setting gets a speed-up for each text. The best is chosen by their mean, smoothed over its
-neighbours; what is said of it comes from texts that had no say in the choice (each is judged by
-the setting that the others would have chosen), so that the best of a hundred settings does not
-flatter itself.
+Every setting gets a speed-up for each text. The best one is chosen by the mean, smoothed over
+neighbouring settings. Its reported speed-up is cross-validated (each text counts with the setting
+that the other texts would have chosen), so that the best of a hundred settings is not overrated.
 """
 
 from __future__ import annotations
@@ -19,31 +18,33 @@ from specllama.tuning.arms import Trial
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Answer
-from specllama.tuning.ngrams import Known, Replayed
+from specllama.tuning.ngrams import KnownText, TextReplay
 from specllama.tuning.speedup import StepLog, agreement, replayed_tau, trend
 
 S = TypeVar("S", bound=Hashable)
-_OWN_WEIGHT = 0.5  # of a setting's score; the rest is its neighbours'
-_CAUTION = 1.25  # standard errors that a setting's mean is lowered by (of 0 to 1.5 it kept most)
-_MANY_CAUTION = 2.0  # the same for what a combination adds to its draft
-_LEAST_TOKENS = 8  # of an answer that is replayed
+_OWN_WEIGHT = 0.5  # of a setting in its score; the rest is its neighbours'
+_CAUTION = 1.25  # standard errors subtracted from a setting's mean (best of 0 to 1.5)
+_MANY_CAUTION = 2.0  # the same for the gain of a combination over its draft
+_LEAST_TOKENS = 8  # of a response, to be replayed
 
 
-def known_texts(answers: Sequence[Answer], limit: int = 0) -> tuple[Known, ...]:
-    """The answers whose tokens are known. `limit`: tokens that each could have had."""
+def known_texts(answers: Sequence[Answer], limit: int = 0) -> tuple[KnownText, ...]:
+    """The responses with known tokens. `limit`: the token limit of each."""
     return tuple(
-        Known(a.asked, a.ids, limit) for a in answers if a.asked and len(a.ids) >= _LEAST_TOKENS
+        KnownText(a.prompt_ids, a.ids, limit)
+        for a in answers
+        if a.prompt_ids and len(a.ids) >= _LEAST_TOKENS
     )
 
 
 def ngram_rows(
     method: str,
     grid: Sequence[NgramSizes],
-    texts: Sequence[Known],
+    texts: Sequence[KnownText],
     costs: VerifyCosts,
     context: int = 0,
 ) -> dict[NgramSizes, Ratios]:
-    """Sizes → speed-up by text. Sizes whose longest draft has no cost are left out."""
+    """Sizes → speed-up by text. Sizes whose longest draft has no known cost are omitted."""
     out = {}
     for sizes in grid:
         if sizes.m + 1 <= costs.longest:
@@ -51,14 +52,14 @@ def ngram_rows(
     return out
 
 
-def copied_ratios(found: Sequence[Replayed], costs: VerifyCosts) -> Ratios:
-    """Speed-up by text where drafting costs nothing; texts with a draft too long to have a cost
-    are left out."""
+def copied_ratios(found: Sequence[TextReplay], costs: VerifyCosts) -> Ratios:
+    """Speed-up by text if drafting is free; texts with a draft too long to have a known cost are
+    omitted."""
     return ratios_of(found, lambda d, _: costs.of(d + 1), costs.step)
 
 
 def draft_rows(trial: Trial) -> dict[int, Ratios]:
-    """K → speed-up by answer, for the lengths whose cost was measured."""
+    """K → speed-up by response, for each K with a measured cost."""
     if trial.rows:
         return dict(trial.rows)
     logs = [StepLog(a.steps) for a in trial.measurement.answers if len(a.steps) > 1]
@@ -79,16 +80,16 @@ def draft_rows(trial: Trial) -> dict[int, Ratios]:
 def combined_rows(
     method: str, grid: Sequence[NgramSizes], trial: Trial, k: int, costs: VerifyCosts
 ) -> dict[NgramSizes, Ratios]:
-    """Sizes → speed-up by answer of an n-gram type that copies where it can, before the trial's
-    draft with length k elsewhere. {} where the answers' tokens or the cost of k are not known."""
+    """Sizes → speed-up by response of an n-gram method combined with the trial's draft at length k,
+    which drafts where nothing can be copied. {} if the tokens or the cost of k are unknown."""
     drafted = trial.steps.cost(k)
-    answers = [a for a in trial.measurement.answers if a.asked and a.ids and a.steps]
+    answers = [a for a in trial.measurement.answers if a.prompt_ids and a.ids and a.steps]
     if drafted is None or not answers or not costs.known:
         return {}
     texts, bits = known_texts(answers), [agreement(StepLog(a.steps)) for a in answers]
     if len(texts) != len(bits):
         return {}
-    slower = trial.plain.ms / costs.plain.ms  # the machine meanwhile
+    slower = trial.plain.ms / costs.plain.ms  # speed of the machine during the trial
 
     def cost(d: int, copied: bool) -> float | None:
         if d and not copied:
@@ -97,16 +98,16 @@ def combined_rows(
         return None if verify is None else verify * slower + trial.own_ms
 
     fitting = [sizes for sizes in grid if sizes.m + 1 <= costs.longest]
-    return joined_rows(method, fitting, Drafted(texts, bits, k, cost, trial.plain.ms))
+    return joined_rows(method, fitting, DraftedTexts(texts, bits, k, cost, trial.plain.ms))
 
 
 @dataclass(frozen=True)
-class Drafted:
-    """What a draft guessed over known texts: a bit for each token but the first of an answer.
-    `k`: its length; `cost`: (tokens drafted, whether they are a copy) → ms of the step, None =
-    not known; `plain_ms`: a plain step meanwhile. `context`: as for ngrams.replay."""
+class DraftedTexts:
+    """A draft's matches over known texts: one bit for each token except the first of a response.
+    `k`: draft length; `cost`: (drafted tokens, whether they are copied) → ms of the step, None =
+    unknown; `plain_ms`: a plain step at that time. `context`: as for ngrams.replay."""
 
-    texts: Sequence[Known]
+    texts: Sequence[KnownText]
     agrees: Sequence[Sequence[bool]]
     k: int
     cost: Callable[[int, bool], float | None]
@@ -115,9 +116,9 @@ class Drafted:
 
 
 def joined_rows(
-    method: str, grid: Sequence[NgramSizes], drafted: Drafted
+    method: str, grid: Sequence[NgramSizes], drafted: DraftedTexts
 ) -> dict[NgramSizes, Ratios]:
-    """Sizes → speed-up by text of an n-gram type before that draft."""
+    """Sizes → speed-up by text of an n-gram method combined with that draft."""
     d, out = drafted, {}
     for sizes in grid:
         found = ngrams.replay_combined(method, sizes, d.texts, d.agrees, d.k, d.context)
@@ -126,10 +127,10 @@ def joined_rows(
 
 
 def ratios_of(
-    found: Sequence[Replayed], cost: Callable[[int, bool], float | None], plain: float
+    found: Sequence[TextReplay], cost: Callable[[int, bool], float | None], plain: float
 ) -> Ratios:
-    """Speed-up by text, from ms of each step (`cost`, as Drafted has it) and of a plain one.
-    Texts without a step, or with one that has no cost, are left out."""
+    """Speed-up by text, from ms of each step (`cost`, as in DraftedTexts) and of a plain step.
+    Texts without steps, or with a step of unknown cost, are omitted."""
     logs, weights = [], []
     for text in found:
         times = [cost(d, copied) for (d, _), copied in zip(text.steps, text.by_ngram, strict=True)]
@@ -143,31 +144,32 @@ def ratios_of(
 def best_setting(
     rows: Mapping[S, Ratios], near: Callable[[S], Sequence[S]]
 ) -> tuple[S, Ratios] | None:
-    """The best setting, and its speed-up by text as the other texts would have chosen. None
-    when there is nothing to choose from. `near`: a setting's neighbours."""
+    """The best setting, and its cross-validated speed-up by text. None if there is nothing to
+    choose from. `near`: a setting's neighbours."""
     rows = {s: r for s, r in rows.items() if len(r)}
     if not rows:
         return None
-    beside = {s: near(s) for s in rows}
-    best = _best(rows, beside, None)
+    neighbours = {s: near(s) for s in rows}
+    best = _best(rows, neighbours, None)
     texts = range(len(rows[best]))
     if len(texts) < 2:
         return best, rows[best]
-    logs = tuple(rows[_best(rows, beside, i)].logs[i] for i in texts)
+    logs = tuple(rows[_best(rows, neighbours, i)].logs[i] for i in texts)
     return best, replace(rows[best], logs=logs)
 
 
-def _best(rows: Mapping[S, Ratios], beside: Mapping[S, Sequence[S]], without: int | None) -> S:
-    worth = {s: _worth(r, without) for s, r in rows.items()}
+def _best(rows: Mapping[S, Ratios], neighbours: Mapping[S, Sequence[S]], without: int | None) -> S:
+    scores = {s: _cautious_without(r, without) for s, r in rows.items()}
 
     def score(s: S) -> float:
-        around = sum(worth[x] if x in worth else worth[s] for x in beside[s])
-        return _OWN_WEIGHT * worth[s] + (1 - _OWN_WEIGHT) * around / max(1, len(beside[s]))
+        around = sum(scores.get(x, scores[s]) for x in neighbours[s])
+        mean = around / max(1, len(neighbours[s]))
+        return _OWN_WEIGHT * scores[s] + (1 - _OWN_WEIGHT) * mean
 
     return max(rows, key=score)
 
 
-def _worth(r: Ratios, without: int | None) -> float:
+def _cautious_without(r: Ratios, without: int | None) -> float:
     if without is not None:
         left = [i for i in range(len(r)) if i != without]
         r = Ratios(tuple(r.logs[i] for i in left), tuple(r.weights[i] for i in left), r.shared)
@@ -175,15 +177,15 @@ def _worth(r: Ratios, without: int | None) -> float:
 
 
 def cautious(r: Ratios) -> float:
-    """What a setting surely brings, as a logarithm: its mean less a part of its error, so that
-    one that lives on a single text does not come before one that helps in all."""
+    """A cautious estimate of the gain, as a logarithm: the mean minus a multiple of its error, so
+    that a setting that helps on all texts beats one that shines on a single text."""
     return r.mean - (_CAUTION * r.error if len(r) > 1 else 0.0)
 
 
 def beyond(both: Ratios, alone: Ratios) -> float:
-    """What a combination surely adds to the draft it contains, as a logarithm. Both answered
-    the same texts, so that what differs between texts does not count; the best of some hundred
-    sizes is compared, so the caution is larger."""
+    """A cautious estimate of the gain of a combination over its draft alone, as a logarithm. Both
+    have the same texts, so differences between texts cancel; the caution is larger because the
+    combination is the best of some hundred sizes."""
     if len(both) != len(alone):
         return cautious(both) - cautious(alone)
     gained = tuple(b - a for b, a in zip(both.logs, alone.logs, strict=True))
@@ -207,6 +209,6 @@ def near_sizes(grid: Sequence[NgramSizes]) -> Callable[[NgramSizes], list[NgramS
 
 
 def near_lengths(k: int) -> list[int]:
-    """None: all lengths are replayed over the same texts, so that a neighbour tells nothing that
-    a length's own row does not, and the bend of the curve would count against its top."""
+    """None: all K are replayed over the same texts, so neighbours add no information, and
+    smoothing would lower the peak of the curve."""
     return []

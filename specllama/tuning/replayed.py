@@ -1,8 +1,8 @@
-"""What every setting would have gained on texts that are known: the rows of a table. Pure.
+"""The gain that every setting would have had on known texts. Pure.
 
-An answer that was given tells which drafts would have been accepted in it, whoever wrote it and
-however it was sampled: a draft is accepted where it is the text. With what verifying costs
-(tuning/costs.py) that is a speed.
+A known response shows which drafts would have been accepted in it, whoever wrote it and however it
+was sampled: a draft is accepted where it equals the text. Together with the verification cost
+(tuning/costs.py), that gives a speed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import groupby
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import ngrams
-from specllama.tuning.arms import NgramMap, label
+from specllama.tuning.arms import NgramSpeedups, label
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.judge import LEAST_GAIN, MOST_SLOWER
 from specllama.tuning.ngram_rules import ModRule
-from specllama.tuning.ngrams import Known, Replayed
+from specllama.tuning.ngrams import KnownText, TextReplay
 from specllama.tuning.predict import (
-    Drafted,
+    DraftedTexts,
     best_setting,
     copied_ratios,
     joined_rows,
@@ -38,11 +38,11 @@ _SPEC_DEFAULT_LEAST = 48
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Requests in the order they came. `groups`: for each the number of its conversation, which
-    is what a speed-up's interval is over; `context`: tokens of a slot, 0 = not known."""
+class KnownTexts:
+    """Requests in their original order. `groups`: the conversation number of each; intervals are
+    over conversations. `context`: tokens of a slot, 0 = unknown."""
 
-    known: tuple[Known, ...]
+    known: tuple[KnownText, ...]
     groups: tuple[int, ...]
     context: int = 0
 
@@ -50,15 +50,15 @@ class Texts:
     def tokens(self) -> int:
         return sum(len(t.answer) for t in self.known)
 
-    def first(self, count: int) -> Texts:
+    def first(self, count: int) -> KnownTexts:
         return replace(self, known=self.known[:count], groups=self.groups[:count])
 
-    def fresh(self) -> tuple[Known, ...]:
-        """The same without the indexes made so far: those of all sizes fill the memory."""
+    def fresh(self) -> tuple[KnownText, ...]:
+        """Copies without cached indexes, which would fill the memory over all sizes."""
         return tuple(replace(t) for t in self.known)
 
     def by_group(self, r: Ratios) -> Ratios:
-        """Speed-ups of requests as those of conversations: their times are added."""
+        """Speed-ups by conversation from those by request: times are summed."""
         if len(r) != len(self.groups):
             return r
         tokens: dict[int, float] = {}
@@ -71,10 +71,10 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One setting over all texts. `known`: its speed-up by conversation, where that had no say
-    in choosing it; `source`: how it comes to be here; `may_win`: not only there to compare.
-    `curve`: K → speed-up, of a draft."""
+class ReplayedSetting:
+    """One setting over all texts. `known`: its cross-validated speed-up by conversation;
+    `source`: how it was chosen; `may_win`: False = only for comparison. `curve`: K → speed-up,
+    for a draft."""
 
     name: str
     speculation: Speculation
@@ -102,10 +102,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Guessed:
-    """What a draft says of the same texts: `agrees`, a bit for each token but the first of an
-    answer. `passes`: entry b-1 is ms of its pass over b tokens; `timed`: measured, not guessed
-    from bytes."""
+class DraftGuesses:
+    """A draft over the same texts. `agrees`: one bit for each token except the first of a
+    response, whether the draft predicts it. `passes`: entry b-1 is ms of its pass over b tokens;
+    `timed`: whether that was measured rather than estimated from bytes."""
 
     candidate: TrialCandidate
     agrees: tuple[tuple[bool, ...], ...]
@@ -113,14 +113,16 @@ class Guessed:
     timed: bool
 
     def step(self, costs: VerifyCosts) -> Callable[[int, bool], float | None]:
-        """ms of a step, as Drafted.cost has it. The draft runs once for each token it drafts
-        and once more over what was verified, also where the draft was a copy."""
+        """ms of a step, as in DraftedTexts.cost. The draft runs once for each drafted token and
+        once more over the verified tokens, even if they were copied by an n-gram method."""
 
         def cost(d: int, copied: bool) -> float | None:
             verify = costs.of(d + 1)
             if verify is None:
                 return None
-            drafting = 0.0 if copied else self.passes[0] * min(d, 1 if self.candidate.once else d)
+            drafting = (
+                0.0 if copied else self.passes[0] * min(d, 1 if self.candidate.one_pass else d)
+            )
             return verify + drafting + self._over(d + 1)
 
         return cost
@@ -131,9 +133,9 @@ class Guessed:
 
 
 def best_copies(
-    spec: Speculation, texts: Texts, costs: VerifyCosts, may_win: bool = True
-) -> tuple[Setting | None, NgramMap]:
-    """The best sizes of one n-gram type, and all of them."""
+    spec: Speculation, texts: KnownTexts, costs: VerifyCosts, may_win: bool = True
+) -> tuple[ReplayedSetting | None, NgramSpeedups]:
+    """The best sizes of one n-gram method, and the speeds of all sizes."""
     (method,) = spec.methods
     grid = ngrams.grid(method)
     rows: dict[NgramSizes, Ratios] = {}
@@ -141,20 +143,20 @@ def best_copies(
         rows |= ngram_rows(method, tuple(sizes), texts.fresh(), costs, texts.context)
     rows = {s: texts.by_group(r) for s, r in rows.items()}
     found = best_setting(rows, near_sizes(grid))
-    speeds = NgramMap(method, {s: r.value for s, r in rows.items()})
+    speeds = NgramSpeedups(method, {s: r.value for s, r in rows.items()})
     if found is None:
         return None, speeds
     best, known = found
-    source = f"best of {len(rows)} sizes" if len(rows) > 1 else "it has no sizes"
+    source = f"best of {len(rows)} sizes" if len(rows) > 1 else "no sizes to choose"
     replays = ngrams.replay(method, best, texts.fresh(), texts.context)
     spec = replace(spec, ngram=best if len(rows) > 1 else None)
     return _setting(spec, replays, known, source, may_win), speeds
 
 
 def given_copies(
-    spec: Speculation, texts: Texts, costs: VerifyCosts, source: str
-) -> Setting | None:
-    """One n-gram type with its sizes as they stand; None where their cost is not known."""
+    spec: Speculation, texts: KnownTexts, costs: VerifyCosts, source: str
+) -> ReplayedSetting | None:
+    """One n-gram method with given sizes; None if their cost is unknown."""
     (method,) = spec.methods
     if spec.ngram is None or spec.ngram.m + 1 > costs.longest:
         return None
@@ -163,8 +165,8 @@ def given_copies(
     return _setting(spec, replays, known, source, may_win=False)
 
 
-def spec_default(texts: Texts, costs: VerifyCosts) -> Setting | None:
-    """What llama.cpp's own --spec-default would have done."""
+def spec_default(texts: KnownTexts, costs: VerifyCosts) -> ReplayedSetting | None:
+    """The replay of llama.cpp's --spec-default."""
     sizes = SPEC_DEFAULT
     if sizes.m + 1 > costs.longest:
         return None
@@ -172,14 +174,18 @@ def spec_default(texts: Texts, costs: VerifyCosts) -> Setting | None:
     replays = ngrams.replay_rule(rule, texts.fresh(), texts.context)
     spec = Speculation(("ngram-mod",), ngram=sizes)
     known = texts.by_group(copied_ratios(replays, costs))
-    found = _setting(spec, replays, known, "llama.cpp's own", may_win=False)
+    found = _setting(spec, replays, known, "llama.cpp's default", may_win=False)
     return replace(found, name="--spec-default (ngram-mod 24/48/64)")
 
 
 def best_draft(
-    guessed: Guessed, texts: Texts, costs: VerifyCosts, lengths: Sequence[int], may_win: bool = True
-) -> Setting | None:
-    """The best length of a draft."""
+    guessed: DraftGuesses,
+    texts: KnownTexts,
+    costs: VerifyCosts,
+    lengths: Sequence[int],
+    may_win: bool = True,
+) -> ReplayedSetting | None:
+    """The best K of a draft."""
     by_length = {
         k: ngrams.replay_draft(texts.known, guessed.agrees, k, texts.context)
         for k in lengths
@@ -191,29 +197,33 @@ def best_draft(
     if found is None:
         return None
     k, known = found
-    source = f"best of {len(rows)} lengths" if len(rows) > 1 else "asked for"
+    source = f"best of {len(rows)} lengths" if len(rows) > 1 else "as requested"
     spec = replace(guessed.candidate.speculation, n_max=k, p_min=0.0)
     setting = _setting(spec, by_length[k], known, source, may_win)
     return replace(setting, curve={k: r.interval() for k, r in rows.items()})
 
 
 def best_joined(
-    copies: Speculation, drafting: Speculation, guessed: Guessed, texts: Texts, costs: VerifyCosts
-) -> tuple[Setting | None, NgramMap]:
-    """The best sizes of an n-gram type before a draft of a given length, and all of them."""
+    copies: Speculation,
+    drafting: Speculation,
+    guessed: DraftGuesses,
+    texts: KnownTexts,
+    costs: VerifyCosts,
+) -> tuple[ReplayedSetting | None, NgramSpeedups]:
+    """The best sizes of an n-gram method combined with a draft at a given K, and all of them."""
     (method,), k = copies.methods, drafting.n_max
     grid = [s for s in ngrams.grid(method) if s.m + 1 <= costs.longest]
     step = guessed.step(costs)
 
-    def drafted() -> Drafted:
-        return Drafted(texts.fresh(), guessed.agrees, k, step, costs.step, texts.context)
+    def drafted() -> DraftedTexts:
+        return DraftedTexts(texts.fresh(), guessed.agrees, k, step, costs.step, texts.context)
 
     rows: dict[NgramSizes, Ratios] = {}
     for _, sizes in groupby(grid, key=lambda s: s.n):
         rows |= joined_rows(method, tuple(sizes), drafted())
     rows = {s: texts.by_group(r) for s, r in rows.items()}
     found = best_setting(rows, near_sizes(grid))
-    speeds = NgramMap(method, {s: r.value for s, r in rows.items()}, label(drafting))
+    speeds = NgramSpeedups(method, {s: r.value for s, r in rows.items()}, label(drafting))
     if found is None:
         return None, speeds
     best, known = found
@@ -225,12 +235,12 @@ def best_joined(
 
 def _setting(
     spec: Speculation,
-    replays: Sequence[Replayed],
+    replays: Sequence[TextReplay],
     known: Ratios,
     source: str,
     may_win: bool = True,
-) -> Setting:
-    return Setting(
+) -> ReplayedSetting:
+    return ReplayedSetting(
         label(spec),
         spec,
         sum(r.drafted for r in replays),
@@ -243,31 +253,35 @@ def _setting(
     )
 
 
-def verdict(settings: Sequence[Setting], costs: VerifyCosts) -> tuple[Setting | None, str]:
-    """The setting to take, if any, and why. A gain on these texts that may well be chance on
-    others like them is said, and not taken."""
+def verdict(
+    settings: Sequence[ReplayedSetting], costs: VerifyCosts
+) -> tuple[ReplayedSetting | None, str]:
+    """The setting to use, if any, and the reason. A gain on these texts that may be chance is
+    reported, but not used."""
     able = [s for s in settings if s.may_win]
     best = max(able, key=lambda s: s.known.value, default=None)
     if best is None:
-        return None, "nothing was there to be replayed"
+        return None, "there was nothing to replay"
     said = f"{best.name} would have been {best.known.value:.2f}x plain decoding"
     if best.known.value < LEAST_GAIN:
-        return None, f"nothing would have paid: {_why_not(best, able, said, costs)}"
+        return None, f"nothing would have paid off: {_why_not(best, able, said, costs)}"
     slower = best.known.chance_below(1.0)
     if len(best.known) == 1:
-        return best, f"{said}; a single text says nothing of others"
+        return best, f"{said}; a single conversation says little about others"
     if slower >= MOST_SLOWER:
-        return None, f"{said}, with a {slower:.0%} chance of being slower on others like these"
+        return None, f"{said}, with a {slower:.0%} chance of being slower on similar conversations"
     return best, said
 
 
-def _why_not(best: Setting, able: Sequence[Setting], said: str, costs: VerifyCosts) -> str:
+def _why_not(
+    best: ReplayedSetting, able: Sequence[ReplayedSetting], said: str, costs: VerifyCosts
+) -> str:
     if not any(s.accepted for s in able):
-        return "not one drafted token would have been accepted"
+        return "no drafted token would have been accepted"
     per_step = best.drafted / max(1, best.steps)
     b = max(2, round(per_step) + 1)
     ms = costs.of(b)
-    alpha = f", with {best.alpha:.0%} of its drafts accepted" if best.alpha is not None else ""
+    alpha = f", with {best.alpha:.0%} of drafted tokens accepted" if best.alpha is not None else ""
     cost = (
         f"; verifying {b} tokens takes as long as {ms / costs.step:.1f} plain steps" if ms else ""
     )

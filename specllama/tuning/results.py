@@ -1,8 +1,8 @@
-"""What was measured before, on disk: one JSON file per question that was asked.
+"""Saved tuning results: one JSON file per subject.
 
-A result made with another build, engine file or device is kept but stale: it is shown, said to
-be stale, and not used. An answer that was cut short is kept as open, with what it knows, and
-continued at the next start; a choice made by --force is never kept as the answer.
+A result from another build, engine file or device is stale: it is listed and marked as stale, but
+not used. A search that ran out of time is saved as open, with its data, and continued at the next
+start. A choice made by --force is never saved.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from specllama.tuning.arms import (
     OPEN,
     Arm,
     Prediction,
-    Tuned,
+    TuningResult,
     label,
 )
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import fastest
-from specllama.tuning.search import Earlier
+from specllama.tuning.search import OpenResult
 from specllama.tuning.step_times import StepTimes, read_times, step_times, times_data
 
 _VERSION = 3
-_MOST_LOG = 20.0  # of a speed-up's logarithm: more is damage
-_MOST_KEPT = 6  # predictions of an open answer
+_MOST_LOG = 20.0  # largest plausible logarithm of a speed-up
+_MOST_STORED = 6  # predictions of an open result
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a result is about. `files`: path, size and time of each model file; `asked`: what
-    the user decided and every argument and variable that matters; `prompts`: whose they are
-    (`profile` or `yours`). `engine` and `devices` make a result stale, not another."""
+    """What a result is about. `files`: path, size and time of each model file; `options`: the
+    user's choices, and every argument and variable that matters; `prompts`: their origin
+    (`profile` or `yours`). A change of `engine` or `devices` makes a result stale."""
 
     target: str
     workload: str
     files: tuple[tuple[str, int, int], ...]
-    asked: tuple[str, ...]
+    options: tuple[str, ...]
     engine: str
     devices: tuple[str, ...]
     prompts: str = "profile"
 
     @property
     def key(self) -> str:
-        data = [self.workload, self.files, self.asked]
+        data = [self.workload, self.files, self.options]
         return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
 class TriedSetting:
-    """The fastest setting that was measured, served or not: its α, and how many tokens a step
-    brought on average (1 = nothing was accepted)."""
+    """The fastest measured setting, served or not: its α, and mean tokens per step (1 = nothing
+    was accepted)."""
 
     speculation: Speculation
     alpha: float
@@ -71,11 +71,10 @@ class TriedSetting:
 
 @dataclass(frozen=True)
 class Result:
-    """`speculation` None = off. `speedup`: (value, low, high), None when nothing was measured;
-    `slower`: the chance that it is slower than plain decoding. `state` as in Tuned; `texts`:
-    prompts that it was drawn from; `since`: when the first of them was asked. `times`: what
-    steps of the fastest setting that was measured took. `short`: as Plain has it,
-    None = not measured."""
+    """`speculation` None = off. `speedup`: (value, low, high), None if nothing was measured;
+    `slower`: the chance of being slower than plain decoding. `state` as in TuningResult;
+    `texts`: number of prompts it is based on; `since`: time of the first one. `times`: step
+    times of the fastest measured setting. `short_step`: as in Baseline, None = not measured."""
 
     target: str
     workload: str
@@ -91,11 +90,11 @@ class Result:
     state: str
     prompts: str
     texts: int
-    earlier: Earlier
+    open_result: OpenResult
     file: Path
     tried: TriedSetting | None = None
     times: StepTimes | None = None
-    short: float | None = None
+    short_step: float | None = None
 
     @property
     def label(self) -> str:
@@ -103,22 +102,22 @@ class Result:
 
 
 def stamp(paths: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
-    """Path, size and time of each file that is there."""
+    """Path, size and time of each existing file."""
     found = [(p.absolute(), p.stat()) for p in paths if p.exists()]
     return tuple((str(p), s.st_size, s.st_mtime_ns) for p, s in found)
 
 
-def store(subject: Subject, tuned: Tuned) -> None:
-    """Keeps a result. A home that cannot be written costs the next start a tuning run."""
+def store(subject: Subject, tuned: TuningResult) -> None:
+    """Saves a result. If the cache folder is not writable, the next start tunes again."""
     if tuned.state == FORCED:
         return
     before, stale = find(subject)
     before = None if stale else before
     if before is not None and before.state == DECIDED != tuned.state:
-        return  # asked anew, and less is known than before
+        return  # measured again, with less certainty than before
     best, now = tuned.best, time.time()
-    shown = best or fastest(tuned.arms)
-    s = shown.speedup if shown is not None else None
+    fastest_arm = best or fastest(tuned.arms)
+    s = fastest_arm.speedup if fastest_arm is not None else None
     measured = best or tuned.plain
     data = {
         "version": _VERSION,
@@ -130,50 +129,50 @@ def store(subject: Subject, tuned: Tuned) -> None:
         "since": before.since if before is not None and before.state == OPEN else now,
         "state": tuned.state,
         "prompts": subject.prompts,
-        "texts": len(shown.pooled) if shown is not None else 0,
+        "texts": len(fastest_arm.pooled) if fastest_arm is not None else 0,
         "speculation": spec_data(best.speculation) if best is not None else None,
         "reason": tuned.reason,
         "speedup": [s.value, s.low, s.high] if s is not None else None,
-        "slower": shown.slower if shown is not None else None,
+        "slower": fastest_arm.slower if fastest_arm is not None else None,
         "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
-        "tried": _tried_data(shown) if shown is not None else None,
+        "tried": _tried_data(fastest_arm) if fastest_arm is not None else None,
         "times": times_data(step_times(tuned)),
-        "short": _short_of(tuned),
+        "short": _short_step_of(tuned),
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
     write_stored(_folder() / f"{subject.key}.json", data)
 
 
-def _short_of(tuned: Tuned) -> float | None:
-    """`short` as Plain has it, from this baseline launch or from an earlier one."""
+def _short_step_of(tuned: TuningResult) -> float | None:
+    """`short_step` as in Baseline, from this baseline launch or from an earlier one."""
     if tuned.plain is not None:
-        return tuned.plain.short
-    return tuned.predictions[0].short if tuned.predictions else None
+        return tuned.plain.short_step
+    return tuned.predictions[0].short_step if tuned.predictions else None
 
 
-def _open_data(tuned: Tuned, before: Result | None) -> dict[str, Any]:
-    """What the next start goes on from."""
-    measured = dict(before.earlier.measured) if before is not None else {}
+def _open_data(tuned: TuningResult, before: Result | None) -> dict[str, Any]:
+    """The data that the next start continues from."""
+    measured = dict(before.open_result.measured) if before is not None else {}
     measured |= {a.label: a.own for a in tuned.arms}
-    best = sorted(tuned.predictions, key=lambda p: -p.known.mean)[:_MOST_KEPT]
+    best = sorted(tuned.predictions, key=lambda p: -p.known.mean)[:_MOST_STORED]
     if any(d.why.startswith(NO_TIME) for d in tuned.dropped):
-        best = []  # a way was not looked at: all are, next time
-    asked = len(tuned.plain.measurement.answers) if tuned.plain is not None else 0
-    asked += sum(len(t.measurement.answers) for t in tuned.trials)
-    asked += sum(len(a.measurement.answers) for a in tuned.arms)
+        best = []  # a method was not tried: next time, all are
+    prompts = len(tuned.plain.measurement.answers) if tuned.plain is not None else 0
+    prompts += sum(len(t.measurement.answers) for t in tuned.trials)
+    prompts += sum(len(a.measurement.answers) for a in tuned.arms)
     return {
         "predictions": [
             {
                 "speculation": spec_data(p.speculation),
                 "known": asdict(p.known),
                 "source": p.source,
-                "own": p.own,
-                "short": p.short,
+                "own": p.own_share,
+                "short": p.short_step,
             }
             for p in best
         ],
         "measured": {name: asdict(r) for name, r in measured.items()},
-        "used": asked + (before.earlier.used if before is not None else 0),
+        "used": prompts + (before.open_result.prompts_used if before is not None else 0),
     }
 
 
@@ -188,19 +187,19 @@ def _tried_data(arm: Arm) -> dict[str, Any] | None:
 
 
 def find(subject: Subject) -> tuple[Result | None, str]:
-    """(the result for exactly this, why it is stale). ("", not stale; None when there is none.)"""
+    """(the saved result or None, the reason why it is stale or "")."""
     found = _read(_folder() / f"{subject.key}.json")
     if found is None:
         return None, ""
     if found.engine != subject.engine:
-        return found, f"it was measured with {found.engine}, this is {subject.engine}"
+        return found, f"measured with {found.engine}, now {subject.engine}"
     if found.devices != subject.devices:
-        return found, f"it was measured on {', '.join(found.devices) or 'the CPU'}"
+        return found, f"measured on {', '.join(found.devices) or 'the CPU'}"
     return found, ""
 
 
 def all_results() -> tuple[Result, ...]:
-    """Every result kept, the newest first. Damaged files are passed over."""
+    """All saved results, newest first. Damaged files are skipped."""
     found = (_read(p) for p in _folder().glob("*.json"))
     return tuple(sorted((r for r in found if r is not None), key=lambda r: -r.when))
 
@@ -220,7 +219,7 @@ def _folder() -> Path:
 
 
 def spec_data(s: Speculation) -> dict[str, Any]:
-    """Settings as they are kept; read_spec reads them, or raises what a damaged file makes it."""
+    """Settings as JSON. read_spec reads them; any exception of it means a damaged file."""
     return {**asdict(s), "draft": str(s.draft) if s.draft else None}
 
 
@@ -246,11 +245,11 @@ def _read(path: Path) -> Result | None:
             state=str(data["state"]),
             prompts=str(data["prompts"]),
             texts=int(data["texts"]),
-            earlier=_earlier(data["open"]),
+            open_result=_open_result(data["open"]),
             file=path,
             tried=_tried(data.get("tried")),
             times=read_times(data.get("times")),
-            short=_short(short) if (short := data.get("short")) is not None else None,
+            short_step=_short_step(short) if (short := data.get("short")) is not None else None,
         )
     except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None
@@ -260,17 +259,17 @@ def _maybe(x: Any) -> float | None:
     return None if x is None else float(x)
 
 
-def _earlier(data: Mapping[str, Any] | None) -> Earlier:
+def _open_result(data: Mapping[str, Any] | None) -> OpenResult:
     if not data:
-        return Earlier()
-    return Earlier(
+        return OpenResult()
+    return OpenResult(
         tuple(
             Prediction(
                 read_spec(p["speculation"]),
                 _ratios(p["known"]),
                 str(p["source"]),
-                own=_share(p.get("own")),
-                short=_short(p.get("short", 1.0)),
+                own_share=_share(p.get("own")),
+                short_step=_short_step(p.get("short", 1.0)),
             )
             for p in data["predictions"]
         ),
@@ -297,7 +296,7 @@ def _share(value: Any) -> float | None:
     return share
 
 
-def _short(value: Any) -> float:
+def _short_step(value: Any) -> float:
     short = float(value)
     if not 0.1 < short < 10:
         raise ValueError("no ratio of steps")
@@ -331,14 +330,14 @@ def read_spec(data: Mapping[str, Any]) -> Speculation:
 
 
 def stale_lines(found: Result | None, why: str) -> Iterator[str]:
-    """What a user is told about a result that is not used."""
+    """The notes about a result that is not used."""
     if found is not None and why:
-        yield f"an earlier result ({found.label}) is stale: {why}"
+        yield f"a saved result ({found.label}) is stale: {why}"
 
 
-def moment(seconds: float) -> str:
-    """A time of a result, as it is shown. Never raises: files hold any number."""
+def format_time(seconds: float) -> str:
+    """A time for display. Never raises, whatever number a file has."""
     try:
         return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, OSError, ValueError):
-        return "an unknown day"
+        return "unknown date"

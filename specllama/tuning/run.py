@@ -1,4 +1,4 @@
-"""One search's state: what is wanted, the time that is left, the prompts that are left."""
+"""State of one search: the task, the remaining time, the remaining prompts."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from specllama.drafts.acceptance import LONGEST_K
 from specllama.engine.client import Prompt
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import (
     Arm,
-    Dropped,
-    NgramMap,
-    Plain,
+    Baseline,
+    DroppedSetting,
+    NgramSpeedups,
     Prediction,
     Progress,
-    Served,
+    RunningServer,
     ServerRunner,
     Trial,
 )
 from specllama.tuning.measure import Answer, Job, TokenizedPrompt
 from specllama.tuning.statistics import TimeSplit
 
-MOST_K = 8  # where neither the file nor the cost curve says another limit
 SERVE_LOADS = 4  # of the target, until it serves
-# Tokens of an answer: so that it takes this share of the budget, this many at least. Copies
-# come late in an answer, so n-gram sizes are better chosen from few long ones (0.94 of the best
-# is kept with 64 tokens, 0.85 with 30); a draft's acceptance from many short ones.
+# Length of a response: this share of the budget, with a minimum in tokens. Text repeats late in a
+# response, so n-gram sizes are best chosen from few long ones (0.94 of the best speed with 64
+# tokens, 0.85 with 30); a draft's acceptance is best measured on many short ones.
 _COPIES_SHARE, _DRAFTS_SHARE, _LEAST_TOKENS = 0.09, 0.05, 24
-_PROMPT_SHARE = 0.5  # of an answer's time that evaluating its prompt may take
-_FEW = 3  # answers that a launch is worth at least
+_PROMPT_SHARE = 0.5  # of a response's time that evaluating its prompt may take
+_FEW = 3  # responses: a launch is not worth it for fewer
 
 
 @dataclass(frozen=True)
 class TrialCandidate:
-    """A draft to try. `longest`: the largest K its files and memory allow; `cost`: one pass of
-    it as a share of the target's, by bytes; `once`: a block is one pass; `trained`: tokens of
-    the context it was trained on, 0 = not shorter than the target's."""
+    """A draft to try. `longest`: the largest K that its files and memory allow; `cost`: one pass
+    of it as a share of the target's, by bytes; `one_pass`: it drafts a block in one pass;
+    `trained`: context length it was trained on, 0 = at least the target's."""
 
     speculation: Speculation
-    longest: int = MOST_K
+    longest: int = LONGEST_K
     cost: float = 0.0
-    once: bool = False
+    one_pass: bool = False
     trained: int = 0
 
 
-# The draft's own pass shows in the log where a draft of k tokens takes k passes.
+# Methods that take k passes for k drafted tokens: the log shows the time of a pass.
 _BY_TOKEN = ("draft-simple", "draft-mtp")
 _LEAST_DRAFTED = 8
 
@@ -55,9 +55,9 @@ _LEAST_DRAFTED = 8
 def own_pass(
     candidate: TrialCandidate | None, split: TimeSplit, step_ms: float, share: float | None = None
 ) -> float:
-    """ms of one pass of the draft over one token, of a step without a draft that takes
-    `step_ms` with it: from the server's log where that says it, else the `share` of the step
-    that another launch showed, else by its bytes."""
+    """ms of one pass of the draft over one token, within a step without a draft that takes
+    `step_ms` in total: from the server's log if it has it, else the `share` of the step from
+    another launch, else by bytes."""
     if candidate is None:
         return 0.0
     for name, spent in split.methods.items():
@@ -67,22 +67,21 @@ def own_pass(
 
 
 def only_the_log_tells(candidate: TrialCandidate | None) -> bool:
-    """Whether a server's log knows better than its bytes what a pass of this draft takes."""
+    """Whether the server's log shows the time of a pass of this draft (better than its bytes)."""
     return candidate is not None and bool(set(candidate.speculation.methods) & set(_BY_TOKEN))
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be found. `chat`: prompts go through the chat endpoint. `candidates`: drafts,
-    the best prior first. `ngrams`: the n-gram types to predict, each with what it is launched
-    with; `fixed`: their sizes are the user's, so that only those are tried. `copies_alone`,
-    `drafts_alone`: whether n-grams without a draft, and drafts without n-grams, may win. `budget`: seconds of wall time, loading included. `loads`: the most
-    launches; `thorough`: p_min and a long prompt are tried too; `everything`: drafts are launched
-    that cannot pay here; `force`: the best way is taken
-    however slow. `lengths`: only these K (empty = all); `p_min`: only this (None = any).
-    `by_request`: requests say their K, and answers do not show their steps. `output_share`: of
-    the output matrix in the bytes of a pass. `context`: tokens of a slot. `answer`: the most
-    tokens of one."""
+    """What to search for. `chat`: prompts go through the chat endpoint. `candidates`: drafts, best
+    first. `ngrams`: the n-gram methods to predict; `fixed`: only with the sizes given there.
+    `copies_alone`, `drafts_alone`: whether n-grams without a draft, and drafts without n-grams,
+    may win. `budget`: seconds of wall time, loading included. `loads`: maximum number of
+    launches; `thorough`: also try p_min and a long prompt; `everything`: also launch drafts that
+    cannot pay off; `force`: serve the best setting even if it is slower. `lengths`: only these K
+    (empty = all); `p_min`: only this value (None = any). `by_request`: K is set per request, and
+    responses do not report steps. `output_share`: share of the output matrix in the bytes of a
+    pass. `context`: tokens of a slot. `answer`: maximum tokens of a response."""
 
     workload: str
     prompts: tuple[Prompt, ...]
@@ -110,11 +109,11 @@ class Task:
 
 @dataclass
 class Run:
-    """The state of one search. `waiting`: prompts not asked yet, of which the first are quick
-    to evaluate; `asked`: those that were, to be used again when none is left; `greedy`: those
-    whose answers at temperature 0 are compared. `tokens` of an answer; `prompt_ms` to evaluate
-    a token of a prompt. `cut`: why the search ended early. `drafts_to_come` after the one that is
-    tried, where all of them are."""
+    """The state of one search. `unused_prompts`: those that are quick to evaluate come first;
+    `used_prompts`: sent already, reused when no other is left; `greedy`: prompts whose responses
+    at temperature 0 are compared. `tokens` per response; `prompt_ms` per prompt token.
+    `stop_reason`: why the search ended early. `drafts_to_come`: after the current one, if all are
+    tried."""
 
     runner: ServerRunner
     task: Task
@@ -124,114 +123,115 @@ class Run:
     load_s: float = 0.0
     tokens: int = _LEAST_TOKENS
     prompt_ms: float = 0.0
-    plain: Plain | None = None
-    waiting: list[TokenizedPrompt] = field(default_factory=list)
-    asked: list[TokenizedPrompt] = field(default_factory=list)
+    plain: Baseline | None = None
+    unused_prompts: list[TokenizedPrompt] = field(default_factory=list)
+    used_prompts: list[TokenizedPrompt] = field(default_factory=list)
     greedy: list[TokenizedPrompt] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
-    maps: list[NgramMap] = field(default_factory=list)
+    maps: list[NgramSpeedups] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
     arms: list[Arm] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-    cut: str = ""
+    dropped: list[DroppedSetting] = field(default_factory=list)
+    stop_reason: str = ""
     drafts_to_come: int = 0
 
     @property
-    def spent(self) -> float:
+    def seconds_spent(self) -> float:
         return time.monotonic() - self.started
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds of the budget."""
-        return self.task.budget - self.spent
+        return self.task.budget - self.seconds_spent
 
     @property
-    def for_this_draft(self) -> float:
-        """Seconds of the budget that the draft being tried may count with: the ones to come are to
-        have as much."""
-        return max(0.0, self.left) / (1 + self.drafts_to_come)
+    def seconds_for_draft(self) -> float:
+        """Seconds of the budget for the current draft: the ones to come get as much."""
+        return max(0.0, self.seconds_left) / (1 + self.drafts_to_come)
 
     @property
-    def too_many(self) -> str:
-        return f"not more than {self.task.loads} loads before serving"
+    def load_limit(self) -> str:
+        return f"limit of {self.task.loads} loads before serving reached"
 
     @property
     def step_ms(self) -> float:
-        """A plain step with its part of evaluating a prompt; 0 where it is not known yet."""
+        """A plain step with its share of evaluating a prompt; 0 if unknown yet."""
         if self.plain is None:
             return 0.0
         return (1 + _PROMPT_SHARE / 2) * self.plain.costs.plain.ms
 
     def needs(self, loads: int) -> float:
-        """Seconds that so many launches with a few short answers each take."""
+        """Seconds for that many launches with a few short responses each."""
         return loads * (self.load_s + _FEW * _LEAST_TOKENS * self.step_ms / 1000)
 
     def shorten(self, seconds: float, answers: int) -> None:
-        """Makes answers so short that so many of them fit into the time."""
+        """Shortens responses so that this many fit into the time."""
         if self.step_ms and math.isfinite(seconds):
             fitting = int(seconds / answers * 1000 / self.step_ms)
             self.tokens = max(_LEAST_TOKENS, min(self.tokens, fitting))
 
-    def say(self, text: str = "") -> None:
-        share = min(1.0, self.spent / max(0.001, self.task.budget))
-        self.progress.step(text, share, max(0.0, self.left))
+    def report(self, text: str = "") -> None:
+        share = min(1.0, self.seconds_spent / max(0.001, self.task.budget))
+        self.progress.step(text, share, max(0.0, self.seconds_left))
 
-    def start(self, spec: Speculation | None, trace: bool = False) -> Served:
-        """A launch, in place of the server that was up."""
+    def start(self, spec: Speculation | None, trace: bool = False) -> RunningServer:
+        """Launches a server in place of the running one."""
         before = time.monotonic()
-        served = self.runner.start(spec, self.say, trace)
-        self.loads += 1  # one that does not start leaves nothing to wait for
+        served = self.runner.start(spec, self.report, trace)
+        self.loads += 1  # one that does not start costs no time later
         self.load_s = max(self.load_s, time.monotonic() - before)
         return served
 
     def drop(self, what: str, why: str, crashed: bool = False) -> None:
-        self.dropped.append(Dropped(what, why, crashed))
+        self.dropped.append(DroppedSetting(what, why, crashed))
 
     def job(self, seconds: float = float("inf")) -> Job:
-        """How questions are asked, for so many seconds from now."""
+        """How to send requests, for this many seconds from now."""
         task = self.task
-        return Job(task.sampling, self.tokens, task.chat, time.monotonic() + seconds, tick=self.say)
+        return Job(
+            task.sampling, self.tokens, task.chat, time.monotonic() + seconds, tick=self.report
+        )
 
-    def ready(
+    def set_prompts(
         self,
         questions: Sequence[TokenizedPrompt],
         first: Answer,
         prompt_ms: float = 0.0,
         used: int = 0,
     ) -> None:
-        """The prompts in the order they are to be asked: those that this machine evaluates in
-        a share of an answer's time as they stand, then the others, the shortest first. `first`:
-        an answer that shows how fast it is; `prompt_ms`: to evaluate a token of a prompt, where
-        that is known better; `used`: so many were asked at an earlier start."""
+        """Sets the order of the prompts: those that this machine evaluates in a share of a
+        response's time as given, then the others, shortest first. `first`: a response that shows
+        its speed; `prompt_ms`: per prompt token, if known better; `used`: number of prompts used
+        at an earlier start."""
         step_ms = first.ms_per_token or first.ms / max(1, first.tokens - 1) or 1.0
         ms_per_token = prompt_ms or first.prompt_ms / max(1, first.prompt_tokens)
         self.prompt_ms = ms_per_token
         budget_ms = self.task.budget * 1000
         copies = self.task.ngrams and self.task.copies_alone
         share = _COPIES_SHARE if copies else _DRAFTS_SHARE
-        wanted = share * budget_ms / max(0.01, step_ms)
-        self.tokens = int(max(_LEAST_TOKENS, min(self.task.answer, wanted)))
+        affordable = share * budget_ms / max(0.01, step_ms)
+        self.tokens = int(max(_LEAST_TOKENS, min(self.task.answer, affordable)))
         room = self.task.context - self.tokens - 8 if self.task.context else 10**9
         fit = [q for q in questions if len(q.ids) <= room] or list(questions)[:1]
         most = _PROMPT_SHARE * self.tokens * step_ms / max(1e-6, ms_per_token)
         quick = [q for q in fit if len(q.ids) <= most]
         slow = sorted((q for q in fit if len(q.ids) > most), key=lambda q: len(q.ids))
         in_order = quick + slow
-        self.asked = in_order[: used % len(in_order)]
-        self.waiting = in_order[len(self.asked) :]
+        self.used_prompts = in_order[: used % len(in_order)]
+        self.unused_prompts = in_order[len(self.used_prompts) :]
 
     def next_question(self) -> TokenizedPrompt:
-        """A prompt that was not asked yet; when none is left, the one asked longest ago, under a
-        number of its own (so without its ids): what a server saw before it drafts too well."""
-        if self.waiting:
-            question = self.waiting.pop(0)
+        """An unused prompt; if none is left, the least recently used one with a number in front
+        (so without its ids), since a server drafts a known prompt too well."""
+        if self.unused_prompts:
+            question = self.unused_prompts.pop(0)
         else:
-            old = self.asked.pop(0)
-            question = replace(old, ids=(), again=old.again + 1)
-        self.asked.append(question)
+            old = self.used_prompts.pop(0)
+            question = replace(old, ids=(), repeats=old.repeats + 1)
+        self.used_prompts.append(question)
         return question
 
     @property
-    def fresh(self) -> bool:
-        """Whether a prompt is left that was not asked yet."""
-        return bool(self.waiting)
+    def has_unused_prompts(self) -> bool:
+        """Whether an unused prompt is left."""
+        return bool(self.unused_prompts)

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from specllama.drafts.acceptance import constant_tau
+
 
 @dataclass(frozen=True)
 class Step:
-    """One pass of the target: `drafted` tokens were verified, `accepted` of them kept, in
-    `ms` (drafting included). It brought accepted + 1 tokens."""
+    """One verify step: `drafted` tokens were verified and `accepted` of them accepted, in `ms`
+    (drafting included). It yields accepted + 1 tokens."""
 
     drafted: int
     accepted: int
@@ -36,21 +38,6 @@ class StepCost:
     n: int
 
 
-def tau_constant(p: float, k: int) -> float:
-    """τ(k) when each position is accepted with probability p given the ones before:
-    (1 − p^(k+1)) / (1 − p)."""
-    return float(k + 1) if p >= 1 else (1 - p ** (k + 1)) / (1 - p)
-
-
-def constant_acceptance(mean_length: float, k: int) -> float:
-    """The p whose τ(k) is `mean_length`: the inverse of tau_constant, within [0, 1]."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tau_constant(middle, k) < mean_length else (low, middle)
-    return (low + high) / 2
-
-
 def conditional(acceptance: Sequence[float]) -> tuple[float, ...]:
     """Acceptance of each position given that all before it were accepted: a_i / a_{i−1}."""
     out, before = [], 1.0
@@ -61,13 +48,13 @@ def conditional(acceptance: Sequence[float]) -> tuple[float, ...]:
 
 
 def effective_acceptance(alpha: float, k: int) -> float:
-    """α·K: under 1.0 speculation cannot pay. A sketch; nothing is decided by it alone."""
+    """α·K: below 1.0, speculation cannot pay off. A rule of thumb; nothing is decided by it."""
     return alpha * k
 
 
 @dataclass(frozen=True)
 class StepLog:
-    """The steps of some requests to one server, in order. All figures come from them."""
+    """The steps of several requests to one server, in order."""
 
     steps: tuple[Step, ...]
 
@@ -109,26 +96,26 @@ class StepLog:
 
     @cached_property
     def acceptance(self) -> tuple[float, ...]:
-        """a_1, a_2, …: of the steps that drafted at least i tokens, the share that accepted
-        them all. Drafts cut short by the end of a request do not count against later ones."""
+        """a_1, a_2, …: the share of steps that accepted the first i tokens, among those that
+        drafted at least i. Drafts shortened by the end of a request do not count."""
         longest = max((s.drafted for s in self.steps), default=0)
         out = []
         for i in range(1, longest + 1):
-            seen = [s for s in self.steps if s.drafted >= i]
-            out.append(sum(s.accepted >= i for s in seen) / len(seen))
-        # what was drafted more rarely may come out higher by chance: a_i never grows with i
+            samples = [s for s in self.steps if s.drafted >= i]
+            out.append(sum(s.accepted >= i for s in samples) / len(samples))
+        # with fewer samples a_i may come out higher by chance, but it never grows with i
         for i in range(1, len(out)):
             out[i] = min(out[i], out[i - 1])
         return tuple(out)
 
     def cost(self, drafted: int) -> StepCost | None:
-        """The cost of a step with that many drafted tokens. None when fewer than two were
-        seen. Single slow steps (another program woke up) are left out: beyond four times the
-        median distance from the median."""
+        """The cost of a step with that many drafted tokens; None for fewer than two samples.
+        Outliers (another program ran) are omitted: more than four times the median absolute
+        deviation from the median."""
         return _cost([s.ms for s in self.steps if s.drafted == drafted])
 
     def curve(self) -> dict[int, StepCost]:
-        """t(0), t(1), …: whatever was measured."""
+        """t(0), t(1), …, for each measured length."""
         lengths = sorted({s.drafted for s in self.steps})
         found = {k: self.cost(k) for k in lengths}
         return {k: c for k, c in found.items() if c is not None}
@@ -139,18 +126,18 @@ def _cost(times: Sequence[float]) -> StepCost | None:
         return None
     middle = median(times)
     spread = median([abs(t - middle) for t in times])
-    kept = [t for t in times if abs(t - middle) <= max(4 * spread, 0.02 * middle)] or list(times)
-    mean = sum(kept) / len(kept)
-    variance = sum((t - mean) ** 2 for t in kept) / max(1, len(kept) - 1)
-    # Timers and schedulers are never better than a hundredth, whatever a handful of steps says.
-    error = max(math.sqrt(variance / len(kept)), 0.01 * mean / math.sqrt(len(kept)))
-    return StepCost(mean, error, len(kept))
+    inliers = [t for t in times if abs(t - middle) <= max(4 * spread, 0.02 * middle)] or list(times)
+    mean = sum(inliers) / len(inliers)
+    variance = sum((t - mean) ** 2 for t in inliers) / max(1, len(inliers) - 1)
+    # Timers and schedulers are no more precise than 1 %, whatever a few steps suggest.
+    error = max(math.sqrt(variance / len(inliers)), 0.01 * mean / math.sqrt(len(inliers)))
+    return StepCost(mean, error, len(inliers))
 
 
 @dataclass(frozen=True)
 class Trend:
-    """How acceptance changes with the depth in a draft at which a guess is made: `start` +
-    `slope` × depth, given that all before it were right. `mean` over all depths."""
+    """Conditional acceptance by depth within a draft: `start` + `slope` × depth. `mean`: over all
+    depths."""
 
     start: float
     slope: float
@@ -161,15 +148,14 @@ class Trend:
 
 
 def trend(log: StepLog) -> Trend:
-    """Trained heads guess worse the deeper they are in a draft; a draft model, which sees its
-    own text, does not. A decline is taken only where the steps show one (two standard errors
-    of the line): chance is none."""
+    """Trained heads get worse with depth; a draft model, which sees its own text, does not. A
+    decline only counts if the steps show it significantly (two standard errors)."""
     seen: list[tuple[int, float, int]] = []  # depth, share right, how often
     for depth in range(1, max((s.drafted for s in log.steps), default=0) + 1):
-        there = [s for s in log.steps if s.drafted >= depth and s.accepted >= depth - 1]
-        if there:
-            right = sum(s.accepted >= depth for s in there)
-            seen.append((depth, right / len(there), len(there)))
+        reached = [s for s in log.steps if s.drafted >= depth and s.accepted >= depth - 1]
+        if reached:
+            right = sum(s.accepted >= depth for s in reached)
+            seen.append((depth, right / len(reached), len(reached)))
     total = sum(n for _, _, n in seen)
     if not total:
         return Trend(0.0, 0.0, 0.0)
@@ -185,31 +171,31 @@ def trend(log: StepLog) -> Trend:
 
 
 def replayed_tau(log: StepLog, k: int, by_depth: Trend) -> float:
-    """τ of one answer as drafts of k tokens would have had it.
+    """τ of one response at draft length k.
 
-    Where steps begin depends on K: a_1 at K = 8 is not a_1 at K = 1. So τ is not read from a_i
-    but from the verify loop replayed over the answer: which tokens the draft guessed is known
-    from its steps. A guess made deeper in a draft than it would be at this K counts for a
-    little more where acceptance declines with depth.
+    Where steps begin depends on K: a_1 at K = 8 is not a_1 at K = 1. So τ is not computed from
+    a_i, but by replaying the verify loop over the response: its steps show which tokens the
+    draft predicted. A prediction made deeper in a draft than at this K counts for a little more
+    if acceptance declines with depth.
     """
-    made = _made(log)
-    begins = [0.0] * (len(made) + k + 2)
+    predicted = _predicted(log)
+    begins = [0.0] * (len(predicted) + k + 2)
     begins[0] = 1.0
     steps = 0.0
-    for at in range(len(made)):
+    for at in range(len(predicted)):
         steps += begins[at]
-        reached, length = begins[at], min(k, len(made) - at - 1)
+        reached, length = begins[at], min(k, len(predicted) - at - 1)
         for i in range(length):
-            right = _right(made[at + i], i + 1, by_depth)
+            right = _right(predicted[at + i], i + 1, by_depth)
             begins[at + i + 1] += reached * (1 - right)
             reached *= right
         begins[at + length + 1] += reached
-    return len(made) / steps if steps > 0 else 1.0
+    return len(predicted) / steps if steps > 0 else 1.0
 
 
-def _made(log: StepLog) -> list[tuple[bool | None, int]]:
-    """Of each token but the first: whether the draft guessed it (None: it was not asked, after
-    a draft that was accepted whole), and how deep in its draft."""
+def _predicted(log: StepLog) -> list[tuple[bool | None, int]]:
+    """For each token except the first: whether the draft predicted it (None: it did not try, after
+    a fully accepted draft), and the depth in its draft."""
     out: list[tuple[bool | None, int]] = []
     for s in log.steps:
         out += [(True, i + 1) for i in range(s.accepted)]
@@ -218,7 +204,7 @@ def _made(log: StepLog) -> list[tuple[bool | None, int]]:
 
 
 def _right(guess: tuple[bool | None, int], depth: int, by_depth: Trend) -> float:
-    """How likely a guess would have been right at another depth than it was made at."""
+    """Probability that a prediction would be right at another depth than it was made at."""
     was, made_at = guess
     if was is None:
         return by_depth.at(depth)
@@ -229,8 +215,8 @@ def _right(guess: tuple[bool | None, int], depth: int, by_depth: Trend) -> float
 
 
 def agreement(log: StepLog) -> list[bool]:
-    """Of one answer, token by token (the first excepted): whether the draft guessed it. The
-    token after a draft that was accepted whole was not guessed at: taken as the one before."""
+    """For each token of a response except the first: whether the draft predicted it. The token after
+    a fully accepted draft was not predicted; it counts like the one before."""
     bits: list[bool] = []
     for s in log.steps:
         bits += [True] * s.accepted
@@ -239,8 +225,8 @@ def agreement(log: StepLog) -> list[bool]:
 
 
 def fit_cost(log: StepLog) -> tuple[float, float]:
-    """A straight line through all steps, t = fixed + per_token × drafted, by least squares:
-    (fixed ms, ms per drafted token). Shows the trend; a cliff is seen in the curve only."""
+    """Least-squares fit of t = fixed + per_token × drafted over all steps: (fixed ms, ms per
+    drafted token). Shows the trend; jumps only show in the curve."""
     n = len(log.steps)
     if n < 2:
         return (log.ms / n if n else 0.0), 0.0
@@ -252,12 +238,12 @@ def fit_cost(log: StepLog) -> tuple[float, float]:
 
 
 def break_even(curve: Mapping[int, StepCost], baseline_ms: float) -> float | None:
-    """The least constant acceptance at which some measured K is as fast as plain decoding;
-    None when none is even at 1.0."""
+    """The lowest constant acceptance at which some measured K is as fast as plain decoding; None if
+    none is, even at 1.0."""
 
     def gain(p: float) -> float:
         return max(
-            (tau_constant(p, k) / c.ms * baseline_ms for k, c in curve.items() if k and c.ms > 0),
+            (constant_tau(p, k) / c.ms * baseline_ms for k, c in curve.items() if k and c.ms > 0),
             default=0.0,
         )
 

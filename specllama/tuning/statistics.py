@@ -1,8 +1,8 @@
-"""What the server's log says of where time went: drafting by method, decoding in all.
+"""Time per phase from the server's log: drafting by method, decoding in total.
 
 llama.cpp prints after each finished request (from b9181 at verbosity 4) totals since the start
 for each method (common/speculative.cpp, common_speculative_print_stats) and the request's own
-times. It is the only way to tell the methods of a combination apart.
+times. This is the only way to separate the methods of a combination.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EVAL = re.compile(r"[^t] eval time = *([\d.]+) ms / *(\d+) tokens")
 
 @dataclass(frozen=True)
 class MethodTime:
-    """One method's totals: ms spent drafting (and on its bookkeeping), tokens."""
+    """Totals of one method: ms spent drafting (with its bookkeeping), tokens."""
 
     ms: float
     drafted: int
@@ -28,22 +28,22 @@ class MethodTime:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Over all requests of a server. `decode_ms` holds drafting and verifying."""
+    """Over all requests of a server. `decode_ms` includes drafting and verification."""
 
     decode_ms: float
     methods: dict[str, MethodTime]
 
     @property
     def draft_share(self) -> float | None:
-        """Share of decoding time spent drafting; None when the log does not tell."""
+        """Share of decoding time spent drafting; None if the log does not show it."""
         if self.decode_ms <= 0 or not self.methods:
             return None
         return min(1.0, sum(m.ms for m in self.methods.values()) / self.decode_ms)
 
 
 def time_split(log: str) -> TimeSplit:
-    """Reads a server's log, or the end of one: what lies between the first totals of a method
-    in it and the last. What is not there is 0 or empty."""
+    """Reads a server's log, or the end of one: the difference between a method's first and last
+    totals. Missing values are 0 or empty."""
     first: dict[str, MethodTime] = {}
     last: dict[str, MethodTime] = {}
     decode = 0.0

@@ -1,5 +1,5 @@
-"""What steps take with and without drafts, as a tuning run measured it: what the speed-up of real
-requests follows from.
+"""Step times with and without drafts from a tuning run; the speed-up of real requests is computed
+from them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from specllama.tuning.arms import Tuned, way
+from specllama.tuning.arms import TuningResult, way
 from specllama.tuning.judge import fastest
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What steps took when they were measured beside each other. `plain`: ms of a step without
-    speculation (t_1); `drafted`: how many tokens are drafted → ms of such a step, drafting
-    included (t(k)); 0: a step of the same server that had no draft."""
+    """Step times measured at the same time. `plain`: ms of a step without speculation (t_1);
+    `drafted`: drafted tokens → ms of such a step, drafting included (t(k)); entry 0: a step
+    without a draft on the same server."""
 
     plain: float
     drafted: Mapping[int, float] = field(default_factory=dict)
@@ -28,8 +28,8 @@ class StepTimes:
         return self.drafted.get(0, self.plain)
 
     def of(self, drafted: float) -> float | None:
-        """ms of a step that drafts so many tokens on average, between measured ones by a
-        straight line; None beyond the longest: nothing is extrapolated."""
+        """ms of a step that drafts this many tokens on average, interpolated linearly; None beyond
+        the longest measured draft: nothing is extrapolated."""
         known = {0: self.without_draft, **self.drafted}
         above = min((k for k in known if k >= drafted), default=None)
         if above is None or len(known) < 2:
@@ -42,8 +42,8 @@ class StepTimes:
 
 
 def never_less(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """The middle of the times by how many tokens are drafted, where a longer draft never takes
-    less: those that seem to are taken together (pool adjacent violators)."""
+    """Median time by drafted tokens, made monotonic: longer drafts never take less (pool adjacent
+    violators)."""
     pools: list[tuple[list[int], list[float]]] = []
     for k in sorted(samples):
         pools.append(([k], list(samples[k])))
@@ -53,9 +53,8 @@ def never_less(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:
     return {k: median(times) for ks, times in pools for k in ks}
 
 
-def step_times(tuned: Tuned) -> StepTimes | None:
-    """What steps of the setting that is served took, or of the fastest that was measured; of
-    plain decoding alone where none was."""
+def step_times(tuned: TuningResult) -> StepTimes | None:
+    """Step times of the served setting, else of the fastest measured one, else of plain decoding."""
     arm = tuned.best or fastest(tuned.arms)
     if arm is None:
         plain = tuned.plain.costs.plain.ms if tuned.plain is not None else 0.0
@@ -63,7 +62,7 @@ def step_times(tuned: Tuned) -> StepTimes | None:
     if arm.plain_ms <= 0:
         return None
     times: dict[int, float] = {}
-    for trial in tuned.trials:  # another launch: as much slower as its plain step was
+    for trial in tuned.trials:  # from another launch: scaled by its plain step
         if way(trial.speculation) == way(arm.speculation) and trial.plain.ms > 0:
             scale = arm.plain_ms / trial.plain.ms
             times |= {k: c.ms * scale for k, c in trial.steps.curve().items()}
@@ -77,7 +76,7 @@ def step_times(tuned: Tuned) -> StepTimes | None:
 
 
 def times_data(times: StepTimes | None) -> dict[str, Any] | None:
-    """As it is kept: ms to the hundredth."""
+    """As JSON, in ms with two decimals."""
     if times is None:
         return None
     drafted = {str(k): round(ms, 2) for k, ms in sorted(times.drafted.items())}

@@ -1,31 +1,40 @@
-"""One launch of a draft at its longest K: its acceptance, the cost of every shorter length, and
-the cost of the draft itself."""
+"""One launch of a draft at its longest K: its acceptance, the cost of every shorter K, and the
+cost of the draft itself."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Served, Trial
-from specllama.tuning.measure import Answer, Measurement, ask, measured, sample_lengths, warm_up
+from specllama.tuning.arms import RunningServer, Trial
+from specllama.tuning.measure import (
+    Answer,
+    Measurement,
+    ask,
+    measurement_of,
+    sample_lengths,
+    warm_up,
+)
 from specllama.tuning.predict import draft_rows
 from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import StepLog
 from specllama.tuning.statistics import time_split
 
-# Short requests for each length, and then for the few that come out best: what one step costs
-# varies by a tenth on a shared machine.
+# Rounds of short requests for each K, then for the best few: step times vary by a tenth on a
+# shared machine.
 _ROUNDS, _MORE_ROUNDS, _BEST = 2, 6, 3
-# Of what is left of the budget; the rest is for the confirmation, which decides.
+# Shares of the remaining budget; the rest is for the confirmation, which decides.
 _ANSWERS_SHARE, _LENGTHS_SHARE = 0.3, 0.12
-_LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between are often seen by the way
+_LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between often occur anyway
 _LEAST_ANSWERS, _MOST_ANSWERS = 3, 8
 
 
-def measure_draft(run: Run, served: Served, candidate: TrialCandidate, spec: Speculation) -> Trial:
+def measure_draft(
+    run: Run, served: RunningServer, candidate: TrialCandidate, spec: Speculation
+) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens."""
     client, task = served.client, run.task
-    left = run.for_this_draft
+    left = run.seconds_for_draft
     run.shorten(_ANSWERS_SHARE * left, _LEAST_ANSWERS)
     job = run.job(_ANSWERS_SHARE * left)
     warm_up(client, job)
@@ -33,35 +42,37 @@ def measure_draft(run: Run, served: Served, candidate: TrialCandidate, spec: Spe
     most = max(_LEAST_ANSWERS, min(_MOST_ANSWERS, len(task.prompts) // 3))
     while len(answers) < most and not (job.over and len(answers) >= _LEAST_ANSWERS):
         answers.append(ask(client, run.next_question(), job))
-        run.say()
-    found = measured(answers, task.hybrid)
-    wanted = [k for k in task.lengths or _LENGTHS if k < spec.n_max]
-    lengths = list(dict.fromkeys([0, *wanted, spec.n_max]))
+        run.report()
+    found = measurement_of(answers, task.hybrid)
+    shorter = [k for k in task.lengths or _LENGTHS if k < spec.n_max]
+    lengths = list(dict.fromkeys([0, *shorter, spec.n_max]))
     share = run.job(_LENGTHS_SHARE * left)
-    steps = sample_lengths(client, run.asked[-1], share, lengths, _ROUNDS)
+    steps = sample_lengths(client, run.used_prompts[-1], share, lengths, _ROUNDS)
     trial = _trial(run, served, candidate, spec, found, steps)
     best = sorted(trial.curve, key=lambda k: -trial.curve[k].value)[:_BEST]
-    more = sample_lengths(client, run.asked[-1], share, [0, *sorted(best)], _MORE_ROUNDS, least=0)
+    more = sample_lengths(
+        client, run.used_prompts[-1], share, [0, *sorted(best)], _MORE_ROUNDS, least=0
+    )
     return _trial(run, served, candidate, spec, found, StepLog(steps.steps + more.steps))
 
 
 def _trial(
     run: Run,
-    served: Served,
+    served: RunningServer,
     candidate: TrialCandidate,
     spec: Speculation,
     found: Measurement,
     lengths: StepLog,
 ) -> Trial:
-    """What answers and short requests say together."""
+    """The trial from responses and short requests."""
     assert run.plain is not None
-    split, plain, asked = time_split(served.log()), run.plain, run.task.lengths
+    split, plain, allowed = time_split(served.log()), run.plain, run.task.lengths
     zero = StepLog(found.log.steps + lengths.steps).cost(0) or plain.costs.plain
-    zero = replace(zero, ms=zero.ms / plain.short)
+    zero = replace(zero, ms=zero.ms / plain.short_step)
     own = own_pass(candidate, split, zero.ms)
     # a step without a draft also takes the draft over the new token (process() in
     # common/speculative.cpp), which plain decoding does not
     trial = Trial(spec, found, lengths, own, replace(zero, ms=zero.ms - own), split=split)
     rows = draft_rows(trial)
-    curve = {k: r.interval() for k, r in rows.items() if len(r) and (not asked or k in asked)}
+    curve = {k: r.interval() for k, r in rows.items() if len(r) and (not allowed or k in allowed)}
     return replace(trial, curve=curve)
