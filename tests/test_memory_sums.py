@@ -135,6 +135,24 @@ def test_kv_cache_by_hand(headers: Path) -> None:
     assert sum(kv_bytes(m.layout, b, q8) for b in m.layout.blocks) == 1024 * 128 * 1024 * 17 // 32
 
 
+def test_a_sliding_window_keeps_the_window_of_each_slot_and_one_ubatch(headers: Path) -> None:
+    layout = inspect(build(headers, "gemma-3-1b")).layout
+    assert layout.window == 512
+    (sliding,) = {b.k for b in layout.blocks if b.window}
+    block = next(b for b in layout.blocks if b.window)
+
+    def cells(context: int, **how: bool | int) -> int:
+        use = ModelUse(context, **how)  # type: ignore[arg-type]
+        return kv_bytes(layout, block, use) // ((sliding + block.v) * 2)
+
+    assert cells(32768) == 512 + 512
+    assert cells(32768, ubatch=100) == 768, "612 in steps of 256"
+    assert cells(32768, parallel=3, unified=True) == 3 * 512 + 512, "one stream of three slots"
+    assert cells(32768, parallel=3) == 3 * (512 + 512), "three streams"
+    assert cells(512) == 512, "no more than the context"
+    assert cells(32768, swa_full=True) == 32768
+
+
 def test_a_draft_gets_the_targets_whole_context(headers: Path) -> None:
     target, draft = (inspect(build(headers, n)) for n in ("llama-3.1-8b", "llama-3.2-1b"))
     lines = estimate(
