@@ -118,7 +118,11 @@ REAL = {
     "b10068-lcd": ("lookup", "could not open the dynamic lookup cache", "-lcd"),
     "b11434-lcsbad": ("lookup", "could not read the lookup cache", "damaged"),
     "b10068-lcsbad": ("lookup", "could not read the lookup cache", "damaged"),
-    "b11434-draftshape": ("draft", "draft model could not be loaded (tensor 'blk.0", "another program"),
+    "b11434-draftshape": (
+        "draft",
+        "draft model could not be loaded (tensor 'blk.0",
+        "another program",
+    ),
     "b11434-draftarch": ("draft", "architecture: 'llomo'", "newer llama.cpp"),
     "b11434-draftmissing": ("draft", "'/nope/d.gguf'", "path"),
     "b11434-mtp": ("mtp", "no MTP head", ""),

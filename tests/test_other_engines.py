@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specllama import workloads
@@ -288,14 +288,20 @@ def test_the_repository_is_the_files_own_word_said_as_a_guess() -> None:
     assert "finetune 'Instruct'" in notes
 
 
-@given(st.text(max_size=40), st.sampled_from(["", HUB, "https://hf.co/", "http://huggingface.co/"]))
+@example("acme/Big-8B", "https://hf.co/")
+@given(
+    st.text(max_size=40) | st.text("ab/._-", max_size=9),
+    st.sampled_from(["", HUB, "https://hf.co/", "http://huggingface.co/"]),
+)
 def test_whatever_a_file_names_as_its_base_is_a_repository_or_none(text: str, start: str) -> None:
     odd = replace(TARGET, names=replace(TARGET.names, base_models=(start + text,), finetune=text))
     try:
         written = write("vllm", decided(None, target=odd, target_repo=None))
     except FormatError:
         return
-    assert re.fullmatch(r"[\w.-]+/[\w.-]+", loaded(written)["model"])
+    named = loaded(written)["model"]
+    assert named in text
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+", named)
 
 
 def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:
