@@ -118,6 +118,7 @@ _specllama() {
         "probe --vram") :; return ;;
         "probe --report") __specllama_files any; return ;;
         "probe --csv") __specllama_files any; return ;;
+        "probe --plot") __specllama_files any; return ;;
         "probe --url") :; return ;;
         "probe --baseline-url") :; return ;;
         "probe --model") :; return ;;
@@ -156,7 +157,7 @@ _specllama() {
         "watch") if [[ $cur == -* ]]; then __specllama_values "" "--url --port --model --api-key --every --once --prometheus --json -h --help"; else :; fi ;;
         "plan") if [[ $cur == -* ]]; then __specllama_values "" "-f --format -o --output --overwrite --rpc --target-repo --draft-repo --nodes --gpus -w --workload --draft --method --n-max --p-min --draft-layers --draft-cache -c --context --parallel --host --port --api-key --vram --prefer --prompts --llama-server -h --help"; else __specllama_files gguf; fi ;;
         "advise") if [[ $cur == -* ]]; then __specllama_values "" "-w --workload --draft --method -c --context --parallel --vram --prefer --prompts --price --llama-server --json -h --help"; else __specllama_files gguf; fi ;;
-        "probe") if [[ $cur == -* ]]; then __specllama_values "" "--draft --method --all -w --workload --prompts --replay --budget --n-max -c --context --parallel --vram --report --csv --url --baseline-url --model --api-key --llama-server --dry-run --json -h --help"; else __specllama_files gguf; fi ;;
+        "probe") if [[ $cur == -* ]]; then __specllama_values "" "--draft --method --all -w --workload --prompts --replay --budget --n-max -c --context --parallel --vram --report --csv --plot --url --baseline-url --model --api-key --llama-server --dry-run --json -h --help"; else __specllama_files gguf; fi ;;
         "pick-draft") if [[ $cur == -* ]]; then __specllama_values "" "--dir -w --workload --llama-server --hub --download --measure --text --threads -c --context --vram --all --json -h --help"; else __specllama_files gguf; fi ;;
         "lint") if [[ $cur == -* ]]; then __specllama_values "" "--fix --json --build --llama-server -h --help"; else __specllama_files any; fi ;;
         "memory") if [[ $cur == -* ]]; then __specllama_values "" "--draft --method --n-max -c --context -ctk --cache-type-k -ctv --cache-type-v --parallel --draft-layers --draft-cache -w --workload --vram --prefer --llama-server --json -h --help"; else __specllama_files gguf; fi ;;

@@ -31,18 +31,33 @@ def check_replaceable(path: Path, mark: str) -> None:
         )
 
 
-def save(path: Path, text: str) -> None:
-    """Writes `text` in UTF-8 so that the file is the old one or the new, never half; what is no
-    ordinary file (/dev/stdout, a pipe) is written to. Raises UsageError when it cannot be."""
+def check_writable(path: Path, option: str) -> None:
+    """Before minutes of work. Raises UsageError when `path` cannot become a file."""
     path = expand_user(str(path))
-    data = text.encode("utf-8")
+    exists = os.path.lexists(path)
+    if os.path.isdir(path):
+        raise UsageError(f"{option} {path}: is a folder", "Give the name of a file in it.")
+    if not os.path.isdir(path.absolute().parent):
+        raise UsageError(f"{option} {path}: no such folder")
+    try:
+        path.open("ab").close()
+        if not exists:
+            path.unlink()
+    except OSError as e:
+        raise UsageError(f"{option} {path}: cannot be written ({e.strerror or e})") from None
+
+
+def save(path: Path, data: bytes, option: str = "-o") -> None:
+    """Writes `data` so that the file is the old one or the new, never half; what is no ordinary
+    file (/dev/stdout, a pipe) is written to. Raises UsageError when it cannot be."""
+    path = expand_user(str(path))
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_bytes(data)
             return
         _replace(path.resolve(), data)  # a link stays one
     except OSError as e:
-        raise UsageError(f"-o {path}: cannot be written ({e.strerror or e})") from None
+        raise UsageError(f"{option} {path}: cannot be written ({e.strerror or e})") from None
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -180,7 +180,7 @@ def plan(
         return
     if not overwrite:  # again: deciding takes its time
         check_replaceable(output, MADE)
-    save(output, written.text)
+    save(output, written.text.encode("utf-8"))
     for line in (*decision.reasons, *notes, f"written  {output}"):
         printer.say(line)
 

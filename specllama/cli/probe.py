@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,9 +93,15 @@ def probe(
     parallel: Slots = 1,
     vram: Vram = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write a report: one HTML file that opens offline.")
+        Path | None, typer.Option(help="Write an HTML report: one file that works offline.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write a row per arm.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write a CSV table, one row per measured setting.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Write the figures as FILE.png or FILE.svg; needs matplotlib."),
+    ] = None,
     url: Annotated[
         str | None, typer.Option(help="Attach to a running server (llama.cpp, vLLM, SGLang, …).")
     ] = None,
@@ -126,10 +133,13 @@ def probe(
     if replayed is not None:
         others = {
             "--url": url, "--prompts": prompts, "--n-max": n_max, "--report": report, "--csv": csv,
-            "--baseline-url": baseline_url, "--model": name,
+            "--plot": plot, "--baseline-url": baseline_url, "--model": name,
         }  # fmt: skip
         if clash := [name for name, value in others.items() if value is not None]:
             raise UsageError(f"--replay cannot be combined with {clash[0]}")
+    files = {"--report": report, "--csv": csv, "--plot": plot}
+    outputs = {option: path for option, path in files.items() if path is not None}
+    _check_outputs(outputs, url)
     own = read_prompts(prompts) if prompts is not None else ()
     printer = Printer(as_json)
     names = workloads or ["chat"]
@@ -144,9 +154,6 @@ def probe(
     for option, value in (("--baseline-url", baseline_url), ("--model", name)):
         if value is not None:
             raise UsageError(f"{option} needs --url")
-    for path in (report, csv):
-        if path is not None:
-            _check_writable(path)
     asked = ProbeOptions(
         settings=Settings(
             Path(model), "127.0.0.1", 0, context=context, parallel=parallel, api_key=api_key
@@ -181,26 +188,25 @@ def probe(
         _show_planned(printer, asked)
         return
     found = _measured(printer, asked)
-    _show(printer, found, report, csv)
+    _show(printer, found, outputs)
     if len(found) < len(asked.spec_options_list) or any(p.stopped for p in found):
         raise typer.Exit(1)
 
 
-def _check_writable(path: Path) -> None:
-    """Before minutes of measuring. Raises UsageError when `path` cannot become a file."""
+def _check_outputs(outputs: Mapping[str, Path], url: str | None) -> None:
+    """Before minutes of measuring. Raises UsageError for a file that could not be written."""
+    from specllama.cli import plot_file
+    from specllama.cli.output import check_writable
     from specllama.errors import UsageError
 
-    there = os.path.lexists(path)
-    if os.path.isdir(path):
-        raise UsageError(f"{path} is a folder", "Give the name of a file in it.")
-    if not os.path.isdir(path.absolute().parent):
-        raise UsageError(f"{path}: no such folder")
-    try:
-        path.open("a").close()
-        if not there:
-            path.unlink()
-    except OSError as e:
-        raise UsageError(f"{path} cannot be written ({e.strerror or e})") from None
+    for option, path in outputs.items():
+        if url is not None:
+            raise UsageError(f"{option} needs a MODEL: with --url, use --json")
+        if option == "--plot":
+            plot_file.check(path)
+        check_writable(path, option)
+    if len({os.path.realpath(path) for path in outputs.values()}) < len(outputs):
+        raise UsageError(f"{' and '.join(outputs)}: each needs a file of its own")
 
 
 def _show_unseen(printer: Printer, plan: Plan) -> None:
@@ -249,11 +255,9 @@ def _measured(printer: Printer, asked: ProbeOptions) -> tuple[ProbeResult, ...]:
         raise TuningError("stopped before anything was measured") from None
 
 
-def _show(
-    printer: Printer, found: tuple[ProbeResult, ...], report: Path | None, csv: Path | None
-) -> None:
+def _show(printer: Printer, found: tuple[ProbeResult, ...], outputs: Mapping[str, Path]) -> None:
     from specllama.cli import probe_lines as lines
-    from specllama.cli.report import write_csv, write_html
+    from specllama.cli.output import save
 
     if printer.as_json:
         printer.json({"workloads": [lines.data(p) for p in found]})
@@ -265,12 +269,24 @@ def _show(
             printer.table(lines.table(p))
             for line in lines.below_table(p):
                 printer.say(line)
-    if report is not None:
-        write_html(report, found)
-        printer.say(f"report   {report}")
-    if csv is not None:
-        write_csv(csv, found)
-        printer.say(f"csv      {csv}")
+    for option, path in outputs.items():
+        save(path, _output(option, path, found), option)
+        printer.say(f"{option.removeprefix('--'):<8} {path}")
+
+
+def _output(option: str, path: Path, found: tuple[ProbeResult, ...]) -> bytes:
+    """The file's content. Names that are no Unicode are written with escapes."""
+    if option == "--plot":
+        from specllama.cli.plot_file import picture
+
+        return picture(found, path)
+    if option == "--report":
+        from specllama.cli.report import html
+
+        return html(found).encode("utf-8", "backslashreplace")
+    from specllama.cli.probe_csv import csv_text
+
+    return csv_text(found).encode("utf-8", "backslashreplace")
 
 
 def _replay(printer: Printer, asked: ProbeOptions, file: Path, dry_run: bool) -> None:

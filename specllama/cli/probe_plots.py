@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from specllama.cli.measured_settings import (
+    best_sizes,
+    few_sizes,
+    grid,
+    map_name,
+    measured_lengths,
+)
+
 if TYPE_CHECKING:
-    from specllama.engine.settings import NgramSizes, Speculation
     from specllama.tuning.arms import Arm, NgramSpeedups, Trial
     from specllama.tuning.confidence import Interval
     from specllama.tuning.costs import VerifyCosts
 
 _BAR = 40  # characters for the largest speed-up shown
 _VERIFIED = (2, 4, 8, 16)
-_SHOWN_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def speed_plot(trial: Trial, arms: Sequence[Arm]) -> Iterator[str]:
@@ -31,17 +36,6 @@ def speed_plot(trial: Trial, arms: Sequence[Arm]) -> Iterator[str]:
         yield _bar(k, trial.curve.get(k), values.get(k), most)
 
 
-def measured_lengths(trial: Trial, arms: Sequence[Arm]) -> dict[int, Interval]:
-    """K → speed-up of the arms that are the trial's way at that length."""
-    spec = trial.speculation
-    return {
-        a.speculation.n_max: a.speedup
-        for a in arms
-        if (a.speculation.methods, a.speculation.draft) == (spec.methods, spec.draft)
-        and not a.speculation.p_min
-    }
-
-
 def _bar(k: int, predicted: Interval | None, measured: float | None, most: float) -> str:
     def at(value: float) -> int:
         return min(_BAR - 1, max(0, round(value / most * (_BAR - 1))))
@@ -56,11 +50,6 @@ def _bar(k: int, predicted: Interval | None, measured: float | None, most: float
     return f"  K={k:<2} {''.join(cells)} {said}"
 
 
-def best_sizes(m: NgramSpeedups) -> NgramSizes:
-    """The sizes with the highest speed-up, the smallest draft of equals."""
-    return max(m.speeds, key=lambda s: (m.speeds[s], -s.m, -s.n))
-
-
 def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:
     """The map that predicts most, as a table; the best sizes of each other one."""
     found = [m for m in maps if m.speeds]
@@ -73,7 +62,7 @@ def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:
     best = best_sizes(first)
     yield f"speed-up by n-gram sizes, {map_name(first)} (predicted; [ ] = best)"
     ns, ms, cells = grid(first)
-    ns, ms = _some(ns, best.n), _some(ms, best.m)  # all of them would not fit a terminal
+    ns, ms = few_sizes(ns, (best.n,)), few_sizes(ms, (best.m,))
     yield f"  n\\m {''.join(f'{m:>6}' for m in ms)}"
     for n in ns:
         found_n = [(cells.get((n, m)), (n, m) == (best.n, best.m)) for m in ms]
@@ -88,40 +77,6 @@ def _cell(value: float | None, best: bool) -> str:
     if value is None:
         return " " * 6
     return f"[{value:.2f}]" if best else f" {value:.2f} "
-
-
-def _some(sizes: Sequence[int], best: int) -> list[int]:
-    return [x for x in sizes if x in _SHOWN_SIZES or x == best]
-
-
-def measured_sizes(m: NgramSpeedups, arms: Sequence[Arm]) -> dict[tuple[int, int], Interval]:
-    """(n, m) → speed-up of the arms that are this map's type, alone or with its draft."""
-    found = {}
-    for a in arms:
-        spec = a.speculation
-        if spec.ngram is not None and m.method in spec.methods and _draft_of(spec) == m.draft:
-            found[spec.ngram.n, spec.ngram.m] = a.speedup
-    return found
-
-
-def _draft_of(s: Speculation) -> str:
-    """The name of a setting without its n-grams; "" when nothing is left."""
-    from specllama.tuning.arms import label
-
-    methods = tuple(m for m in s.methods if not m.startswith("ngram-"))
-    return label(replace(s, methods=methods, ngram=None)) if methods else ""
-
-
-def map_name(m: NgramSpeedups) -> str:
-    return f"{m.method} with {m.draft}" if m.draft else m.method
-
-
-def grid(m: NgramSpeedups) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
-    """Its n, its m, and the highest speed-up of each pair (ngram-map-k4v has several)."""
-    cells: dict[tuple[int, int], float] = {}
-    for s, v in m.speeds.items():
-        cells[s.n, s.m] = max(v, cells.get((s.n, s.m), 0.0))
-    return sorted({n for n, _ in cells}), sorted({m for _, m in cells}), cells
 
 
 def verify_line(costs: VerifyCosts) -> str:

@@ -1,89 +1,84 @@
-"""probe's report: one HTML file that opens offline, and a CSV of the arms."""
+"""probe's report: one HTML file that opens offline."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama import __version__
-from specllama.cli import probe_lines
+from specllama.cli import probe_lines, report_facts
+from specllama.cli.charts import DARK, LIGHT
+from specllama.cli.compared import UNMEASURED, others
 from specllama.cli.figures import figures
-from specllama.cli.tuning_lines import arm_data, plain_data
-from specllama.errors import UsageError
-from specllama.stop import signals_deferred
+from specllama.cli.svg_charts import svg
 
 if TYPE_CHECKING:
     from specllama.serving.probe import ProbeResult
 
-_COLUMNS = (
-    "target workload label methods draft n_max p_min alpha tau tokens_per_second "
-    "prompt_per_second first_token_ms speedup speedup_low speedup_high draft_share "
-    "chance_slower texts"
-).split()
+_NAMED = {
+    "arm": "setting",
+    "chance slower": "chance it is slower",
+    "draft/verify": "draft / verify",
+}
 
 
-def write_csv(path: Path, found: Sequence[ProbeResult]) -> None:
-    """A row per arm, the plain server first. Raises UsageError when it cannot be written."""
-    text = io.StringIO()
-    out = csv.DictWriter(text, _COLUMNS, extrasaction="ignore", lineterminator="\n")
-    out.writeheader()
-    for p in found:
-        about = {"target": p.plan.target.title, "workload": p.tuned.workload}
-        for row in _csv_rows(p):
-            out.writerow(about | row)
-    _write(path, text.getvalue())
-
-
-def _csv_rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
-    if p.tuned.plain is not None:
-        yield {"label": "no speculation", **(plain_data(p.tuned.plain) or {})}
-    for arm in p.tuned.arms:
-        row = arm_data(arm)
-        value, low, high = row["speedup"]
-        yield row | {
-            "methods": "+".join(row["methods"]),
-            "speedup": value,
-            "speedup_low": low,
-            "speedup_high": high,
-        }
-
-
-def write_html(path: Path, found: Sequence[ProbeResult]) -> None:
-    """The report. Raises UsageError when it cannot be written."""
+def html(found: Sequence[ProbeResult]) -> str:
+    """The page about one model, a section for each workload."""
     from jinja2 import Environment
 
     source = files("specllama.cli").joinpath("report.html.j2").read_text(encoding="utf-8")
-    template = Environment(autoescape=True).from_string(source)
-    sections = [_section(p) for p in found]
-    _write(path, template.render(found=sections, version=__version__, when=f"{date.today()}"))
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        source
+    )
+    plan = found[0].plan
+    return template.render(
+        title=plan.target.title,
+        verdict=report_facts.verdict(found),
+        setup=list(report_facts.setup(plan, f"{date.today():%d %B %Y}".lstrip("0"))),
+        found=[_section(p, f"w{i}") for i, p in enumerate(found)],
+        light=LIGHT,
+        dark=DARK,
+    )
 
 
-def _section(p: ProbeResult) -> dict[str, Any]:
+def _section(p: ProbeResult, name: str) -> dict[str, Any]:
     """What the template shows of one workload."""
+    columns, rows = _table(p)
+    said = [_line(line) for line in probe_lines.verdict(p)]
+    charts = figures(p.tuned, p.plan.workload.ngram)
     return {
-        "title": probe_lines.title(p),
-        "engine": f"{p.plan.engine.label}, {p.plan.capabilities.label}",
-        "on": p.tuned.best is not None,
-        "columns": probe_lines.columns(p),
-        "rows": list(probe_lines.rows(p)),
-        "verdict": [_line(line) for line in probe_lines.verdict(p)],
-        "figures": figures(p.tuned, p.plan.workload.ngram),
+        "workload": p.tuned.workload,
+        "state": report_facts.state(p),
+        "results": list(report_facts.results(p)),
+        "columns": columns,
+        "rows": rows,
+        "unmeasured": _unmeasured(p),
+        "reason": next((text for name, text in said if name == "verdict"), ""),
+        "run": next((text for name, text in said if name == "run"), ""),
+        "details": [x for x in said if x[0] not in ("verdict", "run")],
+        "figures": [
+            {"title": c.title, "caption": c.caption, "svg": svg(c, f"{name}f{i}")}
+            for i, c in enumerate(charts)
+        ],
     }
+
+
+def _table(p: ProbeResult) -> tuple[list[str], list[list[str]]]:
+    """The table's head and rows, without columns and rows in which nothing was measured."""
+    columns = probe_lines.columns(p)
+    speedup = columns.index("speed-up")
+    rows = [r for r in probe_lines.rows(p) if r[speedup] != UNMEASURED]
+    used = [i for i in range(len(columns)) if any(r[i] for r in rows)]
+    return [_NAMED.get(columns[i], columns[i]) for i in used], [[r[i] for i in used] for r in rows]
+
+
+def _unmeasured(p: ProbeResult) -> list[str]:
+    """The settings that were neither measured nor predicted."""
+    found = others(p.tuned, p.planned.task)
+    return [o.label for o in found if o.measurement is None and o.speedup is None]
 
 
 def _line(line: str) -> tuple[str, str]:
     """A printed line as (what it is about, the rest): the first 8 characters are its name."""
     return line[:8].strip(), line[8:].strip()
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with signals_deferred():
-            path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise UsageError(f"{path} cannot be written ({e.strerror or e})") from None

@@ -1,0 +1,45 @@
+"""`probe --csv`: a row for each measured setting."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specllama.cli.tuning_lines import arm_data, plain_data
+
+if TYPE_CHECKING:
+    from specllama.serving.probe import ProbeResult
+
+_COLUMNS = (
+    "target workload label methods draft n_max p_min alpha tau tokens_per_second "
+    "prompt_per_second first_token_ms speedup speedup_low speedup_high draft_share "
+    "chance_slower texts"
+).split()
+
+
+def csv_text(found: Sequence[ProbeResult]) -> str:
+    """The table with its header, each workload's plain server first."""
+    text = io.StringIO()
+    out = csv.DictWriter(text, _COLUMNS, extrasaction="ignore", lineterminator="\n")
+    out.writeheader()
+    for p in found:
+        about = {"target": p.plan.target.title, "workload": p.tuned.workload}
+        for row in _rows(p):
+            out.writerow(about | row)
+    return text.getvalue()
+
+
+def _rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
+    if p.tuned.plain is not None:
+        yield {"label": "no speculation", **(plain_data(p.tuned.plain) or {})}
+    for arm in p.tuned.arms:
+        row = arm_data(arm)
+        value, low, high = row["speedup"]
+        yield row | {
+            "methods": "+".join(row["methods"]),
+            "speedup": value,
+            "speedup_low": low,
+            "speedup_high": high,
+        }

@@ -1,0 +1,409 @@
+"""probe's figures, report, CSV and plot, on answers built by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import struct
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from specllama.cli import app, plot_file, probe_csv, probe_lines, report, report_facts
+from specllama.cli.charts import DARK, LIGHT, HeatMap, LineChart, doublings, ticks, whole
+from specllama.cli.figures import figures
+from specllama.cli.measured_settings import measured_sizes
+from specllama.cli.plot_charts import shortened
+from specllama.cli.svg import cut
+from specllama.cli.svg_charts import svg
+from specllama.engine.settings import NgramSizes, Settings
+from specllama.errors import UsageError
+from specllama.planning.spec_options import SpeculationOptions
+from specllama.serving.probe import ProbeOptions, ProbeResult, plan_probes
+from specllama.tuning.arms import NgramSpeedups, TuningResult
+from specllama.tuning.confidence import Interval
+from specllama.tuning.costs import VerifyCosts
+from specllama.tuning.speedup import StepCost
+from tests import made
+from tests.support import MODELS
+
+TARGET, DRAFT = (MODELS / f"{n}.gguf" for n in ("target", "draft"))
+
+
+@pytest.fixture(scope="module")
+def probed() -> ProbeResult:
+    """One workload's plan with an answer built by hand."""
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    options = ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), llama_server="embedded")
+    (each,) = plan_probes(options)
+    return ProbeResult(each, made.tuned())
+
+
+def nothing_measured() -> TuningResult:
+    return replace(
+        made.tuned("open", best=False), plain=None, trials=(), maps=(), predictions=(), arms=(),
+        dropped=(), reason="loading took 50 s of 60: no time was left to measure anything",
+    )  # fmt: skip
+
+
+# ---- figures ----------------------------------------------------------------------
+
+
+def test_every_figure_has_a_title_axes_with_units_and_one_sentence() -> None:
+    found = {c.title: c for c in figures(made.tuned(), NgramSizes(12, 48))}
+    assert list(found) == [
+        "Speed-up by setting",
+        "Speed-up by draft length",
+        "Cost of verification",
+        "Acceptance rate by position",
+        "Speed-up by n-gram size: ngram-simple",
+        "Speed-up by n-gram size: ngram-mod",
+        "Speed-up by n-gram size: ngram-map-k with draft-simple d2.gguf K=3",
+        "Where decoding time goes",
+    ]
+    says = {title: c.caption for title, c in found.items()}
+    best = "draft-simple d2.gguf K=3 is the fastest setting at 1.12x (1.07 to 1.17)."
+    assert says["Speed-up by setting"] == best
+    verifying = says["Cost of verification"]
+    assert verifying.startswith("Verifying 4 tokens takes as long as 1.6 plain decoding steps")
+    assert "a draft of 3 tokens pays off only with more than 0.6 accepted tokens" in verifying
+    speed = says["Speed-up by draft length"]
+    assert "draft-simple d2.gguf is predicted to be fastest with K=3 at 1.18x" in speed
+    assert "measures 1.12x (1.07 to 1.17) on other prompts" in speed
+    simple = says["Speed-up by n-gram size: ngram-simple"]
+    assert "against 0.95x with the workload's default n=12 m=48" in simple
+    assert "measures 1.09x (1.03 to 1.15) with n=4 m=8 on other prompts" in simple
+    assert "No size of ngram-mod" in says["Speed-up by n-gram size: ngram-mod"]
+    assert "spends 12% of its decoding time on drafting" in says["Where decoding time goes"]
+    for c in found.values():
+        assert len(re.findall(r"\.(?: |$)", c.caption)) == 1, "exactly one sentence"
+        drawn(svg(c))
+    cost = found["Cost of verification"]
+    assert isinstance(cost, LineChart)
+    assert (cost.x.label, cost.y.label) == ("tokens verified in one pass", "time (ms)")
+    assert svg(found["Speed-up by n-gram size: ngram-simple"]).count("stroke-dasharray") == 2
+
+
+def test_a_search_that_found_nothing_says_so() -> None:
+    t = made.tuned(best=False)
+    slower = tuple(made.arm(a.speculation, 0.9) for a in t.arms)
+    first, *_ = figures(replace(t, arms=slower))
+    assert first.caption.startswith("No setting is reliably faster than plain decoding; the fast")
+    first, *_ = figures(replace(t, arms=()))
+    assert first.caption.endswith("at 1.39x, which was not confirmed.")
+    assert figures(nothing_measured()) == []
+
+
+def test_an_arm_is_measured_for_one_map_only() -> None:
+    both = replace(made.DRAFTED, methods=("ngram-map-k", "draft-simple"), ngram=NgramSizes(4, 6))
+    arms = (made.arm(both, 1.3), made.arm(replace(both, p_min=0.5), 0.9), made.arm(made.COPIED))
+    alone, _, joined = made.tuned().maps
+    assert measured_sizes(joined, arms) == {(4, 6): arms[0].speedup}
+    assert measured_sizes(alone, arms) == {(4, 8): arms[2].speedup}
+
+
+def test_a_heat_map_shows_few_sizes_but_always_the_best_and_the_measured() -> None:
+    ns = range(2, 65)
+    speeds = {NgramSizes(n, m): 1.5 if (n, m) == (7, 41) else 0.9 for n in ns for m in ns}
+    arm = made.arm(replace(made.COPIED, ngram=NgramSizes(9, 33)))
+    t = replace(made.tuned(), maps=(NgramSpeedups("ngram-simple", speeds),), arms=(arm,))
+    (chart,) = (c for c in figures(t) if isinstance(c, HeatMap))
+    assert len(chart.columns) <= 13
+    assert {7, 9} <= set(chart.rows)
+    assert {41, 33} <= set(chart.columns)
+    assert chart.best == (7, 41)
+    assert set(chart.measured) == {(9, 33)}
+
+
+def drawn(figure: str) -> None:
+    """Well-formed, numbers only, and no label outside of the frame or over another one."""
+    tree = ET.fromstring(figure)
+    title, desc = tree[0], tree[1]
+    assert tree.attrib["aria-labelledby"].split() == [title.attrib["id"], desc.attrib["id"]]
+    assert title.text
+    assert desc.text
+    _, _, width, height = map(float, tree.attrib["viewBox"].split())
+    boxes = []
+    for e in tree.iter():
+        assert not any("nan" in v or "inf" in v for v in e.attrib.values())
+        if e.tag.endswith("text"):
+            x, y, size = float(e.attrib["x"]), float(e.attrib["y"]), 7.5 * len(e.text or "")
+            left = {"start": x, "middle": x - size / 2, "end": x - size}[e.attrib["text-anchor"]]
+            boxes.append((left, y - 11, left + size, y, e.text))
+            assert left >= -2, e.text
+            assert left + size <= width + 2, e.text
+            assert 8 <= y <= height, e.text
+    for i, a in enumerate(boxes):
+        for b in boxes[:i]:
+            apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+            assert apart, (a, b)
+
+
+@pytest.mark.parametrize("longest", [2, 9, 40, 129])
+@pytest.mark.parametrize("step_ms", [0.4, 12.0, 2400.0])
+def test_figures_of_any_size(longest: int, step_ms: float) -> None:
+    verify = {b: step_ms * (1 + 0.2 * (b - 1)) for b in range(1, longest + 1)}
+    plain = replace(made.plain(), costs=VerifyCosts(StepCost(step_ms, 0.01, 9), verify))
+    trials = (
+        made.trial(top=min(longest, 16)),
+        made.trial(replace(made.DRAFTED, methods=("draft-mtp",))),
+    )
+    wide = replace(trials[0], curve={1: Interval(1.2, 0.0, math.inf), 2: Interval(4.1, 0.2, 90.0)})
+    for shown in (trials, (wide,), (replace(wide, curve={}),)):
+        t = replace(made.tuned(), plain=plain, trials=shown)
+        for c in figures(t):
+            drawn(svg(c))
+
+
+def test_one_prompt_has_no_interval_and_is_drawn_all_the_same() -> None:
+    arm = made.arm(n=1)
+    assert math.isinf(arm.speedup.high)
+    for c in figures(replace(made.tuned(), arms=(arm,), best=arm)):
+        drawn(svg(c))
+
+
+def test_ticks_are_round_and_within() -> None:
+    assert ticks(0.0, 1.0) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert ticks(0.63, 1.4) == pytest.approx([0.8, 1.0, 1.2, 1.4])
+    assert doublings(1, 65) == [1, 2, 4, 8, 16, 32, 64]
+    assert whole(5) == [1, 2, 3, 4, 5]
+    assert len(whole(129)) <= 13
+    assert cut("a very long name.gguf", 90).endswith(".gguf")
+    assert shortened("a very long name.gguf", 11) == "a ver….gguf"
+
+
+@pytest.mark.parametrize(("colours", "page"), [(LIGHT, "#ffffff"), (DARK, "#111827")])
+def test_words_and_lines_stand_out_from_the_page(colours: dict[str, str], page: str) -> None:
+    """WCAG 2.2: 4.5:1 for text, 3:1 for lines and bars."""
+    for name, colour in colours.items():
+        if name != "grid":
+            assert contrast(colour, page) >= (4.5 if name in ("ink", "soft") else 3.0), name
+
+
+def contrast(a: str, b: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+# ---- the report -------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Tags still open, ids, and addresses that a browser would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_report_works_offline_and_hides_no_markup(probed: ProbeResult) -> None:
+    evil = replace(made.tuned(), reason="<b>&amp; a file called <script>x</script>.gguf")
+    text = report.html([replace(probed, tuned=evil), probed])
+    page = Page(text)
+    assert page.open == []
+    assert len(set(page.ids)) == len(page.ids)
+    assert page.fetched == []
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert "<script" not in text
+    assert "&lt;b&gt;&amp;amp; a file called &lt;script&gt;x" in text
+    assert text.count("<figure>") == text.count("<svg") == text.count("<figcaption>") == 16
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_a_report_starts_with_the_model_a_verdict_and_the_key_facts(probed: ProbeResult) -> None:
+    text = report.html([probed])
+    verdict = "Speculative decoding gives a 1.12x speed-up (95% interval 1.07 to 1.17) on code."
+    assert f"<title>target.gguf: {verdict}</title>" in text
+    assert re.search(rf'<h1>target.gguf</h1>\s*<p class="verdict">{re.escape(verdict)}</p>', text)
+    facts = {f.name.replace("\N{NO-BREAK SPACE}", " "): f for f in report_facts.results(probed)}
+    assert facts["Speed-up"].value == "1.12x"
+    assert facts["Best setting"].value == "draft-simple d2.gguf K=3"
+    assert facts["Acceptance rate α"].value == "0.32"
+    assert facts["Mean accepted length τ"].value == "1.97"
+    assert facts["Decoding speed"].detail == "plain decoding 11.1 tok/s"
+    model, machine, engine, when = report_facts.setup(probed.plan, "today")
+    assert model.value == "3.8 M parameters"
+    assert "threads" in machine.value
+    assert (engine.value, when.value) == ("llama.cpp", "today")
+    assert str(TARGET.parent) not in text.replace(probe_lines.run_line(probed), "")
+
+
+def test_the_verdict_is_one_line_for_any_outcome(probed: ProbeResult) -> None:
+    off = replace(probed, tuned=replace(made.tuned(best=False), workload="chat"))
+    cut_short = replace(probed, tuned=nothing_measured())
+    stopped = replace(off, stopped=True)
+    assert report_facts.verdict([off]).startswith("Speculative decoding does not pay off on chat")
+    assert report_facts.verdict([cut_short]).startswith("No verdict on code yet")
+    assert report_facts.verdict([stopped]).startswith("No verdict on chat yet")
+    every = report_facts.verdict([probed, off, cut_short])
+    assert every == (
+        "Speculative decoding: 1.12x on code, no speed-up on chat, no verdict on code yet."
+    )
+    for p in (off, cut_short, stopped):
+        assert Page(report.html([p])).open == []
+
+
+def test_a_report_leaves_out_columns_and_rows_with_nothing_in_them(probed: ProbeResult) -> None:
+    columns, rows = report._table(probed)
+    assert all(any(row[i] for row in rows) for i in range(len(columns)))
+    assert not any("not measured" in cell for row in rows for cell in row)
+    assert report._table(replace(probed, tuned=nothing_measured()))[1] == []
+
+
+def test_rows_of_csv(probed: ProbeResult) -> None:
+    plain, drafted, copied = csv.DictReader(io.StringIO(probe_csv.csv_text([probed])))
+    assert plain["label"] == "no speculation"
+    assert float(plain["tokens_per_second"]) > 0
+    assert plain["speedup"] == plain["chance_slower"] == ""
+    assert (
+        float(drafted["speedup_low"]) < float(drafted["speedup"]) < float(drafted["speedup_high"])
+    )
+    assert (drafted["texts"], drafted["n_max"]) == ("9", "3")
+    assert float(drafted["chance_slower"]) < 0.1
+    assert copied["methods"] == "ngram-simple"
+
+
+# ---- --plot -----------------------------------------------------------------------
+
+
+def test_a_plot_is_a_png_or_an_svg_with_every_title(probed: ProbeResult) -> None:
+    t = replace(made.tuned(), maps=made.tuned().maps[2:])
+    nothing = replace(probed, tuned=replace(nothing_measured(), workload="chat"))
+    two = [replace(probed, tuned=t), nothing]
+    few = replace(probed, tuned=replace(made.tuned(), maps=(), trials=()))
+    png = plot_file.picture([few], Path("p.PNG"))
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">I", png[16:20]) == (1600,)
+    text = plot_file.picture(two, Path("p.svg")).decode("utf-8")
+    words = " ".join("".join(e.itertext()) for e in ET.fromstring(text).iter() if "text" in e.tag)
+    for chart in figures(t, probed.plan.workload.ngram):
+        for word in chart.title.replace("-map-k with draft-simple", " ").split():
+            assert word in words
+    assert "Speculative decoding gives a 1.12x speed-up" in words
+    assert "target.gguf, chat" in words
+    assert "No verdict on chat yet" in words
+    for label in ("draft length K (tokens)", "time (ms)", "speed-up over plain decoding"):
+        assert label in words
+
+
+def test_a_plot_draws_any_name(probed: ProbeResult) -> None:
+    """$…$ is TeX to matplotlib, and control characters are no XML."""
+    odd = Path("/models/a$b$_\x1b[31m^{\udcff模型" + "x" * 200 + ".gguf")
+    arm = made.arm(replace(made.DRAFTED, draft=odd))
+    trial = made.trial(arm.speculation)
+    maps = (replace(made.tuned().maps[0], draft=odd.name),)
+    t = replace(made.tuned(), arms=(arm,), trials=(trial,), maps=maps, best=arm)
+    p = replace(probed, tuned=t)
+    ET.fromstring(plot_file.picture([p], Path("p.svg")))
+    for c in figures(t):
+        ET.fromstring(svg(c))
+    assert "\\udcff" in report.html([p]).encode("utf-8", "backslashreplace").decode()
+
+
+@pytest.mark.parametrize("name", ["p.pdf", "p", "p.svgz", ".png", "p.png.txt"])
+def test_other_formats_are_refused_with_the_two_that_work(name: str) -> None:
+    with pytest.raises(UsageError, match="unsupported format") as e:
+        plot_file.check(Path(name))
+    assert e.value.hint == "Use a name ending in .png or .svg."
+
+
+def test_without_matplotlib_the_error_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in [m for m in sys.modules if m.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("specllama.serving.probe.probe", lambda *_: pytest.fail("measured"))
+    assert app.run(["probe", str(TARGET), "--plot", str(tmp_path / "p.png")]) == 2
+    said = capsys.readouterr().err
+    assert "--plot needs matplotlib" in said
+    assert "pip install 'specllama[plot]'" in said
+    assert len(said.splitlines()) <= 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--plot", "{here}/p.jpg"], "unsupported format"),
+        (["--plot", "{here}/none/p.png"], "no such folder"),
+        (["--plot", "{here}/folder.png"], "is a folder"),
+        (["--report", "{here}/none/r.html"], "no such folder"),
+        (["--csv", "{here}/folder.png"], "is a folder"),
+        (["--plot", "{here}/a.svg", "--report", "{here}/../{name}/a.svg"], "file of its own"),
+        (["--plot", "{here}/p.png", "--replay", "{here}/c.jsonl"], "--replay cannot be combined"),
+    ],
+)
+def test_files_that_could_not_be_written_are_refused_before_measuring(
+    args: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("specllama.serving.probe.probe", lambda *_: pytest.fail("measured"))
+    (tmp_path / "folder.png").mkdir()
+    given = [a.format(here=tmp_path, name=tmp_path.name) for a in args]
+    assert app.run(["probe", str(TARGET), *given]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.splitlines()) <= 2
+    assert [f.name for f in tmp_path.iterdir()] == ["folder.png"]
+
+
+@pytest.mark.parametrize("option", ["--report", "--csv", "--plot"])
+def test_a_running_server_has_no_report(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were ignored without a word."""
+    file = str(tmp_path / "p.png")
+    assert app.run(["probe", "--url", "http://127.0.0.1:9", option, file]) == 2
+    assert f"{option} needs a MODEL" in capsys.readouterr().err
+
+
+def test_all_files_are_written(
+    probed: ProbeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = replace(probed, tuned=replace(made.tuned(), maps=(), trials=()))
+    monkeypatch.setattr("specllama.serving.probe.probe", lambda *_: (few,))
+    names = {"--report": "r.html", "--csv": "r.csv", "--plot": "r.svg"}
+    args = [a for o, n in names.items() for a in (o, str(tmp_path / n))]
+    assert app.run(["probe", str(TARGET), "--llama-server", "embedded", *args]) == 0
+    heads = ("<!doctype html>", "target,workload,", "<?xml")
+    for name, head in zip(names.values(), heads, strict=True):
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(head)
+
+
+def test_help_and_probe_without_plot_import_no_matplotlib() -> None:
+    code = "import sys; from specllama.cli import app; app.run(sys.argv[1:])\n"
+    code += "assert not {'matplotlib', 'numpy'} & set(sys.modules)"
+    for args in (["--help"], ["probe", str(TARGET), "--dry-run"]):
+        subprocess.run([sys.executable, "-c", code, *args], check=True, capture_output=True)
