@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,24 @@ def test_it_fits_its_target_and_no_other() -> None:
     assert (head.kind, head.faults) == ("eagle3", ())
     assert verdict(inspect(TARGET), head).ok
     assert verdict(inspect(MODELS / "mtp.gguf"), head).rule == "width"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "last", "rule"),
+    [
+        ("gpt-oss", 4, ""),
+        ("gpt-oss", 5, "target layers"),
+        ("llama", 3, ""),
+        ("llama", 4, "target layers"),
+    ],
+)
+def test_what_leaves_the_last_layer_is_read_where_llama_cpp_exposes_it(
+    architecture: str, last: int, rule: str, tmp_path: Path
+) -> None:
+    target = inspect(TARGET)
+    assert target.layers == 4
+    head = inspect(layers(1, 2, last)(tmp_path / "head.gguf"))
+    assert verdict(replace(target, architecture=architecture), head).rule == rule
 
 
 def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
