@@ -74,6 +74,34 @@ def test_experts_make_verifying_dear(target: ModelInfo, draft: ModelInfo) -> Non
     assert sparse.speedup < dense.speedup
 
 
+def test_verifying_two_tokens_by_hand(target: ModelInfo) -> None:
+    moe = replace(target, experts=8, experts_used=2)
+    assert verify_cost(target, 1) == pytest.approx(1.03)
+    # of the experts 1 − (3/4)² are read, 1.75 times as many: 80 % of the bytes are experts
+    assert verify_cost(moe, 1) == pytest.approx(1 + 0.8 * 0.75 + 0.03)
+
+
+def test_a_block_is_drafted_in_one_pass(target: ModelInfo) -> None:
+    drafter = replace(target, kind="dflash", active_bytes=target.active_bytes // 10, output_bytes=1)
+    found = predict(target, "draft-dflash", drafter, "code")
+    expected = constant_tau(found.prior.alpha, found.k) / (0.1 + verify_cost(target, found.k))
+    assert found.speedup == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_trained_drafter_without_an_output_matrix_reads_the_targets(target: ModelInfo) -> None:
+    own = replace(target, active_bytes=1000, output_bytes=200)
+    small = replace(target, kind="eagle3", active_bytes=100, output_bytes=0)
+    assert draft_cost(own, "draft-eagle3", small) == pytest.approx(0.3)
+    assert draft_cost(own, "draft-eagle3", replace(small, output_bytes=50)) == pytest.approx(0.1)
+    model = replace(small, kind="model")  # or its token table is it
+    assert draft_cost(own, "draft-simple", model) == pytest.approx(0.1)
+
+
+def test_of_several_heads_a_pass_reads_one(target: ModelInfo) -> None:
+    two = replace(target, active_bytes=1000, mtp_bytes=300, mtp_heads=2, output_bytes=100)
+    assert draft_cost(two, "draft-mtp", None) == pytest.approx((150 + 100) / 1000)
+
+
 def test_a_head_costs_its_block_and_the_output(target: ModelInfo) -> None:
     m = inspect(MODELS / "mtp.gguf")
     assert draft_cost(m, "draft-mtp", None) == (m.mtp_bytes + m.output_bytes) / m.active_bytes
