@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.gguf import GgufError, LazyArray, model_info, read_header
-from specllama.gguf.header import parse_header
+from specllama.gguf.header import Header, parse_header
 from specllama.gguf.source import BytesSource
 from specllama.gguf.types import TENSOR_TYPES
 from tests.support import MODELS, specllama, write_gguf
@@ -97,6 +97,7 @@ def test_tensor_types_are_those_of_gguf_py() -> None:
         (b"PK\x03\x04 a zip", r"not a GGUF file (it starts with 'PK\x03\x04')"),
         (b"GGUF", "ends inside its header"),
         (b"GGUF" + struct.pack("<I", 1) + bytes(40), "version 1"),
+        (b"GGUF" + struct.pack(">I", 2) + bytes(40), "big-endian"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(40), "big-endian"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1), "ends inside its header"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62) + bytes(64), "ends inside its header"),
@@ -135,6 +136,41 @@ def test_of_a_repeated_key_the_first_counts(tmp_path: Path) -> None:
     header = read_header(tmp_path / "m.gguf")
     assert header.fields["k"] == 1
     assert header.repeated == ("k", "k")
+
+
+def _aligned(to: int, tensor: bytes = b"") -> Header:
+    """A header that ends at byte 61, and a tensor."""
+    key = struct.pack("<Q", 17) + b"general.alignment" + struct.pack("<II", 4, to)
+    return parse_header(BytesSource(_hostile(bool(tensor), 1, key + tensor) + bytes(64)))
+
+
+@pytest.mark.parametrize(("to", "offset"), [(1, 57), (2, 58), (32, 64), (64, 64), (128, 128)])
+def test_data_begins_at_the_next_multiple_of_the_alignment(to: int, offset: int) -> None:
+    assert _aligned(to).data_offset == offset
+
+
+@pytest.mark.parametrize("to", [0, 3, 48])
+def test_an_alignment_is_a_power_of_two(to: int) -> None:
+    with pytest.raises(GgufError, match=f"general.alignment is {to}, not a power of two"):
+        _aligned(to)
+
+
+def test_a_tensor_of_nine_dimensions_is_damage() -> None:
+    def tensor(dimensions: int) -> bytes:
+        shape = struct.pack(f"<{dimensions}Q", *range(1, dimensions + 1))
+        return struct.pack("<Q", 1) + b"t" + struct.pack("<I", dimensions) + shape + bytes(12)
+
+    assert _aligned(32, tensor(8)).tensors[0].elements == 40320
+    with pytest.raises(GgufError, match="tensor t claims 9 dimensions"):
+        _aligned(32, tensor(9))
+
+
+def test_a_truth_value_is_no_count() -> None:
+    def number(kind: int, value: bytes) -> int:
+        return parse_header(BytesSource(_ONE + struct.pack("<I", kind) + value)).number("k")
+
+    assert number(7, b"\1") == 0
+    assert number(4, struct.pack("<I", 7)) == 7
 
 
 def test_arrays_of_arrays_are_refused_as_llama_cpp_refuses_them(tmp_path: Path) -> None:
@@ -253,9 +289,10 @@ def test_every_truncation_is_noticed() -> None:
     raw = _small()
     whole = parse_header(BytesSource(raw))
     assert whole.missing_bytes == 0
-    for size in range(len(raw) - 1):
+    for size in range(len(raw)):
         try:
             cut = parse_header(BytesSource(raw[:size]))
         except GgufError:
+            assert size < whole.data_offset
             continue
-        assert cut.missing_bytes > 0, size
+        assert cut.missing_bytes == len(raw) - size

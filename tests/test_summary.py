@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.tuning.step_times import StepTimes
 from specllama.watching.counters import NOTHING, Counts
-from specllama.watching.summary import Samples, by_length, speedup, summarize
+from specllama.watching.summary import Samples, TrafficSummary, by_length, speedup, summarize
 
 TIMES = StepTimes(10.0, {0: 11.0, 1: 14.0, 2: 17.0, 4: 23.0})
 
@@ -59,6 +61,45 @@ def test_where_what_runs_was_never_timed_no_length_is_better() -> None:
 
 def test_few_drafts_say_nothing_of_another_length() -> None:
     assert summarize(traffic(10, (5, 0)), Samples(TIMES).ratios, TIMES, 2).better is None
+
+
+def test_the_first_token_of_an_answer_took_no_step() -> None:
+    """It comes from the prompt's pass."""
+    seen = replace(traffic(100, (80, 60)), requests=10.0, tokens=250.0)
+    assert speedup(seen, TIMES) == pytest.approx(240 * 10 / (100 * 17))
+
+
+def test_a_shorter_draft_that_is_slower_than_plain_decoding_is_not_better() -> None:
+    p = TrafficSummary(counts=traffic(1000, (1,)), by_length={1: 0.98, 4: 0.5})
+    assert p.best == 1
+    assert p.better is None
+    assert replace(p, by_length={1: 1.01, 4: 0.5}).better == 1
+    assert replace(p, by_length={1: 1.26, 4: 1.21}).better is None, "not by a twentieth"
+    assert replace(p, by_length={1: 1.28, 4: 1.21}).better == 1
+
+
+def test_a_chance_is_said_from_five_parts_of_the_traffic_on() -> None:
+    seen = traffic(60, (50, 40))
+    for parts in (4, 5):
+        samples = Samples(TIMES)
+        for _ in range(parts):
+            samples.add(seen)
+        assert (summarize(seen, samples.ratios, TIMES, 2).slower is None) == (parts < 5)
+
+
+def test_the_oldest_parts_go_first() -> None:
+    samples = Samples(TIMES)
+    for i in range(70):
+        samples.add(traffic(100 + i, (80, 60)))
+    assert len(samples.ratios) == 60
+    assert samples.ratios.weights[-1] == 169 + 140
+    assert samples.ratios.weights[0] == 110 + 140
+
+
+def test_doubtful_counts_have_no_speed_up() -> None:
+    more_than_drafted = replace(traffic(100, (80, 60)), drafted=100.0)
+    assert more_than_drafted.doubt
+    assert speedup(more_than_drafted, TIMES) is None
 
 
 def test_the_chance_that_it_is_slower() -> None:
