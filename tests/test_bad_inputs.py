@@ -227,7 +227,7 @@ serve T V --prompts {none.txt}           | 2 | no prompts found
 serve T V --prompts {bom.txt}            | 2 | no prompts found
 serve T V --prompts {parts.txt}          | 2 | no prompts found
 serve T V --prompts {utf16.txt}          | 2 | not UTF-8 text
-serve T V --prompts {long.txt}           | 2 | more than 4 Mi characters
+serve T V --prompts {long.txt}           | 2 | longer than 4 Mi characters
 serve T V --prompts /dev/zero            | 2 | longer than 4 Mi characters
 serve T V --prompts {word.jsonl}         | 2 | line 2 is not JSON
 serve T V --prompts {deep.jsonl}         | 2 | line 1 is not JSON
