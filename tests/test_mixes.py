@@ -94,7 +94,9 @@ def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own()
     for name in ("code", "code,chat", "chat,code"):
         plan = prepare(settings, SpeculationOptions(name, method="ngram-simple"), (), "embedded")
         keys.add(result_subject(plan, (), SearchScope()).key)
-        assert any("starts with code's" in line for line in plan_lines(plan)) == (name == "code,chat")
+        assert any("starts with code's" in line for line in plan_lines(plan)) == (
+            name == "code,chat"
+        )
     assert len(keys) == 3
 
 
