@@ -115,6 +115,15 @@ def test_what_lost_is_tried_anew_after_pauses_that_grow() -> None:
     assert waited == [600, 1200, 2400, 4800]
 
 
+def test_no_pause_is_longer_than_a_day() -> None:
+    own = policy()
+    for _ in range(12):
+        own.lost(DRAFT, 0.0)
+    own.switched(None, 0.0)
+    assert own.decide(PLAIN, 86_399.0) is None
+    assert own.decide(PLAIN, 86_400.0) is not None
+
+
 def test_what_pays_again_is_forgiven() -> None:
     own = policy()
     own.switched(None, 600)
