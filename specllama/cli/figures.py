@@ -121,7 +121,7 @@ def _verification(t: TuningResult) -> Iterator[Chart]:
     low, high = min(ms for _, ms in points) / 1.3, max(ms for _, ms in points) * 1.7
     together = f", {costs.slots} requests together" if costs.slots > 1 else ""
     best = t.best.speculation if t.best else None
-    drafted = best.n_max if best is not None and best.uses_draft else 4
+    drafted = max(2, best.n_max) if best is not None and best.uses_draft else 4
     b = next((x for x in (drafted + 1, 5, 2) if costs.of(x) is not None), 1)
     steps = (costs.of(b) or costs.step) / costs.step
     each = f" for each of {costs.slots} requests" if costs.slots > 1 else ""
