@@ -107,7 +107,7 @@ def test_every_rule_is_explained() -> None:
     rules = set()
     for file in (package / "drafts/compat.py", package / "drafts/pick.py"):
         rules |= set(re.findall(r'(?:_no\(|Compatibility\(\s*False,)\s*"([^"]+)"', file.read_text()))
-        rules |= set(re.findall(r'Rejected\([^"()]*, "([^"]+)"', file.read_text()))
+        rules |= set(re.findall(r'Rejection\([^"()]*, "([^"]+)"', file.read_text()))
     rules |= set(
         re.findall(r'_off\([^"()]*, "([^"]+)"', (package / "planning/choose.py").read_text())
     )
