@@ -169,3 +169,41 @@ def test_method_names(text: str, methods: tuple[str, ...]) -> None:
 def test_method_names_that_are_not(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_methods(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "longest"),
+    [("target", "draft", 40), ("target", "dflash", 7), ("mtp-3", None, 3)],
+)
+def test_no_draft_is_longer_than_what_it_was_trained_for(
+    target: str, draft: str | None, longest: int, tmp_path: Path
+) -> None:
+    folder(tmp_path, target, *([draft] if draft else []))
+    wanted = request(tmp_path, target, n_max=40, p_min=0.5, draft_layers="7")
+    spec = choose(wanted, CAPS).speculation
+    assert spec is not None
+    assert (spec.n_max, spec.p_min) == (longest, 0.5)
+    assert spec.draft_layers == ("7" if draft else None), "the target's own head has no file"
+
+
+@pytest.mark.parametrize(("head", "p_min"), [(True, 0.5), (False, 0.0)])
+def test_a_drafter_that_is_never_unsure_gets_no_least_probability(
+    head: bool, p_min: float, tmp_path: Path
+) -> None:
+    folder(tmp_path, "target", "dspark")
+    drafter = inspect(tmp_path / "dspark.gguf")
+    drafter = replace(drafter, sidecar=replace(drafter.sidecar, has_confidence_head=head))
+    spec = choose(request(tmp_path, draft=drafter, p_min=0.5), CAPS).speculation
+    assert spec is not None
+    assert spec.p_min == p_min
+
+
+def test_what_was_chosen_is_not_among_the_alternatives(tmp_path: Path) -> None:
+    folder(tmp_path, "target", "draft", "eagle3")
+    choice = choose(request(tmp_path), CAPS)
+    drafts = [choice.draft, *(a.draft for a in choice.all_alternatives)]
+    assert sorted(d.path.name for d in drafts if d) == ["draft.gguf", "eagle3.gguf"]
+
+
+def test_a_method_named_twice_is_one() -> None:
+    assert parse_methods("mtp, draft-mtp,ngram-simple") == ("draft-mtp", "ngram-simple")
