@@ -111,6 +111,6 @@ def test_every_rule_is_explained() -> None:
     rules |= set(
         re.findall(r'_off\([^"()]*, "([^"]+)"', (package / "planning/choose.py").read_text())
     )
-    assert {"token text", "width", "twin", "no file"} <= rules
+    assert {"token text", "hidden size", "duplicate", "no file"} <= rules
     rules -= {"no head"}  # is never shown
     assert {rule for rule in rules if f"`{rule}`" not in text} == set()

@@ -180,14 +180,14 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
     assert {k: v and v[0] for k, v in found.items()} == {
         "eagle3": None,
         "eagle3-two": "target layers",
-        "eagle3-wide": "width",
+        "eagle3-wide": "hidden size",
         "eagle3-deep": "target layers",
         "eagle3-last": "target layers",
         "eagle3-empty": "tensors",
         "dflash": None,
         "dflash-last": "target layers",
         "dflash-two": "target layers",
-        "dflash-wide": "width",
+        "dflash-wide": "hidden size",
         "dspark": None,
         "dflash-maskless": "mask token",
         "dflash-wordless": "vocabulary missing",
@@ -284,7 +284,7 @@ def test_gemma4_takes_its_assistant_with_draft_mtp_only(tmp_path: Path) -> None:
     found = verdicts(target)
     assert found["right"] is None
     assert found["narrow"] is not None
-    assert found["narrow"][0] == "width"
+    assert found["narrow"][0] == "hidden size"
     other = zoo.llama(tmp_path / "gemma-3.gguf", "Gemma 3", zoo.GEMMA3, 128, "gemma3")
     rejected = verdicts(other)["right"]
     assert rejected is not None
@@ -325,8 +325,8 @@ def test_files_with_the_same_tensors_are_one_candidate(
         names = {c.draft.path.name for c in picked.candidates if c.draft is not None}
         assert names == {"a.gguf", "c.gguf"}
         assert {(r.what, r.rule, r.detail) for r in picked.rejected} == {
-            ("b.gguf", "twin", "same tensors as a.gguf"),
-            (str(cached), "twin", f"same tensors as {tmp_path / 'a.gguf'}"),
+            ("b.gguf", "duplicate", "same tensors as a.gguf"),
+            (str(cached), "duplicate", f"same tensors as {tmp_path / 'a.gguf'}"),
         }
         monkeypatch.setattr(twins, "hashlib", None)  # what was read once is not read again
 
@@ -335,7 +335,7 @@ def test_the_same_tensors_under_another_header(tmp_path: Path) -> None:
     target = zoo.llama(tmp_path / "big.gguf", "Big", zoo.LLAMA2, 128)
     zoo.llama(tmp_path / "a.gguf", "Small", zoo.LLAMA2, 32)
     zoo.llama(tmp_path / "b.gguf", "Small, uploaded once more " * 9, zoo.LLAMA2, 32)
-    assert verdicts(target) == {"a": None, "b": ("twin", "same tensors as a.gguf")}
+    assert verdicts(target) == {"a": None, "b": ("duplicate", "same tensors as a.gguf")}
 
 
 def test_other_facts_make_another_model(tmp_path: Path) -> None:

@@ -204,7 +204,9 @@ def _reads_layers(target: ModelInfo, draft: ModelInfo) -> Compatibility:
 
 
 def _width(got: int, target: ModelInfo) -> Compatibility:
-    return _no("width", f"it expects hidden size {got}; the target's is {target.embedding_length}")
+    return _no(
+        "hidden size", f"it expects hidden size {got}; the target's is {target.embedding_length}"
+    )
 
 
 def _same_vocabulary(target: ModelInfo, draft: ModelInfo) -> Compatibility:

@@ -160,8 +160,8 @@ def _verdict(
 def _twin(model: ModelInfo, same: ModelInfo) -> Rejection:
     """A second file of one model. Files of the same name are shown with their paths."""
     if model.title != same.title:
-        return Rejection(model.title, "twin", f"same tensors as {same.title}")
-    return Rejection(str(model.path), "twin", f"same tensors as {same.path}")
+        return Rejection(model.title, "duplicate", f"same tensors as {same.title}")
+    return Rejection(str(model.path), "duplicate", f"same tensors as {same.path}")
 
 
 def _candidate(target: ModelInfo, method: str, draft: ModelInfo | None, workload: str) -> Candidate:

@@ -15,7 +15,7 @@ _WHAT = {
 _READS_LAYERS = ("draft-eagle3", "draft-dflash", "draft-dspark")
 # Rules that mean the file is for another target, not that it is damaged or unsupported.
 _OTHER_TARGET = frozenset(
-    "vocabulary type|vocabulary size|token text|add_bos|add_eos|bos id|eos id|architecture|width|"
+    "vocabulary type|vocabulary size|token text|add_bos|add_eos|bos id|eos id|architecture|hidden size|"
     "target layers|d2t|no file".split("|")
 )
 _BROKEN = frozenset(

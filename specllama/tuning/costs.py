@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from specllama.drafts.acceptance import constant_tau
-from specllama.tuning.speedup import StepCost
+from specllama.tuning.speedup import StepCost, interpolated
 
 HIGHEST_ACCEPTANCE = 0.95  # acceptance per token: the best heads on code reach 0.9 (families.toml)
 
@@ -45,15 +45,7 @@ class VerifyCosts:
         b *= self.slots
         if b == self.slots == 1:
             return self.plain.ms
-        sizes = sorted(self.verify)
-        if not sizes or not sizes[0] <= b <= sizes[-1]:
-            return None
-        above = next(x for x in sizes if x >= b)
-        if above == b:
-            return self.verify[b]
-        below = max(x for x in sizes if x < b)
-        share = (b - below) / (above - below)
-        return self.verify[below] + share * (self.verify[above] - self.verify[below])
+        return interpolated(self.verify, b)
 
     @property
     def step(self) -> float:

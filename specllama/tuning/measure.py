@@ -18,7 +18,7 @@ from typing import Any
 from specllama.engine.client import Client, Ids, Prompt, Timings
 from specllama.engine.errors import EngineError
 from specllama.tuning.dead_draft import accepts_nothing, cost_without_gain
-from specllama.tuning.speedup import Step, StepCost, StepLog
+from specllama.tuning.speedup import Step, StepCost, StepLog, mean_cost
 
 _GREEDY_TOKENS = 32
 _LEAST_TOKENS = 4  # of a response that is long enough to show a speed
@@ -124,17 +124,7 @@ class Measurement:
     @property
     def cost(self) -> StepCost | None:
         """Milliseconds per token of a server without speculation."""
-        return self.log.cost(0) or _by_answer(self.answers)
-
-
-def _by_answer(answers: Sequence[Answer]) -> StepCost | None:
-    """The same from whole responses, for builds that do not report steps."""
-    times = [a.ms_per_token for a in answers if a.ms_per_token]
-    if len(times) < 2:
-        return None
-    mean = sum(times) / len(times)
-    spread = sum((t - mean) ** 2 for t in times) / (len(times) - 1)
-    return StepCost(mean, (spread / len(times)) ** 0.5, len(times))
+        return self.log.cost(0) or mean_cost([t for a in self.answers if (t := a.ms_per_token)])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from specllama.tuning.ngrams import KnownText
 from specllama.tuning.plain import batch_times
 from specllama.tuning.replayed import KnownTexts
 from specllama.tuning.run import Task
-from specllama.tuning.speedup import StepCost
+from specllama.tuning.speedup import mean_cost
 
 # How much of a large file is replayed per second of the budget (all sizes then take a third).
 _ANSWERED_PER_S, _TOKENS_PER_S = 130, 800
@@ -129,11 +129,10 @@ def measure_verify_costs(
         if turn == 0:
             samples = batch_times(client, questions, job, rounds=_ROUNDS)
     times = [t for t in times if t > 0]
-    if len(times) < 2:
+    plain = mean_cost(times)
+    if plain is None:
         raise TuningError("the server's responses contain no timings, so step costs are unknown")
-    mean = sum(times) / len(times)
-    error = (sum((t - mean) ** 2 for t in times) / (len(times) - 1) / len(times)) ** 0.5
-    costs = verify_costs(samples, StepCost(mean, error, len(times)), task.output_share)
+    costs = verify_costs(samples, plain, task.output_share)
     if not costs.known:
         raise TuningError(
             "this server does not cache prompts (cache_prompt), so verification costs are unknown",

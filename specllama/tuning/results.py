@@ -17,7 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from specllama.engine.settings import NgramSizes, Speculation
+from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.arms import (
     DECIDED,
@@ -25,17 +25,22 @@ from specllama.tuning.arms import (
     NO_TIME,
     OPEN,
     Arm,
-    Prediction,
     TuningResult,
     label,
 )
-from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import fastest
+from specllama.tuning.results_json import (
+    prediction_data,
+    read_prediction,
+    read_ratios,
+    read_short_step,
+    read_spec,
+    spec_data,
+)
 from specllama.tuning.search import OpenResult
 from specllama.tuning.step_times import StepTimes, read_times, step_times, times_data
 
 _VERSION = 3
-_MOST_LOG = 20.0  # largest plausible logarithm of a speed-up
 _MOST_STORED = 6  # predictions of an open result
 
 
@@ -161,16 +166,7 @@ def _open_data(tuned: TuningResult, before: Result | None) -> dict[str, Any]:
     prompts += sum(len(t.measurement.answers) for t in tuned.trials)
     prompts += sum(len(a.measurement.answers) for a in tuned.arms)
     return {
-        "predictions": [
-            {
-                "speculation": spec_data(p.speculation),
-                "known": asdict(p.known),
-                "source": p.source,
-                "own": p.own_share,
-                "short": p.short_step,
-            }
-            for p in best
-        ],
+        "predictions": [prediction_data(p) for p in best],
         "measured": {name: asdict(r) for name, r in measured.items()},
         "used": prompts + (before.open_result.prompts_used if before is not None else 0),
     }
@@ -218,11 +214,6 @@ def _folder() -> Path:
     return cache_dir() / "tuning"
 
 
-def spec_data(s: Speculation) -> dict[str, Any]:
-    """Settings as JSON. read_spec reads them; any exception of it means a damaged file."""
-    return {**asdict(s), "draft": str(s.draft) if s.draft else None}
-
-
 def _read(path: Path) -> Result | None:
     data = read_stored(path)
     try:
@@ -249,7 +240,7 @@ def _read(path: Path) -> Result | None:
             file=path,
             tried=_tried(data.get("tried")),
             times=read_times(data.get("times")),
-            short_step=_short_step(short) if (short := data.get("short")) is not None else None,
+            short_step=read_short_step(short) if (short := data.get("short")) is not None else None,
         )
     except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None
@@ -263,17 +254,8 @@ def _open_result(data: Mapping[str, Any] | None) -> OpenResult:
     if not data:
         return OpenResult()
     return OpenResult(
-        tuple(
-            Prediction(
-                read_spec(p["speculation"]),
-                _ratios(p["known"]),
-                str(p["source"]),
-                own_share=_share(p.get("own")),
-                short_step=_short_step(p.get("short", 1.0)),
-            )
-            for p in data["predictions"]
-        ),
-        {str(name): _ratios(r) for name, r in data["measured"].items()},
+        tuple(read_prediction(p) for p in data["predictions"]),
+        {str(name): read_ratios(r) for name, r in data["measured"].items()},
         int(data["used"]),
     )
 
@@ -283,50 +265,8 @@ def _tried(data: Mapping[str, Any] | None) -> TriedSetting | None:
         return None
     alpha, per_step = float(data["alpha"]), float(data["tokens_per_step"])
     if not (0 <= alpha <= 1 <= per_step < inf):
-        raise ValueError("no acceptance")
+        raise ValueError("acceptance out of range")
     return TriedSetting(read_spec(data["speculation"]), alpha, per_step)
-
-
-def _share(value: Any) -> float | None:
-    if value is None:
-        return None
-    share = float(value)
-    if not 0 <= share < 1:
-        raise ValueError("no share")
-    return share
-
-
-def _short_step(value: Any) -> float:
-    short = float(value)
-    if not 0.1 < short < 10:
-        raise ValueError("no ratio of steps")
-    return short
-
-
-def _ratios(data: Mapping[str, Any]) -> Ratios:
-    logs, weights = (tuple(float(x) for x in data[k]) for k in ("logs", "weights"))
-    if len(logs) != len(weights):
-        raise ValueError("logs and weights")
-    if not all(abs(x) < _MOST_LOG for x in logs) or not all(0 < w < inf for w in weights):
-        raise ValueError("no speed-ups")
-    shared = float(data.get("shared", 0.0))
-    if not 0 <= shared < _MOST_LOG:
-        raise ValueError("no error")
-    return Ratios(logs, weights, shared)
-
-
-def read_spec(data: Mapping[str, Any]) -> Speculation:
-    ngram = data["ngram"]
-    return Speculation(
-        methods=tuple(str(m) for m in data["methods"]),
-        draft=Path(data["draft"]) if data["draft"] else None,
-        n_max=int(data["n_max"]),
-        n_min=int(data["n_min"]),
-        p_min=float(data["p_min"]),
-        draft_layers=data["draft_layers"],
-        cache_type=data["cache_type"],
-        ngram=NgramSizes(**{k: int(v) for k, v in ngram.items()}) if ngram else None,
-    )
 
 
 def stale_lines(found: Result | None, why: str) -> Iterator[str]:

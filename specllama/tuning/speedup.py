@@ -52,6 +52,27 @@ def effective_acceptance(alpha: float, k: int) -> float:
     return alpha * k
 
 
+def mean_cost(times: Sequence[float]) -> StepCost | None:
+    """The mean of all times; None for fewer than two."""
+    if len(times) < 2:
+        return None
+    mean = sum(times) / len(times)
+    variance = sum((t - mean) ** 2 for t in times) / (len(times) - 1)
+    return StepCost(mean, math.sqrt(variance / len(times)), len(times))
+
+
+def interpolated(points: Mapping[int, float], x: float) -> float | None:
+    """Linear interpolation between the points around x; None outside their range."""
+    below = max((k for k in points if k <= x), default=None)
+    above = min((k for k in points if k >= x), default=None)
+    if below is None or above is None:
+        return None
+    if below == above:
+        return points[below]
+    share = (x - below) / (above - below)
+    return points[below] + share * (points[above] - points[below])
+
+
 @dataclass(frozen=True)
 class StepLog:
     """The steps of several requests to one server, in order."""

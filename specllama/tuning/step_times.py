@@ -12,6 +12,7 @@ from typing import Any
 
 from specllama.tuning.arms import TuningResult, way
 from specllama.tuning.judge import fastest
+from specllama.tuning.speedup import interpolated
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,7 @@ class StepTimes:
         """ms of a step that drafts this many tokens on average, interpolated linearly; None beyond
         the longest measured draft: nothing is extrapolated."""
         known = {0: self.without_draft, **self.drafted}
-        above = min((k for k in known if k >= drafted), default=None)
-        if above is None or len(known) < 2:
-            return None
-        below = max((k for k in known if k <= drafted), default=above)
-        if above == below:
-            return known[above]
-        share = (drafted - below) / (above - below)
-        return known[below] + share * (known[above] - known[below])
+        return interpolated(known, drafted) if len(known) > 1 else None
 
 
 def never_less(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:

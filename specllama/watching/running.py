@@ -15,7 +15,7 @@ import psutil
 
 from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
-from specllama.tuning.results import read_spec, spec_data
+from specllama.tuning.results_json import read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.verdict import Thresholds
 

@@ -20,7 +20,7 @@ from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.arms import label, way
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.results import read_spec, spec_data
+from specllama.tuning.results_json import read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.counters import NOTHING, Counts
 from specllama.watching.summary import TrafficSummary, summarize
