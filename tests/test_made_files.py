@@ -106,7 +106,9 @@ def test_every_rule_is_explained() -> None:
     text = (ROOT / "docs/why-is-speculation-off.md").read_text()
     rules = set()
     for file in (package / "drafts/compat.py", package / "drafts/pick.py"):
-        rules |= set(re.findall(r'(?:_no\(|Compatibility\(\s*False,)\s*"([^"]+)"', file.read_text()))
+        rules |= set(
+            re.findall(r'(?:_no\(|Compatibility\(\s*False,)\s*"([^"]+)"', file.read_text())
+        )
         rules |= set(re.findall(r'Rejection\([^"()]*, "([^"]+)"', file.read_text()))
     rules |= set(
         re.findall(r'_off\([^"()]*, "([^"]+)"', (package / "planning/choose.py").read_text())

@@ -62,12 +62,12 @@ class MapRule:
     def begin(self, text: Text, length: int) -> None:
         n, m = self._n, self._m
         if length < self._checked:
-            kept = self._begun
-            if kept > length:
-                kept = length - n - m if length > n + m else 0
-            self._table = {h: at for h, at in self._table.items() if at < kept}
-            self._indexed = max(0, kept - 1)
-            self._keys = [key for key in self._keys if self._survives(key, kept)]
+            valid = self._begun
+            if valid > length:
+                valid = length - n - m if length > n + m else 0
+            self._table = {h: at for h, at in self._table.items() if at < valid}
+            self._indexed = max(0, valid - 1)
+            self._keys = [key for key in self._keys if self._survives(key, valid)]
         self._checked = self._begun = length
         self._text, self._grams = text, text.grams(n)
         self._hashes = text.hashes(n, _FACTOR, _TABLE)
@@ -76,11 +76,11 @@ class MapRule:
             if key.at < len(self._grams.first):
                 self._by_gram.setdefault(self._grams.first[key.at], key)
 
-    def _survives(self, key: _Key, kept: int) -> bool:
-        if key.at >= kept:
+    def _survives(self, key: _Key, valid: int) -> bool:
+        if key.at >= valid:
             return False
         if self._four:
-            key.values = [v for v in key.values if v.at < kept]
+            key.values = [v for v in key.values if v.at < valid]
         return bool(key.values)
 
     def draft(self, length: int) -> Sequence[int]:

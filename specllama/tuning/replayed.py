@@ -179,7 +179,7 @@ def spec_default(texts: KnownTexts, costs: VerifyCosts) -> ReplayedSetting | Non
 
 
 def best_draft(
-    guessed: DraftGuesses,
+    guesses: DraftGuesses,
     texts: KnownTexts,
     costs: VerifyCosts,
     lengths: Sequence[int],
@@ -187,18 +187,18 @@ def best_draft(
 ) -> ReplayedSetting | None:
     """The best K of a draft."""
     by_length = {
-        k: ngrams.replay_draft(texts.known, guessed.agrees, k, texts.context)
+        k: ngrams.replay_draft(texts.known, guesses.agrees, k, texts.context)
         for k in lengths
         if k + 1 <= costs.longest
     }
-    step = guessed.step(costs)
+    step = guesses.step(costs)
     rows = {k: texts.by_group(ratios_of(found, step, costs.step)) for k, found in by_length.items()}
     found = best_setting(rows, near_lengths)
     if found is None:
         return None
     k, known = found
     source = f"best of {len(rows)} lengths" if len(rows) > 1 else "as requested"
-    spec = replace(guessed.candidate.speculation, n_max=k, p_min=0.0)
+    spec = replace(guesses.candidate.speculation, n_max=k, p_min=0.0)
     setting = _setting(spec, by_length[k], known, source, may_win)
     return replace(setting, curve={k: r.interval() for k, r in rows.items()})
 
@@ -206,17 +206,17 @@ def best_draft(
 def best_joined(
     copies: Speculation,
     drafting: Speculation,
-    guessed: DraftGuesses,
+    guesses: DraftGuesses,
     texts: KnownTexts,
     costs: VerifyCosts,
 ) -> tuple[ReplayedSetting | None, NgramSpeedups]:
     """The best sizes of an n-gram method combined with a draft at a given K, and all of them."""
     (method,), k = copies.methods, drafting.n_max
     grid = [s for s in ngrams.grid(method) if s.m + 1 <= costs.longest]
-    step = guessed.step(costs)
+    step = guesses.step(costs)
 
     def drafted() -> DraftedTexts:
-        return DraftedTexts(texts.fresh(), guessed.agrees, k, step, costs.step, texts.context)
+        return DraftedTexts(texts.fresh(), guesses.agrees, k, step, costs.step, texts.context)
 
     rows: dict[NgramSizes, Ratios] = {}
     for _, sizes in groupby(grid, key=lambda s: s.n):
@@ -258,25 +258,28 @@ def verdict(
 ) -> tuple[ReplayedSetting | None, str]:
     """The setting to use, if any, and the reason. A gain on these texts that may be chance is
     reported, but not used."""
-    able = [s for s in settings if s.may_win]
-    best = max(able, key=lambda s: s.known.value, default=None)
+    eligible = [s for s in settings if s.may_win]
+    best = max(eligible, key=lambda s: s.known.value, default=None)
     if best is None:
         return None, "there was nothing to replay"
-    said = f"{best.name} would have been {best.known.value:.2f}x plain decoding"
+    summary = f"{best.name} would have been {best.known.value:.2f}x plain decoding"
     if best.known.value < LEAST_GAIN:
-        return None, f"nothing would have paid off: {_why_not(best, able, said, costs)}"
+        return None, f"nothing would have paid off: {_why_not(best, eligible, summary, costs)}"
     slower = best.known.chance_below(1.0)
     if len(best.known) == 1:
-        return best, f"{said}; a single conversation says little about others"
+        return best, f"{summary}; a single conversation says little about others"
     if slower >= MOST_SLOWER:
-        return None, f"{said}, with a {slower:.0%} chance of being slower on similar conversations"
-    return best, said
+        return (
+            None,
+            f"{summary}, with a {slower:.0%} chance of being slower on similar conversations",
+        )
+    return best, summary
 
 
 def _why_not(
-    best: ReplayedSetting, able: Sequence[ReplayedSetting], said: str, costs: VerifyCosts
+    best: ReplayedSetting, eligible: Sequence[ReplayedSetting], summary: str, costs: VerifyCosts
 ) -> str:
-    if not any(s.accepted for s in able):
+    if not any(s.accepted for s in eligible):
         return "no drafted token would have been accepted"
     per_step = best.drafted / max(1, best.steps)
     b = max(2, round(per_step) + 1)
@@ -285,4 +288,4 @@ def _why_not(
     cost = (
         f"; verifying {b} tokens takes as long as {ms / costs.step:.1f} plain steps" if ms else ""
     )
-    return f"{said}{alpha}{cost}"
+    return f"{summary}{alpha}{cost}"
