@@ -36,14 +36,11 @@ from specllama.tuning.statistics import time_split
 
 _FEWEST = 2  # if the budget ends before _LEAST_ANSWERS
 _LEAST_ANSWERS, _TYPICAL_ANSWERS, _MOST_ANSWERS = 3, 5, 24
-_ENOUGH_UNDRAFTED = (
-    3  # steps without a draft within a response that make short requests unnecessary
-)
+# Steps without a draft within a response that make short requests unnecessary.
+_ENOUGH_UNDRAFTED = 3
 _SHORT = 2  # two-token requests after each response
-_DEEP_TOKENS, _DEEP_SHARE = (
-    8192,
-    0.25,
-)  # length of the long prompt: at most, and as a share of the context
+# The long prompt: at most this many tokens, and this share of the context.
+_DEEP_TOKENS, _DEEP_SHARE = 8192, 0.25
 _LEAST_DEEP = 256
 _DEEP_TIME = 0.5  # of the remaining time
 _NOTHING = Ratios()
