@@ -128,7 +128,7 @@ def _local_copy(repo: Repository, e: HubError) -> LocalCopy:
     local = downloaded_files(repo.name)
     candidates = models(tuple(local), repo.selection)
     if not candidates:
-        hint = e.hint.replace("leave out --hub", "name a file on this machine")
+        hint = e.hint.replace("omit --hub", "name a file on this machine")
         raise HubError(e.message, hint or "There is no local file or folder of that name either.")
     return LocalCopy(local[candidates[0]], f"using the downloaded copy; {e.message}")
 
