@@ -270,6 +270,6 @@ def test_warnings(target: ModelInfo, draft: ModelInfo) -> None:
     assert "2.5 bits" in said(replace(mtp, mtp_bits=2.5), "draft-mtp", None)
     hybrid = replace(mtp, architecture="qwen35", memory="hybrid")
     assert "grows with K" in said(hybrid, "draft-mtp", None)
-    assert "copied and replayed" in said(hybrid, "ngram-simple", None)
+    assert "restored and replayed" in said(hybrid, "ngram-simple", None)
     no_rollback = replace(mtp, architecture="qwen3next", memory="hybrid")
-    assert "copied and replayed" in said(no_rollback, "draft-mtp", None)
+    assert "restored and replayed" in said(no_rollback, "draft-mtp", None)

@@ -25,7 +25,7 @@ def target() -> ModelInfo:
     [
         (
             "draft-eagle3",
-            "width",
+            "hidden size",
             "use an EAGLE-3 head trained for this model (hidden size 256, 4 layers, "
             "4,096 tokens); `specllama pick-draft target.gguf --hub` searches for one",
         ),
@@ -59,7 +59,7 @@ def test_the_known_drafter_of_a_family_is_named(target: ModelInfo) -> None:
     assert target.vocabulary is not None
     names = replace(target.names, name="Qwen3-8B")
     qwen = replace(target, names=names, vocabulary=replace(target.vocabulary, n_tokens=151936))
-    assert "z-runner/Qwen3-8B-DFlash-b16" in remedy(qwen, "draft-dflash", "width")
+    assert "z-lab/Qwen3-8B-DFlash-b16" in remedy(qwen, "draft-dflash", "hidden size")
 
 
 def test_serve_says_it(tmp_path: Path) -> None:
