@@ -75,7 +75,7 @@ def test_every_value_that_is_completed_is_taken() -> None:
 def test_the_users_own_workloads_are_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specllama.workloads.own_dir", lambda: tmp_path)
+    monkeypatch.setattr("specllama.workloads.user_profiles_dir", lambda: tmp_path)
     (tmp_path / "letters.toml").write_text("")
     assert complete.workloads("let") == ["letters"]
 

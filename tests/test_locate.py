@@ -20,7 +20,7 @@ def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(
-        module, "_usual_places", lambda: iter([tmp_path / "usual" / "llama-server"])
+        module, "_standard_locations", lambda: iter([tmp_path / "usual" / "llama-server"])
     )
 
 
@@ -79,9 +79,9 @@ def test_mistakes_in_the_config_are_named(text: str, says: str) -> None:
         locate()
 
 
-def test_usual_places_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_standard_locations_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
-    places = list(module._usual_places())
+    places = list(module._standard_locations())
     assert len(places) > 5
     assert all(p.is_absolute() and p.name.startswith("llama-server") for p in places)
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine import process
-from specllama.engine.client import Client, parse_metrics
+from specllama.engine.client import Client
+from specllama.engine.metrics import parse_metrics
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.planning.plan import free_port
 from specllama.planning.prepare import prepare

@@ -253,7 +253,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(UsageError, match="No space left"):
-        save(file, "new")
+        save(file, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
     assert file.read_text() == "old"
 
@@ -264,10 +264,10 @@ def test_a_written_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     file.write_text("old")
     file.chmod(0o750)
     link.symlink_to(file)
-    save(link, "new")
+    save(link, b"new")
     assert link.is_symlink()
     assert (file.read_text(), file.stat().st_mode & 0o777) == ("new", 0o750)
-    save(Path("/dev/null"), "gone")
+    save(Path("/dev/null"), b"gone")
     assert not Path("/dev/null").is_file()
 
 

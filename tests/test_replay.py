@@ -470,7 +470,7 @@ def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPa
 
     (p,) = plan_probes(asked())
     hybrid = replace(p, task=replace(p.task, hybrid=True))
-    monkeypatch.setattr(module, "planned", lambda _: iter([hybrid]))
+    monkeypatch.setattr(module, "plan_probes", lambda _: iter([hybrid]))
     with pytest.raises(UsageError, match="cannot be rolled back"):
         plan_replay(asked())
 

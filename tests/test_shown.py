@@ -273,7 +273,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dic
     def run(plan: Any, log: Path, *rest: Any) -> None:
         told.update(served_log=log, running=rest[3])
 
-    monkeypatch.setattr("specllama.serving.tune.tuned_plan", tuned_plan)
+    monkeypatch.setattr("specllama.serving.tune.tune_plan", tuned_plan)
     monkeypatch.setattr("specllama.serving.serve.serve", run)
     command = ["serve", str(TARGET), "--draft", str(DRAFT), "--port", "0", "-c", "1024"]
     return app.run([*command, "--llama-server", "embedded", *args]), told

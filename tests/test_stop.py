@@ -245,7 +245,7 @@ def test_a_signal_while_a_server_starts_leaves_none(
     with stop_on_signals(), pytest.raises(Stopped):
         process.start(command(script(tmp_path / "s", _DEAF)), tmp_path / "log")
     assert started[0].poll() is None
-    process._end_all()  # as at the end of the program
+    process._kill_all()  # as at the end of the program
     assert started[0].returncode == -signal.SIGKILL
 
 
