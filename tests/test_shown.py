@@ -291,8 +291,8 @@ def test_serve_tells_the_tuner_what_was_asked_and_takes_its_server(
     wanted = told["wanted"]
     assert wanted.prompts == ("one", "two")
     assert wanted.budget == 45
-    assert (wanted.scope.named, wanted.scope.method) == (True, False)
-    assert set(wanted.scope.asked) == {"--draft-cache q8_0", "--draft-layers 9"}
+    assert (wanted.scope.user_choice, wanted.scope.user_method) == (True, False)
+    assert set(wanted.scope.other_options) == {"--draft-cache q8_0", "--draft-layers 9"}
     assert told["log"] == told["served_log"] == log
     assert told["running"] is up
     out = capsys.readouterr().out
