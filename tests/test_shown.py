@@ -299,7 +299,7 @@ def test_serve_tells_the_tuner_what_was_asked_and_takes_its_server(
     assert "tuning   measuring, 30 s left" in out
     assert "tuned    draft-simple d2.gguf K=3 is 1.12x" in out
     _, told = serve(monkeypatch, Up(), "--method", "draft")
-    assert told["wanted"].scope.method
+    assert told["wanted"].scope.user_method
     assert told["wanted"].scope.asked == ()
 
 
