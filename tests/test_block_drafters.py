@@ -134,7 +134,7 @@ WRONG: dict[str, tuple[Make, str, str]] = {
         layers(1, 2, 4), "target layers", "dies at the first request",
     ),
     "that reads two layers": (layers(2, 3), "target layers", "does not load"),
-    "of a narrower target": (narrower, "width", "dies at start"),
+    "of a narrower target": (narrower, "hidden size", "dies at start"),
     "without layers to read": (without("dflash.target_layers"), "key", "does not load"),
     "without a mask token": (
         without("tokenizer.ggml.mask_token_id"), "mask token", "dies at the first request",

@@ -106,4 +106,4 @@ def test_heads_need_the_architecture_and_the_width() -> None:
     trunk, head = inspect(MODELS / "mtp-trunk.gguf"), inspect(MODELS / "mtp-head.gguf")
     assert verdict(trunk, head).ok
     assert verdict(inspect(MODELS / "target.gguf"), head).rule == "architecture"
-    assert verdict(replace(trunk, embedding_length=64), head).rule == "width"
+    assert verdict(replace(trunk, embedding_length=64), head).rule == "hidden size"

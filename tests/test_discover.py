@@ -252,7 +252,10 @@ def test_ollamas_models_are_found_and_shown_by_their_names(
     info = inspect(target)
     picked = rank_drafts(info, workloads.load("code"), None, discover(info))
     said = {r.what: r.rule for r in picked.rejected}
-    assert said == {"hf.co/someone/Other-GGUF:Q8_0": "token text", "someone/again:latest": "twin"}
+    assert said == {
+        "hf.co/someone/Other-GGUF:Q8_0": "token text",
+        "someone/again:latest": "duplicate",
+    }
     done = specllama("pick-draft", target, "--llama-server", "embedded")
     assert "tiny:0.5b" in done.stdout
     assert f"--draft {blob}" in " ".join(done.stdout.split())

@@ -63,7 +63,7 @@ WRONG: dict[str, tuple[Make, str, str]] = {
     "of a deeper target": (layers(1, 2, 9), "target layers", "dies at start"),
     "that reads the last layer's output": (layers(1, 2, 4), "target layers", "drafts"),
     "that reads two layers": (layers(2, 3), "target layers", "does not load"),
-    "of a narrower target": (narrower, "width", "dies at the first request"),
+    "of a narrower target": (narrower, "hidden size", "dies at the first request"),
     "without layers to read": (without("eagle3.target_layers"), "key", "does not load"),
     "without a hidden size": (without("eagle3.target_hidden_size"), "key", "does not load"),
     "without an epsilon": (
@@ -104,7 +104,7 @@ def test_it_fits_its_target_and_no_other() -> None:
     head = inspect(HEAD)
     assert (head.kind, head.faults) == ("eagle3", ())
     assert verdict(inspect(TARGET), head).ok
-    assert verdict(inspect(MODELS / "mtp.gguf"), head).rule == "width"
+    assert verdict(inspect(MODELS / "mtp.gguf"), head).rule == "hidden size"
 
 
 @pytest.mark.parametrize(
