@@ -300,7 +300,7 @@ def test_serve_tells_the_tuner_what_was_asked_and_takes_its_server(
     assert "tuned    draft-simple d2.gguf K=3 is 1.12x" in out
     _, told = serve(monkeypatch, Up(), "--method", "draft")
     assert told["wanted"].scope.user_method
-    assert told["wanted"].scope.asked == ()
+    assert told["wanted"].scope.other_options == ()
 
 
 def test_a_server_that_was_handed_over_is_stopped_when_anything_fails(
