@@ -214,7 +214,7 @@ def test_the_largest_of_the_smaller_files_is_taken_when_the_usual_one_does_not_f
     small.unlink()
     assert run(["serve", "org/tiny-GGUF", "--dry-run", "--llama-server", engine]) == 2
     err = capsys.readouterr().err
-    assert "no file in org/tiny-GGUF fits: tiny-Q4_K_M.gguf: RAM lacks 1 GiB" in err
+    assert "no file in org/tiny-GGUF fits: tiny-Q4_K_M.gguf: RAM is 1 GiB short" in err
     named = ["serve", "org/tiny-GGUF:q4_k_m", "--dry-run", "--llama-server", engine]
     assert run(named) == 0
     assert "requested as q4_k_m" in capsys.readouterr().out
@@ -334,7 +334,7 @@ def test_a_full_disk_is_said_before_the_download(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     assert run(["serve", "org/tiny-GGUF", "--llama-server", engine]) == 1
     err = capsys.readouterr().err
-    assert "has 0.0 MiB free" in err
+    assert "has only 0.0 MiB free" in err
 
 
 def test_a_repository_is_served_with_its_draft(hub: Hub, tmp_path: Path, native: Path) -> None:
