@@ -127,14 +127,14 @@ def about(draft: Path | None = None, **scope: Any) -> set[str]:
 def test_a_result_answers_only_the_question_it_was_measured_for() -> None:
     """Seen: without --draft the pair was ruled out unmeasured, and `serve --draft` then took
     that result for its own."""
-    usual, named = about(everything=False), about(DRAFT, named=True)
+    usual, named = about(everything=False), about(DRAFT, user_choice=True)
     assert usual != named
     assert about(DRAFT) == named, "probe's result is serve's"
     assert about() == usual
-    assert about(DRAFT, named=True, lengths=(2,)) != named
-    assert about(DRAFT, named=True, p_min=0.5) != named
-    (theirs,) = about(DRAFT, named=True, user=("--spec-draft-n-max", "2"))
-    assert {theirs}.isdisjoint(named | about(DRAFT, named=True, lengths=(2,)))
+    assert about(DRAFT, user_choice=True, lengths=(2,)) != named
+    assert about(DRAFT, user_choice=True, p_min=0.5) != named
+    (theirs,) = about(DRAFT, user_choice=True, user=("--spec-draft-n-max", "2"))
+    assert {theirs}.isdisjoint(named | about(DRAFT, user_choice=True, lengths=(2,)))
 
 
 def test_the_best_of_everything_answers_the_usual_question_too() -> None:
