@@ -169,12 +169,12 @@ memory T V --vram 1KiB                   | 2 | not a sensible size
 memory T V --vram 8;8                    | 2 | is not a size
 memory T V --vram 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1 | 2 | 17 GPUs
 pick-draft T V --vram -8                 | 2 | is not a size
-serve T V -- -c nan                      | 2 | is no number
-serve T V -- -c 100000000000             | 2 | is no number
-serve T V -- -ngl inf                    | 2 | is no number
-serve T V -- -b {digits}                 | 2 | is no number
-memory T V -- -ub -100000000000          | 2 | is no number
-probe T V -- -t nan                      | 2 | is no number
+serve T V -- -c nan                      | 2 | is not a number
+serve T V -- -c 100000000000             | 2 | is not a number
+serve T V -- -ngl inf                    | 2 | is not a number
+serve T V -- -b {digits}                 | 2 | is not a number
+memory T V -- -ub -100000000000          | 2 | is not a number
+probe T V -- -t nan                      | 2 | is not a number
 serve T V -- --port ²                    | 2 | is not a port
 serve T V -- --port 0                    | 2 | is not a port
 serve T V -- --spec-draft-n-max 20000000 | 2 | the maximum is 512
@@ -278,18 +278,18 @@ probe --url ftp://127.0.0.1              | 2 | --url ftp://127.0.0.1
 probe --url unix:///x                    | 2 | --url unix:///x
 probe --url {url}                        | 1 | does not answer
 probe --url http://127.0.0.1:1           | 1 | Is the server running
-serve T V --api-key ä                    | 2 | no HTTP header can carry
+serve T V --api-key ä                    | 2 | an HTTP header cannot carry
 serve T V --api-key ' '                  | 2 | the API key is empty
-serve T V --api-key {lines}              | 2 | no HTTP header can carry
-serve T V -- --api-key ä                 | 2 | no HTTP header can carry
-serve T V -- --api-key-file {key.txt}    | 2 | no HTTP header can carry
+serve T V --api-key {lines}              | 2 | an HTTP header cannot carry
+serve T V -- --api-key ä                 | 2 | an HTTP header cannot carry
+serve T V -- --api-key-file {key.txt}    | 2 | an HTTP header cannot carry
 serve T V -- --api-key-file {binary.txt} | 2 | not a text file
 serve T V -- --api-key-file {nope}       | 2 | there is no such file
 serve T V -- --lora {nope}               | 2 | there is no such file
 serve T V -- --lora {page.gguf}          | 2 | web page saved as .gguf
 serve T V -- --host ' '                  | 2 | --host after -- is empty
 serve T V -- -b 0                        | 2 | a number of tokens
-probe --url http://127.0.0.1:1 --api-key ä | 2 | no HTTP header can carry
+probe --url http://127.0.0.1:1 --api-key ä | 2 | an HTTP header cannot carry
 """
 
 
@@ -508,8 +508,8 @@ def test_odd_environments_change_nothing(
     [
         ("SPECLLAMA_LLAMA_SERVER", "/nope", 2, "SPECLLAMA_LLAMA_SERVER: /nope does not exist"),
         ("SPECLLAMA_LLAMA_SERVER", "~nouser", 2, "does not exist"),
-        ("SPECLLAMA_API_KEY", "ä", 2, "no HTTP header can carry"),
-        ("SPECLLAMA_API_KEY", "a\nb", 2, "no HTTP header can carry"),
+        ("SPECLLAMA_API_KEY", "ä", 2, "an HTTP header cannot carry"),
+        ("SPECLLAMA_API_KEY", "a\nb", 2, "an HTTP header cannot carry"),
         ("LLAMA_API_KEY", "ä", 2, "LLAMA_API_KEY contains a character"),
         ("SPECLLAMA_API_KEY", "key\n", 0, "--metrics"),
         ("LLAMA_API_KEY", "key\r\n", 0, "--metrics"),
