@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specllama.gguf import GgufError, inspect
+from specllama.gguf.oddities import oddities
 from specllama.gguf.types import FILE_TYPES
 from tests.support import MODELS, write_gguf
 
@@ -158,3 +160,33 @@ def test_any_shard_leads_to_the_first(tmp_path: Path) -> None:
     first.unlink()
     with pytest.raises(GgufError, match=r"1 of the 2 parts .* missing: m-00001-of-00002"):
         inspect(second)
+
+
+def _odd(**changed: object) -> list[str]:
+    """What is odd about a model with these fields, beyond what is odd about the tiny target."""
+    target = inspect(MODELS / "target.gguf")
+    usual = list(oddities(target))
+    assert usual == []
+    return list(oddities(replace(target, **changed)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"mtp_heads": 1}, "key promises an MTP head"),
+        ({"mtp_tensors": True}, "no key that says so"),
+        ({"mtp_heads": 1, "mtp_tensors": True, "mtp_bits": 3.4}, "3.4 bits"),
+        ({"kind": "eagle3", "tensors": 0}, "EAGLE-3 file without tensors"),
+        ({"vocabulary": None}, "no tokenizer"),
+        ({"context_length": None}, "context length"),
+        ({"kind": "unknown"}, "no general.architecture"),
+        ({"architecture": "gemma4_assistant"}, "old conversion of a Gemma 4 assistant"),
+    ],
+)
+def test_each_oddity_is_one_line(changed: dict[str, object], says: str) -> None:
+    (line,) = _odd(**changed)
+    assert says in line
+
+
+def test_an_mtp_head_of_four_bits_is_not_odd() -> None:
+    assert _odd(mtp_heads=1, mtp_tensors=True, mtp_bits=4.5) == []
