@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks import large_target
 from specllama import workloads
-from specllama.cli.render import Printer, ServeReport
+from specllama.cli.render import Printer
+from specllama.cli.serve_lines import ServeReport
 from specllama.engine.settings import Settings
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions

@@ -69,16 +69,16 @@ serve                                    | 2 | Missing argument 'MODEL'
 serve T extra V                          | 2 | too many arguments: (extra)
 serve T V --bogus                        | 2 | No such option
 serve T V --port                         | 2 | requires an argument
-serve ''                                 | 2 | an empty text after serve
-serve T V --draft ''                     | 2 | an empty text after --draft
-serve T V --host ''                      | 2 | an empty text after --host
-serve T V --host=                        | 2 | an empty text after --host
-serve T V --workload ''                  | 2 | an empty text after --workload
-memory T V --method ''                   | 2 | an empty text after --method
-inspect ''                               | 2 | an empty text after inspect
-results ''                               | 2 | an empty text after results
-inspect {nul}                            | 2 | holds a NUL
-serve T V -- --alias {nul}               | 2 | holds a NUL
+serve ''                                 | 2 | empty argument after serve
+serve T V --draft ''                     | 2 | empty value for --draft
+serve T V --host ''                      | 2 | empty value for --host
+serve T V --host=                        | 2 | empty value for --host
+serve T V --workload ''                  | 2 | empty value for --workload
+memory T V --method ''                   | 2 | empty value for --method
+inspect ''                               | 2 | empty argument after inspect
+results ''                               | 2 | empty argument after results
+inspect {nul}                            | 2 | contains a NUL
+serve T V -- --alias {nul}               | 2 | contains a NUL
 demo extra                               | 2 | too many arguments
 demo -- -c 1                             | 2 | no arguments after --
 inspect T -- -c 1                        | 2 | no arguments after --
@@ -150,10 +150,10 @@ memory T V --parallel 100000000000       | 2 | at most 256 slots
 pick-draft T V --threads 100000000000    | 2 | --threads 100000000000
 pick-draft T V --threads 0               | 2 | --threads 0
 pick-draft T V --context inf             | 2 | --context inf
-probe T V --n-max 100000000000           | 2 | draft lengths from 1 to 64
-probe T V --n-max ²                      | 2 | draft lengths from 1 to 64
-probe T V --n-max 1,nan                  | 2 | draft lengths from 1 to 64
-probe T V --n-max {digits}               | 2 | draft lengths from 1 to 64
+probe T V --draft-lengths 100000000000           | 2 | must be numbers from 1 to 64
+probe T V --draft-lengths ²                      | 2 | must be numbers from 1 to 64
+probe T V --draft-lengths 1,nan                  | 2 | must be numbers from 1 to 64
+probe T V --draft-lengths {digits}               | 2 | must be numbers from 1 to 64
 probe T V --budget nan                   | 2 | --budget nan
 probe T V --budget inf                   | 2 | --budget inf
 probe T V --budget 0                     | 2 | no time to measure anything
@@ -196,11 +196,11 @@ serve T V --draft-cache q9 --method ngram-mod | 2 | unknown cache type 'q9'
 memory T V --draft-cache Q8_0            | 2 | unknown cache type 'Q8_0'
 memory T V -ctk nope                     | 2 | unknown cache type 'nope'
 memory T V -ctv 1                        | 2 | unknown cache type '1'
-memory T V --prefer size                 | 2 | must be speed or context
-serve T V --prefer size                  | 2 | must be speed or context
+memory T V --prefer size                 | 2 | --prefer size: must be one of speed, context
+serve T V --prefer size                  | 2 | --prefer size: must be one of speed, context
 serve T V --workload code,               | 2 | the name after the comma is empty
 plan T V --format yaml                  | 2 | --format yaml: must be one of shell
-serve T V --tune AUTO                    | 2 | must be auto, full or off
+serve T V --tune AUTO                    | 2 | --tune AUTO: must be one of auto, full, off
 # ---- engines
 serve T --llama-server {nope}            | 2 | does not exist
 serve T --llama-server ~nouser           | 2 | does not exist
@@ -253,10 +253,10 @@ probe T V --replay {role.jsonl}          | 2 | neither messages nor a prompt
 probe T V --replay {question.jsonl}      | 2 | no answer in it
 probe T V --replay {calls.jsonl}         | 2 | its only answers are tool calls
 probe T V --replay {wide.jsonl}          | 2 | longer than 4 Mi characters
-probe T V --replay {word.jsonl} --n-max 3 | 2 | cannot be combined with --n-max
+probe T V --replay {word.jsonl} --draft-lengths 3 | 2 | cannot be combined with --draft-lengths
 # ---- what goes together, and where it is written
-probe                                    | 2 | a MODEL or --url URL
-probe T --url http://127.0.0.1:1         | 2 | a MODEL or --url URL
+probe                                    | 2 | either a MODEL or --url URL
+probe T --url http://127.0.0.1:1         | 2 | either a MODEL or --url URL
 probe T V --baseline-url http://x        | 2 | --baseline-url needs --url
 pick-draft T V --download                | 2 | --download needs --hub
 pick-draft T V --text {none.txt}         | 2 | --text needs --measure
@@ -413,8 +413,8 @@ def test_damaged_caches_are_built_again(
         assert run(command) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert [x for x in out.splitlines() if "free" not in x and "used" not in x] == [
-        x for x in said if "free" not in x and "used" not in x
+    assert [x for x in out.splitlines() if "free" not in x and "usable" not in x] == [
+        x for x in said if "free" not in x and "usable" not in x
     ]
     for path, before in whole.items():
         json.loads(path.read_text())
@@ -621,9 +621,9 @@ def test_an_engine_that_prints_anything(tmp_path: Path, capsys: pytest.CaptureFi
         "import os; os.write(1, b'\\xff' * 9999)",
     ):
         path = script(tmp_path / "llama-server", body)
-        assert run(["serve", str(TARGET), "--llama-server", str(path), "--dry-run"]) == 1
+        assert run(["serve", str(TARGET), "--llama-server", str(path), "--dry-run"]) == 2
         err = capsys.readouterr().err
-        assert "cannot be used" in err
+        assert "is not a llama-server" in err
         assert "\x1b" not in err
         assert len(err.splitlines()) <= 2
 

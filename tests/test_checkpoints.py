@@ -123,7 +123,7 @@ def test_a_checkpoint_in_place_of_a_file(tmp_path: Path) -> None:
     assert said.returncode == 2
     assert f"convert_hf_to_gguf.py {head} --target-model-dir TARGET" in said.stderr
     assert "convert_hf_to_gguf.py" in specllama("serve", head, "--dry-run").stderr
-    found = specllama("pick-draft", TARGET, "--dir", tmp_path, "--all").stdout
+    found = specllama("pick-draft", TARGET, "--dir", tmp_path, "--verbose").stdout
     assert "not used eagle3: a Hugging Face checkpoint (EAGLE-3 drafter)" in found
     assert "not used gpt-oss-p-eagle: a Hugging Face checkpoint (P-EAGLE drafter)" in found
 

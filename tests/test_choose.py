@@ -61,6 +61,8 @@ def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
         "mtp-head.gguf": "architecture",
         "broken.gguf": "unreadable",
     }
+    (why,) = (r.detail for r in choice.rejected if r.what == "broken.gguf")
+    assert "broken.gguf" not in why
     assert "over 10%" in choice.warnings[0]
 
 

@@ -14,7 +14,7 @@ import pytest
 from specllama import __version__
 from specllama.cli.app import split
 from specllama.cli.render import Printer
-from specllama.cli.spellings import understood
+from specllama.cli.spellings import with_own_names
 from tests.support import MODELS, script, specllama, write_gguf
 
 TARGET = MODELS / "target.gguf"
@@ -73,12 +73,15 @@ def test_bad_requests_exit_2(args: list[str | Path], says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
-    [("pass", "lists no options"), ("import sys; sys.exit(7)", "exit code 7")],
+    ("body", "says", "code"),
+    [
+        ("pass", "is not a llama-server: its --help lists no options", 2),
+        ("import sys; sys.exit(7)", "exited with code 7", 1),
+    ],
 )
-def test_an_engine_that_is_none(tmp_path: Path, body: str, says: str) -> None:
+def test_an_engine_that_is_none(tmp_path: Path, body: str, says: str, code: int) -> None:
     done = specllama("serve", TARGET, "--llama-server", script(tmp_path / "llama-server", body))
-    assert done.returncode == 1
+    assert done.returncode == code
     assert says in done.stderr
     assert "embedded" in done.stderr
 
@@ -179,8 +182,8 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
         (("--nmax", "3"), "Did you mean --n-max?"),
         (("-nkvo", "9"), "No such option: -nkvo"),
         (("-nkvo", "9"), "serve MODEL -- -nkvo"),
-        (("--slots", "2"), "It is --parallel N here."),
-        (("-hf", "a/b"), "No such option: -hf\n  It is OWNER/REPO[:QUANT] as the first argument"),
+        (("--slots", "2"), "Use --parallel N."),
+        (("-hf", "a/b"), "No such option: -hf\n  Use OWNER/REPO[:QUANT] as the first argument"),
         (("-cmoe",), "serve MODEL -- -cmoe"),
         (("-ngl",), "Option '-ngl' requires an argument"),
         (("-ngl", "--dry-run"), "Option '-ngl' requires an argument"),
@@ -195,6 +198,55 @@ def test_an_option_that_is_not_ours(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("-c", "-5"), "-c -5: must be"),
+        (("-c-5",), "-c -5: must be"),
+        (("--context", "-5"), "--context -5: must be"),
+        (("--ctx-size=-5",), "--ctx-size -5: must be"),
+        (("-np", "0"), "-np 0: must be"),
+    ],
+)
+def test_a_wrong_value_is_reported_as_it_was_typed(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.cli.app import run
+
+    assert run(["serve", "x.gguf", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_option_that_a_command_lacks_is_reported_as_it_was_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from specllama.cli.app import run
+
+    assert run(["probe", "x.gguf", "--draft-p-min", "0.5"]) == 2
+    assert "No such option: --draft-p-min\n" in capsys.readouterr().err
+
+
+def test_strict_holds_for_a_dry_run_too(capsys: pytest.CaptureFixture[str]) -> None:
+    from specllama.cli.app import run
+
+    args = ["serve", str(TARGET), "--vram", "8GiB", "--llama-server", "embedded", "--dry-run"]
+    assert run([*args, "--strict"]) == 0
+    assert run([*args, "--strict", "--method", "none"]) == 3
+    assert "speculation OFF" in capsys.readouterr().err
+
+
+def test_quiet_prints_the_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    from specllama.cli.app import run
+
+    args = [str(TARGET), "--vram", "8GiB", "--llama-server", "embedded", "-q"]
+    assert run(["serve", *args, "--dry-run"]) == 0
+    (command,) = capsys.readouterr().out.splitlines()
+    assert "--spec-type" in command
+    assert run(["advise", *args]) == 0
+    labels = {line[:9].strip() for line in capsys.readouterr().out.splitlines()}
+    assert labels == {"decision", "change", ""}
+
+
 def test_help_breaks_lines_at_the_terminals_width_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +254,9 @@ def test_help_breaks_lines_at_the_terminals_width_only(
 
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["doctor", "--help"]) == 0
-    assert "can be pasted into an issue" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "can be pasted into an issue" in " ".join(page.split())
+    assert all(len(line) > 60 for line in page.split("\n\n")[1].splitlines()[:-1])
 
 
 @pytest.mark.parametrize(
@@ -214,10 +268,11 @@ def test_help_breaks_lines_at_the_terminals_width_only(
         ("memory m -ctk q8_0 -ngl 9", "memory m --cache-type-k q8_0", "-ngl 9"),
         ("plan m --ctx-size 4096 -ngld 9", "plan m --context 4096 --draft-layers 9", ""),
         ("serve m -ctkd q8_0", "serve m", "-ctkd q8_0"),
+        ("probe m --draft-max 3", "probe m --draft-lengths 3", ""),
         ("serve m -ngl -1 --dry-run", "serve m --dry-run", "-ngl -1"),
         ("lint m -md d", "lint m -md d", ""),
     ],
 )
-def test_llama_servers_own_names_are_understood(given: str, ours: str, theirs: str) -> None:
-    found = understood(given.split(), ("-x",))
+def test_llama_servers_own_names_are_with_own_names(given: str, ours: str, theirs: str) -> None:
+    found = with_own_names(given.split(), ("-x",))
     assert found == (ours.split(), (*theirs.split(), "-x"))

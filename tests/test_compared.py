@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.cli.compared import LAUNCHED, UNMEASURED, data, others
+from specllama.cli.compared import LAUNCHED, UNMEASURED, data, unconfirmed
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.run import Task
 from tests.fake_runner import Script, tuned
@@ -40,7 +40,7 @@ def test_a_draft_that_cannot_pay_is_measured_when_everything_is_asked_for() -> N
     script = Script(costly, accept=lambda r: 0.6)
     usual, runner = tuned(script, task(DRAFT, EAGLE3))
     assert runner.launches == [None]
-    (one, two) = others(usual, task(DRAFT, EAGLE3))
+    (one, two) = unconfirmed(usual, task(DRAFT, EAGLE3))
     assert {one.state, two.state} == {UNMEASURED}
     assert "no draft can pay off here" in one.why
 
@@ -48,7 +48,7 @@ def test_a_draft_that_cannot_pay_is_measured_when_everything_is_asked_for() -> N
     t, runner = tuned(script, told)
     assert t.best is None
     assert [s.methods for s in runner.launches if s] == [("draft-simple",), ("draft-eagle3",)]
-    rows = others(t, told)
+    rows = unconfirmed(t, told)
     assert [(r.label.split(" K=")[0], r.state) for r in rows] == [
         ("draft-simple draft.gguf", LAUNCHED),
         ("draft-eagle3 eagle3.gguf", LAUNCHED),
@@ -65,7 +65,7 @@ def test_a_confirmed_way_is_listed_once_and_n_grams_as_predicted() -> None:
     told = task(DRAFT, ngrams=(NGRAM,))
     t, _ = tuned(Script(lambda b: 10 + 0.2 * b, accept=lambda r: 0.9), told)
     assert [a.speculation.methods for a in t.arms] == [("draft-simple",)]
-    rows = others(t, told)
+    rows = unconfirmed(t, told)
     assert [r.label.split()[0] for r in rows] == ["ngram-simple"]
     assert rows[0].state == UNMEASURED, "nothing came back to be copied"
     assert data(rows[0])["alpha"] is None
@@ -74,7 +74,7 @@ def test_a_confirmed_way_is_listed_once_and_n_grams_as_predicted() -> None:
 def test_a_dead_draft_says_what_it_is() -> None:
     told = task(DRAFT, EAGLE3, everything=True)
     t, _ = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), told)
-    rows = others(t, told)
+    rows = unconfirmed(t, told)
     assert ["it only costs time: 0 of " in r.why for r in rows] == [True, True]
     assert "eagle3.gguf is untrained, badly converted or made for another model" in rows[1].why
 

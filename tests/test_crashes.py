@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from specllama.cli.render import Printer, ServeReport, engagement_line
+from specllama.cli.render import Printer
+from specllama.cli.serve_lines import ServeReport, engagement_line
 from specllama.engine import process
 from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError

@@ -266,7 +266,7 @@ def test_no_engine_is_blamed_for_a_broken_config(
     out = capsys.readouterr().out
     assert out.count("unknown setting 'typo'") == 1
     assert "did not pass" not in out
-    assert "not started: the config file has to be corrected first" in out
+    assert "not started: fix the config file first" in out
 
 
 def test_serious_ones_come_first() -> None:

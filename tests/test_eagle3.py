@@ -128,7 +128,7 @@ def test_what_leaves_the_last_layer_is_read_where_llama_cpp_exposes_it(
 def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
     done = specllama("inspect", HEAD)
     assert "kind     eagle3, architecture eagle3\n" in done.stdout
-    assert "it drafts for a model itself, with draft-eagle3\n" in done.stdout
+    assert "it is a drafter itself, for draft-eagle3\n" in done.stdout
     done = specllama("pick-draft", TARGET, "--llama-server", engine, "--json")
     found = {Path(c["draft"]).name: c["method"] for c in json.loads(done.stdout)["candidates"]}
     assert found["eagle3.gguf"] == "draft-eagle3"
@@ -136,7 +136,7 @@ def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
 
 def test_inspect_does_not_say_that_a_wrong_head_drafts(tmp_path: Path) -> None:
     wrong = of_tokens(*range(31), 4096)(tmp_path / "wrong.gguf")
-    assert "it drafts for a model" not in specllama("inspect", wrong).stdout
+    assert "it is a drafter" not in specllama("inspect", wrong).stdout
 
 
 def test_it_drafts(engine: str, tmp_path: Path) -> None:

@@ -184,9 +184,9 @@ def test_a_dry_run_decides_from_headers_and_downloads_nothing(
     assert run(args) == 0
     out = capsys.readouterr().out
     assert "hub      org/tiny-GGUF:tiny-Q4_K_M.gguf: it fits" in out
-    assert "get      org/tiny-GGUF:tiny-Q4_K_M.gguf, 2.9 MiB: not yet" in out
+    assert "get      org/tiny-GGUF:tiny-Q4_K_M.gguf, 2.9 MiB: not downloaded yet" in out
     assert "for images, download org/tiny-GGUF:mmproj-tiny-Q4_K_M.gguf" in out
-    assert "get      someone/tiny-draft-GGUF:tiny.Q5_1.gguf, 0.5 MiB: not yet" in out
+    assert "get      someone/tiny-draft-GGUF:tiny.Q5_1.gguf, 0.5 MiB: not downloaded yet" in out
     assert "draft-simple with tiny-draft-GGUF:tiny.Q5_1.gguf" in out
     assert not list((tmp_path / "hf").rglob("*.gguf"))
     assert run([*args, "--json"]) == 0

@@ -614,11 +614,11 @@ def test_a_file_that_is_no_model_is_said(
 
 BAD = [
     (["lint"], "one command or one file"),
-    (["lint", "/nowhere/run.sh"], "there is no such file"),
+    (["lint", "/nowhere/run.sh"], "no such file"),
     (["lint", "no server here"], "no llama-server"),
     (["lint", "llama-server -m 'x"], "never closed"),
     (["lint", "--build", "new", "llama-server -m x"], "--build new"),
-    (["lint", "--build", "9000", "--llama-server", "x", "llama-server -m x"], "give one"),
+    (["lint", "--build", "9000", "--llama-server", "x", "llama-server -m x"], "cannot be combined"),
     (["lint", "--llama-server", "/nowhere", "llama-server -m x"], "does not exist"),
     (["lint", "llama-server -m x", "--", "-md", "y"], "one command or one file"),
 ]
@@ -641,7 +641,7 @@ BAD_FILES = [
     ("a.yaml", b"", "no llama-server"),
     ("a.ini", b"[x]\nmodel\n", "neither `key = value` nor [section]"),
     ("Dockerfile", b'CMD ["a", \n', "is no list of words"),
-    ("a.sh", b"\xff\xfe\x00", "is no UTF-8 text"),
+    ("a.sh", b"\xff\xfe\x00", "is not UTF-8 text"),
     ("a.sh", b"a\0b", "NUL"),
     ("a.sh", b"x" * (2 << 20), "larger than"),
     ("a.service", b"[Service]\nExecStart=llama-server 'x\n", "never closed"),
@@ -789,7 +789,7 @@ def test_a_command_of_another_program_is_none(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["lint", command]) == 2
-    assert "error: no llama-server, vLLM or SGLang command\n" in capsys.readouterr().err
+    assert "error: no llama-server, vLLM or SGLang command found\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -822,4 +822,4 @@ def test_what_could_not_be_followed_is_said(
     file = tmp_path / "run.sh"
     file.write_text('ARGS="$(cat args)"\nARGS="$ARGS -md b"\nllama-server -m "$M" $ARGS\n')
     assert run(["lint", str(file)]) == 0
-    assert "unknown here, so not looked at: $ARGS" in capsys.readouterr().out
+    assert "not checked, as their values are unknown: $ARGS" in capsys.readouterr().out

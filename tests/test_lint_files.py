@@ -340,7 +340,10 @@ def test_files_are_looked_for_beside_the_unit(
         "[Service]\nEnvironmentFile=llama.env\nExecStart=/opt/llama-server -m /t.gguf\n"
     )
     assert run(["lint", str(unit)]) == 0
-    assert "unknown here, so not looked at: EnvironmentFile=llama.env" in capsys.readouterr().out
+    assert (
+        "not checked, as their values are unknown: EnvironmentFile=llama.env"
+        in capsys.readouterr().out
+    )
     (tmp_path / "llama.env").write_text("LLAMA_ARG_DRAFT_MAX=3\n")
     assert run(["lint", str(unit)]) == 1
     assert f"in llama.env{os.linesep}" in capsys.readouterr().out.replace("\n", os.linesep)

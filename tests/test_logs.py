@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from specllama import logs
-from specllama.cli.render import Printer, ServeReport
+from specllama.cli.render import Printer
+from specllama.cli.serve_lines import ServeReport
 from specllama.engine import process
 from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError

@@ -50,12 +50,12 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
     for part in ("target weights", "target KV cache", "target compute", "draft weights"):
         assert re.search(rf"^{part} ", out, re.M)
     assert re.search(r"^draft KV cache +1,024\.0 ", out, re.M)
-    assert re.search(r"^can be used +49,152\.0 ", out, re.M)
+    assert re.search(r"^usable +49,152\.0 ", out, re.M)
     assert re.search(r"^verdict  (fits only if|does not fit)", out, re.M)
-    assert "take     8 of the draft's 17 layers in RAM: fits  [--draft-layers 9]" in out
-    assert "or       a context of 30,720 tokens with this draft: fits  [-c 30720]" in out
-    assert "or       n-gram only (ngram-simple, no VRAM): fits  [--method ngram-simple]" in out
-    assert "longest  30,720 tokens as asked, 36,096 without a draft" in out
+    assert "chosen   8 of the draft's 17 layers in RAM: fits  [--draft-layers 9]" in out
+    assert "option   a context of 30,720 tokens with this draft: fits  [-c 30720]" in out
+    assert "option   n-gram only (ngram-simple, no VRAM): fits  [--method ngram-simple]" in out
+    assert "longest  30,720 tokens with the draft, 36,096 without" in out
     assert "\x1b" not in out
 
 
@@ -68,10 +68,10 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
         ),
         (
             ("--draft", DRAFT),
-            r"no context fits without layers in RAM \([\d,]+ tokens with them\), draft or not",
+            r"no context fits without layers in RAM \([\d,]+ tokens with them\), with or without a draft",
         ),
         (("--method", "none", "--", "-ngl", "99"), "no context fits"),
-        (("--draft", DRAFT, "--", "-ngl", "99"), "no context fits, draft or not"),
+        (("--draft", DRAFT, "--", "-ngl", "99"), "no context fits, with or without a draft"),
     ],
 )
 def test_where_no_context_fits_that_is_said(args: tuple[str | Path, ...], says: str) -> None:
@@ -84,13 +84,13 @@ def test_the_draft_may_be_what_leaves_no_context(headers: Path) -> None:
     pair = (headers / "llama-3.1-70b.gguf", "--draft", headers / "llama-3.1-8b.gguf")
     done = specllama("memory", *pair, "--vram", "40GiB", "-c", "4096")
     assert re.search(
-        r"^longest  no context fits.*; [\d,]+ tokens do without a draft$", done.stdout, re.M
+        r"^longest  no context fits.*; [\d,]+ tokens without a draft$", done.stdout, re.M
     )
 
 
 def test_pick_draft_says_that_no_context_fits() -> None:
     done = specllama("pick-draft", TARGET, "--vram", "1MiB", "--llama-server", "embedded")
-    assert "without a draft no context fits as a whole" in done.stdout
+    assert "without a draft no context fits completely" in done.stdout
 
 
 def test_what_fits_nowhere_is_an_answer() -> None:

@@ -476,7 +476,7 @@ def test_options_of_other_engines_go_with_their_formats_only(
     model = str(MODELS / "target.gguf")
     for words in (("--nodes", "2"), ("--target-repo", "a/b", "--format", "shell")):
         assert run(["plan", model, *words]) == 2
-        assert f"{words[0]} is for another engine" in capsys.readouterr().err
+        assert f"{words[0]} only applies to other engines" in capsys.readouterr().err
 
 
 def test_plan_prints_it_and_says_the_rest_on_stderr(

@@ -228,3 +228,22 @@ def test_serving_into_a_file_in_a_windows_code_page(tmp_path: Path) -> None:
     assert code == 0
     assert "speculation ON: alpha=" in out.read_bytes().decode("cp1252")
     assert err.read_text() == ""
+
+
+def test_a_long_line_is_broken_at_spaces_under_its_own_text() -> None:
+    from specllama.cli.shown import wrapped
+
+    line = "not used a-long-name.gguf: " + "word " * 20 + "x" * 90
+    lines = wrapped(line, 60)
+    assert " ".join(" ".join(lines).split()) == line
+    assert all(part.startswith(" " * 9) for part in lines[1:])
+    assert [part.strip() for part in lines if len(part) > 60] == ["x" * 90]
+    assert wrapped("short", 60) == ("short",)
+
+
+def test_numbers_have_their_plural() -> None:
+    from specllama.cli.units import plural
+
+    assert [plural(n, "layer") for n in (0, 1, 2, 1024)] == [
+        *("0 layers", "1 layer", "2 layers", "1,024 layers")
+    ]

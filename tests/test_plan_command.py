@@ -185,7 +185,7 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     ("args", "said"),
     [
         (("--format", "toml"), "--format toml: must be one of"),
-        (("-o", "x"), "in which format?"),
+        (("-o", "x"), "-o needs --format"),
         (("--format", "shell", "-o", "{tmp}"), "cannot be written (it is a folder)"),
         (("--format", "shell", "-o", "{tmp}/absent/x"), "No such file or directory"),
         (("--format", "shell", "-o", "{tmp}/fake.json/x"), "cannot be written"),
@@ -226,7 +226,7 @@ def test_a_file_that_plan_did_not_make_is_kept(
     words = planned(tmp_path, "--format", name, "-o", str(file))
     file.write_text("models: {mine: too}\n")
     assert run(words) == 2
-    assert "Name a new file, or give --overwrite." in capsys.readouterr().err
+    assert "Name a new file, or add --overwrite." in capsys.readouterr().err
     assert file.read_text() == "models: {mine: too}\n"
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     assert run((*words, "--overwrite")) == 0

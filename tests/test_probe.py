@@ -201,7 +201,7 @@ def test_mtp_and_the_numbers_in_json(engine: str) -> None:
 
 
 def test_only_the_lengths_asked_for() -> None:
-    w = probe(TARGET, "--draft", DRAFT, "--n-max", "1,3")
+    w = probe(TARGET, "--draft", DRAFT, "--draft-lengths", "1,3")
     assert {a["n_max"] for a in w["arms"] if a["n_max"]} <= {1, 3}
     for p in w["predictions"]:
         assert re.search(r" K=[13]\b", p["label"])
@@ -252,11 +252,11 @@ def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.search(r"code +open +draft-simple d2.gguf K=3 +1\.12x \(1\.07 to 1\.17\) +<1%", out)
     assert "9 of profile's" in out
     assert f"off      target.gguf, text: {made.REASON}" in out
-    assert "2 results forgotten" in specllama("results", TARGET, "--clear").stdout
-    assert "0 results forgotten" in specllama("results", TARGET, "--clear").stdout
-    assert f"nothing of {TARGET} was measured yet" in specllama("results", TARGET).stdout
+    assert "2 results deleted" in specllama("results", TARGET, "--clear").stdout
+    assert "0 results deleted" in specllama("results", TARGET, "--clear").stdout
+    assert f"no results for {TARGET} yet" in specllama("results", TARGET).stdout
     store(p.subjects[0], made.tuned())
-    assert specllama("results", "--clear").stdout == "1 result forgotten\n"
+    assert specllama("results", "--clear").stdout == "1 result deleted\n"
 
 
 # ---- serve --tune -----------------------------------------------------------------
@@ -407,11 +407,11 @@ def _wait_for_server(popen: subprocess.Popen[str]) -> set[int]:
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        ([], 2, "probe takes a MODEL or --url"),
-        ([str(TARGET), "--url", "http://127.0.0.1:9"], 2, "one of the two"),
-        ([str(TARGET), "--budget", "0"], 2, "there is no time"),
-        ([str(TARGET), "--n-max", "0"], 2, "--n-max 0"),
-        ([str(TARGET), "--n-max", "1,x"], 2, "--n-max 1,x"),
+        ([], 2, "probe takes either a MODEL or --url"),
+        ([str(TARGET), "--url", "http://127.0.0.1:9"], 2, "either a MODEL or --url"),
+        ([str(TARGET), "--budget", "0"], 2, "no time to measure"),
+        ([str(TARGET), "--draft-lengths", "0"], 2, "--draft-lengths 0"),
+        ([str(TARGET), "--draft-lengths", "1,x"], 2, "--draft-lengths 1,x"),
         ([str(TARGET), "--prompts", "/nowhere.txt"], 2, "/nowhere.txt: cannot be read"),
         ([str(TARGET), "--report", "/no/such/r.html"], 2, "no such folder"),
         ([str(TARGET), "--baseline-url", "http://x"], 2, "--baseline-url needs --url"),

@@ -49,7 +49,7 @@ def test_the_list_has_all_with_their_temperature(
 
 
 def test_one_is_shown_with_the_file_to_copy(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["profiles", "show", "reasoning", "--prompts"]) == 0
+    assert run(["profiles", "show", "reasoning", "-v"]) == 0
     out = capsys.readouterr().out
     assert "thinking on" in out
     assert "reasoning.toml" in out

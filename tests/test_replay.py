@@ -409,7 +409,7 @@ def test_the_command_says_everything(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     out = done.stdout
     assert "target.gguf, 8 answers of " in out
-    assert "left out 1 answer: too long for a context of 1,024" in out
+    assert "skipped  1 response: too long for a context of 1,024" in out
     assert "--spec-default (ngram-mod 24/48/64)" in out
     assert "verdict  " in out
     (run,) = (line for line in out.splitlines() if line.startswith("run      "))
@@ -434,9 +434,9 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (("--url", "http://127.0.0.1:9"), "takes a MODEL or --url"),
+        (("--url", "http://127.0.0.1:9"), "takes either a MODEL or --url"),
         (("--prompts", "f"), "cannot be combined with --prompts"),
-        (("--n-max", "2"), "cannot be combined with --n-max"),
+        (("--draft-lengths", "2"), "cannot be combined with --draft-lengths"),
         (("--report", "r.html"), "cannot be combined with --report"),
         (("--parallel", "2"), "leave out --parallel"),
         (("-w", "code", "-w", "chat"), "one --workload"),

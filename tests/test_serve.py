@@ -284,6 +284,8 @@ def test_demo_can_be_looked_at_before_it_runs() -> None:
     done = specllama("demo", "--dry-run")
     assert done.returncode == 0
     assert "command  " in done.stdout
+    assert "set with --draft" not in done.stdout
+    assert "--llama-server" not in done.stdout
     assert "speculation" not in done.stdout
     data = json.loads(specllama("demo", "--dry-run", "--json").stdout)
     assert data["methods"] == ["draft-simple"]

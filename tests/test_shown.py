@@ -15,7 +15,7 @@ import pytest
 from specllama.cli import app, probe_lines, report
 from specllama.cli.figures import figures
 from specllama.cli.probe_plots import ngram_table, verify_line
-from specllama.cli.render import Bar, Printer
+from specllama.cli.render import Printer, ProgressReport
 from specllama.cli.results import brief
 from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning_lines
 from specllama.engine.settings import NgramSizes, Settings
@@ -45,7 +45,7 @@ class Clock:
 def test_without_a_terminal_progress_is_said_at_once_and_then_every_ten_seconds() -> None:
     said: list[str] = []
     clock = Clock()
-    bar = Bar(said.append, clock=clock)
+    bar = ProgressReport(said.append, clock=clock)
     bar.step("", 0.0, 60.0)
     assert said == ["loading the model, 60 s left"]
     for second in range(1, 25):
@@ -65,7 +65,9 @@ def test_without_a_terminal_progress_is_said_at_once_and_then_every_ten_seconds(
 
 def test_on_a_terminal_the_bar_shows_it() -> None:
     drawn: list[tuple[str, float]] = []
-    bar = Bar(lambda text: pytest.fail("said"), lambda text, share: drawn.append((text, share)))
+    bar = ProgressReport(
+        lambda text: pytest.fail("said"), lambda text, share: drawn.append((text, share))
+    )
     bar.step("learning", 0.25, 45.0)
     bar.step("", 0.5, 30.0)
     assert drawn == [("learning, 45 s left", 0.25), ("learning, 30 s left", 0.5)]
@@ -91,14 +93,14 @@ def lines(probed: ProbeResult, t: TuningResult) -> list[str]:
 def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: ProbeResult) -> None:
     said = lines(probed, made.tuned())
     assert said[0] == "tuning   a note"
-    assert said[1] == f"tuned    {made.REASON} (4 loads of the model, 57 s)"
+    assert said[1] == f"tuned    {made.REASON} (4 model loads, 57 s)"
     assert said[2].startswith("expected ngram-simple n=4 m=8 1.")
     assert said[2].endswith(": replayed over 8 plain answers")
     assert said[3].startswith("expected draft-simple d2.gguf K=3 1.")
     assert said[4] == "not used draft-mtp: llama-server exited: it crashed (SIGSEGV)"
-    assert said[5] == "not used predicted not to pay: ngram-mod n=4 m=8 1.00x"
+    assert said[5] == "not used predicted not to pay off: ngram-mod n=4 m=8 1.00x"
     off = lines(probed, replace(made.tuned(best=False), loads=1))
-    assert off[1] == f"tuned    off: {made.REASON} (1 load of the model, 57 s)"
+    assert off[1] == f"tuned    off: {made.REASON} (1 model load, 57 s)"
 
 
 def test_what_the_answer_says_is_not_said_again(probed: ProbeResult) -> None:
@@ -111,7 +113,7 @@ def test_what_the_answer_says_is_not_said_again(probed: ProbeResult) -> None:
 
 
 def test_an_interval_that_is_not_known_is_said() -> None:
-    assert interval(Interval(1.2, 0.0, math.inf)) == "1.20x (too few prompts to say how sure)"
+    assert interval(Interval(1.2, 0.0, math.inf)) == "1.20x (too few prompts for an interval)"
     assert interval((1.2, 1.1, 1.3)) == "1.20x (1.10 to 1.30)"
     assert interval(None) == ""
 
@@ -190,13 +192,13 @@ def test_several_slots_show_both_speeds(
 
 def test_a_verdict_names_the_length_it_is_about(probed: ProbeResult) -> None:
     said = list(probe_lines.verdict(probed))
-    about = "prompts of 60 to 460 tokens and answers of up to 64"
+    about = "prompts of 60 to 460 tokens and responses of up to 64"
     assert said[0] == f"verdict  on for {about}: {made.REASON}"
     assert (
         "deep     after 2,048 tokens: draft-simple d2.gguf K=3 is 0.98x plain decoding, α=0.41"
         in said
     )
-    assert "cost     4 loads of the model, 57 s" in said
+    assert "cost     4 model loads, 57 s" in said
     assert (
         "verify   2 tokens take as long as 1.3 plain steps, 4 take 1.6, 8 take 2.3, 16 take 3.6"
         in said
@@ -217,7 +219,7 @@ def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:
     said = list(probe_lines.below_table(p))
     assert said[0] == f"verdict  off: {t.reason}"
     assert len(said) == 3
-    assert "the answer is open" in probe_lines.title(p)
+    assert "stopped early, no verdict yet" in probe_lines.title(p)
     assert figures(t) == []
 
 
@@ -265,7 +267,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dic
     """(exit code, what it told the tuner and the server), with both left out."""
     told: dict[str, Any] = {}
 
-    def tuned_plan(plan: Any, wanted: Any, log: Path, progress: Any) -> TuningOutcome:
+    def tune_plan(plan: Any, wanted: Any, log: Path, progress: Any) -> TuningOutcome:
         told.update(wanted=wanted, log=log)
         progress.step("measuring", 0.5, 30.0)
         return TuningOutcome(plan, "measured", (), made.tuned(), running=cast(Launch, up))
@@ -273,7 +275,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dic
     def run(plan: Any, log: Path, *rest: Any) -> None:
         told.update(served_log=log, running=rest[3])
 
-    monkeypatch.setattr("specllama.serving.tune.tune_plan", tuned_plan)
+    monkeypatch.setattr("specllama.serving.tune.tune_plan", tune_plan)
     monkeypatch.setattr("specllama.serving.serve.serve", run)
     command = ["serve", str(TARGET), "--draft", str(DRAFT), "--port", "0", "-c", "1024"]
     return app.run([*command, "--llama-server", "embedded", *args]), told

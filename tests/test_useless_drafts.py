@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.cli.render import engagement_line
+from specllama.cli.serve_lines import engagement_line
 from specllama.engine.settings import Speculation
 from specllama.serving.verify import Engagement
 from specllama.tuning.dead_draft import accepts_nothing, advice_for

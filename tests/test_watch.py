@@ -265,6 +265,7 @@ def test_without_a_terminal_it_says_a_line_when_something_changed(tmp_path: Path
     first, second = out.read_text().splitlines()
     assert "tok/s 65.0" in first
     assert second.startswith("lost: ")
+    assert second.endswith("retrying every 0.5 s, Ctrl-C to stop")
     assert code == 0
 
 
@@ -430,7 +431,9 @@ def test_thresholds_of_the_profile() -> None:
     from specllama.cli.watch_lines import conclusion
     from specllama.watching.verdict import TrafficVerdict
 
-    assert conclusion(a_view(verdict=TrafficVerdict(VERY_LOW))) == "α under 0.4: switch it off"
+    assert (
+        conclusion(a_view(verdict=TrafficVerdict(VERY_LOW))) == "α under 0.4: turn speculation off"
+    )
     assert conclusion(a_view()) == ""
 
 

@@ -1,6 +1,5 @@
-"""Files that are made from the program itself: completions, the man page, pages of docs/.
+"""Files generated from the program: completions, the man page, pages of docs/.
 
-The completions answer by themselves: no program is started at a TAB. Values stand in the scripts;
-files are left to the shell, models as *.gguf; a user's own profiles are looked up in the config
-folder. After `--` every word is a file.
+The completion scripts start no program: they contain the values, leave files to the shell (models
+as *.gguf) and list the user's profiles from the config folder. After `--` they complete files.
 """

@@ -1,5 +1,5 @@
-"""`python -m docs.made` makes the files again that are made from the program; with --check it only
-says which are not what they would be, and ends with 1."""
+"""`python -m docs.made` generates files from the program; with --check it only lists the outdated
+ones, and exits with 1 if there are any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def made() -> Mapping[str, str]:
-    """Path from the checkout's root → text, of every file that is made."""
+    """Path relative to the checkout → text, of every generated file."""
     tree = program()
     return {
         "completions/specllama.bash": bash.bash(tree),
@@ -28,7 +28,7 @@ def made() -> Mapping[str, str]:
 
 
 def stale() -> list[str]:
-    """What is not as it would be made now."""
+    """The outdated files."""
     return [name for name, text in made().items() if _read(ROOT / name) != text]
 
 
@@ -39,7 +39,7 @@ def _read(path: Path) -> str:
 def main(arguments: list[str]) -> int:
     names = stale()
     if arguments == ["--check"]:
-        print("\n".join(f"{name} is not what `python -m docs.made` makes" for name in names))
+        print("\n".join(f"{name} is outdated: run `python -m docs.made`" for name in names))
         return 1 if names else 0
     texts = made()
     for name in names:

@@ -8,23 +8,23 @@ from docs.made.commands import MADE, Command, Param
 from specllama import __version__
 
 _STATUS = (
-    ("0", "It worked; Ctrl-C while serving too."),
-    ("1", "A run failed."),
-    ("2", "Wrong usage or input."),
-    ("3", "Speculation is off, and --strict was given."),
-    ("128 + N", "Ended by signal N."),
+    ("0", "Success, including Ctrl-C while serving."),
+    ("1", "The run failed."),
+    ("2", "Invalid usage or input."),
+    ("3", "Speculation is off under serve --strict."),
+    ("128 + N", "Stopped by signal N."),
 )
 _FILES = (
     ("~/.config/specllama/config.toml", "llama_server, model_dirs."),
-    ("~/.config/specllama/profiles/", "Workload profiles of your own."),
-    ("~/.cache/specllama/", "What was read from models and engines; may be removed."),
-    ("~/.local/state/specllama/", "Logs of servers."),
+    ("~/.config/specllama/profiles/", "Your workload profiles."),
+    ("~/.cache/specllama/", "Cached model and engine data; safe to delete."),
+    ("~/.local/state/specllama/", "Server logs."),
 )
 _VARIABLES = (
     ("SPECLLAMA_LLAMA_SERVER", "The llama-server to run, or embedded."),
-    ("SPECLLAMA_API_KEY", "The key that clients must send."),
-    ("HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE", "As the Hugging Face Hub's own tools."),
-    ("LLAMA_ARG_*", "llama-server's options; they count as arguments after --."),
+    ("SPECLLAMA_API_KEY", "API key that clients must send."),
+    ("HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE", "As in the Hugging Face tools."),
+    ("LLAMA_ARG_*", "llama-server options; they count like arguments after --."),
     ("NO_COLOR", "No colours."),
 )
 

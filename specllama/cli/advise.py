@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli.options import Context, Draft, LlamaServer, Method, Prefer, Slots, Vram, Workload
+from specllama.cli.help_pages import MODEL, OUTPUT
+from specllama.cli.options import (
+    SERVER_ARGUMENTS,
+    AsJson,
+    Context,
+    Draft,
+    LlamaServer,
+    Method,
+    Prefer,
+    Quiet,
+    Slots,
+    TunedPrompts,
+    Vram,
+    Workload,
+)
 
 if TYPE_CHECKING:
     from specllama.serving.advise import Advice
@@ -17,53 +31,63 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("advise", epilog="Arguments after -- go to llama-server.")(advise)
+    app.command("advise", epilog=f"{SERVER_ARGUMENTS}.")(advise)
 
 
 def advise(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The GGUF file to serve.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", rich_help_panel=MODEL, help="GGUF file to serve.")
+    ],
     workload: Workload = "chat",
+    context: Context = 0,
     draft: Draft = None,
     method: Method = None,
-    context: Context = 0,
-    parallel: Slots = 1,
     vram: Vram = None,
     prefer: Prefer = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="The questions it was tuned by, as for serve.")
-    ] = None,
+    prompts: TunedPrompts = None,
+    parallel: Slots = 1,
+    llama_server: LlamaServer = None,
     price: Annotated[
         str | None,
-        typer.Option(help="What the machine costs, as 2.50/h: then what a million tokens cost."),
+        typer.Option(
+            "--price",
+            metavar="AMOUNT/h",
+            rich_help_panel=OUTPUT,
+            help="Hourly price of the machine, e.g. 2.50/h: also print the cost of a million "
+            "tokens.",
+        ),
     ] = None,
-    llama_server: LlamaServer = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say why MODEL is served with or without speculation, and what would change that."""
+    """Explain why MODEL is served with or without speculation.
+
+    Shows the rule behind the decision, the measurements it rests on, and the changes that would
+    make speculation pay off.
+    """
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
     from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
-    from specllama.serving.advise import advise as asked
+    from specllama.serving.advise import advise as advice_for
     from specllama.serving.token_cost import parse_price
 
     money = parse_price(price) if price is not None else None
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(model, "127.0.0.1", 8080, context=context, parallel=parallel)
     spec_options = SpeculationOptions(workload, draft, method, vram=vram, prefer=prefer)
-    printer = Printer(as_json)
+    printer = Printer(as_json, quiet)
     with printer.busy("reading the model and the engine …"):
-        found = asked(settings, spec_options, tuple(ctx.obj or ()), llama_server, own, money)
+        found = advice_for(settings, spec_options, tuple(ctx.obj or ()), llama_server, own, money)
     if as_json:
         printer.json(data(found))
         return
-    for line in lines(found):
-        printer.say(line)
+    printer.lines(lines(found), results=("decision", "change", "cost"))
 
 
 def lines(a: Advice) -> Iterator[str]:
-    """The decision, its rule, and what would change it."""
+    """The decision, its rule, and the changes that would reverse it."""
     from specllama.serving.advise import RULES
     from specllama.tuning.arms import label
     from specllama.tuning.results import format_time
@@ -78,7 +102,7 @@ def lines(a: Advice) -> Iterator[str]:
     yield from (f"note     {s}" for s in a.notes)
     for r in a.elsewhere:
         on = "on" if r.speculation is not None else "off"
-        yield f"besides  {r.workload}: {on}, {r.reason}"
+        yield f"also     {r.workload}: {on}, {r.reason}"
     for c in a.factors:
         yield f"change   {c.what}: {c.why}"
         if c.command:
@@ -88,12 +112,12 @@ def lines(a: Advice) -> Iterator[str]:
 
 
 def _figures(r: Result) -> str:
-    """What was measured, in one line."""
+    """The measurement, in one line."""
     from specllama.cli.tuning_lines import interval
 
     speed = f"{r.tokens_per_second:.1f} tok/s" if r.tokens_per_second else "no speed"
     if r.speedup is None:
-        return f"plain decoding {speed}; what else there is was predicted from that"
+        return f"plain decoding {speed}; the rest is predicted from that"
     whose = "your" if r.prompts == "yours" else "the profile's"
     alpha = f", α={r.tried.alpha:.2f}" if r.tried is not None else ""
     plain = "" if r.speculation is not None else " without speculation"
@@ -103,15 +127,15 @@ def _figures(r: Result) -> str:
 def _cost_lines(a: Advice, price: HourlyPrice) -> Iterator[str]:
     cost = a.cost
     if cost is None or cost.plain is None:
-        does = next((f"; `{c.command}` does" for c in a.factors if c.what == "a measurement"), "")
-        yield f"cost     not known: no speed was measured{does}"
+        how = next((f"; run `{c.command}`" for c in a.factors if c.what == "a measurement"), "")
+        yield f"cost     unknown: no speed was measured{how}"
         return
     unit = f" {price.currency}" if price.currency else ""
     fast = f", {cost.speculating:.2f}{unit} with speculation" if cost.speculating else ""
     yield f"cost     a million tokens: {cost.plain:.2f}{unit} without{fast}"
     yield (
-        "         for one request at a time; many at once cost less each, and speculation gains "
-        "less there"
+        "         for one request at a time; concurrent requests cost less each and gain less "
+        "from speculation"
     )
 
 

@@ -1,32 +1,34 @@
-"""Wires the commands together and turns every error into one or two lines.
+"""Runs one command line and turns every error into one or two lines.
 
 Heavy imports stay inside the commands: `specllama --help` must start at once.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
-from functools import cache
 from typing import Annotated
 
 import typer
 
 from specllama import __version__
-from specllama.cli.shown import cut
-from specllama.cli.spellings import understood
-from specllama.cli.streams import steady
+from specllama.cli.commands import SUMMARIES, MainGroup, load
+from specllama.cli.shown import cut, wrapped
+from specllama.cli.spellings import OWN_NAMES, with_own_names
+from specllama.cli.streams import never_failing
 from specllama.cli.wrong_values import wrong_value
 from specllama.errors import SpecllamaError, UsageError
 from specllama.stop import Stopped
 
 app = typer.Typer(
     name="specllama",
-    help="Serve GGUF models faster with llama.cpp's speculative decoding, and see that it works.",
-    epilog="Arguments after -- go to llama-server and win over specllama's own.",
+    cls=MainGroup,
+    help="Serve GGUF models faster with llama.cpp's speculative decoding.",
+    epilog="Arguments after -- go to llama-server and override specllama's choices. "
+    "`specllama COMMAND --help` describes a command.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -43,10 +45,10 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and end.", callback=_version, is_eager=True
+            "--version", help="Print the version and exit.", callback=_version, is_eager=True
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     pass
 
@@ -54,10 +56,10 @@ def _options(
 def run(argv: Sequence[str]) -> int:
     """Runs one command line. Returns the exit code.
 
-    Output that cannot be written makes a success 1, except for a server's.
+    If output cannot be written, success becomes 1, except for commands that serve.
     """
-    _wide_enough()
-    with steady() as (out, _):
+    _ignore_impossible_sizes()
+    with never_failing() as (out, _):
         code = _run(argv)
         out.flush()
         if code or out.lost is None or out.optional:
@@ -66,86 +68,62 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    _register()
-    ours, theirs = split(argv)
+    arguments, server_arguments = split(argv)
+    typed = arguments
     try:
-        _check_words(ours, theirs)
-        ours, theirs = understood(ours, theirs)
-        if glued := next((w for w in ours if _GLUED.match(w)), None):
-            return _print_error(*_no_option(glued, (), ours))
-        code = app(
-            args=ours or ["--help"], obj=theirs, prog_name="specllama", standalone_mode=False
-        )
+        _check_words(arguments, server_arguments)
+        arguments, server_arguments = with_own_names(arguments, server_arguments)
+        if glued := next((w for w in arguments if _GLUED.match(w)), None):
+            return _print_error(*_no_option(glued, (), arguments))
+        code = _invoke(arguments or ["--help"], server_arguments)
     except Stopped as e:
         return _print_error("stopped", "", e.exit_code)
     except SystemExit as e:  # completion ends that way
         return e.code if isinstance(e.code, int) else 0
     except Exception as e:
-        if "--debug" in ours:
+        if "--debug" in arguments:
             raise
-        return _say_error(e, ours)
+        return _print_exception(e, typed)
     return code if isinstance(code, int) else 0
 
 
-@cache
-def _register() -> None:
-    from specllama.cli import (
-        advise,
-        demo,
-        doctor,
-        inspect,
-        lint,
-        memory,
-        pick_draft,
-        plan,
-        probe,
-        profiles,
-        results,
-        serve,
-        watch,
-    )
-
-    commands = (
-        *(serve, watch, plan, advise, probe, pick_draft, lint, memory),
-        *(inspect, results, profiles, doctor, demo),
-    )
-    for command in commands:
-        command.register(app)
-    for registered in app.registered_commands:
-        registered.help = _paragraphs(getattr(registered.callback, "__doc__", None) or "")
+def _invoke(arguments: Sequence[str], server_arguments: Sequence[str]) -> object:
+    options = {"obj": server_arguments, "standalone_mode": False}
+    if arguments[0] in SUMMARIES:
+        # Through the group typer would read the group's options too and import pydantic for them,
+        # which takes longer than the rest of `COMMAND --help`.
+        name, settings = f"specllama {arguments[0]}", app.info.context_settings or {}
+        return load(arguments[0]).main(
+            args=list(arguments[1:]), prog_name=name, **settings, **options
+        )
+    return app(args=arguments, prog_name="specllama", **options)
 
 
-def _paragraphs(docstring: str) -> str:
-    """Every paragraph as one line: typer keeps the docstring's own line ends, which a terminal
-    of another width breaks once more."""
-    return "\n\n".join(" ".join(p.split()) for p in inspect.cleandoc(docstring).split("\n\n"))
-
-
-def _wide_enough() -> None:
-    """A COLUMNS or LINES that no terminal has (0 under some CI systems) is none."""
+def _ignore_impossible_sizes() -> None:
+    """Unsets a COLUMNS or LINES that no terminal has (0 under some CI systems)."""
     for name in ("COLUMNS", "LINES"):
         value = os.environ.get(name, "")
         if not (value.isascii() and value.isdigit() and len(value) < 5 and int(value) >= 20):
             os.environ.pop(name, None)
 
 
-def _check_words(ours: Sequence[str], theirs: Sequence[str]) -> None:
-    """Words that are right nowhere: empty ones (an unset variable of the shell), and those
-    with a NUL, which no program can be given."""
-    for before, word in zip(("specllama", *ours), ours, strict=False):
+def _check_words(arguments: Sequence[str], server_arguments: Sequence[str]) -> None:
+    """Raises UsageError for empty words (an unset shell variable) and words with a NUL, which no
+    program can be given."""
+    for before, word in zip(("specllama", *arguments), arguments, strict=False):
         name, _, value = word.partition("=")
         if not word or (word.startswith("--") and name != word and not value):
-            where = name or before
+            option = name or (before if before.startswith("-") else "")
             raise UsageError(
-                f"an empty text after {where}" if where != "specllama" else "an empty argument",
-                "Give a value, or leave it out; a variable of your shell may be unset.",
+                f"empty value for {option}" if option else f"empty argument after {before}",
+                "Give a value or leave it out; a shell variable may be unset.",
             )
-    if bad := next((w for w in (*ours, *theirs) if "\0" in w), None):
-        raise UsageError(f"{bad!r} holds a NUL, which no program can be given")
+    if bad := next((w for w in (*arguments, *server_arguments) if "\0" in w), None):
+        raise UsageError(f"{bad!r} contains a NUL character")
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """(specllama's arguments, llama-server's): separated by the first `--`."""
+    """(specllama's arguments, llama-server's), separated by the first `--`."""
     args = list(argv)
     if "--" not in args:
         return args, ()
@@ -153,7 +131,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return args[:at], tuple(args[at + 1 :])
 
 
-def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
+def _print_exception(e: Exception, words: Sequence[str] = ()) -> int:
     if isinstance(e, SpecllamaError):
         return _print_error(e.message, e.hint, e.exit_code)
     if type(e).__name__ == "Abort":  # Ctrl-C, as click has it
@@ -165,26 +143,28 @@ def _say_error(e: Exception, words: Sequence[str] = ()) -> int:
             return _print_error(*_no_option(getattr(e, "option_name", ""), near, words))
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
-        said = wrong_value(e) or _in_words(e.format_message())
-        return _print_error(said, f"See `{command} --help`.", 2)
-    if isinstance(e, OSError) and e.strerror:  # of a file or folder nobody thought of
+        message = wrong_value(e, words) or _reworded(e.format_message())
+        return _print_error(message, f"See `{command} --help`.", 2)
+    if isinstance(e, OSError) and e.strerror:  # of a file or folder no code checks
         what = f"{e.filename}: " if e.filename else ""
-        return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows where.", 1)
+        return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows the traceback.", 1)
     return _print_error(
         f"unexpected {type(e).__name__}: {e}",
-        "This is a bug in specllama; `specllama --debug …` shows where.",
+        "This is a bug in specllama; `specllama --debug …` shows the traceback.",
         1,
     )
 
 
-def _in_words(message: str) -> str:
-    """Typer's message as ours are worded."""
-    for theirs, ours in (("Got unexpected extra argument(s)", "too many arguments:"),):
-        message = message.replace(theirs, ours)
+def _reworded(message: str) -> str:
+    """Typer's message in our wording."""
+    for server_arguments, arguments in (
+        ("Got unexpected extra argument(s)", "too many arguments:"),
+    ):
+        message = message.replace(server_arguments, arguments)
     return message
 
 
-# What llama-server calls what specllama has an option of its own for, and takes otherwise.
+# llama-server's names for what specllama takes in another form.
 _OURS = {
     **dict.fromkeys(("-m", "--model"), "the model as the first argument"),
     **dict.fromkeys(("-hf", "-hfr", "--hf-repo"), "OWNER/REPO[:QUANT] as the first argument"),
@@ -192,24 +172,34 @@ _OURS = {
 }
 
 
-# What click would take apart: -cmoe into -c moe, -hf into -h and -f. -c takes numbers only.
-_GLUED = re.compile("-[ch][a-z]")
+# click would split these: -cmoe into -c moe, -hf into -h and -f. -c takes numbers only.
+_GLUED = re.compile("-[chqv][a-z]")
 
 
 def _no_option(name: str, near: Sequence[str], words: Sequence[str]) -> tuple[str, str, int]:
-    """An option that is not ours, as the user wrote it (-ngl is no -n to them), with where
-    llama-server's own belong."""
+    """(message, hint, exit code) for an unknown option, as it was typed (-ngl, not -n)."""
+    from difflib import get_close_matches
+
     short = name.startswith("-") and not name.startswith("--")
     written = next((w for w in words if short and w.startswith(name) and w != name), name)
+    names = (w.partition("=")[0] for w in words)
+    written = next((n for n in names if OWN_NAMES.get(n) == name), written)
     if written in _OURS:
-        return f"No such option: {written}", f"It is {_OURS[written]} here.", 2
-    meant = f"Did you mean {sorted(near)[0]}?" if near else ""
-    hint = f"llama-server's own options come after --: `specllama serve MODEL -- {written} …`."
+        return f"No such option: {written}", f"Use {_OURS[written]}.", 2
+    nearest = get_close_matches(name, near, 1, 0.7)
+    meant = f"Did you mean {nearest[0]}?" if nearest else ""
+    hint = f"Options of llama-server go after --: `specllama serve MODEL -- {written} …`."
     return f"No such option: {written}", f"{meant} {hint}".strip(), 2
 
 
 def _print_error(message: str, hint: str, exit_code: int) -> int:
-    print(f"error: {cut(message)}", file=sys.stderr)
+    _print_wrapped(f"error: {cut(message)}")
     if hint:
-        print(f"  {cut(hint)}", file=sys.stderr)
+        _print_wrapped(f"  {cut(hint)}")
     return exit_code
+
+
+def _print_wrapped(line: str) -> None:
+    """On stderr; broken at spaces where that is a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(line)
+    print("\n".join(wrapped(line, width, indent=2)), file=sys.stderr)

@@ -19,7 +19,7 @@ def show_attached(
     workload: str,
     budget: float,
 ) -> None:
-    """Measures servers that are already there."""
+    """Measures servers that are already running."""
     import time
     from contextlib import ExitStack, closing
 
@@ -31,10 +31,10 @@ def show_attached(
     profile = load(workload)
     prompts = own or profile.prompts
     addresses = [url] if baseline_url is None else [url, baseline_url]
-    until = time.monotonic() + budget
-    with ExitStack() as open_ones, printer.busy(f"asking {' and '.join(addresses)} …"):
-        servers = [open_ones.enter_context(closing(Server(a, api_key))) for a in addresses]
-        found = attach.measure_running(servers, prompts, profile.sampling, 96, until, model)
+    deadline = time.monotonic() + budget
+    with ExitStack() as stack, printer.busy(f"measuring {' and '.join(addresses)} …"):
+        servers = [stack.enter_context(closing(Server(a, api_key))) for a in addresses]
+        found = attach.measure_running(servers, prompts, profile.sampling, 96, deadline, model)
     gain = attach.speedup(found[1], found[0]) if len(found) > 1 else None
     if printer.as_json:
         printer.json(attached_data(url, found[0], gain))

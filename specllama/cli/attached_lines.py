@@ -1,4 +1,4 @@
-"""What probe --url shows of a running server."""
+"""The output of probe --url."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def attached_lines(url: str, a: ServerMeasurement, gain: Interval | None) -> Iterator[str]:
-    """What a running server showed."""
+    """One server's measurement."""
     yield f"server   {url}: {a.engine}, {a.model}"
     yield f"speed    {a.tokens_per_second:.1f} tok/s, first token after {a.first_ms:.0f} ms"
     if a.alpha is not None or a.tau is not None:
         alpha = f"α={a.alpha:.2f}" if a.alpha is not None else "α unknown"
         tau = f", τ={a.tau:.2f} tokens per step" if a.tau is not None else ""
-        of = " (of these answers alone)" if a.by_answer else ""
-        yield f"accepts  {alpha}{tau}{of}"
+        of = " (these responses only)" if a.by_answer else ""
+        yield f"accepted {alpha}{tau}{of}"
     if a.acceptance:
-        yield f"by position {', '.join(f'{x:.2f}' for x in a.acceptance)}"
+        yield f"position {', '.join(f'{x:.2f}' for x in a.acceptance)}"
     for text in a.missing:
         yield f"note     {text}"
     if gain is not None:
-        yield f"speed-up {interval(gain)} over the baseline"
+        yield f"speed-up {interval(gain)} compared with the baseline"
 
 
 def attached_data(url: str, a: ServerMeasurement, gain: Interval | None) -> dict[str, Any]:

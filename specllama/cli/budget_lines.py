@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.units import mib
+from specllama.cli.units import mib, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def summary(b: Budget) -> Iterator[str]:
-    """What `serve` says of memory: one line, and one more when the context was shortened."""
+    """serve's lines about memory: one, plus one if the context was shortened."""
     yield f"memory   {verdict(b.chosen)}: {'; '.join(_by_device(b))}"
     yield from advice(b)
     if b.request.use.context < b.requested_context:
         with_what = "the draft" if b.request.drafting is not None else "the model"
         yield (
             f"context  {b.request.use.context:,} of {b.requested_context:,} tokens: the longest that fits "
-            f"with {with_what}; -c N sets another"
+            f"with {with_what}; -c N overrides it"
         )
 
 
 def advice(b: Budget) -> Iterator[str]:
-    """What the user could do for a target that does not fit as a whole."""
+    """Options for a target that does not fit completely."""
     from specllama.memory.decide import FITS, TOO_BIG, experts_in_ram, longest_context
 
     q, v = b.request, b.chosen.verdict
@@ -38,7 +38,7 @@ def advice(b: Budget) -> Iterator[str]:
     if layers := experts_in_ram(q, q.drafting) or experts_in_ram(q, None):
         yield (
             f"advice   `-- --n-cpu-moe {layers}` keeps the experts of {layers} of "
-            f"{len(q.target.layout.blocks)} layers in RAM and everything else on the GPU"
+            f"{plural(len(q.target.layout.blocks), 'layer')} in RAM and the rest on the GPU"
         )
         return
     if v.kind != TOO_BIG:
@@ -47,13 +47,13 @@ def advice(b: Budget) -> Iterator[str]:
         yield f"advice   without a draft a context of {longest:,} tokens fits: -c {longest}"
     elif q.use.mapped:
         yield (
-            "advice   llama.cpp reads from disk what RAM does not hold (mmap): it may run, as slow "
-            "as the disk; a smaller quantisation fits"
+            "advice   llama.cpp reads weights that exceed RAM from disk (mmap), at the disk's "
+            "speed; use a smaller quantization"
         )
 
 
 def verdict(option: MemoryOption) -> str:
-    """`fits`, or why not."""
+    """`fits`, or the reason why not."""
     v = option.verdict
     if not v.detail:
         return v.kind
@@ -64,28 +64,28 @@ def verdict(option: MemoryOption) -> str:
 def _by_device(b: Budget) -> Iterator[str]:
     from specllama.memory.estimate import needed, per_device
 
-    held = needed(b.lines)
+    in_ram = needed(b.lines)
     for name, size in per_device(b.lines).items():
         device = b.request.machine.device(name)
         free = f" of {mib(device.free)} free" if device is not None else ""
         if device is None or size <= device.free:
             yield f"{mib(size)}{free} {'in' if name == 'RAM' else 'on'} {name}"
         else:  # experts that stay on disk are not in RAM
-            yield f"{mib(held[name])}{free} in {name}, and {mib(size - held[name])} of experts"
+            yield f"{mib(in_ram[name])}{free} in {name}, and {mib(size - in_ram[name])} of experts"
 
 
 def devices(b: Budget) -> Iterator[str]:
-    """One line per device: what there is, where the figure is from, who else uses it."""
+    """One line per device: free memory, its source, other users."""
     for d in (*b.request.machine.gpus, b.request.machine.ram):
         yield _device_line(d)
     if b.request.machine.note:
-        yield f"note     the engine's devices are not known: {b.request.machine.note}"
+        yield f"note     the engine's devices are unknown: {b.request.machine.note}"
 
 
 def _device_line(d: Device) -> str:
     parts = [f"{mib(d.free)} free of {mib(d.total)} ({d.source})"]
     if d.margin:
-        parts.append(f"{mib(d.margin)} are left free")
+        parts.append(f"{mib(d.margin)} reserved")
     if d.shared and d.name != "RAM":
         parts.append("shares the machine's RAM")
     if d.others:
@@ -112,19 +112,17 @@ def table(lines: tuple[MemoryLine, ...], b: Budget) -> Table:
     sums = per_device(lines)
     out.add_row("sum", *(f"{sums[n] / 2**20:,.1f}" for n in names), "")
     usable = [b.request.machine.device(n) for n in names]
-    out.add_row("can be used", *(f"{d.usable / 2**20:,.1f}" if d else "" for d in usable), "")
+    out.add_row("usable", *(f"{d.usable / 2**20:,.1f}" if d else "" for d in usable), "")
     return out
 
 
 def prompt_cache(b: Budget) -> str | None:
-    """What fills up while serving, beyond the sum."""
+    """Memory that fills while serving, beyond the sum."""
     cache = b.prompt_cache
     if cache is None or cache.bytes == 0:
         return None
-    most = f"up to {mib(cache.bytes)} of RAM" if cache.bytes is not None else "RAM without a limit"
-    return (
-        f"besides  the prompt cache takes {most} while serving (--cache-ram MiB after --, 0 = none)"
-    )
+    limit = f"up to {mib(cache.bytes)} of RAM" if cache.bytes is not None else "unlimited RAM"
+    return f"also     the prompt cache takes {limit} while serving (`-- --cache-ram MIB`, 0 = none)"
 
 
 def _cell(lines: list[MemoryLine]) -> str:
@@ -163,7 +161,7 @@ def data(b: Budget) -> dict[str, Any]:
 
 
 def option_data(o: MemoryOption) -> dict[str, Any]:
-    """One way to run, without its lines."""
+    """One memory option, without its lines."""
     from specllama.memory.estimate import per_device
 
     return {

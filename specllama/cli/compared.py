@@ -1,5 +1,5 @@
-"""Every way to speculate that a probe knows of, in one list: the confirmed ones, the drafts that
-were launched once, n-grams that were only predicted, and what was not measured, with the reason."""
+"""The settings of a probe that were not confirmed: drafts launched once, n-grams that were only
+predicted, and those not measured, with the reason."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LAUNCHED, PREDICTED, UNMEASURED = "launched once", "predicted", "not measured"
 
 
 @dataclass(frozen=True)
-class Other:
-    """A way that was not confirmed. `measurement` of its one launch, None without one;
-    `speedup`: predicted; `why` it was not pursued, "" where nothing is said."""
+class Unconfirmed:
+    """A setting that was not confirmed. `measurement` of its one launch, if any; `speedup`:
+    predicted; `why` it was not pursued, "" if unknown."""
 
     label: str
     state: str
@@ -30,41 +30,43 @@ class Other:
     why: str = ""
 
 
-def others(t: TuningResult, task: Task) -> tuple[Other, ...]:
-    """Single methods that have no arm. Combinations are shown where they were confirmed."""
-    return tuple(_others(t, task))
+def unconfirmed(t: TuningResult, task: Task) -> tuple[Unconfirmed, ...]:
+    """Single methods that have no arm. Combinations are listed only if confirmed."""
+    return tuple(_unconfirmed(t, task))
 
 
-def _others(t: TuningResult, task: Task) -> Iterator[Other]:
+def _unconfirmed(t: TuningResult, task: Task) -> Iterator[Unconfirmed]:
     from specllama.tuning.arms import label, way
 
-    seen = {way(a.speculation) for a in t.arms}
+    listed = {way(a.speculation) for a in t.arms}
     for trial in t.trials:
-        if _new(trial.speculation, seen):
+        if _new(trial.speculation, listed):
             why = _why(t.dropped, trial.speculation)
             spec = trial.speculation
-            yield Other(label(spec), LAUNCHED, spec, trial.measurement, _of(trial), why)
+            yield Unconfirmed(
+                label(spec), LAUNCHED, spec, trial.measurement, _predicted(trial), why
+            )
     for p in sorted(t.predictions, key=lambda p: -p.known.value if len(p.known) else 0.0):
-        if _new(p.speculation, seen):
+        if _new(p.speculation, listed):
             known = p.speedup if len(p.known) else None
-            yield Other(label(p.speculation), PREDICTED, p.speculation, speedup=known)
+            yield Unconfirmed(label(p.speculation), PREDICTED, p.speculation, speedup=known)
     for spec in (*(c.speculation for c in task.candidates), *task.ngrams):
-        if _new(spec, seen):
-            yield Other(way(spec), UNMEASURED, spec, why=_why(t.dropped, spec))
+        if _new(spec, listed):
+            yield Unconfirmed(way(spec), UNMEASURED, spec, why=_why(t.dropped, spec))
 
 
-def _new(spec: Speculation, seen: set[str]) -> bool:
-    """Whether it is a single method that was not listed yet; it is from now on."""
+def _new(spec: Speculation, listed: set[str]) -> bool:
+    """Whether it is a single method not listed yet; marks it as listed."""
     from specllama.tuning.arms import way
 
-    if len(spec.methods) > 1 or way(spec) in seen:
+    if len(spec.methods) > 1 or way(spec) in listed:
         return False
-    seen.add(way(spec))
+    listed.add(way(spec))
     return True
 
 
-def _of(trial: Trial) -> Interval | None:
-    """What the launch predicts for its own K, else for the best."""
+def _predicted(trial: Trial) -> Interval | None:
+    """The launch's prediction for its own K, else for the best K."""
     best = max(trial.curve.values(), key=lambda i: i.value, default=None)
     return trial.curve.get(trial.speculation.n_max, best)
 
@@ -76,7 +78,7 @@ def _why(dropped: Sequence[DroppedSetting], spec: Speculation) -> str:
     return next((d.why for d in dropped if d.what.split(" K=")[0] == name), "")
 
 
-def data(o: Other) -> dict[str, Any]:
+def data(o: Unconfirmed) -> dict[str, Any]:
     """The JSON of one."""
     from specllama.cli.tuning_lines import interval_data
 

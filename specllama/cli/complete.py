@@ -1,11 +1,10 @@
-"""The values that a shell completes for an option: those there are when it asks. Of a list by
-comma, the last word."""
+"""Values that shells complete for options, as of now; in a comma-separated list, its last item."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-# of serve, probe, plan and memory; --method takes llama.cpp's own names too
+# --method also takes llama.cpp's own names
 METHODS = (
     "mtp draft eagle3 dflash dspark ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache "
     "none"
@@ -13,7 +12,7 @@ METHODS = (
 
 
 def workloads(incomplete: str) -> Sequence[str]:
-    """Profiles, the user's own too; a mix by comma."""
+    """Profiles, including the user's own; comma-separated."""
     from specllama.workloads import names
 
     return _last_of_list(names(), incomplete)
@@ -27,7 +26,7 @@ def profiles(incomplete: str) -> Sequence[str]:
 
 
 def methods(incomplete: str) -> Sequence[str]:
-    """Types, several by comma."""
+    """Types, comma-separated."""
     return _last_of_list(METHODS, incomplete)
 
 
@@ -48,5 +47,5 @@ def one_of(*values: str) -> Callable[[str], Sequence[str]]:
 
 def _last_of_list(values: Iterable[str], incomplete: str) -> Sequence[str]:
     before, comma, last = incomplete.rpartition(",")
-    named = before.split(",")
-    return [before + comma + v for v in values if v.startswith(last) and v not in named]
+    used = before.split(",")
+    return [before + comma + v for v in values if v.startswith(last) and v not in used]

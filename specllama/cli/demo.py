@@ -1,12 +1,12 @@
-"""`specllama demo`: the whole of `serve` on the packaged tiny pair, in seconds."""
+"""`specllama demo`: all of `serve` on the packaged tiny pair, in seconds."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
 
 import typer
 
-from specllama.cli.options import DryRun, LlamaServer
+from specllama.cli.options import AsJson, DryRun, LlamaServer, Quiet
 
 _PROMPT = 'def read_lines(path):\n    """Return the lines of a file.'
 
@@ -17,20 +17,20 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     ctx: typer.Context,
-    llama_server: LlamaServer = "embedded",
+    llama_server: LlamaServer = None,
     dry_run: DryRun = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Serve the packaged tiny model and its draft, send a completion, say what happened, stop."""
+    """Try speculative decoding with a tiny built-in pair of models.
+
+    Starts the server, sends one completion, shows how many drafted tokens were accepted, and
+    stops.
+    """
     from specllama.cli.options import no_passthrough
-    from specllama.cli.render import (
-        Printer,
-        ServeReport,
-        engagement_line,
-        plan_data,
-        plan_lines,
-        ready_data,
-    )
+    from specllama.cli.render import Printer, plan_data, plan_lines
+    from specllama.cli.serve_lines import ServeReport, engagement_line, ready_data
+    from specllama.cli.units import plural
     from specllama.engine.settings import Settings
     from specllama.errors import StrictError
     from specllama.logs import new_log
@@ -41,17 +41,20 @@ def demo(
     from specllama.serving.serve import Ready, check_engagement
 
     no_passthrough(ctx.obj or (), "demo")
-    printer = Printer(as_json)
+    printer = Printer(as_json, quiet)
     settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0, context=1024)
     spec_options = SpeculationOptions("code", draft=demo_model("draft.gguf"))
-    # The tiny pair needs one thread; more only wait for each other.
-    plan = prepare(settings, spec_options, ("-t", "1"), llama_server)
+    # The tiny pair needs one thread: more would only wait for each other.
+    plan = prepare(settings, spec_options, ("-t", "1"), llama_server or "embedded")
+    engine = plan.engine if llama_server else replace(plan.engine, why="default of the demo")
+    plan = replace(plan, engine=engine, choice=replace(plan.choice, reason="part of the demo"))
     if dry_run and as_json:
         printer.json(plan_data(plan))
         return
     for line in plan_lines(plan):
-        printer.say(line)
-    printer.say(f"command  {plan.command.display()}")
+        printer.detail(line)
+    if not quiet or dry_run:
+        printer.command(f"command  {plan.command.display()}")
     if dry_run:
         return
     running = launch(plan, new_log(plan.settings.port), ServeReport(printer))
@@ -64,14 +67,14 @@ def demo(
         ready = ready_data(Ready(running, engagement, running.plan.settings.url))
         printer.json({**ready, "prompt": _PROMPT, "completion": completion.text})
     printer.say(engagement_line(engagement), "green" if engagement.engaged else "yellow")
-    for line in (*_block("prompt", _PROMPT), *_block("answer", completion.text)):
-        printer.say(line)
+    for line in (*_block("prompt", _PROMPT), *_block("response", completion.text)):
+        printer.detail(line)
     if t := completion.timings:
-        printer.say(
-            f"drafted  {t.drafted} tokens for this answer of {t.tokens}, {t.accepted} accepted; "
-            "the server is stopped"
+        printer.detail(
+            f"drafted  {plural(t.drafted, 'token')} for this response of {t.tokens}, "
+            f"{t.accepted} accepted; server stopped"
         )
-    printer.say("note     this pair shows that drafting works; a target this small is faster alone")
+    printer.detail("note     drafting works; a model this small is faster without it")
     if not engagement.engaged or engagement.only_costs:
         raise StrictError("the demo did not speculate", f"Log: {running.server.log}")
 

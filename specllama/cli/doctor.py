@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from specllama.cli.options import LlamaServer
+from specllama.cli.options import AsJson, LlamaServer, Quiet
 
 if TYPE_CHECKING:
     from specllama.doctor.findings import (
@@ -27,33 +27,35 @@ def register(app: typer.Typer) -> None:
 def doctor(
     ctx: typer.Context,
     llama_server: LlamaServer = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Look at engines, devices, folders and settings, and say what is wrong and what to do.
+    """Check engines, devices, folders and settings, and report problems.
 
-    Starts each engine for a moment, with the packaged tiny pair. What it prints can be pasted
-    into an issue: no keys, no names of users or machines. Exit code 1 when serve cannot work.
+    Starts each engine briefly with a tiny built-in pair of models. The output can be pasted into
+    an issue: it contains no keys, user names or host names. Exits with 1 if serve cannot work.
     """
     from specllama.cli.options import no_passthrough
-    from specllama.cli.render import Printer, ServeReport
+    from specllama.cli.render import Printer
+    from specllama.cli.serve_lines import ServeReport
     from specllama.doctor.examine import examine
 
     no_passthrough(ctx.obj or (), "doctor")
-    printer = Printer(as_json)
+    printer = Printer(as_json, quiet)
     report = examine(llama_server, ServeReport(printer))
     if as_json:
         printer.json({**asdict(report), "works": report.works})
     else:
-        for line, style in lines(report):
+        for line in found_lines(report):
+            printer.detail(line)
+        for line, style in problem_lines(report):
             printer.say(line, style)
     if not report.works:
         raise typer.Exit(1)
 
 
-def lines(r: DoctorReport) -> Iterator[tuple[str, str | None]]:
-    """(line, style): what is there, then what is wrong with it."""
-    for line in found_lines(r):
-        yield line, None
+def problem_lines(r: DoctorReport) -> Iterator[tuple[str, str | None]]:
+    """(line, style): what is wrong, and what to do about it."""
     for p in r.problems:
         yield (
             f"{'problem ' if p.serious else 'note    '} {p.what}",
@@ -64,15 +66,15 @@ def lines(r: DoctorReport) -> Iterator[tuple[str, str | None]]:
     if not r.problems:
         yield "no problems found", "green"
     elif r.works:
-        yield "serve works here; the notes above are worth a look", "green"
+        yield "serve works here; see the notes above", "green"
 
 
 def found_lines(r: DoctorReport) -> Iterator[str]:
     from specllama.cli.units import mib
 
-    ours = ("specllama", "python")
-    yield f"versions {', '.join(f'{name} {r.versions[name]}' for name in ours)}"
-    others = ", ".join(f"{k} {v}" for k, v in r.versions.items() if k not in ours)
+    main = ("specllama", "python")
+    yield f"versions {', '.join(f'{name} {r.versions[name]}' for name in main)}"
+    others = ", ".join(f"{k} {v}" for k, v in r.versions.items() if k not in main)
     yield f"packages {others}"
     yield f"system   {'; '.join(r.system.values())}"
     for e in r.engines:
@@ -89,19 +91,19 @@ def found_lines(r: DoctorReport) -> Iterator[str]:
 
 
 def _engine(e: EngineReport, broken: bool) -> Iterator[str]:
-    """`broken`: the config file is, so that no engine was started."""
-    yield f"engine   {e.name}: {e.label}; {e.why}{' (serve takes this one)' if e.used else ''}"
+    """`broken`: the config file is invalid, so no engine was started."""
+    yield f"engine   {e.name}: {e.label}; {e.why}{' (serve uses this one)' if e.used else ''}"
     if e.problem:
         return
     yield f"         {', '.join(e.backends)}; {', '.join(e.spec_types) or 'no --spec-type'}"
     if e.start is None and broken:
-        yield "         not started: the config file has to be corrected first"
+        yield "         not started: fix the config file first"
     elif e.start is None:
-        yield "         not started: the ones above are tried first"
+        yield "         not started: the engines above are tried first"
     elif e.start.started and e.start.drafted:
-        yield f"         started with the tiny pair: {e.start.said}"
+        yield f"         starts with the tiny pair: {e.start.said}"
     else:
-        yield f"         did not pass a start with the tiny pair: {e.start.said}"
+        yield f"         failed to start with the tiny pair: {e.start.said}"
 
 
 def _folder(f: FolderReport) -> str:
@@ -111,24 +113,28 @@ def _folder(f: FolderReport) -> str:
     holds = [f"{n} {what}" for n, what in counts if n]
     if f.bytes:
         holds.append(mib(f.bytes))
-    state = "not made yet" if not f.exists else ", ".join(holds) or "empty"
-    can = f"cannot be written ({f.unwritable})" if f.unwritable else "writable"
+    state = "does not exist yet" if not f.exists else ", ".join(holds) or "empty"
+    can = f"not writable ({f.unwritable})" if f.unwritable else "writable"
     free = f", {mib(f.free)} free on its disk" if f.free is not None else ""
     return f"{f.what:<8} {f.path}: {can}; {state}{free}"
 
 
 def _models(m: ModelFolder) -> str:
+    from specllama.cli.units import plural
+
     if not m.exists:
-        return f"models   {m.path}: not there"
-    return f"models   {m.path}: {m.models} GGUF file{'s' if m.models != 1 else ''}"
+        return f"models   {m.path}: not found"
+    return f"models   {m.path}: {plural(m.models, 'GGUF file')}"
 
 
 def _settings(s: UserSettings) -> Iterator[str]:
-    yield f"settings {s.config}: {'read' if s.config_exists and not s.config_problem else 'broken' if s.config_problem else 'not there'}"
+    yield f"settings {s.config}: {'read' if s.config_exists and not s.config_problem else 'invalid' if s.config_problem else 'not found'}"
     for path in s.llama_config:
-        yield f"settings {path}: llama.cpp's own, read"
+        yield f"settings {path}: llama.cpp's config, read"
     for name in s.profiles:
         yield f"profile  {name}: yours"
-    said = (f"{k}={v}" if v not in ("set", "empty") else f"{k} {v}" for k, v in s.variables.items())
-    if listed := ", ".join(said):
+    variables = (
+        f"{k}={v}" if v not in ("set", "empty") else f"{k} {v}" for k, v in s.variables.items()
+    )
+    if listed := ", ".join(variables):
         yield f"variable {listed}"

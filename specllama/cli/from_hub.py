@@ -1,4 +1,4 @@
-"""A MODEL that is a repository on the Hub: what is fetched, and the plan or the file it gives."""
+"""A MODEL that is a repository on the Hub: the downloads, and the plan or the local file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def resolved(
     model: str,
     settings: Settings,
     spec_options: SpeculationOptions,
-    theirs: Sequence[str],
+    server_arguments: Sequence[str],
     llama_server: str | None,
     download: bool,
 ) -> tuple[Settings, Plan | None]:
-    """Settings with a file of this machine; or, where one is only on the Hub and nothing may be
-    downloaded, the plan that its headers give."""
+    """(settings with a local file, None); or, if a file is only on the Hub and `download` is
+    false, the plan from its headers."""
     from specllama.drafts.repository import repository
 
     repo = repository(model)
@@ -33,10 +33,9 @@ def resolved(
         return settings, None
     from specllama.planning.from_hub import HubPlan, fetch, plan_from_hub
 
-    with printer.busy(f"asking the Hub for {repo.name} …"):
-        found = plan_from_hub(repo, settings, spec_options, theirs, llama_server)
-    for line in _lines(found, repo.name, download):
-        printer.say(line)
+    with printer.busy(f"reading {repo.name} on the Hub …"):
+        found = plan_from_hub(repo, settings, spec_options, server_arguments, llama_server)
+    printer.lines(_lines(found, repo.name, download), results=("download", "get"))
     if isinstance(found, HubPlan) and found.downloads and not download:
         return settings, found.plan
     return replace(settings, model=fetch(found)), None
@@ -54,4 +53,8 @@ def _lines(found: HubPlan | LocalCopy, repo: str, download: bool) -> Iterator[st
         yield f"note     {note}"
     for d in found.downloads:
         size = mib(d.size)
-        yield f"download {d.label}, {size}" if download else f"get      {d.label}, {size}: not yet"
+        yield (
+            f"download {d.label}, {size}"
+            if download
+            else f"get      {d.label}, {size}: not downloaded yet"
+        )

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specllama.cli.options import AsJson
+from specllama.cli.units import plural
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,12 +25,15 @@ def register(app: typer.Typer) -> None:
 def inspect(
     ctx: typer.Context,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A GGUF file, or OWNER/REPO:FILE on the Hub.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="GGUF file, or OWNER/REPO:FILE on the Hugging Face Hub."
+        ),
     ],
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what a GGUF file is, whether it can be served, and what can draft for it."""
+    """Show what a GGUF file contains and which drafts fit it."""
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.drafts.checkpoints import checkpoint
@@ -44,12 +50,12 @@ def inspect(
         info, headers = open_model(file)
     rows = [t for h in headers for t in h.tensors] if tensors else []
     if as_json:
-        said = {
+        extra = {
             "serve": serve_line(info),
             "odd": list(oddities(info)),
             "drafts": list(drafts(info)),
         }
-        data = {**model_json(info), **said}
+        data = {**model_json(info), **extra}
         if info.vocabulary:
             data["vocabulary"].pop("table")
         if tensors:
@@ -66,7 +72,7 @@ def inspect(
 
 
 def _show_checkpoint(printer: Printer, c: Checkpoint, as_json: bool) -> None:
-    """A folder that was not converted yet, or cannot be."""
+    """A folder not converted to GGUF yet, or one that cannot be."""
     if as_json:
         keys = ("kind", "layers", "hidden_size", "what", "advice")
         printer.json({"path": str(c.folder), **{k: getattr(c, k) for k in keys}})
@@ -74,12 +80,12 @@ def _show_checkpoint(printer: Printer, c: Checkpoint, as_json: bool) -> None:
     printer.say(f"file     {c.folder}")
     printer.say(f"kind     {c.kind}: {c.what}")
     if c.layers:
-        printer.say(f"shape    {c.layers} layers, hidden size {c.hidden_size}")
+        printer.say(f"shape    {plural(c.layers, 'layer')}, hidden size {c.hidden_size}")
     printer.say(f"serve    no: {c.advice}")
 
 
 def lines(m: ModelInfo) -> Iterator[str]:
-    """One screen about the file."""
+    """The file on one screen."""
     from specllama.cli.units import count, mib
     from specllama.gguf.oddities import oddities
 
@@ -91,11 +97,11 @@ def lines(m: ModelInfo) -> Iterator[str]:
         labels = ", ".join(filter(None, (m.names.size_label, m.names.finetune)))
         yield f"name     {m.names.name}{f' ({labels})' if labels else ''}{base}"
     if m.tensors:
-        called = m.quantization
+        quantization = m.quantization
         if m.file_type and m.file_type != m.quantization:
-            called = f"{m.file_type} ({m.quantization} mostly)"
+            quantization = f"{m.file_type} (mostly {m.quantization})"
         yield (
-            f"weights  {count(m.parameters)} parameters, {called}, "
+            f"weights  {count(m.parameters)} parameters, {quantization}, "
             f"{m.bits_per_weight:.2f} bits each, {m.tensors} tensors; "
             f"{mib(m.active_bytes)} read per token"
         )
@@ -118,9 +124,9 @@ def lines(m: ModelInfo) -> Iterator[str]:
 
 def _shape(m: ModelInfo) -> str:
     heads, kv = max(m.heads, default=0), max(m.kv_heads, default=0)
-    out = f"{m.layers} layers, hidden size {m.embedding_length}"
+    out = f"{plural(m.layers, 'layer')}, hidden size {m.embedding_length}"
     if heads:
-        out += f", {heads} heads ({kv} KV) of {m.key_length}"
+        out += f", {plural(heads, 'head')} ({kv} KV) of {m.key_length}"
     if m.experts:
         out += f", {m.experts_used} of {m.experts} experts"
     if m.mla_rank:
@@ -137,22 +143,22 @@ def _added(added: bool) -> str:
 
 
 def serve_line(m: ModelInfo) -> str:
-    """Whether the file can be served. With a fault it is never a plain yes."""
+    """Whether the file can be served; with a fault never a plain yes."""
     from specllama.gguf.faults import ALWAYS, KNOWN_BUILDS, MAINLINE
 
     if m.faults:
         first = m.faults[0]
-        sure = {ALWAYS: "no", MAINLINE: "not by llama.cpp", KNOWN_BUILDS: "not known"}[first.by]
+        sure = {ALWAYS: "no", MAINLINE: "not by llama.cpp", KNOWN_BUILDS: "unknown"}[first.by]
         return f"{sure}: {first.detail} ({first.rule})"
     if m.kind == "model":
         return "yes"
     if m.kind == "embedding":
-        return "for embeddings only: there is nothing to speculate"
-    return f"no: a file of the kind {m.kind} belongs to a model"
+        return "for embeddings only, which speculation does not apply to"
+    return f"no: a {m.kind} file belongs to another model"
 
 
 def drafts(m: ModelInfo) -> Iterator[str]:
-    """What could draft for it, or for what it drafts."""
+    """What can draft for it, or what it drafts for."""
     from specllama.drafts.checkpoints import NO_P_EAGLE, P_EAGLE, P_EAGLE_IN_VLLM
     from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict
     from specllama.drafts.families import family_of
@@ -164,7 +170,7 @@ def drafts(m: ModelInfo) -> Iterator[str]:
         yield P_EAGLE_IN_VLLM
     if m.kind != "model":
         if m.kind in METHOD_OF_KIND and not m.faults:
-            yield f"it drafts for a model itself, with {METHOD_OF_KIND[m.kind]}"
+            yield f"it is a drafter itself, for {METHOD_OF_KIND[m.kind]}"
         return
     if any(f.by == ALWAYS for f in m.faults):
         return
@@ -176,7 +182,7 @@ def drafts(m: ModelInfo) -> Iterator[str]:
         yield f"not its own head: {own.detail}"
     if m.vocabulary:
         n = m.vocabulary.n_tokens
-        yield f"a smaller model with the same {n} tokens (at most 128 more or fewer), with draft-simple"
+        yield f"a smaller model with the same {n} tokens (±128), with draft-simple"
     if m.architecture in HOOKED_ARCHITECTURES:
         yield f"EAGLE-3, DFlash and DSpark drafters trained for hidden size {m.embedding_length}"
     if family := family_of(m):

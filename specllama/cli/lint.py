@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specllama.cli.options import LlamaServer
+from specllama.cli.options import AsJson, LlamaServer
 from specllama.errors import UsageError
 from specllama.storage import expand_user
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specllama.formats.lint_merge import LintResult
     from specllama.gguf import ModelInfo
 
-_LARGEST = 1 << 20  # bytes of a file that people write by hand
+_LARGEST = 1 << 20  # bytes; larger than any file written by hand
 
 
 def register(app: typer.Typer) -> None:
@@ -34,43 +34,46 @@ def lint(
         str,
         typer.Argument(
             metavar="COMMAND|FILE",
-            help="A command in quotes (or after --), a file that holds commands, or - for stdin.",
+            help="Command in quotes (or after --), file with commands, or - for stdin.",
             show_default=False,
         ),
     ] = "",
-    fix: Annotated[bool, typer.Option("--fix", help="Print the text put right.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Print the corrected text.")] = False,
     build: Annotated[
-        str | None, typer.Option("--build", metavar="N", help="The llama.cpp build it is for.")
+        str | None,
+        typer.Option("--build", metavar="N", help="llama.cpp build to check against, e.g. 11434."),
     ] = None,
     llama_server: LlamaServer = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Find old, invented and useless flags of speculative decoding, and say what to write.
+    """Check llama-server command lines for outdated or ineffective flags.
 
     Reads shell scripts, llama-swap and compose YAML, Kubernetes manifests, llama-server presets,
-    systemd units, launchd property lists and Dockerfiles; starts nothing. Variables, arrays and
-    branches of scripts, YAML anchors, macros and files of variables are followed. What several
-    servers share is changed where it is right for all of them; else it is said why it is left.
+    systemd units, launchd property lists and Dockerfiles. Follows variables, arrays and branches
+    in scripts, YAML anchors, macros and env files. Starts nothing.
 
-    llama-server is taken to be the newest known build unless --build, --llama-server or the image
-    says otherwise. Ends with 0 when nothing is found (with --fix: when nothing is left), with 1
-    when something is, with 2 for bad input.
+    Checks against the newest known llama.cpp build unless --build, --llama-server or the image
+    says otherwise. With --fix, text shared by several servers is changed only if that is right
+    for all of them.
+
+    Exits with 0 if there are no findings (with --fix: none left), 1 if there are, 2 for bad
+    input.
     """
     from specllama.cli.render import Printer
     from specllama.formats.lint import LintContext, fixed
     from specllama.formats.lint import lint as find
 
-    name, text, kind = _input(what, ctx.obj or ())
+    name, text, kind = _read_input(what, ctx.obj or ())
     environ = {} if name else os.environ
     folder = Path(name).parent
     here = LintContext(_builds(build, llama_server), _models(folder), environ, _files(folder))
     found = _checked(lambda: find(text, kind, here), name)
     if not found:
         raise UsageError(
-            f"{name}: no llama-server, vLLM or SGLang command in it"
+            f"{name}: no llama-server, vLLM or SGLang command found"
             if name
-            else "no llama-server, vLLM or SGLang command",
-            "Give the whole command in quotes, or a file that holds one.",
+            else "no llama-server, vLLM or SGLang command found",
+            "Give the whole command in quotes, or a file that contains one.",
         )
     corrected = fixed(text, kind, here) if fix else None
     left = find(corrected, kind, here) if corrected is not None else found
@@ -78,7 +81,7 @@ def lint(
         Printer().json(_json(name, found, corrected, left))
     else:
         printer = Printer(as_json=fix)  # the text alone on stdout
-        _say(printer, name, found)
+        _print_findings(printer, name, found)
         if corrected is not None:
             if os.linesep == "\r\n":  # stdout makes them of \n there
                 corrected = corrected.replace("\r\n", "\n")
@@ -95,15 +98,15 @@ def _checked(run: Any, name: str) -> tuple[LintResult, ...]:
     return found
 
 
-def _input(what: str, theirs: tuple[str, ...]) -> tuple[str, str, str]:
-    """(the file's name, "" for a command; its text; of which kind it is)."""
+def _read_input(what: str, after_dashes: tuple[str, ...]) -> tuple[str, str, str]:
+    """(file name, "" for a command; text; kind)."""
     import shlex
 
     from specllama.formats.commands import SCRIPT
 
-    if theirs and not what:
-        return "", shlex.join(theirs), SCRIPT
-    if not what or theirs:
+    if after_dashes and not what:
+        return "", shlex.join(after_dashes), SCRIPT
+    if not what or after_dashes:
         raise UsageError("lint takes one command or one file", "Put the command in quotes.")
     if what == "-":
         text = _decoded("stdin", sys.stdin.buffer.read(_LARGEST + 1))
@@ -115,17 +118,17 @@ def _input(what: str, theirs: tuple[str, ...]) -> tuple[str, str, str]:
                 text = _decoded(what, f.read(_LARGEST + 1))
             return what, *_kind(what, text)
         if path.is_dir():
-            raise UsageError(f"{what} is a folder", "Give the file.")
+            raise UsageError(f"{what} is a folder", "Name a file.")
     except OSError as e:
         if not re.search(r"\s", what):
             raise UsageError(f"{what}: {e.strerror}") from None
     if not re.search(r"\s", what.strip()) and not re.search(r"llama-server|^-", what):
-        raise UsageError(f"{what}: there is no such file", "A command needs quotes around it.")
+        raise UsageError(f"{what}: no such file", "Put a command in quotes.")
     return "", what, SCRIPT
 
 
 def _kind(name: str, text: str) -> tuple[str, str]:
-    """(text, kind). A byte-order mark is nothing to most readers; a preset's router ends at it."""
+    """(text, kind). Most readers skip a byte-order mark; the router fails at one in a preset."""
     from specllama.formats.commands import PRESET, kind_of
 
     kind = kind_of(name, text.removeprefix("\ufeff"))
@@ -134,13 +137,13 @@ def _kind(name: str, text: str) -> tuple[str, str]:
 
 def _decoded(name: str, raw: bytes) -> str:
     if len(raw) > _LARGEST:
-        raise UsageError(f"{name} is larger than {_LARGEST >> 20} MiB: nobody wrote that by hand")
+        raise UsageError(f"{name} is larger than {_LARGEST >> 20} MiB")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{name} is no UTF-8 text") from None
+        raise UsageError(f"{name} is not UTF-8 text") from None
     if "\0" in text:
-        raise UsageError(f"{name} is no text: it holds a NUL")
+        raise UsageError(f"{name} is not text: it contains a NUL")
     return text
 
 
@@ -148,10 +151,10 @@ def _builds(build: str | None, llama_server: str | None) -> Builds:
     from specllama.formats import known_builds
 
     if build is not None and llama_server is not None:
-        raise UsageError("--build and --llama-server both say what the command is for; give one")
+        raise UsageError("--build cannot be combined with --llama-server")
     if llama_server is not None:
-        asked = _asked(llama_server)
-        return lambda _: asked
+        known = _capabilities_of(llama_server)
+        return lambda _: known
     if build is not None:
         number = re.fullmatch(r"b?(\d{4,6})", build)
         if number is None:
@@ -160,19 +163,19 @@ def _builds(build: str | None, llama_server: str | None) -> Builds:
     return lambda image: known_builds.capabilities(image or known_builds.NEWEST)
 
 
-def _asked(llama_server: str) -> Capabilities:
+def _capabilities_of(llama_server: str) -> Capabilities:
     from specllama.engine.capabilities import read_capabilities
     from specllama.engine.errors import EngineError
     from specllama.engine.locate import locate
 
     caps = read_capabilities(locate(llama_server))
     if caps.problem:
-        raise EngineError(f"{llama_server}: {caps.problem}", "Name the build with --build N.")
+        raise EngineError(f"{llama_server}: {caps.problem}", "Set the build with --build N.")
     return caps
 
 
 def _models(folder: Path) -> Any:
-    """Reads the model files that commands name, from here or from the file's folder."""
+    """Reads the model files named in commands, relative to here or to the file's folder."""
     from functools import cache
 
     from specllama.gguf import inspect
@@ -188,7 +191,7 @@ def _models(folder: Path) -> Any:
 
 
 def _files(folder: Path) -> Files:
-    """Reads files of variables that a file names, as it would be read in its folder."""
+    """Reads the env files named in a file, relative to its folder."""
 
     def read(name: str) -> str | None:
         try:
@@ -200,13 +203,17 @@ def _files(folder: Path) -> Files:
     return read
 
 
-def _say(printer: Any, name: str, found: tuple[LintResult, ...]) -> None:
+def _print_findings(printer: Any, name: str, found: tuple[LintResult, ...]) -> None:
+    from specllama.cli.units import plural
+
     n = sum(len(linted.findings) for linted in found)
     for linted in found:
         c = linted.command
         where = f"{name}:{c.line}: " if name else ""
         if linted.unseen:
-            printer.say(f"{where}unknown here, so not looked at: {', '.join(linted.unseen)}")
+            printer.say(
+                f"{where}not checked, as their values are unknown: {', '.join(linted.unseen)}"
+            )
         if not linted.findings:
             continue
         printer.say(f"{where}{c.program}{f' ({c.where})' if c.where else ''}", "bold")
@@ -214,9 +221,8 @@ def _say(printer: Any, name: str, found: tuple[LintResult, ...]) -> None:
             printer.say(f"  {f.rule}: {f.words}")
             printer.say(f"    {f.happens}")
             printer.say(f"    fix: {f.fix}")
-    commands = "1 command" if len(found) == 1 else f"{len(found)} commands"
-    things = "nothing" if not n else "1 thing" if n == 1 else f"{n} things"
-    printer.say(f"{things} found in {commands}")
+    commands = plural(len(found), "command")
+    printer.say(f"{plural(n, 'problem') if n else 'no problems'} found in {commands}")
 
 
 def _json(

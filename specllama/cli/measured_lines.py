@@ -1,8 +1,10 @@
-"""What `pick-draft --measure` measured, as lines and as JSON."""
+"""The measurements of `pick-draft --measure`, as lines and JSON."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from specllama.cli.units import plural
 
 if TYPE_CHECKING:
     from specllama.drafts.costs import DraftCosts
@@ -10,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def cost_lines(picked: PickResult) -> list[str]:
-    """Which step times each measured candidate's predicted speed-up comes from."""
-    steps, guessed = [], []
+    """The step times behind each measured candidate's predicted speed-up."""
+    steps, estimated = [], []
     costs: DraftCosts | None = None
     for c in picked.candidates:
         if (m := c.measured) is None:
             continue
         name = c.draft.title if c.draft else c.method
         if m.costs is None:
-            guessed.append(
-                f"cost     {name}: guessed from bytes, not measured ({m.uncosted}); "
+            estimated.append(
+                f"cost     {name}: estimated from file sizes, not measured ({m.uncosted}); "
                 "`specllama serve` measures it"
             )
             continue
@@ -29,15 +31,15 @@ def cost_lines(picked: PickResult) -> list[str]:
             f"{_ms(costs.target[m.k])}, for {m.tau:.2f} tokens"
         )
     if costs is not None:
-        threads = "1 thread" if costs.threads == 1 else f"{costs.threads} threads"
+        threads = plural(costs.threads, "thread")
         plain = _ms(costs.target[0])
         steps.insert(0, f"cost     measured in process, {threads}: a plain step takes {plain}")
-    return steps + guessed
+    return steps + estimated
 
 
 def measured_data(c: Candidate) -> dict[str, Any] | None:
-    """As one object; None where nothing was measured. Entry b-1 of the batch times is for a
-    batch of b tokens."""
+    """One object; None if nothing was measured. Entry b-1 of the batch times is for a batch of b
+    tokens."""
     m = c.measured
     if m is None:
         return None
@@ -67,5 +69,5 @@ def _costs_data(costs: DraftCosts | None) -> dict[str, Any] | None:
 
 
 def _ms(ms: float) -> str:
-    """Three digits at most, so that a step of 0.3 ms is not 0 ms."""
+    """Up to three digits: a step of 0.3 ms must not read 0 ms."""
     return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 1 else f"{ms:.2f} ms"

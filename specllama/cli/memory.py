@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specllama.cli import complete
+from specllama.cli.help_pages import MEMORY, MODEL
 from specllama.cli.options import (
+    SERVER_ARGUMENTS,
+    AsJson,
     Context,
     Draft,
     DraftCache,
@@ -17,6 +20,7 @@ from specllama.cli.options import (
     Method,
     NMax,
     Prefer,
+    Quiet,
     Slots,
     Vram,
     Workload,
@@ -29,9 +33,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("memory", epilog="Arguments after -- are those of llama-server (-ngl, -ts, …).")(
-        memory
-    )
+    app.command("memory", epilog=f"{SERVER_ARGUMENTS} (-ngl, -ts, …).")(memory)
 
 
 def memory(
@@ -40,20 +42,29 @@ def memory(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="The model to serve: a GGUF file, or OWNER/REPO[:QUANT] on the Hub (headers only).",
+            rich_help_panel=MODEL,
+            help="GGUF file to serve, or OWNER/REPO[:QUANT] on the Hugging Face Hub (only headers "
+            "are read).",
         ),
     ],
+    workload: Workload = "chat",
+    context: Context = 0,
     draft: Draft = None,
     method: Method = None,
     n_max: NMax = None,
-    context: Context = 0,
+    draft_layers: DraftLayers = None,
+    draft_cache: DraftCache = None,
+    vram: Vram = None,
+    prefer: Prefer = None,
     cache_k: Annotated[
         str | None,
         typer.Option(
             "-ctk",
             "--cache-type-k",
+            metavar="TYPE",
+            rich_help_panel=MEMORY,
             autocompletion=complete.cache_types,
-            help="K cache type (f16).",
+            help="KV cache type for K, e.g. q8_0; f16 unless set.",
         ),
     ] = None,
     cache_v: Annotated[
@@ -61,20 +72,22 @@ def memory(
         typer.Option(
             "-ctv",
             "--cache-type-v",
+            metavar="TYPE",
+            rich_help_panel=MEMORY,
             autocompletion=complete.cache_types,
-            help="V cache type (f16).",
+            help="KV cache type for V, e.g. q8_0; f16 unless set.",
         ),
     ] = None,
     parallel: Slots = 1,
-    draft_layers: DraftLayers = None,
-    draft_cache: DraftCache = None,
-    workload: Workload = "chat",
-    vram: Vram = None,
-    prefer: Prefer = None,
     llama_server: LlamaServer = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what TARGET and its draft need on each device, whether that fits, and what to trade."""
+    """Show how much memory TARGET and its draft need, and whether they fit.
+
+    Lists each part on each device, and the options if it does not fit: a shorter context, a
+    smaller cache type, fewer layers on the GPU.
+    """
     from specllama.cli.budget_lines import data
     from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer
@@ -95,17 +108,19 @@ def memory(
         prefer=prefer,
         exact=True,
     )
-    printer = Printer()
-    theirs = (*extra, *(ctx.obj or ()))
-    apart = Printer(as_json)
-    settings, plan = resolved(apart, target, settings, spec_options, theirs, llama_server, False)
+    printer = Printer(quiet=quiet)
+    server_arguments = (*extra, *(ctx.obj or ()))
+    notes = Printer(as_json, quiet)
+    settings, plan = resolved(
+        notes, target, settings, spec_options, server_arguments, llama_server, False
+    )
     if plan is None:
         with printer.busy("reading the model and the engine …"):
-            plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
-    assert plan.budget is not None  # `exact` makes what cannot be summed an error
+            plan = prepare(settings, spec_options, server_arguments, llama_server, check_port=False)
+    assert plan.budget is not None  # `exact` raises an error instead of leaving it out
     if as_json:
-        said = {"target": str(plan.target.path), "warnings": list(plan.notes)}
-        printer.json({**said, **data(plan.budget), "last_time": _last_time(plan)})
+        head = {"target": str(plan.target.path), "warnings": list(plan.notes)}
+        printer.json({**head, **data(plan.budget), "last_time": _last_time(plan)})
         return
     _print(printer, plan, plan.budget)
 
@@ -114,54 +129,52 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     from specllama.cli import budget_lines as lines
     from specllama.cli.render import environment_lines
 
-    asked = b.requested
-    drafting = asked.drafting
+    requested = b.requested
+    drafting = requested.drafting
     with_what = ""
     if drafting is not None:
         file = f" with {drafting.model.title}" if drafting.model else ""
         with_what = f", {','.join(drafting.methods)}{file}"
-    printer.say(f"target   {plan.target.title}{with_what}, {asked.use.context:,} tokens")
+    printer.say(f"target   {plan.target.title}{with_what}, {requested.use.context:,} tokens")
     if drafting is None:
         printer.say(f"method   none: {plan.choice.reason}")
     for line in (*environment_lines(plan), *lines.devices(b)):
-        printer.say(line)
-    printer.table(lines.table(asked.lines, b))
-    ok = asked.verdict.kind == "fits"
+        printer.detail(line)
+    printer.table(lines.table(requested.lines, b))
+    ok = requested.verdict.kind == "fits"
     if (cache := lines.prompt_cache(b)) is not None:
-        printer.say(cache)
-    printer.say(f"verdict  {lines.verdict(asked)}", "green" if ok else "yellow")
+        printer.detail(cache)
+    printer.say(f"verdict  {lines.verdict(requested)}", "green" if ok else "yellow")
     for line in _trade(b):
         printer.say(line)
     for warning in plan.notes:
-        printer.say(f"note     {warning}")
+        printer.detail(f"note     {warning}")
     if (last := _last_time(plan)) is not None:
         real, share = last["real_bytes"] / 2**20, last["share"]
-        printer.say(
+        printer.detail(
             f"measured {real:,.1f} MiB when these files were last served, {share:+.1%} "
-            "against the sum of that time"
+            "from the estimate then"
         )
 
 
 def _trade(b: Budget) -> list[str]:
-    """What to give up, each with the flags that do it; where all fits, what is left over."""
+    """The options with their flags, and the longest context that fits."""
     from specllama.cli import budget_lines as lines
     from specllama.memory.decide import TOO_BIG
 
     out = list(lines.advice(b))
     if b.request.use.context < b.requested_context:
-        out.append(
-            f"context  {b.request.use.context:,} of {b.requested_context:,} tokens is what fits"
-        )
+        out.append(f"context  {b.request.use.context:,} of {b.requested_context:,} tokens fit")
     for o in b.options[1:]:
-        mark = "take" if o is b.chosen and o.verdict.kind != TOO_BIG else "or  "
+        mark = "chosen" if o is b.chosen and o.verdict.kind != TOO_BIG else "option"
         flags = f"  [{' '.join(o.flags)}]" if o.flags else ""
         warning = f" ({o.warning})" if o.warning else ""
-        out.append(f"{mark}     {o.name}: {lines.verdict(o)}{warning}{flags}")
+        out.append(f"{mark:<8} {o.name}: {lines.verdict(o)}{warning}{flags}")
     return [*out, f"longest  {_longest(b)}"]
 
 
 def _longest(b: Budget) -> str:
-    """The longest context with everything where it belongs, or that there is none."""
+    """The longest context that fits completely, or that there is none."""
     from specllama.memory.decide import longest_context
 
     drafting = b.request.drafting
@@ -172,12 +185,14 @@ def _longest(b: Budget) -> str:
     if drafting is None:
         return f"{plain:,} tokens" if plain else none
     if longest := longest_context(b.request, drafting):
-        return f"{longest:,} tokens as asked, {plain:,} without a draft"
-    return f"{none}; {plain:,} tokens do without a draft" if plain else f"{none}, draft or not"
+        return f"{longest:,} tokens with the draft, {plain:,} without"
+    return (
+        f"{none}; {plain:,} tokens without a draft" if plain else f"{none}, with or without a draft"
+    )
 
 
 def _last_time(plan: Plan) -> dict[str, float] | None:
-    """The last measured figure for these files with this engine."""
+    """The last measurement of these files with this engine."""
     from specllama.memory.observed import saved_residual
 
     last = saved_residual(plan.files, plan.engine.identity)

@@ -5,27 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from specllama.cli import complete
+from specllama.cli.help_pages import DRAFT, MEMORY, MODEL, OUTPUT, SERVER, TUNING
 from specllama.engine.settings import MAX_DRAFT_TOKENS
 from specllama.errors import UsageError
 
-# The groups of --help.
-DRAFTING, MEMORY, TUNING = "How to draft", "Memory", "Tuning"
-SERVER, OUTPUT = "Server", "Output"
+# Above what anyone means: a typo rather than a choice.
+MAX_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
+MAX_SECONDS = 86_400.0
 
-# What is more than anyone means, so that a slip is told from a wish.
-MOST_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
-MOST_SECONDS = 86_400.0
+# Epilogs of --help.
+SERVER_ARGUMENTS = "Arguments after -- go to llama-server"
+OVERRIDING = (
+    f"{SERVER_ARGUMENTS} and override specllama's choices. Its own names (-md, --spec-type, -np, "
+    "-ngl, -ctk, …) also work before --."
+)
 
 
-def a_number(value: float | None) -> float | None:
-    """nan is within every range."""
+def reject_nan(value: float | None) -> float | None:
+    """nan passes every range check."""
     if value is not None and math.isnan(value):
-        raise typer.BadParameter("nan")  # typer adds whose value it is
+        raise typer.BadParameter("nan")  # typer adds the option's name
     return value
 
 
@@ -44,61 +48,140 @@ Workload = Annotated[
     typer.Option(
         "--workload",
         "-w",
+        metavar="NAME[,NAME]",
+        rich_help_panel=MODEL,
         autocompletion=complete.workloads,
-        help="A profile: code, chat, … (`profiles list`); a mix by comma.",
+        help="Workload profile, or a mix of several; see `specllama profiles`.",
+    ),
+]
+Context = Annotated[
+    int,
+    typer.Option(
+        "--context",
+        "-c",
+        metavar="N",
+        rich_help_panel=MODEL,
+        min=0,
+        max=MAX_CONTEXT,
+        envvar="LLAMA_ARG_CTX_SIZE",
+        help="Context size in tokens; 0 uses the model's own.",
     ),
 ]
 Draft = Annotated[
     Path | None,
     typer.Option(
         "--draft",
-        rich_help_panel=DRAFTING,
-        help="Draft model, or a head in a file of its own (MTP, EAGLE-3, DFlash, DSpark).",
+        metavar="FILE",
+        rich_help_panel=DRAFT,
+        help="Draft model, or a separate MTP, EAGLE-3, DFlash or DSpark file.",
     ),
 ]
 Method = Annotated[
     str | None,
     typer.Option(
         "--method",
-        rich_help_panel=DRAFTING,
+        metavar="TYPE[,TYPE]",
+        rich_help_panel=DRAFT,
         autocompletion=complete.methods,
-        help="TYPE[,TYPE]: mtp, draft, eagle3, dflash, dspark, ngram-simple, ngram-map-k, "
-        "ngram-map-k4v, ngram-mod, ngram-cache; none = plain decoding.",
+        help="mtp, draft, eagle3, dflash, dspark, ngram-simple, ngram-map-k, ngram-map-k4v, "
+        "ngram-mod or ngram-cache; none turns speculation off.",
     ),
 ]
-Prompts = Annotated[
-    Path | None,
+NMax = Annotated[
+    int | None,
     typer.Option(
-        "--prompts",
-        rich_help_panel=TUNING,
-        help="Tune with your own questions: JSON lines (OpenAI messages too), or texts separated "
-        "by `---` lines.",
-    ),
-]
-LlamaServer = Annotated[
-    str | None,
-    typer.Option(
-        "--llama-server",
-        rich_help_panel=SERVER,
-        autocompletion=complete.one_of("embedded"),
-        help="The binary to run, or `embedded`.",
+        "--n-max",
+        metavar="N",
+        rich_help_panel=DRAFT,
+        min=1,
+        max=MAX_DRAFT_TOKENS,
+        help="Draft length K: the most tokens per draft.",
     ),
 ]
 PMin = Annotated[
     float | None,
     typer.Option(
         "--p-min",
-        rich_help_panel=DRAFTING,
+        metavar="P",
+        rich_help_panel=DRAFT,
         min=0,
         max=1,
-        callback=a_number,
-        help="Stop drafting below this probability.",
+        callback=reject_nan,
+        help="Stop drafting below this token probability.",
+    ),
+]
+DraftLayers = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-layers",
+        metavar="N|auto|all",
+        rich_help_panel=DRAFT,
+        autocompletion=complete.one_of("auto", "all"),
+        help="Draft layers to offload to the GPU.",
+    ),
+]
+DraftCache = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-cache",
+        metavar="TYPE",
+        rich_help_panel=DRAFT,
+        autocompletion=complete.cache_types,
+        help="KV cache type of the draft, e.g. q8_0; f16 unless set.",
+    ),
+]
+Vram = Annotated[
+    str | None,
+    typer.Option(
+        "--vram",
+        metavar="SIZE[,SIZE]",
+        rich_help_panel=MEMORY,
+        help="Plan for GPUs of this size, e.g. 24GiB or 24GiB,16GiB.",
+    ),
+]
+Prefer = Annotated[
+    Literal["speed", "context"] | None,
+    typer.Option(
+        "--prefer",
+        rich_help_panel=MEMORY,
+        help="If VRAM is short: speed keeps the draft and shortens the context, context drops "
+        "the draft.",
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        metavar="FILE",
+        rich_help_panel=TUNING,
+        help="Tune on your own prompts: JSON lines (OpenAI messages work too), or texts "
+        "separated by `---` lines.",
+    ),
+]
+TunedPrompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        metavar="FILE",
+        rich_help_panel=TUNING,
+        help="Use the results measured with these prompts.",
+    ),
+]
+LlamaServer = Annotated[
+    str | None,
+    typer.Option(
+        "--llama-server",
+        metavar="PATH",
+        rich_help_panel=SERVER,
+        autocompletion=complete.one_of("embedded"),
+        help="llama-server binary, or `embedded` for the built-in one.",
     ),
 ]
 Slots = Annotated[
     int,
     typer.Option(
         "--parallel",
+        metavar="N",
         rich_help_panel=SERVER,
         min=1,
         help="Server slots; 1 for a single user.",
@@ -107,76 +190,57 @@ Slots = Annotated[
 Host = Annotated[
     str,
     typer.Option(
-        "--host", rich_help_panel=SERVER, envvar="LLAMA_ARG_HOST", help="Address to listen on."
-    ),
-]
-Context = Annotated[
-    int,
-    typer.Option(
-        "--context",
-        "-c",
-        rich_help_panel=MEMORY,
-        min=0,
-        max=MOST_CONTEXT,
-        envvar="LLAMA_ARG_CTX_SIZE",
-        help="Context in tokens; 0 = the model's own.",
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the decision and the command; start nothing.")
-]
-Vram = Annotated[
-    str | None,
-    typer.Option("--vram", rich_help_panel=MEMORY, help="SIZE[,SIZE]: plan for GPUs of this size."),
-]
-Prefer = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=MEMORY,
-        autocompletion=complete.one_of("speed", "context"),
-        help="When memory is short: speed (shorter context) or context (no draft).",
-    ),
-]
-DraftCache = Annotated[
-    str | None,
-    typer.Option(
-        "--draft-cache",
-        rich_help_panel=MEMORY,
-        autocompletion=complete.cache_types,
-        help="Type of the draft's KV cache (f16).",
-    ),
-]
-DraftLayers = Annotated[
-    str | None,
-    typer.Option(
-        "--draft-layers",
-        rich_help_panel=MEMORY,
-        autocompletion=complete.one_of("auto", "all"),
-        help="Draft layers on the GPU: N, auto or all.",
-    ),
-]
-NMax = Annotated[
-    int | None,
-    typer.Option(
-        "--n-max",
-        rich_help_panel=DRAFTING,
-        min=1,
-        max=MAX_DRAFT_TOKENS,
-        help="Draft length K: tokens per draft.",
+        "--host",
+        metavar="ADDRESS",
+        rich_help_panel=SERVER,
+        envvar="LLAMA_ARG_HOST",
+        help="Address to listen on.",
     ),
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
+        "--api-key",
+        metavar="KEY",
         rich_help_panel=SERVER,
         envvar="SPECLLAMA_API_KEY",
         callback=_api_key,
-        help="Key of the server. Better in the variable: arguments show in `ps`.",
+        help="API key of the server. Prefer the variable: arguments show up in `ps`.",
     ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        rich_help_panel=OUTPUT,
+        help="Print the decisions and the command, but start nothing.",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        rich_help_panel=OUTPUT,
+        help="Print only the result, warnings and errors.",
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        rich_help_panel=OUTPUT,
+        help="Print everything: full reasons and complete lists.",
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object to stdout."),
 ]
 
 
-def no_passthrough(theirs: Sequence[str], command: str) -> None:
-    """For commands that start no server of the user's."""
-    if theirs:
+def no_passthrough(server_arguments: Sequence[str], command: str) -> None:
+    """For commands that start no server of yours. Raises UsageError for arguments after --."""
+    if server_arguments:
         raise UsageError(f"{command} takes no arguments after --")

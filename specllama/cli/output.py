@@ -1,4 +1,4 @@
-"""Files that a user asked for by name."""
+"""Output files named by the user."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from specllama.errors import UsageError
 from specllama.stop import signals_deferred
 from specllama.storage import expand_user
 
-_HEAD = 4096  # bytes in which a file says who made it
+_HEAD = 4096  # bytes at its start in which a file names its maker
 
 
 def check_replaceable(path: Path, mark: str) -> None:
-    """Raises UsageError for a file that is there, is not empty, and does not say `mark` at its
-    head: it is somebody else's."""
+    """Raises UsageError for an existing, non-empty file without `mark` at its head: another
+    program's."""
     path = expand_user(str(path))
     try:
         if not path.is_file():
@@ -23,20 +23,20 @@ def check_replaceable(path: Path, mark: str) -> None:
         with path.open("rb") as f:
             head = f.read(_HEAD)
     except OSError:
-        head = b"?"  # what cannot be read is nobody's to replace
+        head = b"?"  # never replace a file we cannot read
     if head and mark.encode() not in head:
         raise UsageError(
-            f"-o {path}: there is another file, which `specllama plan` did not make",
-            "Name a new file, or give --overwrite.",
+            f"-o {path}: the file exists and was not written by `specllama plan`",
+            "Name a new file, or add --overwrite.",
         )
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Before minutes of work. Raises UsageError when `path` cannot become a file."""
+    """Called before minutes of work. Raises UsageError if `path` cannot be written."""
     path = expand_user(str(path))
     exists = os.path.lexists(path)
     if os.path.isdir(path):
-        raise UsageError(f"{option} {path}: is a folder", "Give the name of a file in it.")
+        raise UsageError(f"{option} {path}: is a folder", "Name a file in it.")
     if not os.path.isdir(path.absolute().parent):
         raise UsageError(f"{option} {path}: no such folder")
     try:
@@ -48,14 +48,14 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def save(path: Path, data: bytes, option: str = "-o") -> None:
-    """Writes `data` so that the file is the old one or the new, never half; what is no ordinary
-    file (/dev/stdout, a pipe) is written to. Raises UsageError when it cannot be."""
+    """Writes `data`, atomically for regular files; others (/dev/stdout, a pipe) are written to.
+    Raises UsageError if that fails."""
     path = expand_user(str(path))
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_bytes(data)
             return
-        _replace(path.resolve(), data)  # a link stays one
+        _replace(path.resolve(), data)  # a link stays a link
     except OSError as e:
         raise UsageError(f"{option} {path}: cannot be written ({e.strerror or e})") from None
 
@@ -76,7 +76,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _mode(path: Path) -> int:
-    """The file's own where it is there, else a new file's."""
+    """The mode of the existing file, else of a new one."""
     if path.exists():
         if not os.access(path, os.W_OK):
             raise PermissionError(None, "it is write-protected")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli.help_pages import DRAFT, MODEL
 from specllama.cli.measured_lines import cost_lines, measured_data
-from specllama.cli.options import Context, LlamaServer, Vram, Workload
+from specllama.cli.options import AsJson, Context, LlamaServer, Quiet, Verbose, Vram, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,36 +29,77 @@ def register(app: typer.Typer) -> None:
 
 def pick_draft(
     ctx: typer.Context,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The model to draft for.")],
-    folders: Annotated[
-        list[Path] | None, typer.Option("--dir", help="A folder to search, with all below it.")
-    ] = None,
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TARGET", rich_help_panel=MODEL, help="GGUF file to find drafts for."
+        ),
+    ],
     workload: Workload = "chat",
-    llama_server: LlamaServer = None,
+    context: Context = 0,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--dir",
+            metavar="FOLDER",
+            rich_help_panel=DRAFT,
+            help="Search this folder and all below it; may be repeated.",
+        ),
+    ] = None,
     hub: Annotated[
-        bool, typer.Option("--hub", help="Look on the Hugging Face Hub as well (headers only).")
+        bool,
+        typer.Option(
+            "--hub",
+            rich_help_panel=DRAFT,
+            help="Also search the Hugging Face Hub (only headers are read).",
+        ),
     ] = False,
     download: Annotated[
-        bool, typer.Option("--download", help="With --hub: fetch the best one if it is not here.")
+        bool,
+        typer.Option(
+            "--download",
+            rich_help_panel=DRAFT,
+            help="With --hub: download the best draft if it is not here.",
+        ),
     ] = False,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Compare plain drafts with the target, in process."),
+        typer.Option(
+            "--measure",
+            rich_help_panel=DRAFT,
+            help="Measure the acceptance rate of plain drafts in this process.",
+        ),
     ] = False,
     text: Annotated[
-        Path | None, typer.Option("--text", help="With --measure: compare on this text.")
+        Path | None,
+        typer.Option(
+            "--text",
+            metavar="FILE",
+            rich_help_panel=DRAFT,
+            help="With --measure: measure on this text.",
+        ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Threads for --measure.")
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=1,
+            max=1024,
+            rich_help_panel=DRAFT,
+            help="With --measure: CPU threads to use.",
+        ),
     ] = None,
-    context: Context = 0,
     vram: Vram = None,
-    show_all: Annotated[bool, typer.Option("--all", help="List every rejected file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    llama_server: LlamaServer = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Find what can draft for TARGET, rank what fits, and name the rule that drops the rest.
+    """Find draft models that fit TARGET, ranked.
 
-    Exit code 0 when something fits, 1 when nothing does.
+    Shows the memory each draft takes and its expected speed-up, and why the other files do not
+    fit. Exits with 0 if a draft fits, with 1 if none does.
     """
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
@@ -77,7 +119,7 @@ def pick_draft(
         raise UsageError("--download needs --hub")
     if text is not None and not measure:
         raise UsageError("--text needs --measure")
-    printer = Printer()
+    printer = Printer(quiet=quiet, verbose=verbose)
     for folder in folders or []:
         if not os.path.isdir(folder):
             raise UsageError(f"--dir {folder}: no such folder")
@@ -85,13 +127,13 @@ def pick_draft(
     with printer.busy("looking for drafts …"):
         info = target_info(target)
         engine, caps = usable_engine(llama_server)
-        doubtful = check_loads(info, caps)
+        warnings = check_loads(info, caps)
         user = read((), caps, os.environ)
         sizes = parse_sizes(vram) if vram is not None else ()
-        have = machine(engine, sizes, user.values("--rpc"))
+        devices = machine(engine, sizes, user.values("--rpc"))
         found = discover(info, folders or [])
     if hub:
-        with printer.busy("asking the Hub …"):
+        with printer.busy("searching the Hugging Face Hub …"):
             found = found.and_also(remote.search(info))
     picked = rank_drafts(info, profile, caps, found)
     if measure:
@@ -99,23 +141,23 @@ def pick_draft(
 
         with printer.busy("comparing target and drafts …"):
             picked = measure_candidates(info, picked, profile, text, threads)
-    space = memory_of_candidates(info, picked.candidates, caps, have, user, context)
+    space = memory_of_candidates(info, picked.candidates, caps, devices, user, context)
     best = _best(picked, space)
-    there = remote.label(best.path) if best is not None else None
-    here = there or (str(best.path) if best is not None else None)
-    if there is not None and download:
-        here, there = str(remote.download(there)), None
+    on_hub = remote.label(best.path) if best is not None else None
+    draft = on_hub or (str(best.path) if best is not None else None)
+    if on_hub is not None and download:
+        draft, on_hub = str(remote.download(on_hub)), None
     if as_json:
-        data = _data(info, picked, space, workload, here)
-        printer.json({**data, "warnings": list(doubtful), "skipped": list(found.skipped)})
+        data = _data(info, picked, space, workload, draft)
+        printer.json({**data, "warnings": list(warnings), "skipped": list(found.skipped)})
     else:
-        for line in doubtful:
-            printer.say(f"note     {line}")
-        _print(printer, info, picked, space, show_all)
+        for line in warnings:
+            printer.detail(f"note     {line}")
+        _print(printer, info, picked, space)
         for line in found.skipped:
-            printer.say(f"skipped  {line}; --dir searches a folder to the end")
-        for line in _last_lines(info, picked, workload, here, there, context):
-            printer.say(line)
+            printer.detail(f"skipped  {line}; --dir searches a folder completely")
+        last = _last_lines(info, picked, workload, draft, on_hub, context)
+        printer.lines(last, results=("run", "get", "without", "no"))
     if not picked.candidates:
         raise typer.Exit(1)
 
@@ -125,7 +167,6 @@ def _print(
     target: ModelInfo,
     picked: PickResult,
     space: Sequence[CandidateMemory | None],
-    show_all: bool,
 ) -> None:
     if picked.candidates:
         from rich.table import Table
@@ -142,23 +183,24 @@ def _print(
             plain = (
                 f"{room.longest_without:,} tokens fit"
                 if room.longest_without
-                else "no context fits as a whole"
+                else "no context fits completely"
             )
-            printer.say(
-                f"memory   beside the target, at {room.context:,} tokens; without a draft {plain}"
+            printer.detail(
+                f"memory   in addition to the target, at a context of {room.context:,} tokens; "
+                f"without a draft {plain}"
             )
     for source in dict.fromkeys(c.measured.source for c in picked.candidates if c.measured):
-        printer.say(f"note     α and τ marked * are measured on {source}, at temperature 0")
+        printer.detail(f"note     α and τ marked * are measured on {source}, at temperature 0")
     for line in cost_lines(picked):
-        printer.say(line)
+        printer.detail(line)
     for c in picked.candidates:
         for warning in c.warnings:
-            printer.say(f"note     {_file(target, c)}: {warning}")
-    shown = picked.rejected if show_all else picked.rejected[:_SHOWN_REJECTED]
-    for r in shown:
-        printer.say(f"not used {r.what}: {r.detail} ({r.rule})")
-    if len(shown) < len(picked.rejected):
-        printer.say(f"         and {len(picked.rejected) - len(shown)} more; see --all")
+            printer.detail(f"note     {_file(target, c)}: {warning}")
+    listed = picked.rejected if printer.verbose else picked.rejected[:_SHOWN_REJECTED]
+    for r in listed:
+        printer.detail(f"not used {r.what}: {r.detail} ({r.rule})")
+    if len(listed) < len(picked.rejected):
+        printer.detail(f"         and {len(picked.rejected) - len(listed)} more; see --verbose")
 
 
 def _row(target: ModelInfo, c: Candidate, room: CandidateMemory | None) -> tuple[str, ...]:
@@ -176,21 +218,21 @@ def _row(target: ModelInfo, c: Candidate, room: CandidateMemory | None) -> tuple
 
 
 def _best(picked: PickResult, space: Sequence[CandidateMemory | None]) -> ModelInfo | None:
-    """The file of the first candidate that fits, else of the first."""
+    """The file of the first candidate that fits, else of the first one."""
     ways = list(zip(picked.candidates, space, strict=True))
     fitting = [c for c, room in ways if room is None or room.longest]
     return (fitting or list(picked.candidates))[0].draft if ways else None
 
 
 def _fits(room: CandidateMemory | None) -> str:
-    """Whether it fits, and up to which context when that is what is short."""
+    """Whether it fits, and up to which context length."""
     if room is None:
         return "unknown"
     if not room.longest:
-        return "in part" if room.verdict.gpu_layers else "no"
+        return "partly" if room.verdict.gpu_layers else "no"
     if room.fits and room.longest >= room.longest_without:
         return "yes"
-    return f"to {room.longest:,} tokens"
+    return f"up to {room.longest:,} tokens"
 
 
 def _file(target: ModelInfo, c: Candidate) -> str:
@@ -202,17 +244,17 @@ def _last_lines(
     picked: PickResult,
     workload: str,
     draft: str | None,
-    there: str | None,
+    on_hub: str | None,
     context: int,
 ) -> list[str]:
-    """What to run, or what to download. `there`: the draft's name on the Hub, when it is not
-    on this machine."""
+    """The command to run, or what to download. `on_hub`: the draft's name on the Hub, if it is
+    not on this machine."""
     import shlex
 
     if picked.candidates:
         words = ["specllama", "serve", str(target.path), "--workload", workload]
-        if there is not None:
-            return [f"get      it with --hub --download, or from {there}"]
+        if on_hub is not None:
+            return [f"get      {on_hub} (--hub --download fetches it)"]
         if draft is not None:
             words += ["--draft", draft]
         words += ["-c", str(context)] if context else []
@@ -224,14 +266,14 @@ def _advice(target: ModelInfo) -> list[str]:
     from specllama.drafts.families import family_of
 
     family = family_of(target)
-    out = [f"nothing found drafts for {target.title}"]
+    out = [f"no draft found for {target.title}"]
     if family is None:
         out.append("get      a much smaller model of the same family, from the same uploader")
     else:
         for s in family.suggestions:
             out.append(f"get      {s.name}{s.where}: {s.method}, for {family.name}")
         if not family.suggestions:
-            out.append(f"note     nothing of {family.name} is known that could draft for this one")
+            out.append(f"note     no draft for this model is known in the {family.name} family")
         if family.note:
             out.append(f"note     {family.note}")
     out.append(f"without  specllama serve {target.path} --method ngram-simple")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli.help_pages import MODEL, OTHER_ENGINES, OUTPUT, SERVER
 from specllama.cli.options import (
+    OVERRIDING,
     ApiKey,
     Context,
     Draft,
@@ -22,7 +24,10 @@ from specllama.cli.options import (
     NMax,
     PMin,
     Prefer,
+    Quiet,
     Slots,
+    TunedPrompts,
+    Verbose,
     Vram,
     Workload,
 )
@@ -42,11 +47,7 @@ Format = Enum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        "plan",
-        epilog="Arguments after -- go to llama-server and win. Its own names (-md, --spec-type, -np, "
-        "-ngl, -ctk …) are understood before -- too.",
-    )(plan)
+    app.command("plan", epilog=OVERRIDING)(plan)
 
 
 def plan(
@@ -54,7 +55,9 @@ def plan(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="The GGUF file to serve, or OWNER/REPO[:QUANT] on the Hub."
+            metavar="MODEL",
+            rich_help_panel=MODEL,
+            help="GGUF file to serve, or OWNER/REPO[:QUANT] on the Hugging Face Hub.",
         ),
     ],
     to: Annotated[
@@ -63,64 +66,104 @@ def plan(
             "--format",
             "-f",
             metavar="FORMAT",
-            help=f"{', '.join(FORMATS)}; without it, lines to read.",
+            rich_help_panel=OUTPUT,
+            help=f"{', '.join(FORMATS)}. Without it: the decisions and the command, to read.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write it to FILE; one that plan made before is replaced."
+            "--output",
+            "-o",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+            help="Write to FILE. It may exist if an earlier plan wrote it.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="With -o: replace any file.")
+        bool,
+        typer.Option("--overwrite", rich_help_panel=OUTPUT, help="With -o: replace any file."),
     ] = False,
-    rpc: Annotated[
-        str | None,
-        typer.Option(
-            help="HOST:PORT[,HOST:PORT]: spread the model over the ggml-rpc-servers there too."
-        ),
-    ] = None,
-    target_repo: Annotated[
-        str | None,
-        typer.Option(
-            help="OWNER/NAME on Hugging Face with the same model, for vLLM, SGLang, TensorRT-LLM."
-        ),
-    ] = None,
-    draft_repo: Annotated[
-        str | None, typer.Option(help="The same for the draft; a P-EAGLE or PARD one too.")
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Machines, for vLLM and SGLang; 1.")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, help="GPUs of each machine, for the same; 1.")
-    ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     workload: Workload = "chat",
+    context: Context = 0,
     draft: Draft = None,
     method: Method = None,
     n_max: NMax = None,
     p_min: PMin = None,
     draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
-    context: Context = 0,
-    parallel: Slots = 1,
+    vram: Vram = None,
+    prefer: Prefer = None,
+    prompts: TunedPrompts = None,
     host: Host = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=1, max=65535, envvar="LLAMA_ARG_PORT", help="Port."),
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=1,
+            max=65535,
+            rich_help_panel=SERVER,
+            envvar="LLAMA_ARG_PORT",
+            help="Port to listen on.",
+        ),
     ] = 8080,
+    parallel: Slots = 1,
     api_key: ApiKey = None,
-    vram: Vram = None,
-    prefer: Prefer = None,
-    prompts: Annotated[
-        Path | None, typer.Option(help="The questions it was tuned by, as for serve.")
-    ] = None,
     llama_server: LlamaServer = None,
+    rpc: Annotated[
+        str | None,
+        typer.Option(
+            "--rpc",
+            metavar="HOST:PORT[,HOST:PORT]",
+            rich_help_panel=SERVER,
+            help="Also spread the model over these ggml-rpc-servers.",
+        ),
+    ] = None,
+    target_repo: Annotated[
+        str | None,
+        typer.Option(
+            "--target-repo",
+            metavar="OWNER/NAME",
+            rich_help_panel=OTHER_ENGINES,
+            help="Hugging Face repository of the same model.",
+        ),
+    ] = None,
+    draft_repo: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-repo",
+            metavar="OWNER/NAME",
+            rich_help_panel=OTHER_ENGINES,
+            help="Hugging Face repository of the draft; P-EAGLE and PARD drafts work too.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            metavar="N",
+            min=1,
+            rich_help_panel=OTHER_ENGINES,
+            help="Number of machines (vLLM, SGLang); 1 unless set.",
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus",
+            metavar="N",
+            min=1,
+            rich_help_panel=OTHER_ENGINES,
+            help="GPUs per machine (vLLM, SGLang); 1 unless set.",
+        ),
+    ] = None,
 ) -> None:
-    """Write how MODEL is served best, in the format of what runs it; start nothing.
+    """Write the launch command or config file for MODEL; start nothing.
 
-    What serve or probe measured before is used.
+    Uses the results that serve or probe saved.
     """
     from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer, decision_lines
@@ -132,7 +175,7 @@ def plan(
     from specllama.prompts import read_prompts
 
     if output is not None and to is None:
-        raise UsageError(f"-o {output}: in which format?", f"--format {'|'.join(FORMATS)}")
+        raise UsageError("-o needs --format", f"Formats: {', '.join(FORMATS)}.")
     if overwrite and output is None:
         raise UsageError("--overwrite needs -o FILE")
     if output is not None and not overwrite:
@@ -142,9 +185,12 @@ def plan(
     }  # fmt: skip
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None and (to is None or to.value not in HF_FORMATS):
-        raise UsageError(f"{wrong} is for another engine", f"--format {'|'.join(HF_FORMATS)}")
+        raise UsageError(
+            f"{wrong} only applies to other engines",
+            f"It needs --format with one of {', '.join(HF_FORMATS)}.",
+        )
     deployment = Deployment(target_repo, draft_repo, nodes or 1, gpus or 1)
-    printer = Printer()
+    printer = Printer(quiet=quiet, verbose=verbose)
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
         Path(model).absolute(), host, port, context=context, parallel=parallel, api_key=api_key
@@ -153,20 +199,24 @@ def plan(
     spec_options = SpeculationOptions(
         workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer
     )
-    theirs = (*multi_machine.rpc_arguments(rpc), *(ctx.obj or ()))
-    apart = Printer(as_json=to is not None)  # stdout is the format's
-    settings, unseen = resolved(apart, model, settings, spec_options, theirs, llama_server, False)
+    server_arguments = (*multi_machine.rpc_arguments(rpc), *(ctx.obj or ()))
+    notes_out = Printer(as_json=to is not None, quiet=quiet)  # stdout is the format's
+    settings, unseen = resolved(
+        notes_out, model, settings, spec_options, server_arguments, llama_server, False
+    )
     if unseen is not None:
         _show_unseen(printer, model, unseen, to)
         return
     with printer.busy("reading the model and the engine …"):
-        decision = _decided(settings, spec_options, theirs, llama_server, own, deployment)
+        decision = _decided(
+            settings, spec_options, server_arguments, llama_server, own, deployment, verbose
+        )
     if to is not None and to.value in HF_FORMATS:  # the rest is about llama-server and this machine
         decision = replace(decision, reasons=tuple(map(shown, decision_lines(decision.plan))))
     if to is None:
         for line in (*decision.reasons, *multi_machine.advice(decision.plan)):
-            printer.say(line)
-        printer.say(decision.plan.command.display())
+            printer.detail(line)
+        printer.command(decision.plan.command.display())
         return
     written = write(to.value, decision)
     notes = written.notes
@@ -175,25 +225,26 @@ def plan(
     if output is None:
         _print(written)
         for note in notes:
-            if not (sys.stdout.isatty() and one_line(note) in written.text):  # seen once
+            if not quiet and not (sys.stdout.isatty() and one_line(note) in written.text):
                 print(shown(note), file=sys.stderr)
         return
     if not overwrite:  # again: deciding takes its time
         check_replaceable(output, MADE)
     save(output, written.text.encode("utf-8"))
-    for line in (*decision.reasons, *notes, f"written  {output}"):
-        printer.say(line)
+    for line in (*decision.reasons, *notes):
+        printer.detail(line)
+    printer.say(f"written  {output}")
 
 
 def _show_unseen(printer: Printer, model: str, plan: Plan, to: Format | None) -> None:
-    """The plan for a model that is not on this machine: to read, not to run."""
+    """Prints the plan for a model that is not on this machine: to read, not to run."""
     from specllama.cli.render import plan_lines
     from specllama.errors import UsageError
 
     if to is not None:
         raise UsageError(
-            f"{plan.target.path.as_posix()} is not on this machine yet: it has no path to write",
-            f"`specllama serve {model}` downloads it with its draft.",
+            f"{plan.target.path.as_posix()} is not on this machine yet, so it has no path to write",
+            f"`specllama serve {model}` downloads it and its draft.",
         )
     for line in plan_lines(plan):
         printer.say(line)
@@ -202,27 +253,29 @@ def _show_unseen(printer: Printer, model: str, plan: Plan, to: Format | None) ->
 def _decided(
     settings: Settings,
     spec_options: SpeculationOptions,
-    theirs: tuple[str, ...],
+    server_arguments: tuple[str, ...],
     llama_server: str | None,
     prompts: tuple[Prompt, ...],
     deployment: Deployment,
+    verbose: bool,
 ) -> Decision:
-    """The plan as serve would make it, by what was measured before."""
+    """The plan as serve would make it, with saved results."""
     from specllama.cli.render import plan_data, plan_lines
     from specllama.formats import Decision
     from specllama.planning.prepare import prepare
     from specllama.serving.scope import scope_of
     from specllama.serving.tune import AUTO, TuningOptions, apply_stored_result
 
-    plan = prepare(settings, spec_options, theirs, llama_server, check_port=False)
-    wanted = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
-    plan, known = apply_stored_result(plan, wanted)
-    return Decision(plan, tuple(map(shown, plan_lines(plan))), plan_data(plan), known, deployment)
+    plan = prepare(settings, spec_options, server_arguments, llama_server, check_port=False)
+    tuning = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
+    plan, known = apply_stored_result(plan, tuning)
+    return Decision(
+        plan, tuple(map(shown, plan_lines(plan, verbose))), plan_data(plan), known, deployment
+    )
 
 
 def _print(written: WrittenFiles) -> None:
-    """To stdout: in UTF-8 with plain line ends where it goes to a program or a file, as lines to
-    read on a terminal."""
+    """Prints to stdout: in UTF-8 with plain line ends to a file or program, escaped to a terminal."""
     stdout: Any = sys.stdout
     if stdout.isatty():
         stdout.write("".join(f"{shown(line)}\n" for line in written.text.split("\n")[:-1]))

@@ -1,4 +1,4 @@
-"""What probe shows: the table of arms, the curves, the verdict, the line to run."""
+"""probe's output: the table of settings, the curves, the verdict, the command to run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.compared import UNMEASURED, Other, others
-from specllama.cli.compared import data as other_data
+from specllama.cli.compared import UNMEASURED, Unconfirmed, unconfirmed
+from specllama.cli.compared import data as unconfirmed_data
 from specllama.cli.probe_plots import ngram_table, speed_plot, verify_line
 from specllama.cli.tuning_lines import (
     arm_data,
@@ -36,12 +36,12 @@ _MORE = ("first token", "draft/verify", "memory")
 def title(p: ProbeResult) -> str:
     from specllama.tuning.arms import OPEN
 
-    early = " (cut short: the answer is open)" if p.tuned.state == OPEN else ""
+    early = " (stopped early, no verdict yet)" if p.tuned.state == OPEN else ""
     return f"{p.plan.target.title}, {p.tuned.workload}{early}"
 
 
 def columns(p: ProbeResult) -> tuple[str, ...]:
-    """With several slots tok/s is that of all together, and each request's is shown too."""
+    """With several slots: tok/s of all together, and of each request."""
     if slots(p) == 1:
         return _TEXT + _MORE
     names = list(_TEXT)
@@ -54,7 +54,7 @@ def slots(p: ProbeResult) -> int:
 
 
 def table(p: ProbeResult) -> Table:
-    """One row per arm, the plain server first."""
+    """One row per setting, the baseline first."""
     from rich.table import Table
 
     out = Table(box=None, pad_edge=False, header_style="bold")
@@ -66,7 +66,7 @@ def table(p: ProbeResult) -> Table:
 
 
 def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
-    """The cells of the table, as text: the arms, then every other way, whatever is known of it."""
+    """The cells of the table: measured settings first, then the others with what is known."""
     plain = p.tuned.plain
     if plain is not None:
         m = plain.measurement
@@ -89,11 +89,11 @@ def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
             f"{share:.0%}/{1 - share:.0%}" if share is not None else "",
             f"+{mib(extra)}" if extra else "",
         )
-    yield from (_other_row(p, o) for o in others(p.tuned, p.planned.task))
+    yield from (_unconfirmed_row(p, o) for o in unconfirmed(p.tuned, p.planned.task))
 
 
-def _other_row(p: ProbeResult, o: Other) -> tuple[str, ...]:
-    """Of a way that was not confirmed: what its one launch showed, or what is predicted."""
+def _unconfirmed_row(p: ProbeResult, o: Unconfirmed) -> tuple[str, ...]:
+    """A setting that was not confirmed: the result of its one launch, or its prediction."""
     m, plain = o.measurement, p.tuned.plain
     speed = tokens_per_second(plain, m, o.speedup) if m else 0.0
     speeds = _speeds(p, speed) if m else ("",) * len(_speeds(p, 0.0))
@@ -112,8 +112,8 @@ def _other_row(p: ProbeResult, o: Other) -> tuple[str, ...]:
 
 
 def tokens_per_second(plain: Baseline | None, own: Measurement, speedup: Interval | None) -> float:
-    """The plain server's times the speed-up, where both are known: a machine is not equally fast
-    all the time, and `own` was measured in other minutes."""
+    """The baseline's speed times the speed-up, if both are known: a machine's speed drifts, and
+    `own` was measured at another time."""
     if plain is None or speedup is None:
         return own.tokens_per_second
     return plain.measurement.tokens_per_second * speedup.value
@@ -126,12 +126,11 @@ def _speeds(p: ProbeResult, all_together: float) -> tuple[str, ...]:
 
 
 def _first_token(arm: Arm, plain: Baseline | None) -> str:
-    """Beside plain decoding, whose prompts were others: as it would have taken over as many
-    tokens."""
+    """Compared with plain decoding, scaled to the same number of prompt tokens."""
     m = arm.measurement
-    if plain is None or not (theirs := _prompt_tokens(plain.measurement)):
+    if plain is None or not (baseline := _prompt_tokens(plain.measurement)):
         return f"{m.first_ms:.0f} ms"
-    return f"{m.first_ms - plain.measurement.first_ms * _prompt_tokens(m) / theirs:+.0f} ms"
+    return f"{m.first_ms - plain.measurement.first_ms * _prompt_tokens(m) / baseline:+.0f} ms"
 
 
 def _prompt_tokens(m: Measurement) -> float:
@@ -139,12 +138,12 @@ def _prompt_tokens(m: Measurement) -> float:
 
 
 def chance(p: float) -> str:
-    """A probability in words of a table."""
+    """A probability as a percentage."""
     return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{p:.0%}"
 
 
 def _alpha_k(arm: Arm) -> str:
-    """α·K: a popular sketch, shown beside what is measured."""
+    """α·K: a popular estimate, next to the measured values."""
     from specllama.tuning.speedup import effective_acceptance
 
     spec, alpha = arm.speculation, arm.measurement.alpha
@@ -154,33 +153,33 @@ def _alpha_k(arm: Arm) -> str:
 
 
 def extra_memory(plan: Plan, speculation: Speculation) -> int | None:
-    """Bytes beyond the plain server, by the plan's own sum."""
+    """Bytes more than the baseline, by the plan's own estimate."""
     from specllama.memory.estimate import total
     from specllama.planning import memory_inputs
 
     if plan.budget is None:
         return None
     q, use = plan.budget.request, plan.budget.chosen.use
-    there = plan.with_speculation(speculation)
-    drafting = memory_inputs.drafting_of(speculation, there.choice.draft, plan.user, q.machine)
+    changed = plan.with_speculation(speculation)
+    drafting = memory_inputs.drafting_of(speculation, changed.choice.draft, plan.user, q.machine)
     return total(q.lines(use, drafting)) - total(q.lines(use, None))
 
 
-def below_table(p: ProbeResult) -> Iterator[str]:
-    """The curves, the answer, what was dropped and why, and the line to run."""
+def below_table(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
+    """The curves, the verdict, rejected settings with reasons, the command to run."""
     for trial in p.tuned.trials:
         yield from speed_plot(trial, p.tuned.arms)
     yield from ngram_table(p.tuned.maps)
-    yield from verdict(p)
+    yield from verdict(p, verbose)
 
 
-def verdict(p: ProbeResult) -> Iterator[str]:
-    """The answer and what it rests on."""
+def verdict(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
+    """The verdict and what it rests on."""
     t = p.tuned
     about = f" for {length}" if (length := about_length(p)) else ""
     word = "on" if t.best else "open" if p.stopped else "off"
     yield f"verdict  {word}{about}: {t.reason}"
-    yield from expected_lines(t)
+    yield from expected_lines(t, verbose)
     yield from deep_lines(t)
     yield from dropped_lines(t)
     for doubt in p.planned.doubts:
@@ -196,7 +195,7 @@ def verdict(p: ProbeResult) -> Iterator[str]:
 
 
 def about_length(p: ProbeResult) -> str:
-    """Which lengths a verdict is about: it may be another one after a long context."""
+    """The lengths a verdict applies to: a long context may change it."""
     t = p.tuned
     measured = [a.measurement for a in t.arms] or ([t.plain.measurement] if t.plain else [])
     answers = [a for m in measured for a in m.answers]
@@ -208,11 +207,11 @@ def about_length(p: ProbeResult) -> str:
     lengths = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     most = max((a.tokens - 1) // n + 1 for a in answers)
     many = f", {n} requests at a time" if n > 1 else ""
-    return f"prompts of {lengths} tokens and answers of up to {most:,}{many}"
+    return f"prompts of {lengths} tokens and responses of up to {most:,}{many}"
 
 
 def deep_lines(t: TuningResult) -> Iterator[str]:
-    """What becomes of each arm after a long prompt."""
+    """The speed-up of each setting after a long prompt."""
     for arm in t.arms:
         if (d := arm.deep) is not None:
             alpha = f", α={d.alpha:.2f}" if d.alpha is not None else ""
@@ -220,7 +219,7 @@ def deep_lines(t: TuningResult) -> Iterator[str]:
 
 
 def draft_costs(t: TuningResult) -> Iterator[str]:
-    """What a step of each draft costs, and the acceptance that would break even."""
+    """The cost of each draft's steps, and the acceptance rate at break-even."""
     from specllama.drafts.acceptance import constant_acceptance
     from specllama.tuning.arms import way
     from specllama.tuning.speedup import break_even, fit_cost
@@ -255,8 +254,8 @@ def _findings(t: TuningResult) -> Iterator[str]:
             yield f"{arm.label}: {text}"
         if arm.same_text is not None and arm.same_text < 1:
             yield (
-                f"{arm.label}: {arm.same_text:.0%} of greedy answers are the plain server's, "
-                "character by character (batches of other sizes round differently)"
+                f"{arm.label}: {arm.same_text:.0%} of greedy responses equal the baseline's, "
+                "character by character (other batch sizes round differently)"
             )
 
 
@@ -265,20 +264,20 @@ def run_line(p: ProbeResult) -> str:
 
 
 def serve_line(p: PlannedProbe, best: Speculation | None) -> str:
-    """`specllama serve …` with what was found, and what was asked of the server here too."""
+    """`specllama serve …` with the settings that were found, and the server options used here."""
     from specllama.engine.command import size_options
 
-    asked, plan = p.options, p.plan
+    options, plan = p.options, p.plan
     words = ["specllama", "serve", str(plan.target.path), "--workload", p.task.workload]
-    if asked.settings.context:
-        words += ["-c", str(asked.settings.context)]
-    if asked.settings.parallel > 1:
-        words += ["--parallel", str(asked.settings.parallel)]
+    if options.settings.context:
+        words += ["-c", str(options.settings.context)]
+    if options.settings.parallel > 1:
+        words += ["--parallel", str(options.settings.parallel)]
     if p.spec_options.vram is not None:
         words += ["--vram", p.spec_options.vram]
-    if asked.llama_server is not None:
-        words += ["--llama-server", asked.llama_server]
-    theirs = plan.user.argv
+    if options.llama_server is not None:
+        words += ["--llama-server", options.llama_server]
+    server_arguments = plan.user.argv
     if best is None:
         words += ["--method", "none"]
     else:
@@ -288,8 +287,10 @@ def serve_line(p: PlannedProbe, best: Speculation | None) -> str:
             words += ["--n-max", str(best.n_max), "--p-min", f"{best.p_min:g}"]
         words += ["--tune", "off"]
         for flag in size_options(plan.capabilities, best):
-            theirs += flag if plan.user.replacing(plan.capabilities, flag[0]) is None else []
-    return shlex.join(words + (["--", *theirs] if theirs else []))
+            server_arguments += (
+                flag if plan.user.replacing(plan.capabilities, flag[0]) is None else []
+            )
+    return shlex.join(words + (["--", *server_arguments] if server_arguments else []))
 
 
 def data(p: ProbeResult) -> dict[str, Any]:
@@ -305,7 +306,7 @@ def data(p: ProbeResult) -> dict[str, Any]:
         "slots": slots(p),
         "about": about_length(p),
         "arms": arms,
-        "others": [other_data(o) for o in others(p.tuned, p.planned.task)],
+        "others": [unconfirmed_data(o) for o in unconfirmed(p.tuned, p.planned.task)],
         "doubts": list(p.planned.doubts),
         "run": run_line(p),
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specllama.cli import complete
+from specllama.cli.options import AsJson, Verbose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,26 +16,25 @@ if TYPE_CHECKING:
     from specllama.own_profiles import NewProfile
     from specllama.workloads import Workload
 
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _PER_TOKEN = 4  # characters, about
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Workload profiles: list them, show one, make one of your prompts.")
-    group.callback(invoke_without_command=True)(_listed)
-    group.command("list")(listed)
+    group = typer.Typer(help="List, show and create workload profiles.")
+    group.callback(invoke_without_command=True)(_list_by_default)
+    group.command("list")(list_profiles)
     group.command("show")(show)
     group.command("new")(new)
     app.add_typer(group, name="profiles")
 
 
-def _listed(ctx: typer.Context) -> None:
+def _list_by_default(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is None:
-        listed(ctx)
+        list_profiles(ctx)
 
 
-def listed(ctx: typer.Context, as_json: _Json = False) -> None:
-    """List the profiles that --workload takes, your own too."""
+def list_profiles(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the profiles for --workload, including your own."""
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
@@ -55,16 +55,16 @@ def listed(ctx: typer.Context, as_json: _Json = False) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("name", "whose", "prompts", "temperature", "what"):
+    for title in ("name", "from", "prompts", "temperature", "description"):
         table.add_column(title, justify="right" if title in ("prompts", "temperature") else "left")
     for w, file in found:
-        whose = "yours" if file.parent == user_profiles_dir() else "built in"
-        table.add_row(w.name, whose, str(len(w.prompts)), _temperature(w), w.title)
+        origin = "yours" if file.parent == user_profiles_dir() else "built-in"
+        table.add_row(w.name, origin, str(len(w.prompts)), _temperature(w), w.title)
     printer.table(table)
     for message in broken.values():
         printer.say(f"broken   {message}", "yellow")
     printer.say(
-        f"yours    lie in {user_profiles_dir()}; `specllama profiles new NAME --from FILE` makes one"
+        f"folder   {user_profiles_dir()}: your profiles; `specllama profiles new NAME --from FILE` adds one"
     )
 
 
@@ -73,20 +73,22 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", autocompletion=complete.workloads, help="A profile; a mix by comma."
+            metavar="NAME[,NAME]",
+            autocompletion=complete.workloads,
+            help="Profile, or a mix of several.",
         ),
     ],
-    prompts: Annotated[bool, typer.Option("--prompts", help="Print its prompts too.")] = False,
-    as_json: _Json = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show one profile: its settings, its prompts, and the file to copy."""
+    """Show a profile: its settings and its file, and its prompts with -v."""
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.prompts import as_record
     from specllama.workloads import load, profile_file, user_profiles_dir
 
     no_passthrough(ctx.obj or (), "profiles")
-    printer = Printer()
+    printer = Printer(verbose=verbose)
     workload = load(name)
     files = [str(profile_file(part)) for part in workload.name.split(",")]
     if as_json:
@@ -98,34 +100,35 @@ def show(
         printer.say(line)
     for file in files:
         printer.say(f"file     {file}")
-    printer.say(
-        f"change   a copy in {user_profiles_dir()}: `specllama profiles new NAME --like {name}`"
-    )
-    for line in _prompt_lines(workload) if prompts else ():
+    printer.say(f"copy     `specllama profiles new NAME --like {name}`, to {user_profiles_dir()}")
+    for line in _prompt_lines(workload) if verbose else ():
         printer.say(line)
 
 
 def new(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What --workload is to call it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name for --workload.")],
     source: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="Your prompts: JSON lines (OpenAI messages too), texts separated by `---` lines, "
-            "or a folder of them.",
+            metavar="FILE",
+            help="Your prompts: JSON lines (OpenAI messages work too), texts separated by `---` "
+            "lines, or a folder of such files.",
         ),
     ] = None,
     like: Annotated[
         str,
         typer.Option(
+            "--like",
+            metavar="NAME",
             autocompletion=complete.profiles,
-            help="The profile whose settings it gets (without --from, prompts too).",
+            help="Profile to copy settings from, and prompts too without --from.",
         ),
     ] = "chat",
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a workload of your own prompts: two files to edit, in your config folder."""
+    """Create a profile from your own prompts: two files to edit, in your config folder."""
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.own_profiles import create_profile
@@ -156,7 +159,7 @@ def _made_lines(name: str, made: NewProfile) -> Iterator[str]:
     yield f"profile  {made.file}"
     yield f"prompts  {_sizes(made.sizes)}: {made.prompts}"
     yield f"sampling temperature {made.temperature.value:g}: {made.temperature.source}"
-    yield f"answers  up to {made.answer_length.value:.0f} tokens are measured: {made.answer_length.source}"
+    yield f"response up to {made.answer_length.value:.0f} tokens are measured: {made.answer_length.source}"
     yield f"run      specllama serve MODEL --workload {name}"
 
 
@@ -164,12 +167,12 @@ def _sizes(sizes: Sequence[int]) -> str:
     """How many prompts, and how long they are."""
     from statistics import median
 
-    few = f"{len(sizes)} prompt{'s' if len(sizes) != 1 else ''}"
+    from specllama.cli.units import plural
+
     middle = median(sizes)
     about = f"about {max(1, round(middle / _PER_TOKEN)):,} tokens"
-    return (
-        f"{few} of {min(sizes):,} to {max(sizes):,} characters, half below {middle:,.0f} ({about})"
-    )
+    span = f"{min(sizes):,} to {max(sizes):,} characters, median {middle:,.0f} ({about})"
+    return f"{plural(len(sizes), 'prompt')} of {span}"
 
 
 def _lines(w: Workload) -> Iterator[str]:
@@ -180,13 +183,13 @@ def _lines(w: Workload) -> Iterator[str]:
         yield f"mix      {w.mixed}"
     yield f"prompts  {_sizes([len(as_text(p)) for p in w.prompts])}"
     thinking = w.sampling.get("chat_template_kwargs", {}).get("enable_thinking")
-    told = [f"{k} {v:g}" for k, v in w.sampling.items() if isinstance(v, float)]
-    told += [f"thinking {'on' if thinking else 'off'}"] if thinking is not None else []
-    yield f"sampling {', '.join(told)}"
+    settings = [f"{k} {v:g}" for k, v in w.sampling.items() if isinstance(v, float)]
+    settings += [f"thinking {'on' if thinking else 'off'}"] if thinking is not None else []
+    yield f"sampling {', '.join(settings)}"
     yield f"methods  {', '.join(w.methods)}"
-    yield f"n-grams  {w.ngram.n} tokens looked up, {w.ngram.m} drafted, to begin with"
-    yield f"draft    K={w.n_max}, p_min {w.p_min:g}, to begin with"
-    yield f"answers  up to {w.answer} tokens are measured"
+    yield f"n-grams  {w.ngram.n} tokens looked up, {w.ngram.m} drafted, at first"
+    yield f"draft    K={w.n_max}, p_min {w.p_min:g}, at first"
+    yield f"response up to {w.answer} tokens are measured"
 
 
 def _prompt_lines(w: Workload) -> Iterator[str]:

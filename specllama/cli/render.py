@@ -1,40 +1,39 @@
-"""Lines and JSON for a user's eyes. Colours only on a terminal (rich honours NO_COLOR)."""
+"""Lines and JSON for the user. Colours only on a terminal (rich honours NO_COLOR)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime, timezone
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from specllama.cli.budget_lines import data as budget_data
 from specllama.cli.budget_lines import summary
 from specllama.cli.repeating import repeating
-from specllama.cli.shown import shown
+from specllama.cli.shown import shown, wrapped
 from specllama.cli.units import count, mib
 from specllama.storage import strict_json
 
-if TYPE_CHECKING:  # render is imported by commands that start no server
+if TYPE_CHECKING:  # commands that start no server import render too
     from pathlib import Path
 
     from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
     from specllama.planning.plan import Plan
-    from specllama.serving.serve import Ready
-    from specllama.serving.verify import Engagement
 
 _SHOWN_REJECTED = 6
+_COMMANDS = ("run ", "without ", "baseline ", "           specllama ")  # lines to copy
 _PIPE = 400  # columns of a table that is not on a terminal
 _OFTEN_S = 10.0  # between two lines of progress
 
 
 class Printer:
-    """Human text on stdout, or on stderr when stdout carries JSON."""
+    """Human text on stdout, or on stderr when stdout carries JSON. `quiet`: results, warnings and
+    errors only; `verbose`: nothing is shortened. Commands ask `verbose` what to leave out."""
 
-    def __init__(self, as_json: bool = False) -> None:
-        self.as_json = as_json
+    def __init__(self, as_json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
+        self.as_json, self.quiet, self.verbose = as_json, quiet, verbose
         self._console = _console(as_json)
 
     @property
@@ -43,12 +42,39 @@ class Printer:
         return self._console
 
     def say(self, text: str, style: str | None = None) -> None:
-        """One line."""
+        """One line; on a terminal wrapped at spaces, under its own text."""
+        if self._console.is_terminal:
+            for line in wrapped(shown(text), self._console.width):
+                self._console.print(line, style=style)
+            return
         self._console.print(text, style=style)
 
+    def command(self, text: str) -> None:
+        """A line to copy: never broken."""
+        self._console.print(text)
+
+    def detail(self, text: str, style: str | None = None) -> None:
+        """One line that --quiet leaves out."""
+        if not self.quiet:
+            self.say(text, style)
+
+    def lines(self, lines: Iterable[str], results: Collection[str]) -> None:
+        """Several lines, of which --quiet prints those with one of these labels, and what is
+        indented under them."""
+        is_result = True
+        for line in lines:
+            if not line.startswith(" "):
+                is_result = line.split(" ", 1)[0] in results
+            if self.quiet and not is_result:
+                continue
+            if line.startswith(_COMMANDS):
+                self.command(line)
+            else:
+                self.say(line)
+
     def table(self, table: Any) -> None:
-        """A rich table; in a pipe as wide as its content, so that no path is cut. One that is
-        wider than the terminal is shown row by row, a line for each cell."""
+        """A rich table; in a pipe as wide as its content, so that no path is cut. A table wider
+        than the terminal is printed row by row, one line per cell."""
         if not self._console.is_terminal:
             self._console.width = _PIPE
         elif self._console.measure(table, options=_unbounded(self._console)).maximum > (
@@ -65,7 +91,10 @@ class Printer:
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
-        """A spinner on a terminal; elsewhere a line now and then, so that it is seen to live."""
+        """A spinner on a terminal, a line now and then elsewhere; nothing with --quiet."""
+        if self.quiet:
+            yield
+            return
         if not self._console.is_terminal:
             with repeating(lambda seconds: self.say(f"{text} {seconds:.0f} s"), _OFTEN_S):
                 yield
@@ -78,11 +107,14 @@ class Printer:
             yield
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Bar]:
-        """What is being learnt, and for how much longer: a bar on a terminal, a line now and
-        then elsewhere."""
+    def progress(self, title: str) -> Iterator[ProgressReport]:
+        """The current measurement and the time left: a bar on a terminal, a line now and then
+        elsewhere; nothing with --quiet."""
+        if self.quiet:
+            yield ProgressReport(lambda text: None)
+            return
         if not self._console.is_terminal:
-            yield Bar(lambda text: self.say(f"{title:<8} {text}"))
+            yield ProgressReport(lambda text: self.say(f"{title:<8} {text}"))
             return
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -90,7 +122,7 @@ class Printer:
         columns = (TextColumn(shown(title), markup=False), BarColumn(), text)
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task("", total=1.0)
-            yield Bar(
+            yield ProgressReport(
                 lambda text: None,
                 lambda text, share: bar.update(task, completed=share, description=shown(text)),
             )
@@ -113,7 +145,7 @@ def _unbounded(console: Console) -> ConsoleOptions:
 
 
 def _by_row(table: Table) -> Iterator[str]:
-    """The cells of a table that is too wide: a row's first one, then the others under it."""
+    """The cells of a wide table: the first of each row, then the others under it."""
     names = [str(c.header) for c in table.columns]
     for cells in zip(*(c.cells for c in table.columns), strict=True):
         first, *others = (str(c) for c in cells)
@@ -121,10 +153,9 @@ def _by_row(table: Table) -> Iterator[str]:
         yield from (f"  {n} {c}" for n, c in zip(names[1:], others, strict=True) if c.strip())
 
 
-class Bar:
-    """What moves a progress bar, or says a line at once when something else is being learnt
-    and every _OFTEN_S otherwise. `step` with no text keeps the one that was given; before the
-    first one a server is being loaded."""
+class ProgressReport:
+    """Moves a progress bar, or prints a line when another measurement begins and every _OFTEN_S.
+    `step` with no text keeps the last one; before the first, the model is being loaded."""
 
     def __init__(
         self,
@@ -148,67 +179,26 @@ class Bar:
             self._say(line)
 
 
-class ServeReport:
-    """Tells a user of `serve` what happens. `extra` goes into its JSON object; `events`: what
-    happens later is a line of JSON too."""
-
-    def __init__(
-        self, printer: Printer, extra: dict[str, Any] | None = None, events: bool = False
-    ) -> None:
-        self._out = printer
-        self._extra = extra or {}
-        self._events = events
-        self._restarts = 0
-
-    def say(self, text: str) -> None:
-        self._out.say(text, style="yellow")
-        self._happened("note", {"text": text})
-
-    def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
-        """Something that happened while it served."""
-        self._out.say(f"{kind}: {text}")
-        self._happened(kind, {"text": text, **data})
-
-    def busy(self, text: str) -> AbstractContextManager[None]:
-        return self._out.busy(text)
-
-    def ready(self, ready: Ready) -> None:
-        for line, style in ready_lines(ready):
-            self._out.say(line, style)
-        if self._restarts:
-            self._out.say("serving again")
-            self._happened("serving again", ready_data(ready))
-        elif self._out.as_json:
-            first = {"event": "ready"} if self._events else {}
-            # last: who reads it has everything
-            self._out.json({**first, **ready_data(ready), **self._extra})
-        self._restarts += 1
-
-    def _happened(self, kind: str, data: Mapping[str, Any]) -> None:
-        if self._events:
-            when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            self._out.json({"event": kind, "when": when, **data})
-
-
 def _draft_name(plan: Plan, path: Path) -> str:
-    """Ollama's files have names of their own."""
+    """Ollama's files have names in its library."""
     draft = plan.choice.draft
     return draft.title if draft is not None and draft.path == path else path.name
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
-    """What was decided and why, one line each."""
+def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[str]:
+    """Each decision with its reason, one line each. `verbose`: every rejected file."""
     target, *decided = decision_lines(plan)
     yield target
     yield f"engine   {plan.engine.label}, {plan.capabilities.label}: {plan.engine.why}"
     yield from decided
     t, spec = plan.target, plan.settings.speculation
-    # what is already said in the line above is not said again
+    # a reason that stands in the line above is not repeated
     rejected = [r for r in plan.choice.rejected if spec or r.detail not in plan.choice.reason]
-    for r in rejected[:_SHOWN_REJECTED]:
+    listed = rejected if verbose else rejected[:_SHOWN_REJECTED]
+    for r in listed:
         yield f"not used {r.what}: {r.detail} ({r.rule})"
-    if (more := len(rejected) - _SHOWN_REJECTED) > 0:
-        yield f"         and {more} more; see `specllama pick-draft {t.path} --all`"
+    if more := len(rejected) - len(listed):
+        yield f"         and {more} more; see `specllama pick-draft {t.path} --verbose`"
     if plan.budget is not None:
         yield from summary(plan.budget)
     for warning in plan.notes:
@@ -219,7 +209,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def decision_lines(plan: Plan) -> Iterator[str]:
-    """What holds with any engine: target, workload and how to draft."""
+    """The decisions that apply to any engine: target, workload and method."""
     t, spec = plan.target, plan.settings.speculation
     size = f"{count(t.parameters)} parameters, {mib(t.file_bytes)}"
     yield f"target   {t.title}: {t.architecture}, {size}"
@@ -236,67 +226,13 @@ def decision_lines(plan: Plan) -> Iterator[str]:
 
 
 def environment_lines(plan: Plan) -> Iterator[str]:
-    """What comes from outside the command line, and what of that is not taken."""
+    """Options from the environment, and the ones that were dropped."""
     if also := [f"{' '.join(g.words)} ({g.source})" for g in plan.user.from_outside]:
         yield f"yours    the environment also sets {', '.join(also)}"
     if plan.user.secrets:
-        yield "yours    keys reach the server by its environment, not by its command line"
+        yield "yours    keys are passed to the server in its environment, not on its command line"
     if plan.command.dropped:
         yield f"ignored  environment: {', '.join(plan.command.dropped)}"
-
-
-def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
-    """(line, style): on or off, and where the server is."""
-    e = ready.engagement
-    yield engagement_line(e), "green" if e.engaged and not e.only_costs else "yellow"
-    if e.only_costs:
-        yield f"do       {e.remedy}", "yellow"
-    yield f"serving  {ready.url}   OpenAI base URL: {ready.url}/v1", None
-    yield f"log      {ready.launch.server.log}", None
-
-
-def engagement_line(e: Engagement) -> str:
-    """`speculation ON: …` or `speculation OFF because …`."""
-    speed = f"{e.tokens_per_second:.1f} tok/s" if e.tokens_per_second else "speed unknown"
-    doubt = f"; {e.doubt}" if e.doubt else ""
-    if not e.engaged:
-        return f"speculation OFF because {e.reason}{doubt} ({speed})"
-    if e.alpha is None:
-        return f"speculation ON, but {e.doubt} ({speed})"
-    if e.only_costs:
-        return f"speculation ON, but {e.only_costs} (α={e.alpha:.2f}, {speed}){doubt}"
-    if not e.accepted:
-        return (
-            f"speculation ON, but none of {e.drafted} drafted tokens was accepted ({speed}){doubt}"
-        )
-    tau = f", τ={e.tokens_per_step:.2f} tokens per step" if e.tokens_per_step else ""
-    return (
-        f"speculation ON: α={e.alpha:.2f} ({e.accepted} of {e.drafted} drafted tokens "
-        f"accepted){tau}, {speed}{doubt}"
-    )
-
-
-def ready_data(ready: Ready) -> dict[str, Any]:
-    """The JSON object of a ready server."""
-    e, launch = ready.engagement, ready.launch
-    return {
-        **plan_data(launch.plan),
-        "url": ready.url,
-        "openai_base_url": f"{ready.url}/v1",
-        "log": str(launch.server.log),
-        "server_pid": launch.server.pid,
-        "speculation": "off" if not e.engaged else "useless" if e.only_costs else "on",
-        "reason": e.reason,
-        "slots_speculative": e.slots,
-        "doubt": e.doubt or None,
-        "only_costs": e.only_costs or None,
-        "remedy": e.remedy or None,
-        "alpha": e.alpha,
-        "drafted": e.drafted,
-        "accepted": e.accepted,
-        "tokens_per_step": e.tokens_per_step,
-        "tokens_per_second": e.tokens_per_second,
-    }
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:

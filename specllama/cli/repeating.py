@@ -1,4 +1,4 @@
-"""A line now and then for as long as something takes, where no spinner can turn."""
+"""A periodic progress line, for output without a spinner."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeating(say: Callable[[float], None], every_s: float) -> Iterator[None]:
-    """Calls `say` with the seconds that have passed, every so often while the block runs."""
+    """Calls `say` with the elapsed seconds every `every_s` while the block runs."""
     done = threading.Event()
 
     def repeat() -> None:
-        passed = every_s
+        elapsed = every_s
         while not done.wait(every_s):
-            say(passed)
-            passed += every_s
+            say(elapsed)
+            elapsed += every_s
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""What probe --replay shows: a row per setting, the map of the best n-gram type, the verdict."""
+"""The output of probe --replay: a row per setting, the map of the best n-gram type, the verdict."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from specllama.cli.planned_lines import planned_data
 from specllama.cli.probe_lines import serve_line
 from specllama.cli.probe_plots import ngram_table, verify_line
 from specllama.cli.tuning_lines import interval, interval_data, map_data, sizes_data
+from specllama.cli.units import plural
 from specllama.drafts.ollama import shown_name
 
 if TYPE_CHECKING:
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from specllama.tuning.replayed import ReplayedSetting
 
 _COLUMNS = (
-    "setting", "drafted", "accepted", "α", "tokens per step", "predicted speed-up", "what it is"
+    "setting", "drafted", "accepted", "α", "tokens per step", "predicted speed-up", "basis"
 )  # fmt: skip
-_LEFT = ("setting", "what it is")
+_LEFT = ("setting", "basis")
 
 
 def planned_replay_lines(p: PlannedProbe, source: Conversations) -> Iterator[str]:
-    """--dry-run: what would be done."""
-    yield f"{p.plan.target.title}, {_held(source)}"
+    """The output of --dry-run."""
+    yield f"{p.plan.target.title}, {_contents(source)}"
     yield f"baseline {p.plan.with_speculation(None).command.display()}"
     if p.task.ngrams:
         names = ", ".join("+".join(s.methods) for s in p.task.ngrams)
-        yield f"replay   {names}: all sizes, over these answers; nothing is generated again"
+        yield f"replay   {names}: all sizes, on these responses; nothing is generated again"
     for c in p.task.candidates:
         name = f" with {shown_name(c.speculation.draft)}" if c.speculation.draft is not None else ""
         yield f"read     {'+'.join(c.speculation.methods)}{name}, K up to {c.longest}"
@@ -48,13 +49,13 @@ def planned_replay_data(p: PlannedProbe, source: Conversations) -> dict[str, Any
 def title(r: ConversationReplay) -> str:
     texts = r.texts
     return (
-        f"{r.planned.plan.target.title}, {_answers(len(texts.known))} of {texts.tokens:,} "
+        f"{r.planned.plan.target.title}, {_responses(len(texts.known))} of {texts.tokens:,} "
         f"tokens replayed, from {r.source.path.name}"
     )
 
 
 def table(r: ConversationReplay) -> Table:
-    """One row per setting, the fastest first, and plain decoding where it stands among them."""
+    """One row per setting, fastest first, plain decoding among them."""
     from rich.table import Table
 
     out = Table(box=None, pad_edge=False, header_style="bold")
@@ -81,35 +82,35 @@ def _row(s: ReplayedSetting) -> tuple[str, ...]:
 
 
 def below_table(r: ConversationReplay) -> Iterator[str]:
-    """The best type's map, the answer and what it rests on, and the line to run."""
+    """The best type's map, the verdict and what it rests on, the command to run."""
     yield from ngram_table(_of_best(r) or r.maps)
     yield f"verdict  {'on' if r.best else 'off'} for these conversations: {r.reason}"
     for d in r.dropped:
         yield f"not used {d.what}: {d.why}"
     for why, count in r.left_out.items():
-        yield f"left out {_answers(count)}: {why}"
+        yield f"skipped  {_responses(count)}: {why}"
     if r.source.calls:
-        yield f"left out {_answers(r.source.calls)}: tool calls, whose tokens are not in the file"
+        yield f"skipped  {_responses(r.source.calls)}: tool calls, whose tokens are not in the file"
     for note in (*r.planned.doubts, *r.notes):
         yield f"note     {note}"
     yield (
-        "note     counts are of these very texts; speed-ups come from them and from what "
-        "verifying costs here"
+        "note     the counts are exact for these texts; the speed-ups also use the cost of "
+        "verification on this machine"
     )
     if line := verify_line(r.costs):
         yield f"verify   {line}"
-    yield f"cost     1 load of the model, {r.seconds:.0f} s"
+    yield f"cost     1 model load, {r.seconds:.0f} s"
     yield f"run      {run_line(r)}"
 
 
 def _of_best(r: ConversationReplay) -> list[NgramSpeedups]:
-    """The map that the answer was chosen from; the other types have their rows in the table."""
+    """The map of the chosen type; the others are rows of the table."""
     if r.best is None:
         return []
     spec = r.best.speculation
-    there = [m for m in r.maps if m.method in spec.methods and bool(m.draft) == spec.uses_draft]
+    same = [m for m in r.maps if m.method in spec.methods and bool(m.draft) == spec.uses_draft]
     draft = shown_name(spec.draft) if spec.draft is not None else ""
-    return [m for m in there if draft in m.draft][:1]
+    return [m for m in same if draft in m.draft][:1]
 
 
 def run_line(r: ConversationReplay) -> str:
@@ -175,11 +176,11 @@ def _source_data(source: Conversations) -> dict[str, Any]:
     }
 
 
-def _held(source: Conversations) -> str:
+def _contents(source: Conversations) -> str:
     conversations = len(Counter(r.line for r in source.requests))
-    many = "1 conversation" if conversations == 1 else f"{conversations:,} conversations"
-    return f"{_answers(len(source.requests))} in {many} of {source.path.name}"
+    many = plural(conversations, "conversation")
+    return f"{_responses(len(source.requests))} in {many} of {source.path.name}"
 
 
-def _answers(count: int) -> str:
-    return "1 answer" if count == 1 else f"{count:,} answers"
+def _responses(count: int) -> str:
+    return plural(count, "response")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specllama.cli import probe_lines, report_facts
 from specllama.cli.charts import DARK, LIGHT
-from specllama.cli.compared import UNMEASURED, others
+from specllama.cli.compared import UNMEASURED, unconfirmed
 from specllama.cli.figures import figures
 from specllama.cli.svg_charts import svg
 
@@ -75,7 +75,7 @@ def _table(p: ProbeResult) -> tuple[list[str], list[list[str]]]:
 
 def _unmeasured(p: ProbeResult) -> list[str]:
     """The settings that were neither measured nor predicted."""
-    found = others(p.tuned, p.planned.task)
+    found = unconfirmed(p.tuned, p.planned.task)
     return [o.label for o in found if o.measurement is None and o.speedup is None]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli.options import AsJson, Verbose
 from specllama.drafts.ollama import shown_name
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from specllama.watching.traffic import Traffic
 
 _SWITCHES = 5  # shown
-_LONGEST = 100  # characters of a reason, where it is one line of many
+_LONGEST = 100  # characters of a reason in the list
 
 
 def register(app: typer.Typer) -> None:
@@ -30,42 +31,46 @@ def register(app: typer.Typer) -> None:
 def results(
     ctx: typer.Context,
     model: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="Only results of this model.")
+        Path | None, typer.Argument(metavar="[MODEL]", help="Only results of this GGUF file.")
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Forget them.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say reasons in full.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete the results.")] = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what was measured before, which serve starts from; --clear forgets it."""
+    """Show or clear saved measurements.
+
+    serve and plan start from these results. Real requests of past servers are listed too.
+    """
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
+    from specllama.cli.units import plural
     from specllama.tuning.results import all_results
-    from specllama.tuning.results import clear as forget
+    from specllama.tuning.results import clear as clear_results
     from specllama.watching import switches, traffic
 
     no_passthrough(ctx.obj or (), "results")
-    printer = Printer()
+    printer = Printer(verbose=verbose)
     if clear:
-        count = forget(model) + traffic.clear(model) + switches.clear(model)
+        count = clear_results(model) + traffic.clear(model) + switches.clear(model)
         if as_json:
             printer.json({"cleared": count})
         else:
-            printer.say(f"{count} {'result' if count == 1 else 'results'} forgotten")
+            printer.say(f"{plural(count, 'result')} deleted")
         return
-    wanted = str(model.absolute()) if model is not None else None
-    found = [r for r in all_results() if wanted in (None, r.target)]
-    seen = [t for t in traffic.all_traffic() if wanted in (None, t.about.target)]
-    made = [s for s in switches.all_switches() if wanted in (None, s.target)]
+    target = str(model.absolute()) if model is not None else None
+    found = [r for r in all_results() if target in (None, r.target)]
+    requests = [t for t in traffic.all_traffic() if target in (None, t.about.target)]
+    changes = [s for s in switches.all_switches() if target in (None, s.target)]
     if as_json:
-        real = [traffic_data(t, found) for t in seen]
-        changes = [asdict(s) for s in made]
+        real = [traffic_data(t, found) for t in requests]
+        switched = [asdict(s) for s in changes]
         printer.json(
-            {"results": [data(r) for r in found], "real_requests": real, "switches": changes}
+            {"results": [data(r) for r in found], "real_requests": real, "switches": switched}
         )
         return
-    if not found and not seen and not made:
-        what = f"of {model} " if model is not None else ""
-        printer.say(f"nothing {what}was measured yet: `specllama probe MODEL`, or `serve`, does it")
+    if not found and not requests and not changes:
+        what = f" for {model}" if model is not None else ""
+        printer.say(f"no results{what} yet: `specllama probe MODEL` or `serve` measures")
         return
     if found:
         printer.table(_table(found))
@@ -73,29 +78,29 @@ def results(
         if r.speculation is None:
             reason = r.reason if verbose else brief(r.reason)
             printer.say(f"off      {shown_name(Path(r.target))}, {r.workload}: {reason}")
-    for line in (*traffic_lines(seen, found), *switch_lines(made)):
+    for line in (*traffic_lines(requests, found), *switch_lines(changes)):
         printer.say(line)
 
 
-def switch_lines(made: Sequence[SwitchRecord]) -> Iterator[str]:
-    """What --adaptive did last, the newest first."""
+def switch_lines(changes: Sequence[SwitchRecord]) -> Iterator[str]:
+    """The latest switches by --adaptive, newest first."""
     from specllama.tuning.results import format_time
 
-    for s in made[:_SWITCHES]:
+    for s in changes[:_SWITCHES]:
         name = f"{shown_name(Path(s.target))}, {s.workload}"
         yield f"switch   {format_time(s.when)} {name}: {s.before} → {s.after}: {s.reason}"
 
 
-def traffic_lines(seen: Sequence[Traffic], known: Sequence[Result]) -> Iterator[str]:
-    """What real requests showed, a line for each setting that served them."""
+def traffic_lines(requests: Sequence[Traffic], known: Sequence[Result]) -> Iterator[str]:
+    """The results of real requests, one line per setting that served them."""
     from specllama.watching.verdict import TrafficVerdict, sentence
 
-    for t in seen:
+    for t in requests:
         for s in t.settings:
             if s.counts.alpha is not None:
                 name = f"{shown_name(Path(t.about.target))}, {t.about.workload}, {s.label}"
-                said = sentence(s.summary(_times(t, known)), TrafficVerdict(), adaptive=True)
-                yield f"real     {name}: real requests: {said}"
+                summary = sentence(s.summary(_times(t, known)), TrafficVerdict(), adaptive=True)
+                yield f"real     {name}: real requests: {summary}"
 
 
 def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
@@ -115,7 +120,7 @@ def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
 
 
 def _times(t: Traffic, known: Sequence[Result]) -> StepTimes | None:
-    """What its steps take: measured in idle moments, else by tuning."""
+    """Its step times: measured while idle, else by tuning."""
     from specllama.tuning.arms import way
 
     if t.times is not None:
@@ -129,7 +134,7 @@ def _times(t: Traffic, known: Sequence[Result]) -> StepTimes | None:
 
 
 def brief(reason: str) -> str:
-    """The first thing that a reason says, on a line."""
+    """The first clause of a reason, on one line."""
     first = reason.split("; ")[0]
     if len(first) > _LONGEST:
         end = first.rfind(" ", 0, _LONGEST)
@@ -157,7 +162,7 @@ def data(r: Result) -> dict[str, Any]:
 
 
 def _table(found: Sequence[Result]) -> Table:
-    """One row per result: what it says, how sure that is, and what it rests on."""
+    """One row per result."""
     from rich.table import Table
 
     from specllama.cli.probe_lines import chance
@@ -169,7 +174,7 @@ def _table(found: Sequence[Result]) -> Table:
     for name in (*names, "prompts", "since"):
         out.add_column(name, justify="right" if name in names[4:] else "left")
     for r in found:
-        whose = "yours" if r.prompts == "yours" else "profile's"
+        source = "yours" if r.prompts == "yours" else "profile's"
         out.add_row(
             shown_name(Path(r.target)),
             r.workload,
@@ -178,7 +183,7 @@ def _table(found: Sequence[Result]) -> Table:
             interval(r.speedup),
             chance(r.slower) if r.slower is not None else "",
             f"{r.tokens_per_second:.1f}" if r.tokens_per_second is not None else "",
-            f"{r.texts} of {whose}" if r.texts else "",
+            f"{r.texts} of {source}" if r.texts else "",
             format_time(r.since),
         )
     return out

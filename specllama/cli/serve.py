@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from specllama.cli import complete
+from specllama.cli.help_pages import MODEL, OUTPUT, SERVER, TUNING
 from specllama.cli.options import (
-    MOST_SECONDS,
-    OUTPUT,
-    SERVER,
-    TUNING,
+    MAX_SECONDS,
+    OVERRIDING,
     ApiKey,
     Context,
     Draft,
@@ -27,19 +25,20 @@ from specllama.cli.options import (
     PMin,
     Prefer,
     Prompts,
+    Quiet,
     Slots,
+    Verbose,
     Vram,
     Workload,
-    a_number,
+    reject_nan,
 )
+
+if TYPE_CHECKING:
+    from specllama.planning.plan import Plan
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        "serve",
-        epilog="Arguments after -- go to llama-server and win. Its own names (-md, --spec-type, -np, "
-        "-ngl, -ctk …) are understood before -- too.",
-    )(serve)
+    app.command("serve", epilog=OVERRIDING)(serve)
 
 
 def serve(
@@ -48,77 +47,55 @@ def serve(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="The GGUF file to serve (any part of a split one), or OWNER/REPO[:QUANT] on the "
-            "Hugging Face Hub, which is downloaded with its draft.",
+            rich_help_panel=MODEL,
+            help="GGUF file (any part of a split one), or OWNER/REPO[:QUANT] on the Hugging Face "
+            "Hub, which is downloaded with its draft.",
         ),
     ],
     workload: Workload = "chat",
+    context: Context = 0,
     draft: Draft = None,
     method: Method = None,
     n_max: NMax = None,
     p_min: PMin = None,
     draft_layers: DraftLayers = None,
     draft_cache: DraftCache = None,
-    context: Context = 0,
-    parallel: Slots = 1,
-    host: Host = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65535,
-            rich_help_panel=SERVER,
-            envvar="LLAMA_ARG_PORT",
-            help="Port; 0 = a free one.",
-        ),
-    ] = 8080,
-    api_key: ApiKey = None,
     vram: Vram = None,
     prefer: Prefer = None,
-    prompts: Prompts = None,
     tune: Annotated[
-        str,
+        Literal["auto", "full", "off"],
         typer.Option(
+            "--tune",
             rich_help_panel=TUNING,
-            autocompletion=complete.one_of("auto", "off", "full"),
-            help="auto: reuse saved results, or run a short benchmark; off; full: a long one.",
+            help="auto reuses saved results, or runs a short benchmark; full runs a long one.",
         ),
     ] = "auto",
     budget: Annotated[
         float,
         typer.Option(
+            "--budget",
+            metavar="SECONDS",
             min=1,
-            max=MOST_SECONDS,
+            max=MAX_SECONDS,
             rich_help_panel=TUNING,
-            callback=a_number,
-            help="Seconds that tuning may take, loading the model included.",
+            callback=reject_nan,
+            help="Time limit for tuning, loading the model included.",
         ),
     ] = 60,
+    prompts: Prompts = None,
     force: Annotated[
         bool,
-        typer.Option("--force", rich_help_panel=TUNING, help="Speculate even where it is slower."),
-    ] = False,
-    llama_server: LlamaServer = None,
-    log: Annotated[
-        Path | None,
         typer.Option(
-            rich_help_panel=OUTPUT, help="File for the server's log; its older half goes to FILE.1."
-        ),
-    ] = None,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", rich_help_panel=OUTPUT, help="Exit with code 3 when speculation is off."
+            "--force", rich_help_panel=TUNING, help="Speculate even where it measured slower."
         ),
     ] = False,
-    dry_run: DryRun = False,
     adaptive: Annotated[
         bool,
         typer.Option(
             "--adaptive",
             rich_help_panel=TUNING,
-            help="Restart with other settings, or without speculation, when real requests show that "
-            "these are faster: while the server is idle, and no request is lost.",
+            help="Switch to settings that real requests show to be faster, or to no speculation. "
+            "The server restarts while idle; no request is lost.",
         ),
     ] = False,
     idle_probes: Annotated[
@@ -126,29 +103,66 @@ def serve(
         typer.Option(
             "--idle-probes/--no-idle-probes",
             rich_help_panel=TUNING,
-            help="Where nothing was measured: time a few short requests while the server is idle.",
+            help="Without saved results, time a few short requests while the server is idle.",
         ),
     ] = True,
+    host: Host = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            rich_help_panel=SERVER,
+            envvar="LLAMA_ARG_PORT",
+            help="Port to listen on; 0 picks a free one.",
+        ),
+    ] = 8080,
+    parallel: Slots = 1,
+    api_key: ApiKey = None,
+    llama_server: LlamaServer = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            rich_help_panel=SERVER,
+            help="Write the server's log to FILE; its older half moves to FILE.1.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", rich_help_panel=OUTPUT, help="Exit with code 3 if speculation is off."
+        ),
+    ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object when ready."),
+        typer.Option(
+            "--json", rich_help_panel=OUTPUT, help="Print one JSON object when the server is ready."
+        ),
     ] = False,
     json_events: Annotated[
         bool,
         typer.Option(
             "--json-events",
             rich_help_panel=OUTPUT,
-            help="As --json, and one line of JSON for whatever happens later.",
+            help="Like --json, plus one line of JSON for each later event.",
         ),
     ] = False,
 ) -> None:
-    """Serve MODEL with a draft that fits it, and check that it really drafts."""
+    """Serve MODEL with speculative decoding and verify that it drafts."""
     from specllama.cli.from_hub import resolved
-    from specllama.cli.render import Printer, ServeReport, plan_data, plan_lines
+    from specllama.cli.render import Printer, plan_data, plan_lines
+    from specllama.cli.serve_lines import ServeReport
     from specllama.cli.streams import may_be_lost
     from specllama.cli.tuning_lines import tuning_data, tuning_lines
     from specllama.engine.settings import Settings
-    from specllama.errors import StrictError, UsageError
+    from specllama.errors import UsageError
     from specllama.logs import new_log
     from specllama.planning.prepare import prepare
     from specllama.planning.spec_options import SpeculationOptions
@@ -157,9 +171,6 @@ def serve(
     from specllama.serving.scope import scope_of
     from specllama.serving.serve import serve as run
     from specllama.serving.tune import (
-        AUTO,
-        FULL,
-        OFF,
         TuningOptions,
         tune_plan,
         tuning_reference,
@@ -168,11 +179,9 @@ def serve(
     from specllama.stop import Stopped
 
     if log is not None and os.path.isdir(log):
-        raise UsageError(f"--log {log} is a folder", "Give the name of a file in it.")
+        raise UsageError(f"--log {log} is a folder", "Name a file in it.")
     if adaptive and strict:
-        raise UsageError("--adaptive may switch speculation off, which --strict forbids")
-    if tune not in (AUTO, OFF, FULL):
-        raise UsageError(f"--tune {tune}: must be {AUTO}, {FULL} or {OFF}")
+        raise UsageError("--adaptive cannot be combined with --strict: it may turn speculation off")
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
         model=Path(model), host=host, port=port, context=context, parallel=parallel, api_key=api_key
@@ -181,28 +190,31 @@ def serve(
         workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer
     )
     as_json = as_json or json_events
-    printer = Printer(as_json)
-    theirs = ctx.obj or ()
+    printer = Printer(as_json, quiet, verbose)
+    server_arguments = ctx.obj or ()
     settings, plan = resolved(
-        printer, model, settings, spec_options, theirs, llama_server, not dry_run
+        printer, model, settings, spec_options, server_arguments, llama_server, not dry_run
     )
     on_hub = plan is not None
     if plan is None:
         with printer.busy("reading the model and the engine …"):
-            plan = prepare(settings, spec_options, theirs, llama_server, check_port=not dry_run)
-    wanted = TuningOptions(tune, budget, scope_of(spec_options), force, own)
+            plan = prepare(
+                settings, spec_options, server_arguments, llama_server, check_port=not dry_run
+            )
+    tuning = TuningOptions(tune, budget, scope_of(spec_options), force, own)
     if dry_run:
-        plan = plan if on_hub else with_stored_result(plan, wanted)
+        plan = plan if on_hub else with_stored_result(plan, tuning)
         if as_json:
             printer.json(plan_data(plan))
-            return
-    for line in plan_lines(plan):
-        printer.say(line)
-    if dry_run:
-        printer.say(plan.command.display())
+        else:
+            for line in plan_lines(plan, verbose):
+                printer.detail(line)
+            printer.command(plan.command.display())
+        _check_strict(plan, strict)
         return
-    if strict and not plan.speculates:
-        raise StrictError(f"speculation OFF because {plan.choice.reason}", plan.choice.remedy)
+    for line in plan_lines(plan, verbose):
+        printer.detail(line)
+    _check_strict(plan, strict)
     may_be_lost()
     path = log or new_log(plan.settings.port)
     base, at = plan, plan.settings
@@ -211,9 +223,9 @@ def serve(
     outcome = None
     try:
         with printer.progress("tuning") as progress:
-            outcome = tune_plan(plan, wanted, path, progress)
-        for line in tuning_lines(outcome):
-            printer.say(line)
+            outcome = tune_plan(plan, tuning, path, progress)
+        for line in tuning_lines(outcome, verbose):
+            printer.detail(line)
         report = ServeReport(printer, tuning_data(outcome), json_events)
         known = outcome.source in ("cached", "measured")
         measured = tuning_reference(outcome)
@@ -226,7 +238,7 @@ def serve(
             outcome.running,
             measured,
             idle_probes,
-            start_adaptive(base, at, outcome.plan, measured, wanted.scope) if adaptive else None,
+            start_adaptive(base, at, outcome.plan, measured, tuning.scope) if adaptive else None,
         )
     except Stopped as e:  # before it served
         if e.is_interrupt:
@@ -234,3 +246,11 @@ def serve(
     finally:
         if outcome is not None and outcome.running is not None:
             outcome.running.stop()
+
+
+def _check_strict(plan: Plan, strict: bool) -> None:
+    """Raises StrictError where speculation must be on and is off."""
+    from specllama.errors import StrictError
+
+    if strict and not plan.speculates:
+        raise StrictError(f"speculation OFF because {plan.choice.reason}", plan.choice.remedy)

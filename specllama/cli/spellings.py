@@ -1,4 +1,4 @@
-"""llama-server's own spellings, understood before `--` too."""
+"""llama-server's names of options, before `--`: translated, or passed on to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from specllama.errors import UsageError
 
 _COMMANDS = ("serve", "plan", "probe", "memory", "advise")
-# What specllama has an option of its own for.
-_OURS = {
+# llama-server's name → specllama's.
+OWN_NAMES = {
     **dict.fromkeys(("-md", "--model-draft", "--draft-model", "--spec-draft-model"), "--draft"),
     **dict.fromkeys(("--spec-draft-n-max", "--draft-max", "--draft-n"), "--n-max"),
     **dict.fromkeys(("--spec-draft-p-min", "--draft-p-min"), "--p-min"),
@@ -18,7 +18,7 @@ _OURS = {
     "--ctx-size": "--context",
     "-np": "--parallel",
 }
-# What only llama-server has: passed on as if it stood after --. Each takes a value.
+# Options that only llama-server has, passed on as if after --. Each takes a value.
 _PASSED_ON = (
     *("-ngl", "--gpu-layers", "--n-gpu-layers", "-ctk", "--cache-type-k", "-ctv", "--cache-type-v"),
     *("-ctkd", "--cache-type-k-draft", "-ctvd", "--cache-type-v-draft"),
@@ -26,26 +26,34 @@ _PASSED_ON = (
 )
 _AN_OPTION = re.compile("--?[a-z]")  # -1 is a value
 _SEE = "See `specllama {} --help`."
-_OWN_OF_MEMORY = {"-ctk": "--cache-type-k", "-ctv": "--cache-type-v"}
+# Where a command has another option for it.
+_NAMES_IN = {
+    "memory": {"-ctk": "--cache-type-k", "-ctv": "--cache-type-v"},
+    "probe": dict.fromkeys(("--spec-draft-n-max", "--draft-max", "--draft-n"), "--draft-lengths"),
+}
 
 
-def understood(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """specllama's arguments with its own names, and llama-server's with what belongs to them.
+def with_own_names(
+    arguments: Sequence[str], server_arguments: Sequence[str]
+) -> tuple[list[str], tuple[str, ...]]:
+    """(specllama's arguments in its own names, llama-server's arguments).
 
-    Raises UsageError where one of llama-server's has no value.
+    Raises UsageError if an option that is passed on has no value.
     """
-    if not ours or ours[0] not in _COMMANDS:
-        return list(ours), tuple(theirs)
-    own = {**_OURS, **_OWN_OF_MEMORY} if ours[0] == "memory" else _OURS
+    if not arguments or arguments[0] not in _COMMANDS:
+        return list(arguments), tuple(server_arguments)
+    own = {**OWN_NAMES, **_NAMES_IN.get(arguments[0], {})}
     passed_on = [o for o in _PASSED_ON if o not in (*own, *own.values())]
-    kept, moved, words = [], [], list(ours)
+    own_words, passed, words = [], [], list(arguments)
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
         if name in passed_on:
             if not equals and (not words or _AN_OPTION.match(words[0])):
-                raise UsageError(f"Option '{name}' requires an argument.", _SEE.format(ours[0]))
-            moved += [name, value if equals else words.pop(0)]
+                raise UsageError(
+                    f"Option '{name}' requires an argument.", _SEE.format(arguments[0])
+                )
+            passed += [name, value if equals else words.pop(0)]
         else:
-            kept.append(own.get(name, name) + equals + value)
-    return kept, (*moved, *theirs)
+            own_words.append(own.get(name, name) + equals + value)
+    return own_words, (*passed, *server_arguments)

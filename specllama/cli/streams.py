@@ -1,5 +1,5 @@
-"""stdout and stderr that never end a command: what they cannot encode is spelt in ASCII, what
-cannot be written (a full disk, a reader that has gone) is dropped and remembered."""
+"""stdout and stderr whose errors never abort a command: unencodable characters are written in
+ASCII, and text that cannot be written (full disk, closed pipe) is dropped and remembered."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def spelt(error: UnicodeError) -> tuple[str, int]:
 
 
 def escaped(char: str) -> str:
-    """A character as a program would write it."""
+    """A character as an escape sequence."""
     code = ord(char)
     if code < 0x100:
         return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code, f"\\x{code:02x}")
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-class Steady:
-    """A stream whose writes never fail. `lost`: the first error that one met; `optional`: what
-    is written matters less than what is done."""
+class LenientStream:
+    """A stream whose writes never fail. `lost`: the first error; `optional`: losing output is not
+    a failure of the command."""
 
     def __init__(self, stream: TextIO | None) -> None:
         # none where the descriptor is closed
@@ -81,17 +81,17 @@ class Steady:
             self.lost = self.lost or e
 
     def finish(self) -> None:
-        """Flushes for good: what cannot go out is thrown away, or Python would complain of it
-        after our end."""
+        """Flushes for the last time. Text that cannot be written is discarded, or Python would
+        report it at exit."""
         self.flush()
         if self.lost is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     @property
     def why(self) -> str:
-        """Why something was lost, in words; "" when nothing was, or nobody is left to read it."""
+        """The reason for lost output; "" if none was lost, or its reader has gone."""
         if self.lost is None or self.lost.errno in (errno.EPIPE, errno.EINVAL, errno.ESHUTDOWN):
-            return ""  # EINVAL is Windows' way to say EPIPE
+            return ""  # Windows reports EPIPE as EINVAL
         return self.lost.strerror or str(self.lost)
 
     def __getattr__(self, name: str) -> Any:
@@ -99,18 +99,18 @@ class Steady:
 
 
 def may_be_lost() -> None:
-    """From here on the command succeeds whether or not its lines can be read: it serves."""
+    """From here on lost output is no failure: the command serves."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Steady):
+        if isinstance(stream, LenientStream):
             stream.optional = True
 
 
 @contextmanager
-def steady() -> Iterator[tuple[Steady, Steady]]:
-    """Inside, sys.stdout and sys.stderr are steady."""
+def never_failing() -> Iterator[tuple[LenientStream, LenientStream]]:
+    """Replaces sys.stdout and sys.stderr by such streams."""
     codecs.register_error(_HANDLER, spelt)
     before = sys.stdout, sys.stderr
-    out, err = Steady(sys.stdout), Steady(sys.stderr)
+    out, err = LenientStream(sys.stdout), LenientStream(sys.stderr)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
     try:
         yield out, err

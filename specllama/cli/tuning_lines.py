@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specllama.cli.units import plural
+
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes
     from specllama.serving.tune import TuningOutcome
@@ -15,14 +17,14 @@ if TYPE_CHECKING:
 _SHOWN = 3  # predictions
 
 
-def tuning_lines(o: TuningOutcome) -> Iterator[str]:
-    """What `serve` says of its tuning."""
+def tuning_lines(o: TuningOutcome, verbose: bool = False) -> Iterator[str]:
+    """The result of tuning, as `serve` prints it. `verbose`: every prediction."""
     for note in o.notes:
         yield f"tuning   {note}"
     if o.tuned is not None:
         t = o.tuned
         yield f"tuned    {'' if t.best else 'off: '}{t.reason} ({effort(t)})"
-        yield from expected_lines(t)
+        yield from expected_lines(t, verbose)
         yield from dropped_lines(t)
     elif o.result is not None:
         off = "" if o.result.speculation else "off: "
@@ -30,20 +32,21 @@ def tuning_lines(o: TuningOutcome) -> Iterator[str]:
 
 
 def effort(t: TuningResult) -> str:
-    loads = "1 load" if t.loads == 1 else f"{t.loads} loads"
-    return f"{loads} of the model, {t.seconds:.0f} s"
+    """How long it took."""
+    return f"{plural(t.loads, 'model load')}, {t.seconds:.0f} s"
 
 
-def expected_lines(t: TuningResult) -> Iterator[str]:
-    """What was predicted of the ways that were pursued, and from what: why these were."""
+def expected_lines(t: TuningResult, verbose: bool = False) -> Iterator[str]:
+    """The predictions of the settings that were pursued, with their source."""
     pursued = [p for p in t.predictions if len(p.known) and not _too_slow(t, p)]
-    for p in sorted(pursued, key=lambda p: -p.known.value)[:_SHOWN]:
+    best_first = sorted(pursued, key=lambda p: -p.known.value)
+    for p in best_first if verbose else best_first[:_SHOWN]:
         yield f"expected {_name(p)} {interval(p.speedup)}: {p.source}"
 
 
 def dropped_lines(t: TuningResult) -> Iterator[str]:
-    """The ways that are not used, each with its reason; what the answer already says is not
-    said again, and all that are predicted to be too slow share a line."""
+    """The settings that are not used, each with its reason unless the verdict gives it; those
+    predicted to be too slow share a line."""
     slow = [p for p in t.predictions if _too_slow(t, p)]
     names = {_name(p) for p in slow}
     reasons: dict[str, list[str]] = {}
@@ -55,12 +58,12 @@ def dropped_lines(t: TuningResult) -> Iterator[str]:
     slow = [p for p in slow if f"{_name(p)}: {_predicted(p)}" not in t.reason]
     if slow:
         found = sorted(slow, key=lambda p: -p.known.value)
-        said = ", ".join(f"{_name(p)} {p.known.value:.2f}x" for p in found)
-        yield f"not used predicted not to pay: {said}"
+        speeds = ", ".join(f"{_name(p)} {p.known.value:.2f}x" for p in found)
+        yield f"not used predicted not to pay off: {speeds}"
 
 
 def _too_slow(t: TuningResult, p: Prediction) -> bool:
-    """Whether a prediction is why its way was dropped."""
+    """Whether a setting was dropped because of its prediction."""
     return any(d.what == _name(p) and d.why.startswith(_predicted(p)) for d in t.dropped)
 
 
@@ -75,16 +78,16 @@ def _name(p: Prediction) -> str:
 
 
 def interval(i: Interval | Sequence[float] | None) -> str:
-    """A speed-up with its 95 % interval, where there is one."""
+    """A speed-up with its 95 % interval, if there is one."""
     if i is None:
         return ""
     value, low, high = i if isinstance(i, Sequence) else (i.value, i.low, i.high)
-    ends = f"{low:.2f} to {high:.2f}" if math.isfinite(high) else "too few prompts to say how sure"
+    ends = f"{low:.2f} to {high:.2f}" if math.isfinite(high) else "too few prompts for an interval"
     return f"{value:.2f}x ({ends})"
 
 
 def tuning_data(o: TuningOutcome) -> dict[str, Any]:
-    """The JSON of it."""
+    """The JSON of a tuning."""
     data: dict[str, Any] = {"source": o.source, "notes": list(o.notes)}
     if o.tuned is not None:
         data |= tuned_data(o.tuned)

@@ -1,4 +1,4 @@
-"""Numbers as people say them."""
+"""Numbers as people write them."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def count(n: int) -> str:
 def mib(size: int) -> str:
     """Bytes in binary units."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 layer`, `1,024 tokens`. For nouns that take an s."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

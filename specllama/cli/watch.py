@@ -22,28 +22,56 @@ def watch(
     ctx: typer.Context,
     url: Annotated[
         str | None,
-        typer.Option(help="A server's address, of any engine; else the `serve` that runs here."),
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="Server to watch, of any engine; unless set, the `serve` running on this machine.",
+        ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="The port of a server on this machine.")
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Watch the server on this port of this machine.",
+        ),
     ] = None,
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="Behind a router: this model (it is never loaded).")
+        str,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="Behind a router: the model to watch. It is never loaded.",
+        ),
     ] = "",
     api_key: ApiKey = None,
     every: Annotated[
-        float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")
+        float,
+        typer.Option(
+            "--every", metavar="SECONDS", min=0.5, max=3600, help="Time between two updates."
+        ),
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     prometheus: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, metavar="PORT", help="Serve the figures at /metrics there."),
+        typer.Option(
+            "--prometheus",
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Export the metrics at http://127.0.0.1:PORT/metrics.",
+        ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on a line, for every look.")
+        bool, typer.Option("--json", help="Print each update as one line of JSON.")
     ] = False,
 ) -> None:
-    """Show what speculation does for the requests of a running server, as its counters say."""
+    """Show acceptance rate and speed of a running server, live.
+
+    Reads the server's own counters, so the figures are those of real requests.
+    """
     from contextlib import closing
 
     from specllama.cli.options import no_passthrough
@@ -88,23 +116,34 @@ def _once(printer: Printer, view: ServerView) -> None:
 def _follow(
     printer: Printer, server: Watch, view: ServerView, every: float, exporter: Exporter | None
 ) -> None:
-    """Until a signal ends it."""
+    """Runs until a signal."""
     import time
 
     from specllama.cli.watch_lines import short, view_data
     from specllama.cli.watch_screen import screen
 
     with screen(printer) as draw:
-        said = ""
+        printed = ""
         while True:
             if exporter is not None:
                 exporter.show(view)
             if printer.as_json:
                 printer.json(view_data(view))
             elif draw is not None:
-                draw(view)
-            elif (line := short(view)) != said:  # not a terminal: what has changed
+                draw(_retrying(view, every))
+            elif (line := short(_retrying(view, every))) != printed:  # no terminal: changes only
                 printer.say(line)
-                said = line
+                printed = line
             time.sleep(every)
             view = server.look()
+
+
+def _retrying(view: ServerView, every: float) -> ServerView:
+    """The view with a remark, if its server does not answer."""
+    from dataclasses import replace
+
+    from specllama.watching.watch import LOST
+
+    if view.state != LOST:
+        return view
+    return replace(view, why=f"{view.why}; retrying every {every:g} s, Ctrl-C to stop")

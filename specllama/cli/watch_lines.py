@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specllama.watching.watch import ServerView
 
-POSITIONS = 8  # that are shown one by one
+POSITIONS = 8  # shown one by one
 
 
 def lines(v: ServerView) -> Iterator[str]:
-    """One look, for people."""
+    """One snapshot, to read."""
     from specllama.watching.watch import UP
 
-    name = v.model or v.url
-    yield f"watching {name} at {v.url}{f' ({v.engine})' if v.engine else ''}"
+    name = f"{v.model} at {v.url}" if v.model else v.url
+    yield f"watching {name}{f' ({v.engine})' if v.engine else ''}"
     if v.state != UP:
         yield f"{v.state:<8} {v.why}"
         return
@@ -29,12 +29,12 @@ def lines(v: ServerView) -> Iterator[str]:
         shares += f", … a_{len(v.acceptance)} {v.acceptance[-1]:.2f}" if more else ""
         yield f"position {shares}"
     yield from (f"note     {m}" for m in v.missing)
-    if said := conclusion(v):
-        yield f"says     {said}"
+    if text := conclusion(v):
+        yield f"verdict  {text}"
 
 
 def figures(v: ServerView) -> Iterator[tuple[str, str, str]]:
-    """(name, value, what it is of)."""
+    """(name, value, remark)."""
     now, since = v.now.counts, v.since.counts
     if (speed := v.tokens_per_second) is not None:
         yield "tok/s", f"{speed:.1f}", "while decoding"
@@ -43,52 +43,52 @@ def figures(v: ServerView) -> Iterator[tuple[str, str, str]]:
     if since.alpha is not None:
         yield "α", f"{since.alpha:.2f}", f"since start, {since.drafted or 0:,.0f}"
     elif v.gauges.alpha is not None:
-        yield "α", f"{v.gauges.alpha:.2f}", f"as {v.engine} says"
+        yield "α", f"{v.gauges.alpha:.2f}", f"from {v.engine}"
     if v.tau is not None:
-        yield "τ", f"{v.tau:.2f}", "tokens a step"
+        yield "τ", f"{v.tau:.2f}", "tokens per step"
     speedup = v.now.speedup if v.now.speedup is not None else v.since.speedup
     if speedup is not None:
-        yield "speed-up", f"{speedup:.2f}x", "against plain"
+        yield "speed-up", f"{speedup:.2f}x", "over plain decoding"
     if v.requests is not None:
         yield "requests", f"{v.requests:,}", f"{v.gauges.busy or 0} running"
     elif v.gauges.busy is not None:
         yield "running", f"{v.gauges.busy}", "requests"
     if v.drift is not None and v.tuned is not None and v.tuned.alpha is not None:
-        yield "drift", f"{v.drift:+.2f}", f"of α={v.tuned.alpha:.2f} at tuning"
+        yield "drift", f"{v.drift:+.2f}", f"from α={v.tuned.alpha:.2f} at tuning"
     if v.restarts:
         yield "restarts", f"{v.restarts}", "of the server"
 
 
 def conclusion(v: ServerView) -> str:
-    """What it comes to, "" where too little was drafted."""
+    """The verdict, "" if too little was drafted."""
     from specllama.watching.verdict import EVEN, LOW, PAYS, SLOWER, VERY_LOW
 
     kind, k, limits = v.verdict.kind, v.verdict.better, v.limits
-    said = {
-        PAYS: "speculation pays",
-        EVEN: "speculation neither gains nor loses much",
-        SLOWER: "slower than plain decoding: switch it off",
-        LOW: f"α under {limits.warn:g}: it may not pay",
-        VERY_LOW: f"α under {limits.off:g}: switch it off",
+    text = {
+        PAYS: "speculation pays off",
+        EVEN: "speculation makes little difference",
+        SLOWER: "slower than plain decoding: turn speculation off",
+        LOW: f"α under {limits.warn:g}: it may not pay off",
+        VERY_LOW: f"α under {limits.off:g}: turn speculation off",
     }.get(kind, "")
     by_length = v.judged.by_length
     if k is not None and k in by_length:
-        said += f"; K={k} would be about {by_length[k]:.2f}x"
-    return said
+        text += f"; K={k} would give about {by_length[k]:.2f}x"
+    return text
 
 
 def short(v: ServerView) -> str:
-    """One line, for where no screen is."""
+    """One line, for output that is not a terminal."""
     from specllama.watching.watch import UP
 
     if v.state != UP:
         return f"{v.state}: {v.why}"
-    said = ", ".join(f"{name} {value}" for name, value, _ in figures(v))
-    return f"{v.model or v.url}: {said or 'nothing was decoded yet'}"
+    text = ", ".join(f"{name} {value}" for name, value, _ in figures(v))
+    return f"{v.model or v.url}: {text or 'no tokens decoded yet'}"
 
 
 def view_data(v: ServerView) -> dict[str, Any]:
-    """The JSON object of one look. Speeds in tok/s."""
+    """The JSON object of one snapshot. Speeds in tok/s."""
     from specllama.watching.figures import summary_data, verdict_data
 
     tuned = v.tuned

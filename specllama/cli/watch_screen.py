@@ -22,7 +22,7 @@ _PLAIN_SPARKS = ".:-=+*#@"
 
 @contextmanager
 def screen(printer: Printer) -> Iterator[Callable[[ServerView], None] | None]:
-    """What draws a view; None where there is no terminal to draw on."""
+    """A function that draws a view; None without a terminal."""
     console = printer.console
     if printer.as_json or not console.is_terminal:
         yield None
@@ -59,14 +59,14 @@ def picture(v: ServerView, console: Console) -> RenderableType:
         parts += [_text(""), left, _text(""), right]
     parts += _last_quarter(v, console.width, unicode)
     parts += [_text(f"note: {m}", "dim") for m in v.missing]
-    parts += _end(v)
+    parts += _verdict(v)
     return Group(*parts)
 
 
 def _text(text: str, style: str = "") -> RenderableType:
     from rich.text import Text
 
-    # said here: the program's console wraps nothing by itself, and a screen cuts what is longer
+    # set here: our console does not wrap, and a screen cuts longer lines
     return Text(shown(text), style=style, no_wrap=False, overflow="fold")
 
 
@@ -103,30 +103,30 @@ def _figures(v: ServerView) -> RenderableType:
 
 
 def _positions(v: ServerView, width: int, unicode: bool) -> RenderableType | None:
-    """A bar for each depth in the draft."""
+    """A bar for each position in the draft."""
     from rich.table import Table
 
     from specllama.cli.watch_lines import POSITIONS
 
     if not v.acceptance:
         return None
-    room = min(_MOST_BAR, (width // 2 if width >= _TWO_COLUMNS else width) - 14)
+    columns = min(_MOST_BAR, (width // 2 if width >= _TWO_COLUMNS else width) - 14)
     out = Table.grid(padding=(0, 1))
-    out.add_row("", _text("accepted by position", "dim"), "")
-    # long copies: every so many positions
+    out.add_row("", _text("acceptance by position", "dim"), "")
+    # long drafts: every few positions
     every = -(-len(v.acceptance) // POSITIONS)
     for i, a in list(enumerate(v.acceptance, start=1))[every - 1 :: every]:
-        out.add_row(str(i), _text(bar(a, room, unicode), _colour(a, v)), f"{a:.2f}")
+        out.add_row(str(i), _text(bar(a, columns, unicode), _colour(a, v)), f"{a:.2f}")
     return out
 
 
 def bar(share: float, width: int, unicode: bool) -> str:
-    """A share as so many characters, by eighths where there are such."""
+    """A share as a bar of at most `width` characters, in eighths if unicode has them."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     if not unicode:
         return "#" * (eighths // 8)
-    rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
-    return "█" * (eighths // 8) + rest
+    part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
+    return "█" * (eighths // 8) + part
 
 
 def _colour(a: float, v: ServerView) -> str:
@@ -134,16 +134,16 @@ def _colour(a: float, v: ServerView) -> str:
 
 
 def _last_quarter(v: ServerView, width: int, unicode: bool) -> list[RenderableType]:
-    seen = [s for s in v.speeds if s is not None]
-    if not seen:
+    speeds = [s for s in v.speeds if s is not None]
+    if not speeds:
         return []
-    said = f"tok/s, last 15 minutes, up to {max(seen):.1f}"
-    return [_text(""), _text(said, "dim"), _text(sparkline(v.speeds, width - 2, unicode))]
+    title = f"tok/s, last 15 minutes, up to {max(speeds):.1f}"
+    return [_text(""), _text(title, "dim"), _text(sparkline(v.speeds, width - 2, unicode))]
 
 
 def sparkline(values: Sequence[float | None], width: int, unicode: bool) -> str:
-    """The values in so many columns at most, neighbours together where there are more; a gap
-    where nothing was seen."""
+    """The values in at most `width` columns, neighbours averaged if there are more; a gap for
+    missing values."""
     marks = _SPARKS if unicode else _PLAIN_SPARKS
     per = max(1, -(-len(values) // max(1, width)))
     columns = [_mean(values[i : i + per]) for i in range(0, len(values), per)]
@@ -155,18 +155,18 @@ def sparkline(values: Sequence[float | None], width: int, unicode: bool) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    seen = [v for v in values if v is not None]
-    return sum(seen) / len(seen) if seen else None
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
 
 
-def _end(v: ServerView) -> list[RenderableType]:
+def _verdict(v: ServerView) -> list[RenderableType]:
     from specllama.cli.watch_lines import conclusion
     from specllama.watching.verdict import ACCEPTED, PAYS, SLOWER, VERY_LOW
 
-    said = conclusion(v)
-    if not said:
+    text = conclusion(v)
+    if not text:
         return []
     kind = v.verdict.kind
     bad, good = kind in (SLOWER, VERY_LOW), kind in (PAYS, ACCEPTED)
     style = "bold red" if bad else "green" if good else "yellow"
-    return [_text(""), _text(said, style)]
+    return [_text(""), _text(text, style)]

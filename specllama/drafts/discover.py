@@ -93,9 +93,9 @@ def discover(
             if place.root is not None and not path.resolve().is_relative_to(place.root.resolve()):
                 outside.add(path)
         except GgufError as e:
-            rejected.append(Rejection(what, "unreadable", e.message))
+            rejected.append(Rejection(what, "unreadable", e.message.removeprefix(f"{path}: ")))
         except OSError as e:
-            rejected.append(Rejection(what, "unreadable", f"{path}: {e.strerror or e}"))
+            rejected.append(Rejection(what, "unreadable", e.strerror or str(e)))
     cache.save()
     own = [] if _on_hub(target) else [around.here]
     for c in checkpoints.find_drafters(dict.fromkeys([*own, *folders])):

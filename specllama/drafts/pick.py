@@ -112,7 +112,9 @@ def rank_drafts(
         except GgufError as e:
             if not e.message.startswith(str(model.path)):
                 raise  # of the target
-            rejected.append(Rejection(model.title, "unreadable", e.message))
+            rejected.append(
+                Rejection(model.title, "unreadable", e.message.removeprefix(f"{model.path}: "))
+            )
             continue
         if verdict.ok:
             same = twin(model, (c.draft for c in candidates if c.draft is not None))

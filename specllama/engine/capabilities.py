@@ -24,6 +24,7 @@ from specllama.engine.locate import Engine
 from specllama.storage import cache_dir, read_stored, write_stored
 
 MAINLINE, IK_LLAMA, UNKNOWN_FLAVOUR = "mainline", "ik_llama", "unknown"
+NO_OPTIONS = "its --help lists no options"
 _FIRST_REAL_BUILD = 1000  # llama-server existed under that name from b3145 on
 HELP_TIMEOUT = 30.0  # seconds; a cold CUDA start takes several
 
@@ -229,7 +230,7 @@ def describe(version_text: str, help_text: str, problem: str = "") -> Capabiliti
     elif spec_type:
         types = tuple(t for t in re.split(r"[|,\[\]<>{}\s]+", spec_type.hint) if t)
     if not problem and not options:
-        problem = "its --help lists no options"
+        problem = NO_OPTIONS
     # A tree built without its git history reports build 0 or 1, which says nothing.
     build = version.build if version and version.build >= _FIRST_REAL_BUILD else None
     return Capabilities(

@@ -122,7 +122,9 @@ def _configured(value: str, source: str) -> Engine:
             "Set it to the llama-server binary, its folder, or `embedded`.",
         )
     if not _runnable(path):
-        raise UsageError(f"{source}: {path} is not executable", f"Try `chmod +x {path}`.")
+        raise UsageError(
+            f"{source}: {path} is not executable", f"If it is a llama-server: `chmod +x {path}`."
+        )
     return _native(path, f"set by {source}")
 
 

@@ -13,7 +13,13 @@ from specllama.drafts import checkpoints
 from specllama.drafts.compat import METHOD_OF_KIND, longest_draft
 from specllama.drafts.discover import DiscoveredDrafts
 from specllama.drafts.ollama import model_name
-from specllama.engine.capabilities import SPEC_TYPE_SINCE, Capabilities, Tristate, read_capabilities
+from specllama.engine.capabilities import (
+    NO_OPTIONS,
+    SPEC_TYPE_SINCE,
+    Capabilities,
+    Tristate,
+    read_capabilities,
+)
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.keys import usable
@@ -233,9 +239,15 @@ def _slot_notes(slots: int, choice: Choice, caps: Capabilities) -> Iterator[str]
 
 
 def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
-    """The engine and its capabilities. Raises EngineError if it is unusable."""
+    """The engine and its capabilities. Raises EngineError if it is unusable, UsageError if it is
+    another program."""
     engine = locate(llama_server)
     capabilities = read_capabilities(engine)
+    if capabilities.problem == NO_OPTIONS:
+        raise UsageError(
+            f"{engine.label} is not a llama-server: {NO_OPTIONS}",
+            "Set another with --llama-server, or use `--llama-server embedded`.",
+        )
     if capabilities.problem:
         others = (
             "run `pip install -U xllamacpp`" if engine.embedded else "use `--llama-server embedded`"

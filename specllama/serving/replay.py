@@ -74,7 +74,7 @@ def plan_replay(options: ProbeOptions) -> PlannedProbe:
     if options.settings.parallel > 1:
         raise UsageError("--replay models one request at a time: leave out --parallel")
     if options.prompts or options.lengths:
-        raise UsageError("--replay cannot be combined with --prompts or --n-max")
+        raise UsageError("--replay cannot be combined with --prompts or --draft-lengths")
     (p,) = plan_probes(options)
     user = p.plan.user
     for name in (*NGRAM_SIZE_OPTIONS, "--spec-type", "--spec-default"):
