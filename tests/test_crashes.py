@@ -123,7 +123,7 @@ def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> N
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert s.info["speculation"] == "on"
         assert s.popen.wait(60) == 1
-        assert "ended 3 times in a row: it crashed (SIGSEGV)" in s.err
+        assert "exited 3 times in a row: it crashed (SIGSEGV)" in s.err
         assert "exited again: it crashed (SIGSEGV); restarting without speculation" in s.err
     assert ["--spec-type" in argv for argv in fake.starts] == [True, True, False]
 
@@ -144,7 +144,7 @@ def test_a_long_load_is_no_long_life(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(serving, "launch", loads_for_minutes)
     settings = Settings(TARGET, "127.0.0.1", 0)
     plan = prepare(settings, SpeculationOptions("chat", method="none"), (), str(fake.path))
-    with pytest.raises(EngineError, match="ended 3 times in a row: it crashed"):
+    with pytest.raises(EngineError, match="exited 3 times in a row: it crashed"):
         serving.serve(plan, tmp_path / "log", ServeReport(Printer()))
 
 
