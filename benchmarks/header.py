@@ -44,7 +44,7 @@ def reference(path: Path) -> int:
 
 
 def ours(path: Path) -> int:
-    cursor._seen_tables.clear()  # as in a fresh process
+    cursor._known_tables.clear()  # as in a fresh process
     info = inspect(path)
     assert info.vocabulary is not None
     return len(info.vocabulary.tokens)
@@ -75,7 +75,7 @@ def many(folder: Path, count: int) -> None:
         work = workloads.load("code")
 
         def run() -> None:
-            cursor._seen_tables.clear()
+            cursor._known_tables.clear()
             rank_drafts(target, work, None, discover(target, [Path(tmp)], everywhere=False))
 
         print(

@@ -112,10 +112,10 @@ serve T V --draft {page.gguf}            | 2 | web page saved as .gguf
 inspect {error.gguf}                     | 2 | not a GGUF file
 inspect {pointer.gguf}                   | 2 | Git LFS pointer
 inspect {zip.gguf}                       | 2 | not a GGUF file
-inspect {magic.gguf}                     | 2 | ends inside its header
+inspect {magic.gguf}                     | 2 | ends within its header
 inspect {old.gguf}                       | 2 | version 1
 inspect {huge.gguf}                      | 2 | {huge.gguf}
-memory {cut.gguf} V                      | 2 | ends inside its header
+memory {cut.gguf} V                      | 2 | ends within its header
 serve {half.gguf} V                      | 2 | truncated
 serve {part-00001-of-00002.gguf} V       | 2 | parts of this model are missing
 serve T V --draft T                      | 2 | target itself

@@ -399,5 +399,5 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     info = inspect(path)
     assert info.vocabulary is not None
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(GgufError, match="changed while it was read"):
+    with pytest.raises(GgufError, match="changed while being read"):
         _ = info.vocabulary.tokens

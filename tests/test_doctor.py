@@ -438,7 +438,7 @@ def test_a_part_that_cannot_be_looked_at_hides_nothing(
 
 @pytest.mark.parametrize(
     ("body", "says"),
-    [("pass", "lists no options"), ("import sys; sys.exit(7)", "exit code 7")],
+    [("pass", "lists no options"), ("import sys; sys.exit(7)", "exited with code 7")],
 )
 def test_an_engine_that_is_none(
     tmp_path: Path, body: str, says: str, capsys: pytest.CaptureFixture[str]

@@ -48,31 +48,31 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         lambda to: edited(TARGET, to, {"general.architecture": "qwen35moe_mtp"}),
         "architecture",
         KNOWN_BUILDS,
-        "'qwen35moe_mtp'; branches with MTP",
+        "'qwen35moe_mtp' is not supported by llama.cpp up to b11434; it was made by a branch",
     ),
     "an architecture of tomorrow": (
         lambda to: edited(TARGET, to, {"general.architecture": "llama9"}),
         "architecture",
         KNOWN_BUILDS,
-        "up to b11434 knows no architecture 'llama9'; it needs a newer llama.cpp",
+        "'llama9' is not supported by llama.cpp up to b11434; it needs a newer llama.cpp",
     ),
     "a tensor type of a fork": (
         lambda to: edited(TARGET, to, add={"blk.0.attn_q.weight": ((256, 256), 105)}),
         "tensor type",
         KNOWN_BUILDS,
-        "no tensor type 105 (of 'blk.0.attn_q.weight'); ROCmFPX",
+        "(of 'blk.0.attn_q.weight') is not supported by llama.cpp up to b11434; it was made for ROCmFPX",
     ),
     "a key that comes twice": (
         lambda to: edited(TARGET, to, again="general.name"),
         "repeated key",
         MAINLINE,
-        "the key 'general.name' comes more than once",
+        "the key 'general.name' is repeated",
     ),
     "a tensor that comes twice": (
         lambda to: edited(TARGET, to, again="blk.0.attn_q.weight"),
         "repeated tensor",
         ALWAYS,
-        "the tensor 'blk.0.attn_q.weight' comes more than once",
+        "the tensor 'blk.0.attn_q.weight' is repeated",
     ),
     "three entries for four layers": (
         lambda to: edited(TARGET, to, {"llama.attention.head_count_kv": [2, 2, 2]}),
@@ -84,7 +84,7 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         lambda to: edited(TARGET, to, {"llama.block_count": 2**32 - 1}),
         "layers",
         ALWAYS,
-        "llama.block_count is 4294967295; llama.cpp takes 1 to 512",
+        "llama.block_count is 4294967295; llama.cpp supports 1 to 512",
     ),
     "no layers": (
         lambda to: edited(TARGET, to, {"llama.block_count": 0}),
@@ -96,7 +96,7 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         lambda to: edited(TRUNK, to, {"mimo2.nextn_predict_layers": 9}),
         "layers",
         ALWAYS,
-        "mimo2.nextn_predict_layers is 9, of 4 blocks",
+        "mimo2.nextn_predict_layers is 9, but there are only 4 blocks",
     ),
     "no context length": (
         lambda to: edited(TARGET, to, drop=["llama.context_length"]),
@@ -108,7 +108,7 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         lambda to: edited(TARGET, to, {"split.count": _u16(3), "split.no": _u16(0)}),
         "parts",
         ALWAYS,
-        "split.count says it is one of 3 parts",
+        "it is one of 3 parts (split.count)",
     ),
     "a vision tower inside": (
         lambda to: edited(
@@ -118,8 +118,8 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         ),
         "foreign tensors",
         KNOWN_BUILDS,
-        "2 tensors such as 'v.blk.0.attn_q.weight' have names unknown to llama.cpp up to b11434; "
-        "Ollama keeps the vision part",
+        "2 tensors such as 'v.blk.0.attn_q.weight' are unknown to llama.cpp up to b11434; "
+        "it is Ollama's format",
     ),
     "names of the original": (
         lambda to: edited(TARGET, to, add={"model.norm.weight": ((256,), "F32")}),
@@ -137,13 +137,13 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         lambda to: edited(TARGET, to, drop=["token_embd.weight"]),
         "tables",
         ALWAYS,
-        "it has no token_embd.weight",
+        "token_embd.weight is missing",
     ),
     "rows that end inside a block": (
         lambda to: edited(TARGET, to, add={"blk.0.attn_q.weight": ((250, 256), "Q8_0")}),
         "tensor table",
         ALWAYS,
-        "has 250 elements, no multiple of Q8_0's block",
+        "has 250 elements, not a multiple of Q8_0's block",
     ),
     "no tokenizer": (
         lambda to: edited(TARGET, to, drop=["tokenizer.ggml.model"]),
@@ -291,7 +291,7 @@ def test_real_models_have_no_fault(smollm2: Path, gemma: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (3, "its name says 2 parts, split.count 3"),
+        (3, "its name says 2 parts, but split.count is 3"),
         (2, "split.tensors.count is 0"),
         (1, ""),  # whole, whatever it is called: llama.cpp opens no other file
         (0, ""),
@@ -337,7 +337,7 @@ def test_inspect_says_nothing_of_drafts_for_a_file_that_never_loads(tmp_path: Pa
     done = specllama("inspect", FILES["no layers"][0](tmp_path / "m.gguf"))
     assert "drafts" not in done.stdout
     done = specllama("inspect", HEADS["FastMTP"][0](tmp_path / "head.gguf"))
-    assert "serve    not known: its rows are mapped to tokens by d2t" in done.stdout
+    assert "serve    not known: it uses d2t" in done.stdout
     assert "drafts" not in done.stdout
 
 
@@ -365,7 +365,7 @@ HEADS: dict[str, tuple[Make, str, str]] = {
             HEAD, to, add={"output.weight": ((128, 1024), "Q8_0"), "d2t": ((1024,), "I64")}
         ),
         "d2t",
-        "does for EAGLE-3 and DFlash only",
+        "supports for EAGLE-3 and DFlash only",
     ),
     "an output of its own that is short": (
         lambda to: edited(
@@ -382,17 +382,17 @@ HEADS: dict[str, tuple[Make, str, str]] = {
     "no embeddings": (
         lambda to: edited(HEAD, to, drop=["token_embd.weight"]),
         "tables",
-        "no token_embd.weight, which a head in a file of its own needs",
+        "token_embd.weight is missing, which llama.cpp up to b11434 requires",
     ),
     "no output": (
         lambda to: edited(HEAD, to, drop=["output.weight"]),
         "tables",
-        "no output.weight, which a head in a file of its own needs",
+        "output.weight is missing, which llama.cpp up to b11434 requires",
     ),
     "no last norm": (
         lambda to: edited(HEAD, to, drop=["output_norm.weight"]),
         "tables",
-        "no output_norm.weight, which a head in a file of its own needs",
+        "output_norm.weight is missing, which llama.cpp up to b11434 requires",
     ),
 }
 
@@ -433,7 +433,7 @@ def test_a_head_in_the_target_with_short_rows_is_named(tmp_path: Path) -> None:
     whole = edited(MODELS / "mtp.gguf", tmp_path / "m.gguf", add={"d2t": ((1024,), "I64")})
     info = inspect(whole)
     assert [f.rule for f in info.faults] == ["d2t"]
-    with pytest.raises(GgufError, match="does not load this file: its rows are mapped"):
+    with pytest.raises(GgufError, match="cannot load this file: it uses d2t"):
         check_loads(info, OLD)
     assert "may be unable to load m.gguf" in check_loads(info, NEW)[0]
 
@@ -492,10 +492,10 @@ def _tensors() -> list[str]:
 
 def test_makers_are_named_for_every_kind_of_foreign_file() -> None:
     assert "Ollama" in foreign.maker_of_architecture("gptoss")
-    assert "spells it 'gpt-oss'" in foreign.maker_of_architecture("gpt_oss")
+    assert "calls it 'gpt-oss'" in foreign.maker_of_architecture("gpt_oss")
     assert "ComfyUI" in foreign.maker_of_architecture("flux")
     assert "ik_llama.cpp" in foreign.maker_of_type("type 137")
-    assert "took this type out" in foreign.maker_of_type("type 31")
+    assert "removed this type" in foreign.maker_of_type("type 31")
     assert "newer" in foreign.maker_of_type("type 43")
     assert "layout" in foreign.maker_of_tensor("mtp.layers.0.weight")
 

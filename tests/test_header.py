@@ -95,14 +95,14 @@ def test_tensor_types_are_those_of_gguf_py() -> None:
         (b"  <html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
         (b"PK\x03\x04 a zip", r"not a GGUF file (it starts with 'PK\x03\x04')"),
-        (b"GGUF", "ends inside its header"),
+        (b"GGUF", "ends within its header"),
         (b"GGUF" + struct.pack("<I", 1) + bytes(40), "version 1"),
         (b"GGUF" + struct.pack(">I", 2) + bytes(40), "big-endian"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(40), "big-endian"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1), "ends inside its header"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62) + bytes(64), "ends inside its header"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1), "ends within its header"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**62, 2**62) + bytes(64), "ends within its header"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63) + bytes(64), "claims to be"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 0) + bytes(64), "a key without a name"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 0) + bytes(64), "an empty key"),
     ],
 )
 def test_bad_files_have_one_clear_reason(tmp_path: Path, content: bytes, says: str) -> None:
@@ -126,7 +126,7 @@ def test_array_longer_than_the_file_is_an_error_not_an_allocation(tmp_path: Path
         body = struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k"
         body += struct.pack("<IIQ", 9, kind, 2**60)
         (tmp_path / "m.gguf").write_bytes(b"GGUF" + body + bytes(100))
-        with pytest.raises(GgufError, match="ends inside its header"):
+        with pytest.raises(GgufError, match="ends within its header"):
             read_header(tmp_path / "m.gguf")
 
 
@@ -189,15 +189,15 @@ _ONE = _hostile(0, 1, struct.pack("<Q", 1) + b"k")
 HOSTILE = {
     "2^60 tensors": (_hostile(2**60, 0), "1152921504606846976 tensors needs"),
     "2^60 keys": (_hostile(0, 2**60), "1152921504606846976 keys needs"),
-    "as many tensors as fit": (_hostile(2**30 // 25, 0), "longer than 96 MiB"),
+    "as many tensors as fit": (_hostile(2**30 // 25, 0), "larger than 96 MiB"),
     "a million tensors": (_hostile(10**6, 0), "claims 1000000 tensors"),
     "a million keys": (_hostile(0, 10**6), "claims 1000000 keys"),
     "a text of 1 GiB": (_ONE + struct.pack("<IQ", 8, 2**30 - 100), "claims to be 1073741724 bytes"),
-    "as many strings as fit": (_ONE + struct.pack("<IIQ", 9, 8, 2**30 // 9), "longer than 96 MiB"),
+    "as many strings as fit": (_ONE + struct.pack("<IIQ", 9, 8, 2**30 // 9), "larger than 96 MiB"),
     "ten million strings": (_ONE + struct.pack("<IIQ", 9, 8, 10**7), "claims 10000000 strings"),
-    "2^60 strings": (_ONE + struct.pack("<IIQ", 9, 8, 2**60), "ends inside its header"),
-    "a string of 1 GiB": (_ONE + struct.pack("<IIQQ", 9, 8, 1, 2**30 - 200), "longer than 96 MiB"),
-    "a billion numbers": (_ONE + struct.pack("<IIQ", 9, 0, 2**30 - 200), "longer than 96 MiB"),
+    "2^60 strings": (_ONE + struct.pack("<IIQ", 9, 8, 2**60), "ends within its header"),
+    "a string of 1 GiB": (_ONE + struct.pack("<IIQQ", 9, 8, 1, 2**30 - 200), "larger than 96 MiB"),
+    "a billion numbers": (_ONE + struct.pack("<IIQ", 9, 0, 2**30 - 200), "larger than 96 MiB"),
 }
 # In a process of its own, with no more memory than a reader may take.
 _READ = """

@@ -1,4 +1,4 @@
-"""What a model file says: a header reader and the facts drawn from it."""
+"""GGUF model files: a header reader, and the model's properties from it."""
 
 from specllama.gguf.errors import GgufError
 from specllama.gguf.files import inspect, is_later_shard, tensors

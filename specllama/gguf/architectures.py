@@ -1,4 +1,4 @@
-"""What llama.cpp's architectures are, where the header alone does not tell.
+"""Properties of llama.cpp's architectures that the header does not contain.
 
 Names as in `general.architecture` (llama.cpp b11434, src/llama-arch.cpp).
 """
@@ -16,13 +16,13 @@ ROLLBACK = frozenset(
     "kimi-k3 qwen35 qwen35moe qwen4exp deepseek4 glm5-next nemotron_h nemotron_h_moe lfm2 lfm2moe "
     "bailingmoe3".split()
 )
-# Encoders and embedding models: nothing to decode, so nothing to speculate
+# Encoders and embedding models: no decoding, so no speculation
 EMBEDDING = frozenset(
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
     "gemma-embedding llama-embed t5encoder".split()
 )
-# All there are (LLM_ARCH_NAMES) in this build, and how the names of their tensors begin
-# (LLM_TENSOR_NAMES). A newer build may know more.
+# All architectures of this build (LLM_ARCH_NAMES), and the prefixes of their tensor names
+# (LLM_TENSOR_NAMES). A newer build may have more.
 KNOWN_BUILD = 11434
 KNOWN = frozenset(
     "clip llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bert "
@@ -50,14 +50,14 @@ TENSORS = frozenset(
     "position_embd posnet rope_factors_long rope_factors_short rope_freqs selector_hidden "
     "selector_predecessor selector_successor token_embd token_embd_norm token_types".split()
 )
-# Drafters that are an architecture of their own
+# Drafters with an architecture of their own
 SIDECARS = frozenset("eagle3 dflash gemma4-assistant".split())
-# Names that a converted P-EAGLE head could have: no llama.cpp build knows one
+# Possible names of a converted P-EAGLE head: no llama.cpp build supports one
 P_EAGLE = frozenset("p-eagle peagle p_eagle".split())
 
 
 def memory(architecture: str) -> str:
-    """How the architecture keeps its past: attention, hybrid or recurrent."""
+    """The architecture's kind of memory: attention, hybrid or recurrent."""
     if architecture in RECURRENT:
         return "recurrent"
     return "hybrid" if architecture in HYBRID else "attention"

@@ -1,4 +1,4 @@
-"""What was read from model files before, kept on disk: key = path, size and time."""
+"""Cache of model files read before: key = path, size and modification time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specllama.gguf.vocabulary import Vocabulary
 from specllama.storage import cache_dir, read_stored, write_stored
 
 _VERSION = f"{__version__}/9"  # change when ModelInfo does
-_MOST = 5000  # models kept
+_MAX_MODELS = 5000
 
 
 class InspectCache:
-    """`inspect` with a memory. Files that cannot be read are asked again each time."""
+    """`inspect` with a cache on disk. Errors are not cached."""
 
     def __init__(self) -> None:
         self._file = cache_dir() / "models.json"
@@ -48,10 +48,10 @@ class InspectCache:
         return info
 
     def save(self) -> None:
-        """Writes what was learnt. A cache that cannot be written costs time, nothing else."""
+        """Writes the cache. Failing to write it costs time, nothing else."""
         if not self._changed:
             return
-        newest = dict(list(self._known.items())[-_MOST:])
+        newest = dict(list(self._known.items())[-_MAX_MODELS:])
         write_stored(self._file, {"version": _VERSION, "models": newest})
 
 
@@ -63,7 +63,7 @@ def _stamp(parts: tuple[Path, ...]) -> list[list[int]] | None:
 
 
 def as_json(value: Any) -> Any:
-    """A dataclass as JSON values; of a lazy array, where it lies in the file."""
+    """A dataclass as JSON values; a lazy array as its position in the file."""
     if isinstance(value, LazyArray):
         return [value.kind, value.count, value.start, value.end]
     if isinstance(value, Block):  # many and small: by position

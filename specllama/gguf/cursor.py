@@ -11,10 +11,10 @@ from specllama.gguf.values import ARRAY, STRING, STRUCTS, U32, U64, LazyArray, S
 _WINDOW = 2**20  # bytes read at a time
 # Far above any real file (a vocabulary of 262,144 tokens takes 16 MiB), and low enough that
 # a hostile one of any size is read in seconds and within 200 MB: bytes of the whole header,
-# of all its texts (keys, names, chat templates), and strings in all its arrays.
-_MOST_HEADER = 96 * 2**20
-_MOST_TEXT = 16 * 2**20
-_MOST_STRINGS = 2_000_000
+# bytes of all its texts (keys, names, chat templates), strings in all its arrays.
+_MAX_HEADER = 96 * 2**20
+_MAX_TEXT = 16 * 2**20
+_MAX_STRINGS = 2_000_000
 
 
 class Cursor:
@@ -24,19 +24,19 @@ class Cursor:
     def __init__(self, source: Source) -> None:
         self.source, self.size, self.at = source, source.size, 0
         self.window, self.window_at = b"", 0
-        self.text_left, self.strings_left = _MOST_TEXT, _MOST_STRINGS
+        self.text_left, self.strings_left = _MAX_TEXT, _MAX_STRINGS
 
     def check(self, n: int, what: str) -> None:
-        """Raises GgufError unless `n` more bytes are there, and a header can be that long."""
+        """Raises GgufError unless `n` more bytes exist within the header's limit."""
         if n > self.size - self.at:
             raise GgufError(
-                f"{self.source.name}: the file ends inside its header ({what[:80]} needs "
+                f"{self.source.name}: the file ends within its header ({what[:80]} needs "
                 f"{n} bytes, {self.size - self.at} are left)",
-                "The download is incomplete or the file is damaged; download it again.",
+                "The download is incomplete or the file is damaged: download it again.",
             )
-        if self.at + n > _MOST_HEADER:
-            longest = f"{_MOST_HEADER >> 20} MiB"
-            raise self.damaged(f"{what[:80]} would make its header longer than {longest}")
+        if self.at + n > _MAX_HEADER:
+            limit = f"{_MAX_HEADER >> 20} MiB"
+            raise self.damaged(f"{what[:80]} would make its header larger than {limit}")
 
     def take(self, n: int, what: str) -> bytes:
         """The next `n` bytes."""
@@ -46,7 +46,7 @@ class Cursor:
             self.refill(max(n, _WINDOW))
             start = 0
             if len(self.window) < n:
-                raise GgufError(f"{self.source.name}: the file was cut while it was read")
+                raise GgufError(f"{self.source.name}: the file was truncated while being read")
         self.at += n
         return self.window[start : start + n]
 
@@ -68,7 +68,7 @@ class Cursor:
         return self.take(size, what).decode("utf-8", "replace")
 
     def damaged(self, why: str) -> GgufError:
-        """The error for a header that no writer makes."""
+        """The error for a header that no program writes."""
         return GgufError(f"{self.source.name}: {why}; the file is damaged", "Download it again.")
 
     def value(self, kind: int, what: str) -> Scalar | LazyArray:
@@ -81,7 +81,7 @@ class Cursor:
         if kind == ARRAY:
             return self.array(what)
         raise GgufError(
-            f"{self.source.name}: {what[:80]} has value type {kind}, which GGUF 3 does not define",
+            f"{self.source.name}: {what[:80]} has the unknown value type {kind}",
             "The file is damaged or newer than this version of specllama.",
         )
 
@@ -98,42 +98,42 @@ class Cursor:
                 raise self.damaged(f"{what[:80]} claims {count} strings")
             self.strings_left -= count
             _skip_strings(self, count, what)
-        elif kind == ARRAY:  # llama.cpp takes none either (gguf.cpp)
+        elif kind == ARRAY:  # llama.cpp rejects these too (gguf.cpp)
             raise GgufError(f"{self.source.name}: {what[:80]} is an array of arrays")
         else:
             self.value(kind, what)  # raises: unknown type
         return LazyArray(kind, count, start, self.at, self.source)
 
 
-# Models of one family carry the same token and merge tables, millions of strings in
-# all. The last few tables are kept, so that finding the end of one seen before is a
+# Models of one family share their token and merge tables, millions of strings in
+# total. The last few tables are cached, so that finding the end of a known one is a
 # comparison of bytes instead of a walk through its strings.
-_seen_tables: OrderedDict[tuple[int, bytes], bytes] = OrderedDict()
-_SEEN_TOTAL = 96 * 2**20  # bytes
-_SEEN_FROM = 10_000  # strings; below it the walk is as fast
-_SEEN_UP_TO = 16 * 2**20  # bytes
+_known_tables: OrderedDict[tuple[int, bytes], bytes] = OrderedDict()
+_KNOWN_TOTAL = 96 * 2**20  # bytes
+_KNOWN_FROM = 10_000  # strings; the walk is as fast for fewer
+_KNOWN_UP_TO = 16 * 2**20  # bytes
 
 
 def _skip_strings(c: Cursor, count: int, what: str) -> None:
     """Moves the cursor past `count` strings."""
     start = c.at
-    if count < _SEEN_FROM:
+    if count < _KNOWN_FROM:
         _walk(c, count, what)
         return
     c.refill()
     key = (count, c.window[:512])
-    table = _seen_tables.get(key)
+    table = _known_tables.get(key)
     if table is not None:
-        _seen_tables.move_to_end(key)
+        _known_tables.move_to_end(key)
     if table is not None and c.source.read(start, len(table)) == table:
         c.at = start + len(table)
         c.refill()
         return
     _walk(c, count, what)
-    if c.at - start <= _SEEN_UP_TO:
-        _seen_tables[key] = c.source.read(start, c.at - start)
-        while sum(map(len, _seen_tables.values())) > _SEEN_TOTAL:
-            _seen_tables.popitem(last=False)
+    if c.at - start <= _KNOWN_UP_TO:
+        _known_tables[key] = c.source.read(start, c.at - start)
+        while sum(map(len, _known_tables.values())) > _KNOWN_TOTAL:
+            _known_tables.popitem(last=False)
 
 
 def _walk(c: Cursor, count: int, what: str) -> None:
@@ -152,4 +152,4 @@ def _walk(c: Cursor, count: int, what: str) -> None:
             c.check(8, what)
             c.refill()
             if len(c.window) < 8:
-                raise GgufError(f"{c.source.name}: the file was cut while it was read")
+                raise GgufError(f"{c.source.name}: the file was truncated while being read")

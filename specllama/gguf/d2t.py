@@ -1,5 +1,5 @@
-"""d2t: which tokens the rows of a drafter's shortened output stand for. Tensor data, the only
-one that is ever read."""
+"""d2t: the tokens that the rows of a drafter's reduced output map to. The only tensor data that
+is ever read."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from specllama.gguf.faults import ALWAYS, Fault
 from specllama.gguf.header import Header
 from specllama.gguf.source import Source
 
-_MOST_ROWS = 1 << 20  # no vocabulary is longer
+_MAX_ROWS = 1 << 20  # no vocabulary is larger
 
 
 def d2t_fault(headers: Sequence[Header], files: Sequence[Source], tokens: int) -> Fault | None:
-    """The first row of d2t that stands for no token of the vocabulary: an assertion of ggml ends
-    the server there while it starts (ggml/src/ggml-cpu/ops.cpp, set_rows, b11434). `files`:
-    what the headers were read from. Raises GgufError when the file changes meanwhile."""
+    """The first row of d2t that maps to no token of the vocabulary: a ggml assertion crashes the
+    server at startup (ggml/src/ggml-cpu/ops.cpp, set_rows, b11434). `files`: the sources of the
+    headers. Raises GgufError if the file changes in the meantime."""
     if headers[0].text("general.architecture") not in architectures.SIDECARS:
         return None
     for header, file in zip(headers, files, strict=True):
         for t in header.tensors:
-            if t.name != "d2t" or t.kind != "I64" or t.elements > _MOST_ROWS:
+            if t.name != "d2t" or t.kind != "I64" or t.elements > _MAX_ROWS:
                 continue
             data = file.read(header.data_offset + t.offset, t.elements * 8)
             ids = struct.unpack(f"<{len(data) // 8}q", data[: len(data) // 8 * 8])
             bad = next((i for i, token in enumerate(ids) if not 0 <= token < tokens), None)
             if bad is not None:
-                said = f"row {bad} of its d2t stands for token {ids[bad]}"
-                return Fault("d2t", f"{said}, the vocabulary has {tokens}", ALWAYS)
+                detail = f"row {bad} of d2t maps to token {ids[bad]}, of {tokens} in the vocabulary"
+                return Fault("d2t", detail, ALWAYS)
     return None

@@ -18,9 +18,9 @@ _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def inspect(path: Path) -> ModelInfo:
-    """Reads `path` (any part of a split model) and says what it is.
+    """The model at `path` (any part of a split model).
 
-    Raises GgufError when it is not a readable GGUF, is truncated, or parts are missing.
+    Raises GgufError if it is not a readable GGUF, is truncated, or parts are missing.
     """
     return inspect_with_headers(path)[0]
 
@@ -44,7 +44,7 @@ def read_headers(path: Path) -> list[Header]:
         if header.missing_bytes:
             raise GgufError(
                 f"{header.name}: truncated, {header.missing_bytes:,} bytes of tensor data are missing",
-                "The download is incomplete; resume it or download the file again.",
+                "The download is incomplete: resume it, or download the file again.",
             )
     return headers
 
@@ -63,12 +63,12 @@ def shard_names(name: str) -> tuple[str, ...]:
 
 
 def shards(path: Path) -> tuple[Path, ...]:
-    """All parts of the model that `path` belongs to, in order: by their names, as long as the
-    file does not say that it is whole, which is what llama.cpp goes by. Raises GgufError naming
-    the ones that are missing."""
+    """All parts of the model that `path` belongs to, in order: by their names, unless split.count
+    says that the file is complete, which llama.cpp relies on. Raises GgufError with the names of
+    missing parts."""
     parts = tuple(path.with_name(name) for name in shard_names(path.name) if name)
     parts = parts or (path,)  # "." and "/" have no name
-    if len(parts) == 1 or _is_whole(path):
+    if len(parts) == 1 or _is_complete(path):
         return (path,)
     missing = [p.name for p in parts if not os.path.isfile(p)]
     if missing:
@@ -76,13 +76,13 @@ def shards(path: Path) -> tuple[Path, ...]:
         raise GgufError(
             f"{path}: {len(missing)} of the {len(parts)} parts of this model are missing: "
             f"{', '.join(missing[:3])}{more}",
-            "Download them into the same folder.",
+            "Download them to the same folder.",
         )
     return parts
 
 
-def _is_whole(path: Path) -> bool:
-    """A file that only has the name of a part (llama-model-loader.cpp reads split.count)."""
+def _is_complete(path: Path) -> bool:
+    """Whether the file is only named like a part (llama-model-loader.cpp reads split.count)."""
     try:
         return read_header(path).number("split.count") <= 1
     except GgufError:
@@ -90,6 +90,6 @@ def _is_whole(path: Path) -> bool:
 
 
 def is_later_shard(path: Path) -> bool:
-    """A part of a split model other than the first."""
+    """Whether it is a part of a split model other than the first."""
     match = _SHARD.fullmatch(path.name)
     return match is not None and match[2] != "00001"

@@ -21,15 +21,15 @@ from specllama.gguf.values import ARRAY, STRING, U32, LazyArray, Scalar
 
 _MAX_DIMS = 8  # llama.cpp allows 4 (GGML_MAX_DIMS); more means a corrupt table
 # The smallest entries: a key of one letter with a value of one byte; a tensor without name
-# and dimensions. More entries than any real file has are not read at all.
+# and dimensions. Files with more entries than any real one are rejected.
 _KEY_BYTES, _TENSOR_BYTES = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8
-_MOST_ENTRIES = 65_536
-_MOST_NUMBERS = 65_536  # of an array that is read as a whole: one per layer, at most 512
+_MAX_ENTRIES = 65_536
+_MAX_NUMBERS = 65_536  # of an array that is read completely: one per layer, at most 512
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One row of the tensor table. `nbytes` is None for a type this reader does not know."""
+    """One row of the tensor table. `nbytes` is None for an unknown type."""
 
     name: str
     shape: tuple[int, ...]
@@ -47,8 +47,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Header:
-    """Everything a GGUF file says before its tensor data. Sizes in bytes. `repeated`: keys
-    that come more than once; the first counts."""
+    """Everything in a GGUF file before its tensor data. Sizes in bytes. `repeated`: keys that
+    occur more than once; the first is used."""
 
     name: str
     version: int
@@ -59,17 +59,17 @@ class Header:
     repeated: tuple[str, ...] = ()
 
     def text(self, key: str) -> str:
-        """A string field; "" when absent or of another type."""
+        """A string field; "" if missing or of another type."""
         value = self.fields.get(key)
         return value if isinstance(value, str) else ""
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """A number array as whole numbers; () when absent, of another type, no finite ones,
-        or longer than an array of layers can be."""
+        """A number array as integers; () if missing, of another type, not finite, or longer than
+        an array of layers can be."""
         value = self.fields.get(key)
         if not isinstance(value, LazyArray) or value.kind in (STRING, ARRAY):
             return ()
-        if value.count > _MOST_NUMBERS:
+        if value.count > _MAX_NUMBERS:
             return ()
         try:
             return tuple(int(n) for n in value.numbers())
@@ -77,7 +77,7 @@ class Header:
             return ()
 
     def number(self, key: str) -> int:
-        """A count; of a per-layer array, the largest entry; 0 when absent."""
+        """A count; the largest entry of a per-layer array; 0 if missing."""
         value = self.fields.get(key)
         if isinstance(value, LazyArray):
             return max(self.numbers(key), default=0)
@@ -85,7 +85,7 @@ class Header:
 
     @property
     def missing_bytes(self) -> int:
-        """How much of the last tensor's data lies past the end of the file; 0 when complete."""
+        """Bytes of tensor data past the end of the file; 0 if complete."""
         if not self.tensors:
             return 0
         end = max(t.offset + (t.nbytes or 0) for t in self.tensors)
@@ -95,8 +95,8 @@ class Header:
 def read_header(path: Path) -> Header:
     """Reads the header of the GGUF file `path`.
 
-    Raises GgufError for everything that keeps it from being read: no such file,
-    a folder, 0 bytes, another format, a truncated or damaged header.
+    Raises GgufError if it cannot be read: file not found, a folder, 0 bytes, another
+    format, a truncated or damaged header.
     """
     try:
         if os.path.isdir(path):
@@ -106,15 +106,15 @@ def read_header(path: Path) -> Header:
         source = FileSource(path)
     except FileNotFoundError:
         raise GgufError(f"{path}: no such file", _files_hint(path.parent)) from None
-    except (OSError, ValueError) as e:  # links in circles, folders that may not be entered, …
+    except (OSError, ValueError) as e:  # symlink loops, unreadable folders, …
         reason = getattr(e, "strerror", None) or e
         raise GgufError(f"{path}: cannot be read ({reason})") from None
     return parse_header(source)
 
 
 def parse_header(source: Source) -> Header:
-    """Parses the header of `source`, reading no further than it reaches (in pieces of
-    1 MiB). Raises GgufError as `read_header` does."""
+    """Parses the header of `source`, without reading beyond it (in pieces of 1 MiB).
+    Raises GgufError as `read_header` does."""
     _check_magic(source.name, source.read(0, 16), source.size)
     c = Cursor(source)
     c.take(4, "magic")
@@ -127,7 +127,7 @@ def parse_header(source: Source) -> Header:
     for _ in range(n_fields):
         key = c.string("a key")
         if not key:
-            raise c.damaged("it has a key without a name")
+            raise c.damaged("it has an empty key")
         if key in fields:
             repeated.append(key)
         fields.setdefault(key, c.value(c.u32(key), key))
@@ -140,9 +140,9 @@ def parse_header(source: Source) -> Header:
 
 
 def _check_count(c: Cursor, count: int, smallest: int, what: str) -> None:
-    """Raises GgufError for more entries than the bytes left can hold, or than any model has."""
+    """Raises GgufError for more entries than fit the remaining bytes, or than any model has."""
     c.check(count * smallest, f"{count} {what}")
-    if count > _MOST_ENTRIES:
+    if count > _MAX_ENTRIES:
         raise c.damaged(f"it claims {count} {what}")
 
 
@@ -162,33 +162,33 @@ def _tensor(c: Cursor) -> Tensor:
 
 
 def _check_magic(path: str, start: bytes, size: int) -> None:
-    again = "Download it again, with the link that ends in .gguf."
+    again = "Download it again, from the link that ends in .gguf."
     if size == 0:
         raise GgufError(f"{path}: the file is empty (0 bytes)", again)
     if start.lstrip()[:1] == b"<":
-        raise GgufError(f"{path}: this is a web page saved as .gguf, not a model", again)
+        raise GgufError(f"{path}: a web page saved as .gguf, not a model", again)
     if start.startswith(b"version https://"):
         raise GgufError(
-            f"{path}: this is a Git LFS pointer, not the model",
+            f"{path}: a Git LFS pointer, not the model",
             "Fetch the file with `git lfs pull`.",
         )
     if start[:4] != b"GGUF":
         first = start[:4].decode("latin-1")
         raise GgufError(f"{path}: not a GGUF file (it starts with {first!r})", again)
     if len(start) < 8:
-        raise GgufError(f"{path}: the file ends inside its header ({size} bytes)", again)
+        raise GgufError(f"{path}: the file ends within its header ({size} bytes)", again)
     (version,) = U32.unpack_from(start, 4)
     if version in (2 << 24, 3 << 24):
         raise GgufError(f"{path}: a big-endian GGUF file; llama.cpp cannot load it on this machine")
     if version not in (2, 3):
         raise GgufError(
-            f"{path}: GGUF version {version}; versions 2 and 3 are supported",
+            f"{path}: GGUF version {version} is not supported (only 2 and 3)",
             "Convert the model again with a current llama.cpp.",
         )
 
 
 def _files_hint(folder: Path) -> str:
-    """Names the GGUF files of a folder, for a path that missed one."""
+    """Lists the GGUF files of a folder, for a path that does not exist."""
     try:
         names = sorted(p.name for p in folder.glob("*.gguf"))
     except OSError:

@@ -1,7 +1,7 @@
-"""Where a header's bytes come from: a file, memory, or (drafts/hub.py) a remote file.
+"""Sources of header bytes: a file, memory, or (drafts/hub.py) a remote file.
 
-Files are read in pieces, not mapped: a file that is cut while it is read must be an
-error, and a mapped one would end the process (SIGBUS).
+Files are read in pieces, not memory-mapped: a file that is truncated while being read must be
+an error, and a mapped one would crash the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Source(Protocol):
     name: str
 
     def read(self, at: int, n: int) -> bytes:
-        """Up to `n` bytes from position `at`. Raises GgufError when they cannot be read."""
+        """Up to `n` bytes from position `at`. Raises GgufError if they cannot be read."""
 
 
 class FileSource:
-    """A file on disk. A change of its size or time between reads is an error."""
+    """A file on disk. A change of its size or modification time between reads is an error."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
@@ -35,8 +35,8 @@ class FileSource:
             stat = self.path.stat()
             if (stat.st_size, stat.st_mtime_ns) != (self.size, self._mtime):
                 raise GgufError(
-                    f"{self.path}: the file changed while it was read",
-                    "If it is still being downloaded, wait until that is done.",
+                    f"{self.path}: the file changed while being read",
+                    "If it is still being downloaded, wait for the download to finish.",
                 )
             with self.path.open("rb") as f:
                 f.seek(at)

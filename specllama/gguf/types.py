@@ -1,4 +1,4 @@
-"""GGUF's tensor types: name, elements per block and bytes per block."""
+"""GGUF tensor types: name, elements per block, bytes per block."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ FILE_TYPES: Mapping[int, str] = dict(
 
 
 def nbytes(kind: int, elements: int) -> int | None:
-    """Bytes of that many elements; None for a type that is not known."""
+    """Size of that many elements in bytes; None for an unknown type."""
     known = TENSOR_TYPES.get(kind)
     return None if known is None else -(-elements // known[1]) * known[2]

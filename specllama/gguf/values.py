@@ -1,4 +1,4 @@
-"""Values of a GGUF header: scalars, and arrays that are read when asked for."""
+"""Values of a GGUF header: scalars, and arrays that are read on demand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class LazyArray:
-    """An array of the header, read when asked for. `count` is known without reading it."""
+    """An array of the header, read on demand. `count` is known without reading it."""
 
     kind: int
     count: int
@@ -40,13 +40,13 @@ class LazyArray:
     source: Source = field(repr=False, compare=False)
 
     def raw(self) -> bytes:
-        """The elements as they lie in the file (strings with their lengths)."""
+        """The elements as stored in the file (strings with their lengths)."""
         return self.source.read(self.start, self.end - self.start)
 
     def strings(self) -> list[bytes]:
         """The elements of a string array, as raw bytes. Raises GgufError for other arrays."""
         if self.kind != STRING:
-            raise GgufError("a string array was expected in the GGUF header")
+            raise GgufError("expected a string array in the GGUF header")
         data, at, out = self.raw(), 0, []
         unpack = U64.unpack_from
         for _ in range(self.count):
@@ -58,5 +58,5 @@ class LazyArray:
     def numbers(self) -> list[int | float | bool]:
         """The elements of a number array. Raises GgufError for other arrays."""
         if self.kind not in _SCALARS:
-            raise GgufError("a number array was expected in the GGUF header")
+            raise GgufError("expected a number array in the GGUF header")
         return list(struct.unpack(f"<{self.count}{_SCALARS[self.kind]}", self.raw()))

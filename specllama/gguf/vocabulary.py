@@ -1,4 +1,4 @@
-"""Tokenizer facts: what decides whether two models can share tokens."""
+"""Tokenizer properties that decide whether two models can share tokens."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _TYPES: dict[str, tuple[str, bool, bool, int, int]] = {
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizer of one file. `type` is llama.cpp's (SPM, BPE, …), drawn from
-    `tokenizer.ggml.model`. `add_bos`/`add_eos` are effective: the key, else llama.cpp's
-    default. Ids are -1 where there is no such token. `fingerprint`: SHA-256 of the token table; equal means equal tokens."""
+    """The tokenizer of one file. `type`: llama.cpp's (SPM, BPE, …), from `tokenizer.ggml.model`.
+    `add_bos`/`add_eos`: effective values, from the key or llama.cpp's default. Ids are -1 if there
+    is no such token. `fingerprint`: SHA-256 of the token table; equal means equal tokens."""
 
     type: str
     pre: str
@@ -54,7 +54,7 @@ class Vocabulary:
 
 
 def read_vocabulary(h: Header) -> Vocabulary | None:
-    """The tokenizer facts in a header; None when it carries no token table."""
+    """The tokenizer in a header; None if it has no token table."""
     tokens = h.fields.get("tokenizer.ggml.tokens")
     model = h.text("tokenizer.ggml.model")
     if not isinstance(tokens, LazyArray) or tokens.kind != STRING or not model:
@@ -63,7 +63,7 @@ def read_vocabulary(h: Header) -> Vocabulary | None:
     kind, add_bos, add_eos, bos, eos = _TYPES.get(model, (model, False, False, -1, -1))
     if kind == "BPE" and model != "gemma4":
         add_bos = pre in _BOS_BY_PRE
-    forced = model == "gemma4"  # llama.cpp sets add_bos for it whatever the key says
+    forced = model == "gemma4"  # llama.cpp always sets add_bos for it
     return Vocabulary(
         type=kind,
         pre=pre,
@@ -80,7 +80,7 @@ def read_vocabulary(h: Header) -> Vocabulary | None:
 
 
 def _special(h: Header, which: str, default: int, count: int) -> int:
-    """A special id; one out of range falls back to the default, as in llama-vocab.cpp."""
+    """A special token id; if out of range, the default, as in llama-vocab.cpp."""
     value = h.fields.get(f"tokenizer.ggml.{which}_token_id")
     return value if isinstance(value, int) and 0 <= value < count else default
 
