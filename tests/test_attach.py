@@ -110,7 +110,7 @@ def test_engines_with_gauges(
         (VLLM.replace("{accepted}", "{drafted}9"), "/metrics", "drafted tokens accepted"),
         (VLLM.replace("{drafted}", "-{drafted}"), "/metrics", "drafted tokens accepted"),
         (VLLM.replace("{first}", "{drafted}"), "/metrics", "2 of the drafts accepted"),
-        (VLLM.replace("{accepted}.0", "NaN"), "/metrics", "the counters are no numbers"),
+        (VLLM.replace("{accepted}.0", "NaN"), "/metrics", "the counters are not finite numbers"),
         (SGLANG.replace("0.55", "3"), "/metrics", "α=3"),
         (TRTLLM.replace("2.1", "0.5"), "/prometheus/metrics", "τ=0.5"),
     ],
@@ -127,7 +127,7 @@ def test_counters_that_cannot_be_right_are_not_believed(metrics: str, path: str,
 def test_a_length_of_0_says_that_nothing_was_drafted() -> None:
     with serving(SGLANG.replace("2.4", "0.0").replace("0.55", "0.0")) as url:
         done = specllama("probe", "--url", url, "--budget", "1")
-    assert "it counted no drafted tokens" in done.stdout
+    assert "no drafted tokens were counted" in done.stdout
     assert "accepts" not in done.stdout
 
 
@@ -136,7 +136,7 @@ def test_without_metrics_the_speed_is_measured_and_the_rest_is_said() -> None:
         done = specllama("probe", "--url", url)
     assert done.returncode == 0
     assert "tok/s" in done.stdout
-    assert "note     no metrics that are known: acceptance cannot be read" in done.stdout
+    assert "note     no known metrics: acceptance cannot be read" in done.stdout
 
 
 def test_a_baseline_gives_a_speed_up() -> None:
@@ -326,7 +326,7 @@ def test_nothing_is_woken_by_name(name: str, says: str) -> None:
         ({}, {"data": [{"id": "a"}, {"id": "b"}]}, "lists 2 models and does not say which"),
         ({}, {"data": [{"id": "base", "owned_by": "vllm"}, {"id": "lora"}]}, "lora"),
         ({}, {"data": [routed("chat", "unloaded")]}, "has no model loaded (it lists chat)"),
-        ({}, {"data": [routed("bge", "loaded", "--rerank")]}, "writes no text"),
+        ({}, {"data": [routed("bge", "loaded", "--rerank")]}, "do not generate text"),
     ],
 )
 def test_proxies_and_desktop_programs(
@@ -412,7 +412,7 @@ def test_a_key_is_asked_for_and_used() -> None:
     with serving(VLLM, key="sesame") as url:
         refused = specllama("probe", "--url", url)
         assert refused.returncode == 1
-        assert refused.stderr.startswith(f"error: {url} wants an API key")
+        assert refused.stderr.startswith(f"error: {url} requires an API key")
         taken = specllama("probe", "--url", url, "--json", SPECLLAMA_API_KEY="sesame")
     assert taken.returncode == 0
     assert "sesame" not in taken.stdout + taken.stderr
@@ -420,7 +420,7 @@ def test_a_key_is_asked_for_and_used() -> None:
 
 @pytest.mark.parametrize(
     ("models", "says"),
-    [(b"<html>hello</html>", "is no LLM server"), ({"data": []}, "is no LLM server")],
+    [(b"<html>hello</html>", "is not an LLM server"), ({"data": []}, "is not an LLM server")],
 )
 def test_what_is_no_llm_server(models: object, says: str) -> None:
     with serving(models=models) as url:
@@ -432,10 +432,10 @@ def test_what_is_no_llm_server(models: object, says: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "status", "says"),
     [
-        (lambda n: ["{not json"], 200, "broke off an answer"),
-        (lambda n: [{"choices": []}], 200, "answered with no text"),
-        (lambda n: [{"choices": [{"delta": {"role": "assistant"}}]}], 200, "with no text"),
-        (None, 400, "answers a completion with 400"),
+        (lambda n: ["{not json"], 200, "a completion was cut off"),
+        (lambda n: [{"choices": []}], 200, "returned a completion without text"),
+        (lambda n: [{"choices": [{"delta": {"role": "assistant"}}]}], 200, "without text"),
+        (None, 400, "answered a completion with 400"),
     ],
 )
 def test_answers_that_are_none(answer: object, status: int, says: str) -> None:
@@ -451,24 +451,24 @@ def test_tools_are_text_for_a_server_that_refuses_them(refuses: bool) -> None:
     with serving(refuses_tools=refuses) as url:
         done = specllama("probe", "--url", url, "-w", "agent", "--budget", "1")
     assert (done.returncode, done.stderr) == (0, "")
-    assert ("refuses `tools` in a request" in done.stdout) == refuses
+    assert ("rejects `tools` in requests" in done.stdout) == refuses
 
 
 def test_answers_in_one_piece_show_no_speed() -> None:
     whole = [{"choices": [{"delta": {"content": "all at once"}}]}]
     with serving(answer=lambda n: whole) as url:
         done = specllama("probe", "--url", url)
-        assert "note     answers come in one piece" in done.stdout
+        assert "note     responses arrive in one piece" in done.stdout
         done = specllama("probe", "--url", url, "--baseline-url", url)
     assert done.returncode == 1
-    assert "there is no speed to compare" in done.stderr
+    assert "no speed to compare" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_nobody_there() -> None:
     done = specllama("probe", "--url", "http://127.0.0.1:9")
     assert done.returncode == 1
-    assert "does not answer /v1/models" in done.stderr
+    assert "no response from" in done.stderr
     done = specllama("probe", "--url", "http://[bad")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) <= 2

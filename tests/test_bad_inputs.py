@@ -276,7 +276,7 @@ probe --url http://                      | 2 | --url http://
 probe --url http://127.0.0.1:99999       | 2 | --url http://127.0.0.1:99999
 probe --url ftp://127.0.0.1              | 2 | --url ftp://127.0.0.1
 probe --url unix:///x                    | 2 | --url unix:///x
-probe --url {url}                        | 1 | does not answer
+probe --url {url}                        | 1 | no response from
 probe --url http://127.0.0.1:1           | 1 | Is the server running
 serve T V --api-key ä                    | 2 | an HTTP header cannot carry
 serve T V --api-key ' '                  | 2 | the API key is empty

@@ -41,8 +41,7 @@ def test_what_is_surely_slower_is_switched_off_with_the_figures() -> None:
     assert switch is not None
     assert switch.to is None
     assert switch.reason == (
-        "α=0.33 over 900 drafted tokens, about 0.90x, 95% chance that it is slower than plain "
-        "decoding"
+        "α=0.33 over 900 drafted tokens, about 0.90x, 95% likely to be slower than plain decoding"
     )
 
 
@@ -73,7 +72,7 @@ def test_a_shorter_draft_that_is_expected_to_be_faster_is_taken() -> None:
     switch = policy().decide(better, 600)
     assert switch is not None
     assert switch.to == Speculation(("draft-simple",), Path("d.gguf"), n_max=1)
-    assert switch.reason.endswith("; K=1 is expected to be about 1.12x")
+    assert switch.reason.endswith("; expecting about 1.12x with K=1")
     assert policy(any_length=False).decide(better, 600) is None  # --n-max is the user's
 
 
@@ -93,7 +92,7 @@ def test_another_stored_setting_has_to_be_clearly_faster() -> None:
     switch = policy(TUNED, other).decide(picture(1.1, 0.05), 600)
     assert switch is not None
     assert switch.to == COPIES
-    assert "ngram-simple n=4 m=8 was 1.25x on workload edit" in switch.reason
+    assert "ngram-simple n=4 m=8 measured 1.25x on workload edit" in switch.reason
     lost = policy(TUNED, other).decide(SLOWER, 600)
     assert lost is not None
     assert lost.to == COPIES  # rather than none
@@ -109,7 +108,7 @@ def test_what_lost_is_tried_anew_after_pauses_that_grow() -> None:
             back += 100
         waited.append(back - now)
         assert switch.to == DRAFT
-        assert switch.reason.startswith("tried anew after")
+        assert switch.reason.startswith("retrying after")
         own.switched(DRAFT, back)
         now = back + 600
     assert waited == [600, 1200, 2400, 4800]
@@ -173,7 +172,7 @@ def test_prompts_that_take_long_to_be_read_again_are_kept_longer() -> None:
     assert pace.quiet_for(0) == 10
     assert pace.quiet_for(4) == 50
     assert pace.quiet_for(1e9) == 900
-    assert pace.times(0.01).quiet_for(0) == pytest.approx(0.1)
+    assert pace.scaled(0.01).quiet_for(0) == pytest.approx(0.1)
 
 
 _FIGURE = st.none() | st.floats(0.01, 10)

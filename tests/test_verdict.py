@@ -73,31 +73,31 @@ def test_a_length_that_is_slower_than_plain_decoding_is_not_better() -> None:
 
 
 def test_it_is_news_once_and_only_when_it_lasts() -> None:
-    turns = VerdictTracker(LIMITS)
+    tracker = VerdictTracker(LIMITS)
     good, bad = seen(0.6, 1.3, 0.01), seen(0.3, 0.9, 0.97)
-    assert [turns.see(good) for _ in range(5)] == [False, False, True, False, False]
-    assert [turns.see(p) for p in (bad, good, bad, bad, good)] == [False] * 5
-    assert [turns.see(bad) for _ in range(4)] == [False, False, True, False]
-    assert turns.now.kind == SLOWER
+    assert [tracker.update(good) for _ in range(5)] == [False, False, True, False, False]
+    assert [tracker.update(p) for p in (bad, good, bad, bad, good)] == [False] * 5
+    assert [tracker.update(bad) for _ in range(4)] == [False, False, True, False]
+    assert tracker.now.kind == SLOWER
 
 
 def test_what_is_too_little_changes_nothing() -> None:
-    turns = VerdictTracker(LIMITS)
-    assert [turns.see(seen(0.6, 1.3, 0.01)) for _ in range(3)][-1]
+    tracker = VerdictTracker(LIMITS)
+    assert [tracker.update(seen(0.6, 1.3, 0.01)) for _ in range(3)][-1]
     few = TrafficSummary(Counts(drafted=10, accepted=1))
-    assert not any(turns.see(few) for _ in range(5))
-    assert turns.now.kind == PAYS
+    assert not any(tracker.update(few) for _ in range(5))
+    assert tracker.now.kind == PAYS
 
 
 def test_the_line() -> None:
     p = seen(0.33, 0.96, 0.8, K2=1.05, K4=0.96)
     assert sentence(p, TrafficVerdict(EVEN, 2)) == (
-        "α=0.33 over 1,000 drafted tokens, about 0.96x: K=2 would be about 1.05x; "
+        "α=0.33 over 1,000 drafted tokens, about 0.96x: expecting about 1.05x with K=2; "
         "`--adaptive` would switch"
     )
     assert sentence(seen(0.41, 1.31, 0.01), TrafficVerdict(PAYS)) == (
         "α=0.41 over 1,000 drafted tokens, about 1.31x"
     )
     slow = sentence(seen(0.2, 0.8, 0.999), TrafficVerdict(SLOWER), adaptive=True)
-    assert slow.endswith("about 0.80x (>99% chance that it is slower than plain decoding)")
+    assert slow.endswith("about 0.80x (>99% likely to be slower than plain decoding)")
     assert sentence(seen(0.0), TrafficVerdict(VERY_LOW)).startswith("none of 1,000 drafted tokens")

@@ -182,7 +182,7 @@ def test_nobody_there() -> None:
     assert "lost     http://127.0.0.1" in done.stdout
     done = specllama("watch")
     assert done.returncode == 2
-    assert "no `specllama serve` of yours is running" in done.stderr
+    assert "you have no running `specllama serve`" in done.stderr
     assert specllama("watch", "--url", "http://x", "--port", "1").returncode == 2
 
 
@@ -201,7 +201,7 @@ def test_a_router_is_asked_for_its_loaded_model_and_wakes_none() -> None:
         with watching(url, "awake") as watch:
             view = watch.look()
             assert view.state == UNLOADED
-            assert "awake is unloaded; it is not loaded for a look" in view.why
+            assert "awake is unloaded; and watching does not load models" in view.why
         with (
             watching(url, "nobody") as watch,
             pytest.raises(SpecllamaError, match="no model nobody"),
@@ -237,13 +237,13 @@ def test_what_is_odd_is_noted() -> None:
     script.answers, script.slots = 0, [{"id": 0, "speculative": True}, {"speculative": False}]
     script.metrics = False
     with llama(script) as url, watching(url) as watch:
-        assert "slot 1 does not speculate, the others do" in watch.look().missing
+        assert "no speculation in slot 1, unlike the others" in watch.look().missing
     script.metrics = True
     text = script.text
     script.text = lambda: text().replace("tokens_predicted_total 0", "tokens_predicted_total 9")  # type: ignore[method-assign]
     with llama(script) as url, watching(url) as watch:
         assert watch.look().missing == (
-            "nothing was drafted: speculation is off there, or finds nothing to draft",
+            "no tokens drafted: speculation is off, or finds nothing to draft",
         )
 
 
@@ -275,7 +275,7 @@ def test_what_is_no_server_is_said() -> None:
     with llama(script) as url:
         done = specllama("watch", "--url", url, "--once")
     assert done.returncode == 1
-    assert "has neither metrics that are known nor slots" in done.stderr
+    assert "has neither known metrics nor slots" in done.stderr
 
 
 def test_an_answer_too_deep_to_be_read_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,14 +284,14 @@ def test_an_answer_too_deep_to_be_read_is_none(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(f"specllama.watching.{module}.get", lambda *_: deep)
     with watching("http://127.0.0.1:1") as watch, pytest.raises(WatchingError, match="neither"):
         watch.look()
-    told = pytest.raises(TuningError, match="is no LLM server")
+    told = pytest.raises(TuningError, match="is not an LLM server")
     with closing(Server("http://127.0.0.1:1")) as server, told:
         server.model()
 
 
 def test_a_key_is_asked_for() -> None:
     with serving(VLLM, key="sesame") as url:
-        assert "wants an API key" in specllama("watch", "--url", url, "--once").stderr
+        assert "requires an API key" in specllama("watch", "--url", url, "--once").stderr
         done = specllama("watch", "--url", url, "--once", SPECLLAMA_API_KEY="sesame")
     assert done.returncode == 0
     assert "sesame" not in done.stdout + done.stderr
@@ -395,7 +395,7 @@ def drawn(view: ServerView, width: int) -> str:
 
 
 def test_the_screen_wraps_what_is_longer_on_a_console_that_does_not() -> None:
-    note = "nothing was drafted: speculation is off there, or finds nothing to draft"
+    note = "no tokens drafted: speculation is off, or finds nothing to draft"
     text = drawn(ServerView("http://127.0.0.1:1", UP, missing=(note,)), 40)
     assert max(map(len, text.splitlines())) <= 40
     assert f"note: {note}" in " ".join(text.split())

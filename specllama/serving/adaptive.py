@@ -60,7 +60,7 @@ def start_adaptive(
 def switch_timing() -> SwitchTiming:
     """The waiting times, scaled by the environment variable."""
     try:
-        return SwitchTiming().times(max(0.0, float(os.environ.get(_PACE, "1"))))
+        return SwitchTiming().scaled(max(0.0, float(os.environ.get(_PACE, "1"))))
     except ValueError:
         return SwitchTiming()
 

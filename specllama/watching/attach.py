@@ -1,7 +1,7 @@
-"""Measuring servers that somebody else started, of any engine with OpenAI's API.
+"""Measures servers that someone else started, of any engine with OpenAI's API.
 
-Speed is taken at the client; acceptance from what the answers say of themselves, else from the
-engine's own counters (engines.py), which count everybody's requests.
+Speed is measured by the client. Acceptance comes from the completions if they report it, else
+from the engine's counters (engines.py), which count everyone's requests.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from specllama.watching.streamed import DraftCounts, combined
 
 @dataclass(frozen=True)
 class ServerMeasurement:
-    """What one server showed. None where its engine does not count it. Times in ms.
-    `by_answer`: α is of these answers alone, as they say it themselves."""
+    """The result for one server. None if its engine does not count it. Times in ms.
+    `by_answer`: α is of these completions alone, as they report it."""
 
     engine: str
     model: str
@@ -40,7 +40,7 @@ class ServerMeasurement:
 
 @dataclass
 class _MeasuredServer:
-    """One of the servers that are asked in turn."""
+    """One of the servers, which take turns."""
 
     server: Server
     model: ListedModel
@@ -56,12 +56,12 @@ def measure_running(
     until: float,
     model: str | None = None,
 ) -> tuple[ServerMeasurement, ...]:
-    """All prompts once, the shortest first, until the time is over (but two at least). Those
-    that are too long for a server are left out. Several servers get each prompt in turn, so that
-    what else the machine does meets all of them; who is first changes. `model`: the first
-    server's, and the others' where they list it.
+    """All prompts once, shortest first, until the time is up (but at least two). Prompts that are
+    too long for a server are skipped. Several servers take turns with each prompt, in alternating
+    order, so that other load affects all of them. `model`: of the first server, and of the others
+    if they list it.
 
-    Raises TuningError with one clear line for everything that keeps one from being measured.
+    Raises TuningError if a server cannot be measured.
     """
     sides = [_ready(s, sampling, model, strict=i == 0) for i, s in enumerate(servers)]
     for number, prompt in enumerate(sorted(prompts, key=lambda p: len(str(p)))):
@@ -73,16 +73,16 @@ def measure_running(
         except TuningError:
             if number < 2:
                 raise
-            break  # the rest is longer still
+            break  # the remaining prompts are longer
         for side, reply in zip(turns, replies, strict=True):
             side.replies.append(reply)
-    return tuple(_shown(side) for side in sides)
+    return tuple(_measurement(side) for side in sides)
 
 
 def _ready(
     server: Server, sampling: Mapping[str, float], name: str | None, strict: bool
 ) -> _MeasuredServer:
-    """A warm server and where its counters stand. `strict`: it must have the model `name`."""
+    """A warm server with its current counters. `strict`: it must have the model `name`."""
     try:
         model = server.model(name)
     except TuningError:
@@ -93,62 +93,62 @@ def _ready(
     return _MeasuredServer(server, model, server.counters(model))
 
 
-def _shown(side: _MeasuredServer) -> ServerMeasurement:
+def _measurement(side: _MeasuredServer) -> ServerMeasurement:
     after = side.server.counters(side.model)
     engine = after.engine if after else "unknown engine"
     counted = acceptance(side.before, after)
-    told = combined([r.draft_counts for r in side.replies if r.draft_counts is not None])
-    seen, missing = _agreed(told, counted, after is not None)
+    reported = combined([r.draft_counts for r in side.replies if r.draft_counts is not None])
+    found, missing = _reconciled(reported, counted, after is not None)
     if side.server.refuses_tools:
-        missing.append("it refuses `tools` in a request: the prompts have them as text")
+        missing.append("it rejects `tools` in requests: sent as text in the prompts")
     ms = sum(r.ms for r in side.replies)
     if not ms:
-        missing.append("answers come in one piece: their speed is not seen")
+        missing.append("responses arrive in one piece: their speed cannot be measured")
     return ServerMeasurement(
         engine=engine,
         model=side.model.name,
-        alpha=seen.alpha,
-        tau=seen.tau,
-        acceptance=seen.by_position,
+        alpha=found.alpha,
+        tau=found.tau,
+        acceptance=found.by_position,
         tokens_per_second=sum(r.tokens - 1 for r in side.replies) / ms * 1000 if ms > 0 else 0.0,
         first_ms=sum(r.first_ms for r in side.replies) / len(side.replies),
         ms_per_token=tuple(decoding(r.ms, r.tokens) for r in side.replies),
         missing=tuple(missing),
-        by_answer=told is not None,
+        by_answer=reported is not None,
     )
 
 
-def _agreed(
-    told: DraftCounts | None, counted: Acceptance, has_metrics: bool
+def _reconciled(
+    reported: DraftCounts | None, counted: Acceptance, has_metrics: bool
 ) -> tuple[Acceptance, list[str]]:
-    """What the answers say of themselves, with τ and a_i of the counters where those counted the
-    same; and what is missing."""
-    if told is None:
+    """Acceptance as reported by the completions, with τ and a_i of the counters if those counted
+    the same requests; and notes on missing values."""
+    if reported is None:
         return counted, list(_missing(counted, has_metrics))
-    if told.steps is not None:
-        return Acceptance(told.alpha, told.tau, told.by_position), []
-    if counted.drafted == told.drafted and not counted.doubt:
-        return Acceptance(told.alpha, counted.tau, counted.by_position), []
+    if reported.steps is not None:
+        return Acceptance(reported.alpha, reported.tau, reported.by_position), []
+    if counted.drafted == reported.drafted and not counted.doubt:
+        return Acceptance(reported.alpha, counted.tau, counted.by_position), []
     if not has_metrics or counted.doubt:
-        return Acceptance(told.alpha), list(_missing(counted, has_metrics, "τ"))
-    return Acceptance(told.alpha), [
-        "others asked it meanwhile: its counters do not show τ of these answers"
+        return Acceptance(reported.alpha), list(_missing(counted, has_metrics, "τ"))
+    return Acceptance(reported.alpha), [
+        "other clients sent requests too: the counters do not show τ of these alone"
     ]
 
 
 def _missing(counted: Acceptance, has_metrics: bool, what: str = "acceptance") -> Iterator[str]:
     if not has_metrics:
-        yield f"no metrics that are known: {what} cannot be read"
+        yield f"no known metrics: {what} is unknown"
     elif counted.doubt:
         yield counted.doubt
     elif counted.alpha is None and counted.tau is None:
-        yield "it counted no drafted tokens: speculation is off there"
+        yield "no drafted tokens were counted: speculation is off"
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """α, τ and a_i, None or () where they are not counted; `drafted` tokens in all. `doubt`: why
-    the counters are not believed; then there is nothing else."""
+    """α, τ and a_i, None or () if not counted; total `drafted` tokens. `doubt`: why the counters
+    are not plausible; everything else is empty then."""
 
     alpha: float | None = None
     tau: float | None = None
@@ -158,7 +158,7 @@ class Acceptance:
 
 
 def acceptance(before: Snapshot | None, after: Snapshot | None) -> Acceptance:
-    """What was counted between the two; gauges as they stand."""
+    """The counts between the two snapshots; gauges at their last values."""
     if after is None:
         return Acceptance()
     new = between(before, after) if before is not None else after.counts
@@ -171,7 +171,7 @@ def acceptance(before: Snapshot | None, after: Snapshot | None) -> Acceptance:
 
 
 def _impossible(alpha: float | None, tau: float | None) -> str:
-    """What no engine can have seen, "" when all of it can be."""
+    """Values that are impossible, "" if there are none."""
     if alpha is not None and not 0 <= alpha <= 1:
         return f"the counters contradict themselves: α={alpha:g}"
     if tau is not None and not 1 <= tau < math.inf:
@@ -180,11 +180,10 @@ def _impossible(alpha: float | None, tau: float | None) -> str:
 
 
 def speedup(baseline: ServerMeasurement, other: ServerMeasurement) -> Interval:
-    """How many times faster `other` decodes the same prompts. Raises TuningError when an
-    answer came in one piece, which shows no speed."""
+    """How many times faster `other` decodes the same prompts. Raises TuningError if a response
+    came in one piece, whose speed is unknown."""
     pairs = zip(baseline.ms_per_token, other.ms_per_token, strict=True)
     found = ratios([(plain, own, 1.0) for plain, own in pairs])
     if not len(found):
-        said = "the answers came in one piece or after a word: there is no speed to compare"
-        raise TuningError(said)
+        raise TuningError("responses came in one piece or were too short: no speed to compare")
     return found.interval()

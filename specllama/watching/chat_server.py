@@ -1,4 +1,4 @@
-"""A running server of any engine with OpenAI's API: its models, counters and streamed answers."""
+"""A running server of any engine with OpenAI's API: models, counters, streamed completions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from specllama.engine.client import Conversation, Prompt, conversation
+from specllama.engine.http_limits import read_lines, read_response
 from specllama.prompts import without_tools
 from specllama.tuning.errors import TuningError
 from specllama.watching.address import client, get
@@ -26,18 +27,18 @@ from specllama.watching.served_models import (
 )
 from specllama.watching.streamed import DraftCounts, draft_counts, says_something, thinks, tokens
 
-_TIMEOUT = 120.0  # of a piece of an answer
-_LISTS_S, _ANSWER_S = 30.0, 900.0  # of a list or of counters, and of an answer
+_TIMEOUT = 120.0  # of one piece of a response
+_LISTS_S, _COMPLETION_S = 30.0, 900.0  # of a list or counters, and of a completion
 
 
-class _Refused(TuningError):
-    """The server does not take a request as it is."""
+class _RequestRejected(TuningError):
+    """The server rejects the request as it is."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Milliseconds to the first token and from it to the last; tokens in all; what the server
-    told of this answer's drafts, None where it told nothing."""
+    """Milliseconds to the first token and from it to the last; total tokens; the server's draft
+    counts for this completion, None if it reported none."""
 
     first_ms: float
     ms: float
@@ -46,8 +47,8 @@ class Reply:
 
 
 class Server:
-    """One server over HTTP. `refuses_tools`: it was asked with tools and would not (vLLM wants
-    --enable-auto-tool-choice for that). Raises UsageError as address.client does."""
+    """One server over HTTP. `refuses_tools`: it rejected a request with tools (vLLM requires
+    --enable-auto-tool-choice). Raises UsageError as address.client does."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self.url, self._http = client(url, api_key, _TIMEOUT)
@@ -57,26 +58,26 @@ class Server:
         self._http.close()
 
     def model(self, name: str | None = None) -> ListedModel:
-        """The model to ask: `name`, else a loaded one that writes text; none is ever woken.
+        """The model to use: `name`, else a loaded text model; never loads or wakes one.
 
-        Raises TuningError when there is none, or this is no OpenAI-compatible server.
+        Raises TuningError if there is none, or the server is not OpenAI-compatible.
         """
         response = self._get("/v1/models")
         if response.status_code in (401, 403):
-            raise TuningError(f"{self.url} wants an API key", "Put it in SPECLLAMA_API_KEY.")
+            raise TuningError(f"{self.url} requires an API key", "Set it in SPECLLAMA_API_KEY.")
         models = listed(_json(response))
         if not models:
             raise TuningError(
-                f"{self.url} is no LLM server: /v1/models answers {response.status_code} "
+                f"{self.url} is not an LLM server: /v1/models returned {response.status_code} "
                 "without a list of models",
-                "Give the address that OpenAI clients use.",
+                "Use the address that OpenAI clients use.",
             )
         if any(m.loaded is None for m in models):
-            models = self._told_elsewhere(models)
+            models = self._with_loaded(models)
         return model_to_ask(self.url, models, name)
 
-    def _told_elsewhere(self, models: tuple[ListedModel, ...]) -> tuple[ListedModel, ...]:
-        """The models, with what proxies and desktop programs say elsewhere of what is loaded."""
+    def _with_loaded(self, models: tuple[ListedModel, ...]) -> tuple[ListedModel, ...]:
+        """The models, with their load state from the endpoints of proxies and desktop programs."""
         for path in LOADED_LISTS:
             response = self._get(path)
             if response.status_code == 200:
@@ -86,8 +87,7 @@ class Server:
         return models
 
     def counters(self, model: ListedModel | None = None) -> Snapshot | None:
-        """What its engine counts; None when it has no metrics that are known. `model`: whose,
-        behind a router."""
+        """The engine's counters; None without known metrics. `model`: of a router."""
         for path in dict.fromkeys(n.path for n in ENGINES.values()):
             response = self._get(path, _routing(model))
             if response.status_code != 200:
@@ -100,13 +100,13 @@ class Server:
     def ask(
         self, model: ListedModel, prompt: Prompt, most: int, sampling: Mapping[str, float]
     ) -> Reply:
-        """One streamed chat completion of at most `most` tokens, timed here. A server that
-        refuses tools is given them as text."""
+        """One streamed chat completion of at most `most` tokens, timed by the client. A server
+        that rejects tools gets them as text."""
         if self.refuses_tools:
             prompt = without_tools(prompt)
         try:
             return self._answer(model, prompt, most, sampling)
-        except _Refused:
+        except _RequestRejected:
             if not (isinstance(prompt, Conversation) and prompt.tools):
                 raise
         reply = self._answer(model, without_tools(prompt), most, sampling)
@@ -127,21 +127,18 @@ class Server:
         started, first, last, pieces, counted = time.monotonic(), 0.0, 0.0, 0, 0
         thought, drafted = False, None
         try:
-            # one connection per answer: llama-server may close one right after a stream
+            # one connection per completion: llama-server may close it right after a stream
             close = {"Connection": "close"}
             path = "/v1/chat/completions"
             with self._http.stream(
                 "POST", path, json=body, headers=close, params=_autoload(model)
             ) as response:
                 if response.status_code != 200:
-                    response.read()
-                    raise _Refused(
-                        f"{self.url} answers a completion with {response.status_code}: "
-                        f"{response.text[:160]}"
+                    text = read_response(response, seconds=_LISTS_S).text
+                    raise _RequestRejected(
+                        f"{self.url} answered a completion with {response.status_code}: {text[:160]}"
                     )
                 for data in _events(response):
-                    if time.monotonic() > started + _ANSWER_S:
-                        raise httpx.ReadTimeout(f"it did not end in {_ANSWER_S:g} s")
                     if says_something(data):
                         last = time.monotonic()
                         first = first or last
@@ -150,9 +147,10 @@ class Server:
                     counted = tokens(data, thought) or counted
                     drafted = draft_counts(data) or drafted
         except (httpx.HTTPError, ValueError, RecursionError) as e:
-            raise TuningError(f"{self.url} broke off an answer ({e or type(e).__name__})") from None
+            reason = str(e) or type(e).__name__
+            raise TuningError(f"{self.url}: a completion was cut off ({reason})") from None
         if not pieces:
-            raise TuningError(f"{self.url} answered with no text")
+            raise TuningError(f"{self.url} returned a completion without text")
         return Reply((first - started) * 1000, (last - first) * 1000, counted or pieces, drafted)
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> httpx.Response:
@@ -160,13 +158,13 @@ class Server:
             return get(self._http, path, params, _LISTS_S)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
             raise TuningError(
-                f"{self.url} does not answer {path} ({e or type(e).__name__})",
-                "Is the server running, and is the address right?",
+                f"no response from {self.url}{path} ({str(e) or type(e).__name__})",
+                "Is the server running, and is the address correct?",
             ) from None
 
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in response.iter_lines():
+    for line in read_lines(response, seconds=_COMPLETION_S):
         if line.startswith("data:") and line[5:].strip() != "[DONE]":
             data = json.loads(line[5:])
             if isinstance(data, dict):
@@ -181,12 +179,12 @@ def _json(response: httpx.Response) -> Any:
 
 
 def _autoload(model: ListedModel | None) -> Mapping[str, str] | None:
-    """A model that was unloaded meanwhile stays so (llama.cpp server-models.cpp: is_autoload)."""
+    """Keeps the router from loading a model again (llama.cpp server-models.cpp: is_autoload)."""
     return {"autoload": "false"} if model is not None and model.routed else None
 
 
 def _routing(model: ListedModel | None) -> Mapping[str, str] | None:
-    """What a router's GET wants to know."""
+    """A router's query parameters for GET."""
     if model is None or not model.routed:
         return None
     return {"model": model.name, "autoload": "false"}

@@ -212,7 +212,7 @@ def contradiction(drafted: float, accepted: float, steps: float | None = None) -
     where they are not counted. A counter that fell (a restart in between) is negative here."""
     counts = (drafted, accepted, 0 if steps is None else steps)
     if not all(math.isfinite(n) for n in counts):
-        return "the counters are no numbers"
+        return "the counters are not finite numbers"
     if accepted > drafted or min(drafted, accepted) < 0:
         return f"{_CONTRADICTED}: {accepted:,.0f} of {drafted:,.0f} drafted tokens accepted"
     if steps is not None and steps < 0:

@@ -1,4 +1,4 @@
-"""The one exception type of this room."""
+"""The watching package's exception."""
 
 from __future__ import annotations
 

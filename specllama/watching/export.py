@@ -1,4 +1,4 @@
-"""The figures of a watched server for Prometheus, under names of our own."""
+"""Exports the figures of a watched server to Prometheus."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 PREFIX = "specllama"
 # name, help; by model, and for acceptance by position
 GAUGES = {
-    "up": "Whether the server answers (1) or is lost or not loaded (0)",
-    "acceptance_rate": "Accepted drafted tokens as a share of all, last minute, else since start",
-    "acceptance_rate_since_start": "The same since the server started",
-    "tokens_per_step": "Tokens that a verify step brings (tau)",
+    "up": "1 if the server responds, 0 if it is unreachable or has no model loaded",
+    "acceptance_rate": "Acceptance rate (alpha) over the last minute, else since the server started",
+    "acceptance_rate_since_start": "Acceptance rate (alpha) since the server started",
+    "tokens_per_step": "Mean tokens per verify step (tau)",
     "tokens_per_second": "Decoding speed of one request",
-    "speedup": "How many times faster than plain decoding, on real requests",
-    "chance_slower": "Chance that it is slower than plain decoding",
-    "drift": "Acceptance rate less what it was when it was tuned",
-    "requests_running": "Requests that are being answered",
+    "speedup": "Speed-up over plain decoding on real requests",
+    "chance_slower": "Probability that speculation is slower than plain decoding",
+    "drift": "Acceptance rate minus the acceptance rate measured while tuning",
+    "requests_running": "Requests in progress",
     "drafted_tokens": "Drafted tokens since the server started",
-    "accepted_tokens": "Accepted ones of them",
+    "accepted_tokens": "Accepted draft tokens since the server started",
     "generated_tokens": "Tokens generated since the server started",
-    "restarts": "Restarts of the server that were seen",
+    "restarts": "Observed server restarts",
 }
 BY_POSITION = "acceptance_by_position"
 
 
 class Exporter:
-    """Serves them at /metrics. Raises UsageError where the port is taken."""
+    """Serves them at /metrics. Raises UsageError if the port cannot be used."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         from prometheus_client import CollectorRegistry, start_http_server
@@ -44,15 +44,16 @@ class Exporter:
             self._server, _ = start_http_server(port, addr=host, registry=registry)
         except OSError as e:
             raise UsageError(
-                f"--prometheus {port}: cannot listen there ({e.strerror})", "Give another port."
+                f"--prometheus {port}: cannot listen on this port ({e.strerror})",
+                "Choose another port.",
             ) from None
 
     def show(self, v: ServerView) -> None:
-        """What is scraped from now on, as a whole."""
+        """Sets the figures to export."""
         self._view = v
 
     def collect(self) -> Iterator[Metric]:
-        """What prometheus-client asks a collector for. A figure that is not known has no sample."""
+        """Called by prometheus-client. Unknown figures have no sample."""
         from prometheus_client.core import GaugeMetricFamily
 
         if (v := self._view) is None:
@@ -62,9 +63,9 @@ class Exporter:
             if value is not None:
                 gauge.add_metric((v.model, v.url), value)
             yield gauge
-        said = "Share of verify steps that accepted all up to this position"
+        text = "Share of verify steps that accepted all draft tokens up to this position"
         names = ("model", "url", "position")
-        positions = GaugeMetricFamily(f"{PREFIX}_{BY_POSITION}", said, labels=names)
+        positions = GaugeMetricFamily(f"{PREFIX}_{BY_POSITION}", text, labels=names)
         for i, a in enumerate(v.acceptance, start=1):
             positions.add_metric((v.model, v.url, str(i)), a)
         yield positions
@@ -75,7 +76,7 @@ class Exporter:
 
 
 def values(v: ServerView) -> dict[str, float | None]:
-    """By name; None where it is not known."""
+    """Values by name; None if unknown."""
     counts = v.since.counts
     return {
         "up": float(v.state == UP),

@@ -1,4 +1,4 @@
-"""A picture of real requests as data, the same wherever it is shown."""
+"""A summary of real requests as data, the same in all output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specllama.watching.verdict import TrafficVerdict
 
 
 def summary_data(p: TrafficSummary) -> dict[str, Any]:
-    """The figures of a picture, as JSON has them."""
+    """The figures of a summary, for JSON."""
     c = p.counts
     return {
         "alpha": c.alpha,
@@ -27,5 +27,5 @@ def summary_data(p: TrafficSummary) -> dict[str, Any]:
 
 
 def verdict_data(v: TrafficVerdict) -> dict[str, Any]:
-    """What it comes to."""
+    """The verdict, for JSON."""
     return {"verdict": v.kind, "better_n_max": v.better}

@@ -46,7 +46,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._samples, self._fresh = Samples(self.times), Samples(self.times)
-        self._turns = VerdictTracker(self.limits)
+        self._tracker = VerdictTracker(self.limits)
         self._kept = self.clock()
         self._measured: StepTimes | None = None
 
@@ -124,12 +124,12 @@ class Follower:
     def turned(self) -> TrafficVerdict | None:
         """What the last minutes come to, when that is another than what was told before. To be
         asked once after each look that brought something."""
-        return self._turns.now if self._turns.see(self.recent) else None
+        return self._tracker.now if self._tracker.update(self.recent) else None
 
     @property
     def verdict(self) -> TrafficVerdict:
         """What holds, as it was told last."""
-        return self._turns.now
+        return self._tracker.now
 
     def keep(self) -> None:
         """Writes what is new since the last time."""

@@ -1,8 +1,8 @@
-"""When another setting should serve, by what real requests show of the one that runs. Pure.
+"""When to switch to another setting, based on real requests to the current one. Pure.
 
-A setting that drafts is left when it is surely slower than plain decoding, or when another is
-expected to be clearly faster. Without speculation nothing is counted that would tell whether it
-would pay again: what was left is tried anew after a pause, which doubles each time it loses.
+A setting is replaced when it is almost certainly slower than plain decoding, or when another is
+expected to be clearly faster. Without speculation no counter shows whether it would pay off
+again: a replaced setting is retried after a pause, which doubles each time it loses.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import label
 from specllama.tuning.judge import LEAST_GAIN
-from specllama.watching.summary import BETTER, ENOUGH_DRAFTED, SURELY, TrafficSummary
+from specllama.watching.summary import BETTER, ENOUGH_DRAFTED, SURELY, TrafficSummary, figures
 
 
 @dataclass(frozen=True)
 class SwitchTiming:
-    """Seconds. `between` two switches; `pause` before a setting that lost is tried again, the
-    first time and at most; `quiet`: without a request, before a server is ended whose slots hold
-    nothing, and as much more for each second that reading their prompts again would take, to
-    `most_quiet`."""
+    """Seconds. `between` two switches; `pause` before a setting that lost is retried, at first and
+    at most; `quiet`: idle time before a server with empty slots is stopped, plus as much for each
+    second that reprocessing their prompts would take, up to `most_quiet`."""
 
     between: float = 600.0
     pause: float = 600.0
@@ -29,7 +28,7 @@ class SwitchTiming:
     quiet: float = 10.0
     most_quiet: float = 900.0
 
-    def times(self, factor: float) -> SwitchTiming:
+    def scaled(self, factor: float) -> SwitchTiming:
         return SwitchTiming(
             self.between * factor,
             self.pause * factor,
@@ -39,15 +38,15 @@ class SwitchTiming:
         )
 
     def quiet_for(self, reread_s: float) -> float:
-        """How long nobody has to ask before a server may be ended whose slots hold prompts that
-        take `reread_s` to be read again."""
+        """Idle time before a server may be stopped whose slots hold prompts that take `reread_s`
+        to reprocess."""
         return min(self.quiet * (1 + reread_s), max(self.quiet, self.most_quiet))
 
 
 @dataclass(frozen=True)
 class ServableSetting:
-    """A setting that may serve. `expected`: its speed-up over plain decoding as it was measured
-    before, None where it was not; `source`: where that was."""
+    """A setting that may serve. `expected`: its measured speed-up over plain decoding, None if not
+    measured; `source`: of the measurement."""
 
     speculation: Speculation
     expected: float | None = None
@@ -60,7 +59,7 @@ class ServableSetting:
 
 @dataclass(frozen=True)
 class Switch:
-    """What should serve (None = plain decoding), and why."""
+    """The setting to switch to (None = plain decoding), and why."""
 
     to: Speculation | None
     reason: str
@@ -74,8 +73,8 @@ class _Backoff:
 
 @dataclass
 class Policy:
-    """`running` since `since` (any clock of seconds). `options`: all settings that may serve;
-    `any_length`: shorter drafts too, where the user did not fix K."""
+    """`running` since `since` (any clock in seconds). `options`: all settings that may serve;
+    `any_length`: shorter drafts too, if the user did not set K."""
 
     running: Speculation | None
     options: Sequence[ServableSetting]
@@ -85,8 +84,8 @@ class Policy:
     _losses: dict[str, _Backoff] = field(default_factory=dict)
 
     def decide(self, p: TrafficSummary, now: float, hardly_accepted: bool = False) -> Switch | None:
-        """`p`: the last minutes of real requests to what runs; `hardly_accepted`: α is so low
-        that it decides where no speed is known."""
+        """`p`: the last minutes of real requests; `hardly_accepted`: α is so low that it decides
+        if the speed is unknown."""
         if now - self.since < self.pace.between:
             return None
         if self.running is None:
@@ -100,31 +99,31 @@ class Policy:
         return self._faster(p, now) if p.enough and p.speedup is not None else None
 
     def switched(self, to: Speculation | None, now: float) -> None:
-        """`to` serves from now on; what ran before has lost."""
+        """`to` serves from now on; the setting before has lost."""
         if self.running is not None and to != self.running:
             self.lost(self.running, now)
         self.running, self.since = to, now
 
     def lost(self, what: Speculation, now: float) -> None:
-        """It is not tried again before a pause is over."""
+        """Not retried before a pause is over."""
         losses = self._losses.setdefault(label(what), _Backoff())
         losses.count += 1
         pause = self.pace.pause * 2 ** min(losses.count - 1, 30)
         losses.until = now + min(pause, self.pace.longest_pause)
 
     def _away(self, p: TrafficSummary, now: float) -> Switch:
-        """From what is slower than plain decoding: to a shorter draft that still pays, another
-        setting, or none."""
+        """Away from a setting slower than plain decoding: to a shorter draft that still pays off,
+        another setting, or none."""
         pays = p.best if p.best is not None and p.by_length[p.best] >= LEAST_GAIN else None
         if (shorter := self._shorter(p, pays, now)) is not None:
             return shorter
-        said = f"{figures(p)}, {p.slower or 0:.0%} chance that it is slower than plain decoding"
+        reason = f"{figures(p)}, {p.slower or 0:.0%} likely to be slower than plain decoding"
         if p.speedup is None:
-            said = f"{figures(p)}: so few accepted, speculation hardly pays"
+            reason = f"{figures(p)}: too low for speculation to pay off"
         other = self._best(now, BETTER)
         if other is None:
-            return Switch(None, said)
-        return Switch(other.speculation, f"{said}; {_measured(other)}")
+            return Switch(None, reason)
+        return Switch(other.speculation, f"{reason}; {_measured(other)}")
 
     def _shorter(self, p: TrafficSummary, k: int | None, now: float) -> Switch | None:
         if k is None or self.running is None or not self.any_length or k == self.running.n_max:
@@ -132,7 +131,7 @@ class Policy:
         to = replace(self.running, n_max=k)
         if self._waits(to, now):
             return None
-        return Switch(to, f"{figures(p)}; K={k} is expected to be about {p.by_length[k]:.2f}x")
+        return Switch(to, f"{figures(p)}; expecting about {p.by_length[k]:.2f}x with K={k}")
 
     def _faster(self, p: TrafficSummary, now: float) -> Switch | None:
         other = self._best(now, BETTER * (p.speedup or 1.0))
@@ -141,7 +140,7 @@ class Policy:
         return Switch(other.speculation, f"{figures(p)}; {_measured(other)}")
 
     def _again(self, p: TrafficSummary, now: float) -> Switch | None:
-        """From plain decoding, where somebody asks at all."""
+        """Back from plain decoding, if there are requests."""
         if (p.counts.tokens or 0) < ENOUGH_DRAFTED:
             return None
         other = self._best(now, BETTER)
@@ -152,12 +151,12 @@ class Policy:
             return None
         if other.name in self._losses:
             after = _minutes(now - self.since)
-            said = f"tried anew after {after}: only drafting tells whether it pays again"
-            return Switch(other.speculation, said)
+            reason = f"retrying after {after}: only drafting shows whether it pays off again"
+            return Switch(other.speculation, reason)
         return Switch(other.speculation, _measured(other))
 
     def _best(self, now: float, least: float) -> ServableSetting | None:
-        """The fastest other setting that does not wait, of those expected to reach `least`."""
+        """The fastest other setting that is not paused, of those expected to reach `least`."""
         found = [
             o
             for o in self.options
@@ -172,14 +171,6 @@ class Policy:
         return s == self.running or (losses is not None and now < losses.until)
 
 
-def figures(p: TrafficSummary) -> str:
-    """What real requests show, in a few words."""
-    drafted = p.counts.drafted or 0
-    alpha = f"α={p.counts.alpha:.2f} over {drafted:,.0f} drafted tokens" if p.counts.alpha else ""
-    said = alpha or f"none of {drafted:,.0f} drafted tokens accepted"
-    return f"{said}, about {p.speedup:.2f}x" if p.speedup is not None else said
-
-
 def _pays(p: TrafficSummary) -> bool:
     known = p.enough and p.slower is not None and p.speedup is not None
     return known and (p.slower or 0) < 1 - SURELY and (p.speedup or 0) >= LEAST_GAIN
@@ -187,8 +178,8 @@ def _pays(p: TrafficSummary) -> bool:
 
 def _measured(o: ServableSetting) -> str:
     if o.expected is None:
-        return f"{o.name} was never measured"
-    return f"{o.name} was {o.expected:.2f}x {o.source}".rstrip()
+        return f"{o.name} has not been measured"
+    return f"{o.name} measured {o.expected:.2f}x {o.source}".rstrip()
 
 
 def _minutes(seconds: float) -> str:

@@ -1,9 +1,9 @@
-"""Looking at a running server: its counters and, where it has none, its slots. Nothing is sent to
-its model, and nothing is read of what it answers.
+"""Reads a running server's counters or, if it has none, its slots. Sends nothing to its model, and
+reads no prompts or completions.
 
-`/metrics` neither wakes a server that sleeps (llama-server --sleep-idle-seconds) nor keeps it
-awake; `/slots` does both (server-queue.cpp, server-context.cpp, b11434). So slots are asked only
-where that is allowed, or where there is nothing else.
+`/metrics` neither wakes a sleeping server (llama-server --sleep-idle-seconds) nor keeps it awake;
+`/slots` does both (server-queue.cpp, server-context.cpp, b11434). So slots are read only if that
+is allowed, or there is nothing else.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from specllama.watching.engines import ENGINES, LLAMA_CPP
 from specllama.watching.errors import WatchingError
 
 _TIMEOUT_S = 5.0
-_MOST_NAMED = 5
+_MAX_LISTED = 5
 _AWAKE = ("loaded", "sleeping")  # a router's models that /metrics?model= does not wake
 
 
 class ServerUnreachable(WatchingError):
-    """The server does not answer now; it may again."""
+    """The server does not respond now; it may later."""
 
 
 class RouterIdle(WatchingError):
-    """A router that has no model loaded now; nothing is loaded for the sake of a look."""
+    """A router without a loaded model; watching never loads one."""
 
 
 @dataclass(frozen=True)
 class _Endpoint:
-    """What is asked: the metrics' path ("" = slots only), and a router's model."""
+    """What to read: the path of the metrics ("" = slots only), and a router's model."""
 
     path: str
     model: str = ""
 
 
 class CounterReader:
-    """Reads one server. `model`: of a router, or of several engines' labels; `slots`: they may
-    be asked too, which keeps a server awake; `own`: it is one that we started. Raises UsageError
-    for what is no URL."""
+    """Reads one server. `model`: of a router, or a model_name label; `slots`: read them too, which
+    keeps a server awake; `own`: a server we started. Raises UsageError for an invalid URL."""
 
     def __init__(
         self,
@@ -64,8 +63,8 @@ class CounterReader:
         self._http.close()
 
     def read(self) -> Snapshot:
-        """One look. Raises Lost when the server does not answer, Idle for a router without a
-        loaded model, WatchingError for what is no server that can be watched."""
+        """A snapshot. Raises ServerUnreachable if the server does not respond, RouterIdle for a
+        router without a loaded model, WatchingError if the server cannot be watched."""
         model = self._loaded()
         if self._where is None or self._where.model != model:
             self._where = self._find(model)
@@ -80,14 +79,14 @@ class CounterReader:
             return replace(found, slots=slots or ())
         if slots is None:
             raise WatchingError(
-                f"{self.url} has neither metrics that are known nor slots",
-                "llama-server has them with --metrics, SGLang with --enable-metrics.",
+                f"{self.url} has neither known metrics nor slots",
+                "Start llama-server with --metrics, SGLang with --enable-metrics.",
             )
-        missing = ("it has no /metrics: acceptance cannot be read (start it with --metrics)",)
+        missing = ("no /metrics: acceptance is unknown (start the server with --metrics)",)
         return Snapshot(LLAMA_CPP, time.monotonic(), NOTHING, _busy(slots), slots, missing=missing)
 
     def idle(self) -> bool:
-        """Whether it is known that nothing is being answered just now. Never raises."""
+        """Whether the server is known to be idle. Never raises."""
         try:
             return self.read().idle
         except SpecllamaError:
@@ -95,7 +94,7 @@ class CounterReader:
 
     @property
     def model(self) -> str:
-        """Of a router: the model that is looked at; else what was asked for."""
+        """The router's model that is read, else the requested one."""
         return self._where.model if self._where and self._where.model else self._model
 
     def _find(self, model: str) -> _Endpoint:
@@ -125,8 +124,8 @@ class CounterReader:
         return _slots(data) if isinstance(data, list) else None
 
     def _loaded(self) -> str:
-        """The model of a router that is loaded, "" where this is none. Raises Idle when none
-        is, or not the one that was asked for."""
+        """A router's loaded model, "" for any other server. Raises RouterIdle if none is loaded,
+        or not the requested one."""
         if self._router is False:
             return ""
         models = self._models()
@@ -134,21 +133,20 @@ class CounterReader:
             self._router = bool(models)
         if not models:
             return ""
-        wanted = [m for m in models if self._model in ("", m)]
-        if not wanted:
+        candidates = [m for m in models if self._model in ("", m)]
+        if not candidates:
             names = sorted(models)
-            known = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
+            known = ", ".join(names[:_MAX_LISTED]) + (" …" if len(names) > _MAX_LISTED else "")
             raise WatchingError(f"{self.url} has no model {self._model}", f"Models: {known}")
-        for name in wanted:
+        for name in candidates:
             if models[name] in _AWAKE:
                 return name
-        which = self._model or "no model"
-        said = f"{which} is {models[which]}" if self._model else "no model is loaded"
-        raise RouterIdle(f"{self.url} is a router: {said}; it is not loaded for a look")
+        state = f"{self._model} is {models[self._model]}" if self._model else "no model is loaded"
+        raise RouterIdle(f"{self.url} is a router: {state}, and watching does not load models")
 
     def _models(self) -> Mapping[str, str] | None:
-        """A router's models with their status; {} where this is none, None where that is not
-        told now (a proxy's 502)."""
+        """A router's models with their status; {} for any other server, None if unknown for now
+        (a proxy's 502)."""
         response = self._get("/models")
         if response.status_code >= 500:
             return None
@@ -160,17 +158,17 @@ class CounterReader:
             return {}
 
     def _get(self, path: str, model: str = "") -> httpx.Response:
-        # autoload=false: were the model unloaded just now, the router would load it again
+        # autoload=false: if the model was just unloaded, the router would load it again
         query = {"model": model, "autoload": "false"} if model else None
         try:
             response = get(self._http, path, query, _TIMEOUT_S)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as e:  # ValueError: IDNA
             raise ServerUnreachable(
-                f"{self.url} does not answer ({e or type(e).__name__})",
-                "Is the server running, and is the address right?",
+                f"no response from {self.url} ({str(e) or type(e).__name__})",
+                "Is the server running, and is the address correct?",
             ) from None
         if response.status_code in (401, 403):
-            raise UsageError(f"{self.url} wants an API key", "Put it in SPECLLAMA_API_KEY.")
+            raise UsageError(f"{self.url} requires an API key", "Set it in SPECLLAMA_API_KEY.")
         if response.status_code == 503:  # llama-server while it loads its model
             raise ServerUnreachable(f"{self.url} is loading its model")
         return response
@@ -180,9 +178,9 @@ def _missing(found: Snapshot) -> tuple[str, ...]:
     counts, gauges = found.counts, found.gauges
     if counts.drafted is None and gauges.alpha is None and gauges.tau is None:
         if found.engine == LLAMA_CPP:
-            since = "llama.cpp does from b10289 on"
-            return (f"this build does not count drafted tokens ({since}): α is not known",)
-        return (f"{found.engine} counts no drafted tokens: speculation is off there",)
+            since = "llama.cpp does since b10289"
+            return (f"this build does not count drafted tokens ({since}): α is unknown",)
+        return (f"{found.engine} counts no drafted tokens: speculation is off",)
     return ()
 
 
@@ -198,9 +196,9 @@ def _slots(data: Sequence[Any]) -> tuple[Slot, ...]:
 
 
 def _slot(number: int, data: Mapping[str, Any]) -> Slot:
-    """Where a build has no `n_decoded` in next_token (an object before b6000 or so, a list
-    since), it is taken as 0."""
-    said = data.get("speculative")
+    """0 tokens if a build has no `n_decoded` in next_token (an object before about b6000, a list
+    since)."""
+    speculative = data.get("speculative")
     token = data.get("next_token")
     token = token[0] if isinstance(token, list) and token else token
     decoded = token.get("n_decoded") if isinstance(token, dict) else data.get("n_decoded")
@@ -210,7 +208,7 @@ def _slot(number: int, data: Mapping[str, Any]) -> Slot:
         busy=data.get("is_processing") is True,
         decoded=decoded if isinstance(decoded, int) else 0,
         task=task if isinstance(task, int) else None,
-        speculative=said if isinstance(said, bool) else None,
+        speculative=speculative if isinstance(speculative, bool) else None,
         cached=cached if isinstance(cached, int) else 0,
     )
 

@@ -1,7 +1,7 @@
-"""Which of a server's models is asked: a loaded one that writes text. Pure.
+"""Which of a server's models to use: a loaded text model. Pure.
 
-A router, a swapping proxy or a desktop program lists what it could load, and loads what it is
-asked for. That is never ours to cause.
+A router, a swapping proxy or a desktop program lists the models it can load, and loads any that
+is requested. We never cause that.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import Any
 
 from specllama.tuning.errors import TuningError
 
-# These list themselves: what they list is in memory.
-# Where others say what is loaded: llama-swap, Ollama, LM Studio.
+# Endpoints that list loaded models: llama-swap, Ollama, LM Studio.
 LOADED_LISTS = ("/running", "/api/ps", "/api/v0/models")
-_ENGINES = {"llamacpp", "vllm", "sglang", "tensorrt_llm"}
-# A guess, which only ranks.
+_ENGINES = {"llamacpp", "vllm", "sglang", "tensorrt_llm"}  # all models they list are loaded
+# A guess, used for ranking only.
 _NO_TEXT = re.compile(r"embed|rerank|\bbge\b|whisper|\btts\b", re.IGNORECASE)
 _NO_TEXT_OPTIONS = {"--embedding", "--embeddings", "--rerank", "--reranking"}
-_MOST_NAMED = 5
+_MAX_LISTED = 5
 
 
 @dataclass(frozen=True)
 class ListedModel:
-    """One model of /v1/models. `loaded`, `writes` (text, rather than vectors): None = not told.
-    `routed`: llama.cpp's router lists it, which wants the model's name with every request."""
+    """One model of /v1/models. `loaded`, `writes` (text rather than vectors): None = unknown.
+    `routed`: llama.cpp's router lists it, which needs the model's name in every request."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -36,7 +35,7 @@ class ListedModel:
 
 
 def listed(answer: Any) -> tuple[ListedModel, ...]:
-    """The models of a /v1/models answer; () when it is none."""
+    """The models of a /v1/models response; () for any other response."""
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list):
         return ()
@@ -44,8 +43,8 @@ def listed(answer: Any) -> tuple[ListedModel, ...]:
 
 
 def loaded_elsewhere(path: str, answer: Any) -> Mapping[str, bool | None] | None:
-    """Model → whether it writes text, for those that are loaded (None = not told): what `path` of llama-swap
-    (/running), Ollama (/api/ps) or LM Studio (/api/v0/models) answers. None for anything else."""
+    """Loaded model → whether it writes text (None = unknown), from the response of llama-swap
+    (/running), Ollama (/api/ps) or LM Studio (/api/v0/models). None for any other response."""
     if not isinstance(answer, dict):
         return None
     field = {"/running": "running", "/api/ps": "models", "/api/v0/models": "data"}[path]
@@ -67,16 +66,16 @@ def _loaded(path: str, entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[s
 def with_loaded(
     models: Sequence[ListedModel], loaded: Mapping[str, bool | None]
 ) -> tuple[ListedModel, ...]:
-    """The models, told which are loaded."""
+    """The models with their load state."""
     return tuple(
         replace(m, loaded=m.name in loaded, writes=loaded.get(m.name, m.writes)) for m in models
     )
 
 
 def model_to_ask(url: str, models: Sequence[ListedModel], name: str | None) -> ListedModel:
-    """The model to ask: `name`, else the first loaded one that writes text.
+    """The model to use: `name`, else the first loaded text model.
 
-    Raises TuningError when none is loaded, or nobody says which is.
+    Raises TuningError if none is loaded, or it is unknown which is.
     """
     if name is not None:
         return _named(url, models, name)
@@ -89,13 +88,13 @@ def model_to_ask(url: str, models: Sequence[ListedModel], name: str | None) -> L
     if unknown:
         raise TuningError(
             f"{url} lists {len(models)} models and does not say which are loaded",
-            f"Name one with --model: {_names(models)}.",
+            f"Select one with --model: {_names(models)}.",
         )
     if any(m.loaded for m in models):
-        raise TuningError(f"{url}: what is loaded there writes no text ({_names(models)})")
+        raise TuningError(f"{url}: the loaded models do not generate text ({_names(models)})")
     raise TuningError(
         f"{url} has no model loaded (it lists {_names(models)})",
-        "Load one there first: a probe wakes none.",
+        "Load one there first: specllama does not load models on other servers.",
     )
 
 
@@ -105,7 +104,8 @@ def _named(url: str, models: Sequence[ListedModel], name: str) -> ListedModel:
         raise TuningError(f"{url} lists no model {name}", f"It lists {_names(models)}.")
     if found.loaded is False:
         raise TuningError(
-            f"{name} is not loaded at {url}", "Load it there first: a probe wakes no model."
+            f"{name} is not loaded at {url}",
+            "Load it there first: specllama does not load models on other servers.",
         )
     return found
 
@@ -134,6 +134,6 @@ def _embeds(state: Any) -> bool:
 
 
 def _names(models: Sequence[ListedModel]) -> str:
-    more = len(models) - _MOST_NAMED
-    names = ", ".join(m.name for m in models[:_MOST_NAMED])
+    more = len(models) - _MAX_LISTED
+    names = ", ".join(m.name for m in models[:_MAX_LISTED])
     return f"{names} and {more} more" if more > 0 else names

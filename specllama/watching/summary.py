@@ -102,6 +102,14 @@ def summarize(
     )
 
 
+def figures(p: TrafficSummary) -> str:
+    """The figures of real requests, in a few words."""
+    drafted = p.counts.drafted or 0
+    alpha = f"α={p.counts.alpha:.2f} over {drafted:,.0f} drafted tokens" if p.counts.alpha else ""
+    text = alpha or f"none of {drafted:,.0f} drafted tokens accepted"
+    return f"{text}, about {p.speedup:.2f}x" if p.speedup is not None else text
+
+
 def speedup(counts: Counts, times: StepTimes | None) -> float | None:
     """How many times faster than plain decoding these tokens came; None where it is not known,
     and where nothing was drafted."""

@@ -1,41 +1,41 @@
-"""What a picture of real requests comes to, and when that is another than before. Pure.
+"""The verdict on real requests, and when it changes. Pure.
 
-One that has been said holds until it is clearly over: figures near a threshold would else be
-news every few seconds.
+A verdict holds until it clearly no longer applies; otherwise figures near a threshold would change
+it every few seconds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllama.watching.summary import BETTER, SURELY, TrafficSummary
+from specllama.watching.summary import BETTER, SURELY, TrafficSummary, figures
 
 UNKNOWN, PAYS, EVEN, SLOWER, LOW, VERY_LOW, ACCEPTED = (
     *("unknown", "pays", "even", "slower"),
     *("low acceptance", "very low acceptance", "accepted"),
 )
-_GAIN = 1.03  # under it speculation is as good as none
-_OVER = 0.5  # chance of being slower at which "slower" or "pays" is over
+_GAIN = 1.03  # below it speculation makes no difference
+_OVER = 0.5  # probability of being slower at which "slower" or "pays" ends
 _STILL_BETTER = 1.02
 _NEAR = 0.03  # of α
-_CONFIRMED = 3  # looks in a row that see the same
+_CONFIRMED = 3  # identical snapshots in a row
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """α under which a draft is doubtful, and under which it is better switched off, where
-    nothing else is known of it."""
+    """α below which a draft is doubtful (`warn`), and below which it should be off, if its
+    speed-up is unknown."""
 
     warn: float = 0.5
     off: float = 0.4
 
 
-COPIES = Thresholds(0.0, 0.0)  # long copies cost little: few of them accepted may pay
+COPIES = Thresholds(0.0, 0.0)  # long copies are cheap: a low acceptance rate can pay off
 
 
 @dataclass(frozen=True)
 class TrafficVerdict:
-    """`kind`: one of the words above; `better`: another K that would be worth a change."""
+    """`kind`: one of the constants above; `better`: another K worth switching to."""
 
     kind: str = UNKNOWN
     better: int | None = None
@@ -44,13 +44,13 @@ class TrafficVerdict:
 def verdict(
     p: TrafficSummary, limits: Thresholds, before: TrafficVerdict | None = None
 ) -> TrafficVerdict:
-    """`before`: what holds so far."""
+    """`before`: the current verdict."""
     before = before or TrafficVerdict()
     if not p.enough or p.counts.alpha is None:
         return TrafficVerdict()
     if p.speedup is None:
         return TrafficVerdict(_by_acceptance(p.counts.alpha, limits, before.kind))
-    if p.slower is None:  # a few answers: nobody knows yet
+    if p.slower is None:  # too few responses yet
         return TrafficVerdict()
     return TrafficVerdict(_by_speed(p.speedup, p.slower, before.kind), _better(p, before.better))
 
@@ -64,11 +64,11 @@ def _by_speed(speedup: float, slower: float, before: str) -> str:
 
 
 def _better(p: TrafficSummary, before: int | None) -> int | None:
-    """A K that was said to be better stays until it hardly is, or another is clearly better."""
-    said = p.by_length.get(before or 0)
-    if said is None or said < max(1.0, _STILL_BETTER * p.by_length[max(p.by_length)]):
+    """A better K stays until it hardly is, or another is clearly better."""
+    speedup = p.by_length.get(before or 0)
+    if speedup is None or speedup < max(1.0, _STILL_BETTER * p.by_length[max(p.by_length)]):
         return p.better
-    return before if max(p.by_length.values()) < BETTER * said else p.better
+    return before if max(p.by_length.values()) < BETTER * speedup else p.better
 
 
 def _by_acceptance(alpha: float, limits: Thresholds, before: str) -> str:
@@ -78,16 +78,16 @@ def _by_acceptance(alpha: float, limits: Thresholds, before: str) -> str:
 
 
 class VerdictTracker:
-    """Tells when the verdict has changed: seen some times in a row, so that one odd answer
-    is no news."""
+    """Tracks changes of the verdict. A change needs several snapshots in a row, so that one odd
+    response does not count."""
 
     def __init__(self, limits: Thresholds) -> None:
         self._limits = limits
         self.now = TrafficVerdict()
         self._next, self._count = TrafficVerdict(), 0
 
-    def see(self, p: TrafficSummary) -> bool:
-        """Whether it is another than the one that held."""
+    def update(self, p: TrafficSummary) -> bool:
+        """Whether the verdict changes."""
         found = verdict(p, self._limits, self.now)
         if found == self.now or found.kind == UNKNOWN:
             self._count = 0
@@ -101,19 +101,15 @@ class VerdictTracker:
 
 
 def sentence(p: TrafficSummary, v: TrafficVerdict, adaptive: bool = False) -> str:
-    """The picture in one line. `adaptive`: what is better is done without being asked."""
-    drafted = p.counts.drafted or 0
-    alpha = f"α={p.counts.alpha:.2f} over {drafted:,.0f} drafted tokens" if p.counts.alpha else ""
-    said = alpha or f"none of {drafted:,.0f} drafted tokens accepted"
-    if p.speedup is not None:
-        said += f", about {p.speedup:.2f}x"
+    """The summary and verdict in one line. `adaptive`: serve switches by itself."""
+    text = figures(p)
     if v.kind == SLOWER and p.slower is not None:
         sure = ">99%" if p.slower > 0.99 else f"{p.slower:.0%}"
-        said += f" ({sure} chance that it is slower than plain decoding)"
+        text += f" ({sure} likely to be slower than plain decoding)"
     if v.kind in (LOW, VERY_LOW):
-        doubt = "speculation hardly pays" if v.kind == VERY_LOW else "it may not pay"
-        said += f": so few accepted, {doubt}"
+        doubt = "does not pay off" if v.kind == VERY_LOW else "may not pay off"
+        text += f": low acceptance, speculation {doubt}"
     if v.better is not None:
-        said += f": K={v.better} would be about {p.by_length[v.better]:.2f}x"
+        text += f": expecting about {p.by_length[v.better]:.2f}x with K={v.better}"
     change = v.better is not None or v.kind in (SLOWER, VERY_LOW)
-    return f"{said}; `--adaptive` would switch" if change and not adaptive else said
+    return f"{text}; `--adaptive` would switch" if change and not adaptive else text

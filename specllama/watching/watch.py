@@ -88,9 +88,9 @@ class ServerView:
 
 
 def find(url: str | None, port: int | None) -> tuple[str, Sequence[RunningServe]]:
-    """(the address to watch, the user's other serves). Raises UsageError when none runs."""
+    """(the address to watch, your other running serves). Raises UsageError if none is running."""
     if url is not None and port is not None:
-        raise UsageError("--url and --port: give one of them")
+        raise UsageError("--url and --port cannot be combined")
     if url is not None:
         return url, ()
     if port is not None:
@@ -98,8 +98,8 @@ def find(url: str | None, port: int | None) -> tuple[str, Sequence[RunningServe]
     mine = running.all_running()
     if not mine:
         raise UsageError(
-            "no `specllama serve` of yours is running",
-            "Give another server's address: `specllama watch --url http://HOST:PORT`.",
+            "you have no running `specllama serve`",
+            "For another server, use `specllama watch --url http://HOST:PORT`.",
         )
     return mine[0].url, mine[1:]
 
@@ -202,13 +202,13 @@ class Watch:
 
 
 def _notes(last: Snapshot) -> Iterator[str]:
-    """What is not told, and what is odd."""
+    """Missing figures, and oddities."""
     yield from last.missing
     if last.counts.drafted == 0 and last.counts.tokens:
-        yield "nothing was drafted: speculation is off there, or finds nothing to draft"
+        yield "no tokens drafted: speculation is off, or finds nothing to draft"
     off = [str(s.id) for s in last.slots if s.speculative is False]
     if off and len(off) < len(last.slots):
-        yield f"slot {', '.join(off)} does not speculate, the others do"
+        yield f"no speculation in slot {', '.join(off)}, unlike the others"
 
 
 def _request_log(tuned: RunningServe | None) -> RequestLog | None:
