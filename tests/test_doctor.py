@@ -163,7 +163,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
 @pytest.mark.parametrize(
     ("changed", "serious", "says", "advises"),
     [
-        ({"engines": ()}, True, "no llama-server was found", "pip install xllamacpp"),
+        ({"engines": ()}, True, "no llama-server found", "pip install xllamacpp"),
         (
             {"engines": (replace(ENGINE, problem="its --help lists no options"),)},
             True,
@@ -194,11 +194,11 @@ def test_where_all_is_well_nothing_is_said() -> None:
             "does not use the GPU",
             "--llama-server /b",
         ),
-        ({"device_note": "no list"}, False, "devices are not known: no list", "--vram"),
+        ({"device_note": "no list"}, False, "devices are unknown: no list", "--vram"),
         (
             {"devices": (DeviceReport("Vulkan0", "llvmpipe", 1, 1, software=True),)},
             False,
-            "a CPU that calls itself a GPU",
+            "a CPU that reports itself as a GPU",
             "GGML_VK_VISIBLE_DEVICES",
         ),
         (
@@ -210,18 +210,18 @@ def test_where_all_is_well_nothing_is_said() -> None:
         (
             {"folders": (replace(LOGS, what="cache", unwritable="Read-only file system"),)},
             False,
-            "nothing that is measured is remembered",
+            "results are not saved",
             "XDG_CACHE_HOME",
         ),
-        ({"folders": (replace(LOGS, free=2**20),)}, False, "1 MiB are left", "room"),
+        ({"folders": (replace(LOGS, free=2**20),)}, False, "only 1 MiB free", "space"),
         ({"folders": (replace(LOGS, exposed=2),)}, False, "2 logs", "chmod 600 /logs/*"),
         (
             {"models": (*WELL.models, ModelFolder("/gone", False, 0, named=True))},
             False,
-            "/gone, which is no folder",
+            "/gone, set by model_dirs",
             "Correct it",
         ),
-        ({"models": (ModelFolder("/m", True, 0),)}, False, "no GGUF file", "model_dirs"),
+        ({"models": (ModelFolder("/m", True, 0),)}, False, "no GGUF files", "model_dirs"),
         (
             {"settings": UserSettings("/c", True, "/c: unknown setting 'x'", (), {}, {})},
             True,
@@ -231,7 +231,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
         (
             {"settings": UserSettings("/c", True, "", (), {"mine": "x.toml: no"}, {})},
             False,
-            "the profile mine is broken: x.toml: no",
+            "the profile mine is invalid: x.toml: no",
             "delete",
         ),
     ],
@@ -304,7 +304,7 @@ def test_known_faults_of_a_build(build: str, is_one: bool) -> None:
 
 def test_a_stub_of_eagle3_is_named() -> None:
     caps = replace(describe("", help_render.render("b11434")), build=9601)
-    assert any("draft-eagle3 is listed but drafts nothing" in f for f in faults(caps))
+    assert any("draft-eagle3 is listed but does not draft" in f for f in faults(caps))
 
 
 def test_all_engines_are_found_once_and_the_one_that_serve_takes_first(
@@ -366,7 +366,7 @@ def test_without_an_engine_the_rest_is_found_all_the_same(
     data = told(capsys, code=1)
     assert not data["works"]
     assert data["engines"] == []
-    assert "no llama-server was found" in data["problems"][0]["what"]
+    assert "no llama-server found" in data["problems"][0]["what"]
     assert [f["what"] for f in data["folders"]] == ["config", "cache", "logs"]
     assert [d["name"] for d in data["devices"]] == ["RAM"]
     assert run(["doctor"]) == 1
@@ -407,7 +407,7 @@ def test_a_broken_config_and_a_broken_profile_are_named(
     (folder / "mine.toml").write_text("title = 1\n")
     said = " ".join(p["what"] for p in told(capsys, code=1)["problems"])
     assert "unknown setting 'typo'" in said
-    assert "the profile mine is broken" in said
+    assert "the profile mine is invalid" in said
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -418,7 +418,7 @@ def test_logs_that_others_can_read_are_named(capsys: pytest.CaptureFixture[str])
     log.write_text("a prompt")
     log.chmod(0o644)
     try:
-        assert any("can be read by others" in p["what"] for p in told(capsys, code=1)["problems"])
+        assert any("other users can read" in p["what"] for p in told(capsys, code=1)["problems"])
     finally:
         log.unlink()
 
@@ -432,7 +432,7 @@ def test_a_part_that_cannot_be_looked_at_hides_nothing(
 
     monkeypatch.setattr(environment, "nvidia", broken)
     data = told(capsys, code=1)
-    assert any("NVIDIA's driver cannot be looked at" in p["what"] for p in data["problems"])
+    assert any("could not check NVIDIA's driver" in p["what"] for p in data["problems"])
     assert data["folders"]
 
 
@@ -455,7 +455,7 @@ def test_a_start_that_fails_is_a_reason_not_an_error(
     def refused(*_: object) -> StartResult:
         raise EngineError("it does not start", "Try another.")
 
-    monkeypatch.setattr(looked_at, "_served", refused)
+    monkeypatch.setattr(looked_at, "_test_start", refused)
     path = script(tmp_path / "llama-server", f"print({help_render.render('b11434')!r})")
     (engine,), _ = everything(str(path))
     found = looked_at.examine_engine(engine, used=True, tried=True)

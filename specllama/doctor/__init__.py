@@ -1,1 +1,1 @@
-"""What specllama finds on this machine, and what is wrong with it."""
+"""Diagnosis of this machine: engines, devices, folders, settings, and their problems."""

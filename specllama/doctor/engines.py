@@ -1,4 +1,4 @@
-"""Every llama-server of this machine: what it can do, what is known to be wrong, does it start."""
+"""Every llama-server on this machine: its capabilities, its known bugs, and a test start."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from specllama.serving.serve import check_engagement
 _LOADED = re.compile(r"load_backend: loaded (\w+) backend")
 _FAMILIES = {"MTL": "Metal"}
 
-# Rows of FACTS that are faults of a build, in a user's words.
+# Rows of FACTS that are bugs of a build, with a message for users.
 _FAULTS = {
-    "mtp_cannot_start": "no model starts with its MTP head",
-    "slots_read_wrong_rows": "drafts worse with more than one slot",
+    "mtp_cannot_start": "models with an MTP head fail to start",
+    "slots_read_wrong_rows": "lower acceptance with more than one slot",
 }
 
 
 def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineReport:
-    """One engine. `used`: serve takes it; `tried`: it is to be started. Raises nothing that has
-    a cause in it."""
+    """One engine. `used`: serve uses it; `tried`: start it. Errors of the engine are part of the
+    report."""
     try:
         caps = read_capabilities(engine)
     except SpecllamaError as e:
@@ -69,8 +69,8 @@ def _devices(engine: Engine) -> str:
 
 
 def backends(listed: str) -> Iterator[str]:
-    """What it computes with, by the output of --list-devices. Pure. That a backend is compiled
-    in and finds no device is not said there."""
+    """The backends, from the output of --list-devices. Pure. A backend without a device is not
+    listed there."""
     loaded = _LOADED.findall(listed)
     names = (re.sub(r"\d+$", "", d.name) for d in parse_devices(listed))
     known = [n for n in (*names, *loaded) if n != "CPU"]
@@ -79,22 +79,22 @@ def backends(listed: str) -> Iterator[str]:
 
 
 def faults(caps: Capabilities) -> Iterator[str]:
-    """What is known of this build and limits speculation. Pure."""
-    for name, said in _FAULTS.items():
+    """Known bugs and limits of this build that affect speculation. Pure."""
+    for name, message in _FAULTS.items():
         if caps.fact(name) is Tristate.YES:
-            yield f"{said} ({FACTS[name].source})"
+            yield f"{message} ({FACTS[name].source})"
     if "draft-eagle3" in caps.spec_types and caps.fact("eagle3_drafts") is Tristate.NO:
-        yield f"draft-eagle3 is listed but drafts nothing ({FACTS['eagle3_drafts'].source})"
+        yield f"draft-eagle3 is listed but does not draft ({FACTS['eagle3_drafts'].source})"
     if caps.flavour == MAINLINE and caps.options and not caps.spec_types:
-        yield "no --spec-type: nothing but small models can draft"
+        yield "no --spec-type: only draft models are supported"
 
 
 def _start(engine: Engine) -> StartResult:
-    """Serves the tiny pair and looks whether it drafts. Its log is not kept."""
-    named = EMBEDDED if engine.embedded else engine.argv[0]
+    """Serves the tiny test models and checks that it drafts. The log is deleted."""
+    name = EMBEDDED if engine.embedded else engine.argv[0]
     try:
         with tempfile.TemporaryDirectory(prefix="specllama-", ignore_cleanup_errors=True) as folder:
-            return _served(named, Path(folder) / "doctor.log")
+            return _test_start(name, Path(folder) / "doctor.log")
     except LaunchFailed as e:
         return StartResult(False, False, e.exit.message, e.exit.hint)
     except SpecllamaError as e:
@@ -103,32 +103,32 @@ def _start(engine: Engine) -> StartResult:
         return StartResult(False, False, f"{e.filename or 'a file'}: {e.strerror or e}")
 
 
-def _served(named: str, log: Path) -> StartResult:
+def _test_start(name: str, log: Path) -> StartResult:
     settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0, context=1024)
     spec_options = SpeculationOptions("code", draft=demo_model("draft.gguf"))
-    plan = prepare(settings, spec_options, ("-t", "1"), named)
-    said: list[str] = []
-    running = launch(plan, log, _Quiet(said))
+    plan = prepare(settings, spec_options, ("-t", "1"), name)
+    messages: list[str] = []
+    running = launch(plan, log, _MessageCollector(messages))
     try:
-        seen = check_engagement(running)
+        result = check_engagement(running)
     finally:
         running.stop()
-    if not seen.engaged:
-        why = "; ".join(dict.fromkeys([*said, seen.reason]))
-        return StartResult(True, False, f"it serves, but drafts nothing: {why}")
-    if seen.only_costs:  # of a pair that is known to agree: the build drafts wrongly
-        return StartResult(True, False, f"it drafts, but {seen.only_costs}")
-    return StartResult(True, True, f"{seen.drafted} tokens drafted, {seen.accepted} accepted")
+    if not result.engaged:
+        reason = "; ".join(dict.fromkeys([*messages, result.reason]))
+        return StartResult(True, False, f"it serves, but drafts nothing: {reason}")
+    if result.only_costs:  # the pair is known to agree: a bug of the build
+        return StartResult(True, False, f"it drafts, but {result.only_costs}")
+    return StartResult(True, True, f"{result.drafted} tokens drafted, {result.accepted} accepted")
 
 
-class _Quiet:
-    """Keeps what a launch says; the spinner is ours."""
+class _MessageCollector:
+    """Collects the messages of a launch; the spinner belongs to the doctor."""
 
-    def __init__(self, said: list[str]) -> None:
-        self._said = said
+    def __init__(self, messages: list[str]) -> None:
+        self._messages = messages
 
     def say(self, text: str) -> None:
-        self._said.append(text)
+        self._messages.append(text)
 
     def busy(self, text: str) -> AbstractContextManager[None]:
         return nullcontext()

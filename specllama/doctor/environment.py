@@ -1,4 +1,4 @@
-"""Versions, the system, its devices, and what the user set."""
+"""Versions, the system, its devices, and the user's settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specllama.memory.devices import Device, machine, main_memory, on_windows
 _PACKAGES = (
     "xllamacpp gguf llama-cpp-python huggingface-hub httpx numpy nvidia-ml-py psutil rich typer"
 ).split()
-# Variables that change what is found, served or measured.
+# Variables that affect what is found, served or measured.
 _PREFIXES = (
     "SPECLLAMA_ LLAMA_ GGML_ CUDA_ HIP_ ROCR_ ZE_ ONEAPI_ OMP_ HF_ OLLAMA_ XDG_ HTTP_PROXY HTTPS_PROXY "
     "ALL_PROXY NO_PROXY SSL_CERT VIRTUAL_ENV"
@@ -27,7 +27,7 @@ _PREFIXES = (
 
 
 def versions() -> dict[str, str]:
-    """Of specllama, Python and the packages it uses; "not installed" is an answer."""
+    """Of specllama, Python and the packages it uses, or "not installed"."""
     python = f"{platform.python_version()} ({platform.python_implementation()})"
     out = {"specllama": __version__, "python": python}
     for name in _PACKAGES:
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def system() -> dict[str, str]:
-    """What kind of machine it is, without its name."""
+    """OS, CPU and driver, without the machine's name."""
     kind = f"{platform.system()} {platform.release()} {platform.machine()}"
     if platform.system() == "Linux" and on_windows():
         kind += " (WSL)"
@@ -58,12 +58,12 @@ def devices(engine: Engine | None) -> tuple[tuple[DeviceReport, ...], str]:
 
 
 def _device(d: Device) -> DeviceReport:
-    label = "of another machine" if d.remote else d.label
+    label = "on another machine" if d.remote else d.label
     return DeviceReport(d.name, label, d.total, d.free, d.software, d.others)
 
 
 def nvidia() -> tuple[str, ...]:
-    """GPUs that the driver knows of, whoever can use them."""
+    """GPUs reported by the driver, whether or not an engine can use them."""
     return tuple(g.name for g in nvml.gpus())
 
 

@@ -1,4 +1,4 @@
-"""What was found, as data. Every text in it is made private before anybody sees it."""
+"""The report as data. Every text in it is redacted before it is shown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StartResult:
-    """A real start with the packaged tiny pair. `drafted`: whether it speculated; `said`: what
-    came of it, or why it did not start; `advice`: what to do then."""
+    """A test start with the packaged tiny models. `drafted`: whether it speculated; `said`: the
+    result, or why it did not start; `advice`: what to do then."""
 
     started: bool
     drafted: bool
@@ -19,8 +19,8 @@ class StartResult:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """One llama-server. `used`: the one that serve takes; `problem`: why nothing is known of it;
-    `faults`: what is known to be wrong with this build; `start` None = not tried."""
+    """One llama-server. `used`: serve uses it; `problem`: why nothing is known about it;
+    `faults`: known bugs of this build; `start`: None = not tried."""
 
     name: str
     why: str
@@ -38,7 +38,7 @@ class EngineReport:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """Bytes. `others`: who else uses it."""
+    """Sizes in bytes. `others`: other processes that use it."""
 
     name: str
     label: str
@@ -50,9 +50,9 @@ class DeviceReport:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """A folder of ours. `unwritable`: why nothing can be written there, "" = it can; `holds`:
-    what lies there; `free`: bytes left on its disk; `exposed`: files that others can read and
-    should not."""
+    """A folder of specllama. `unwritable`: why it cannot be written, "" = it can; `holds`: counts
+    of its contents; `free`: bytes free on its disk; `exposed`: number of files that other users
+    can read but should not."""
 
     what: str
     path: str
@@ -66,7 +66,7 @@ class FolderReport:
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """Where models are looked for. `named`: in the config file."""
+    """A folder that is searched for models. `named`: set in the config file."""
 
     path: str
     exists: bool
@@ -76,9 +76,9 @@ class ModelFolder:
 
 @dataclass(frozen=True)
 class UserSettings:
-    """What the user set. `config`: the file, `config_problem`: what is wrong in it; `profiles`:
-    their own, with what is wrong ("" = nothing); `variables`: with their values where those say
-    nothing of anybody."""
+    """The user's settings. `config`: the file, `config_problem`: an error in it; `profiles`: the
+    user's own, with an error in each ("" = none); `variables`: environment variables, with values
+    that reveal nothing private."""
 
     config: str
     config_exists: bool
@@ -99,7 +99,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """Everything. `failed`: parts that could not be looked at. `nvidia`: GPUs by the driver."""
+    """Everything. `failed`: checks that could not run. `nvidia`: GPUs reported by the driver."""
 
     versions: Mapping[str, str]
     system: Mapping[str, str]

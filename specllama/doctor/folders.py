@@ -1,4 +1,4 @@
-"""The folders that specllama writes to, and those in which it looks for models."""
+"""The folders that specllama writes to, and those it searches for models."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def unwritable(folder: Path) -> str:
-    """Why nothing can be written to `folder`, which need not exist yet; "" when it can. Nothing
-    is made that stays."""
-    there = _nearest(folder)
-    if not there.is_dir():
-        return f"{there} is not a folder"
+    """Why `folder`, which need not exist yet, cannot be written; "" if it can. Leaves nothing
+    behind."""
+    existing = _nearest(folder)
+    if not existing.is_dir():
+        return f"{existing} is not a folder"
     try:
-        with tempfile.TemporaryDirectory(dir=there, prefix=".specllama-"):
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".specllama-"):
             return ""
     except OSError as e:
-        said = e.strerror or str(e)
-        return said if there == folder else f"{there}: {said}"
+        reason = e.strerror or str(e)
+        return reason if existing == folder else f"{existing}: {reason}"
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or what there is of the way to it."""
+    """The folder, or its nearest existing parent."""
     for path in (folder, *folder.parents):
         try:
             path.lstat()
@@ -98,7 +98,7 @@ def _free(folder: Path) -> int | None:
 
 
 def _inspected(file: Path) -> int:
-    """How many models the cache of headers knows."""
+    """Number of models in the header cache."""
     try:
         return len(json.loads(file.read_text(encoding="utf-8"))["models"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -106,10 +106,10 @@ def _inspected(file: Path) -> int:
 
 
 def model_folders() -> Iterator[ModelFolder]:
-    """The config's folders, and other programs' with the models in them."""
+    """The config's model folders and those of other programs."""
     try:
         named = [expand_user(d) for d in config.load().model_dirs]
-    except UsageError:  # said of the config already
+    except UsageError:  # reported for the config
         named = []
     for path in named:
         yield ModelFolder(str(path), path.is_dir(), _count(path), named=True)

@@ -1,4 +1,4 @@
-"""What is wrong with what was found, and what to do. Pure."""
+"""Problems in the report, and what to do about them. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from specllama.doctor.findings import DoctorReport, EngineReport, FolderReport, Problem
 
-_LITTLE_DISK = 500 * 2**20
-_WHERE = {
+_LOW_DISK = 500 * 2**20
+_VARIABLES = {
     "config": "XDG_CONFIG_HOME",
     "cache": "XDG_CACHE_HOME",
     "logs": "XDG_STATE_HOME",
@@ -15,7 +15,7 @@ _WHERE = {
 
 
 def problems(r: DoctorReport) -> tuple[Problem, ...]:
-    """The serious ones first."""
+    """Serious ones first."""
     broken = r.settings.config_problem if r.settings is not None else ""
     found = [*r.failed, *(p for p in r.wrong_engines if p.what != broken)]
     found += [*_engines(r), *_devices(r), *_folders(r), *_models(r), *_settings(r)]
@@ -25,16 +25,16 @@ def problems(r: DoctorReport) -> tuple[Problem, ...]:
 def _engines(r: DoctorReport) -> Iterator[Problem]:
     if not r.engines and not r.wrong_engines:
         yield Problem(
-            "no llama-server was found, and the embedded engine (xllamacpp) is not installed",
-            "Install llama.cpp, name a binary with --llama-server, or `pip install xllamacpp`.",
+            "no llama-server found, and the embedded engine (xllamacpp) is not installed",
+            "Install llama.cpp, set a binary with --llama-server, or `pip install xllamacpp`.",
         )
     for e in r.engines:
         if e.problem:
-            another = "Name another with --llama-server, or `--llama-server embedded`."
+            another = "Set another with --llama-server, or use `--llama-server embedded`."
             yield Problem(f"{e.name} cannot be used: {e.problem}", another, e.used)
         elif e.start is not None and not e.start.started:
-            said = f"{e.name} did not serve the tiny pair: {e.start.said}"
-            yield Problem(said, e.start.advice or "`specllama --debug demo` shows more.", e.used)
+            problem = f"{e.name} failed the test start: {e.start.said}"
+            yield Problem(problem, e.start.advice or "`specllama --debug demo` shows more.", e.used)
         elif e.start is not None and not e.start.drafted:
             yield Problem(f"{e.name}: {e.start.said}", _newer(e), e.used)
         for fault in e.faults:
@@ -54,12 +54,12 @@ def _devices(r: DoctorReport) -> Iterator[Problem]:
         yield Problem(f"{used.name} does not use the GPU ({', '.join(r.nvidia)})", f"Use {name}.")
     if r.device_note and used is not None and not used.problem:
         yield Problem(
-            f"devices are not known: {r.device_note}", "Name them with --vram SIZE.", False
+            f"devices are unknown: {r.device_note}", "Set their memory with --vram SIZE.", False
         )
     for d in r.devices:
         if d.software:
             yield Problem(
-                f"{d.name} is a CPU that calls itself a GPU ({d.label})",
+                f"{d.name} is a CPU that reports itself as a GPU ({d.label})",
                 "Unset GGML_VK_VISIBLE_DEVICES, or use `-- -dev none`.",
                 serious=False,
             )
@@ -69,29 +69,29 @@ def _folders(r: DoctorReport) -> Iterator[Problem]:
     for f in r.folders:
         if f.unwritable:
             yield _unwritable(f)
-        elif f.free is not None and f.free < _LITTLE_DISK:
+        elif f.free is not None and f.free < _LOW_DISK:
             yield Problem(
-                f"{f.free // 2**20} MiB are left on the disk of {f.path}",
-                "Make room: logs take up to 500 MB.",
+                f"only {f.free // 2**20} MiB free on the disk of {f.path}",
+                "Free some space: logs take up to 500 MB.",
                 serious=False,
             )
         if f.exposed:
             yield Problem(
-                f"{f.exposed} logs in {f.path} can be read by others, prompts in them too",
+                f"other users can read {f.exposed} logs in {f.path}, which can contain prompts",
                 f"Run `chmod 600 {f.path}/*`.",
                 serious=False,
             )
 
 
 def _unwritable(f: FolderReport) -> Problem:
-    lost = {
-        "config": "profiles cannot be made",
-        "cache": "nothing that is measured is remembered",
+    consequence = {
+        "config": "profiles cannot be created",
+        "cache": "results are not saved",
         "logs": "serve needs --log FILE",
     }[f.what]
     return Problem(
-        f"the {f.what} folder {f.path} cannot be written ({f.unwritable}): {lost}",
-        f"Make it yours (chown, chmod), or set {_WHERE[f.what]} to another place (Linux).",
+        f"the {f.what} folder {f.path} cannot be written ({f.unwritable}): {consequence}",
+        f"Fix its permissions (chown, chmod), or set {_VARIABLES[f.what]} to another folder (Linux).",
         serious=f.what == "logs",
     )
 
@@ -100,14 +100,14 @@ def _models(r: DoctorReport) -> Iterator[Problem]:
     for m in r.models:
         if m.named and not m.exists:
             yield Problem(
-                f"model_dirs in the config names {m.path}, which is no folder",
+                f"{m.path}, set by model_dirs in the config file, is not a folder",
                 "Correct it there.",
                 serious=False,
             )
     if r.models and not any(m.models for m in r.models):
         yield Problem(
-            "no GGUF file lies in the usual folders",
-            "Give serve the path of one, name its folder in model_dirs, or try `specllama demo`.",
+            "no GGUF files in the standard folders",
+            "Give serve a model's path, add its folder to model_dirs, or try `specllama demo`.",
             serious=False,
         )
 
@@ -120,4 +120,4 @@ def _settings(r: DoctorReport) -> Iterator[Problem]:
     for name, why in r.settings.profiles.items():
         if why:
             advice = "Correct it, or delete it."
-            yield Problem(f"the profile {name} is broken: {why}", advice, serious=False)
+            yield Problem(f"the profile {name} is invalid: {why}", advice, serious=False)

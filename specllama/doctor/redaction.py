@@ -1,4 +1,4 @@
-"""A report that may be shown to anybody: no user, no machine, no key in it. Pure, but for `here`."""
+"""Removes user names, machine names and keys from the report. Pure, except `this_machine`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
 _LEAST_SECRET = 6  # characters: a shorter one is a word or a number
 _KNOWN = {"localhost", "huggingface.co", "github.com", "pypi.org"}
-# Values that say nothing of anybody: numbers, sizes, switches.
+# Values that reveal nothing private: numbers, sizes, switches.
 _PLAIN = re.compile(
     r"[\d.,+-]{1,16}|on|off|true|false|yes|no|auto|all|none|[a-z]?[fq]\d\d?(_\w)?", re.I
 )
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose machine it is. `secrets`: texts that must not be seen, wherever they turn up."""
+    """The user and machine. `secrets`: texts that must not appear anywhere."""
 
     homes: tuple[str, ...] = ()
     user: str = ""
@@ -66,7 +66,7 @@ class Identity:
 
 
 def this_machine() -> Identity:
-    """The user and the machine that this runs on. Never raises."""
+    """The current user and machine. Never raises."""
     homes: list[str] = []
     try:
         home = Path.home()
@@ -94,7 +94,7 @@ def _secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def shown_value(name: str, value: str) -> str:
-    """What may be said of an environment variable."""
+    """What to show of an environment variable."""
     if not value:
         return "empty"
     plain = not _SECRET_NAME.search(name) and _PLAIN.fullmatch(value)
@@ -102,7 +102,7 @@ def shown_value(name: str, value: str) -> str:
 
 
 def redact(text: str, who: Identity) -> str:
-    """`text` without what tells whose it is."""
+    """`text` without private parts."""
     for secret in who.secrets:
         text = text.replace(secret, "…")
     for rule, by in _RULES:

@@ -94,7 +94,7 @@ class TrafficMonitor:
         new = self.follower.tick()
         if new is None:
             return
-        if new.tokens and (v := self.follower.turned()) is not None:
+        if new.tokens and (v := self.follower.changed_verdict()) is not None:
             p = self.follower.recent
             text = sentence(p, v, self._adaptive)
             listener.event("real requests", text, {**summary_data(p), **verdict_data(v)})
@@ -120,7 +120,7 @@ class TrafficMonitor:
             return
         times = self._probes.run(self.idle)
         if times is not None:
-            self.follower.timed(times)
+            self.follower.set_times(times)
         self.follower.exclude(self._probes.take_counts())
         sent = self._probes.sent
         self._shown = replace(self._shown, times=self.follower.times, own_requests=sent)

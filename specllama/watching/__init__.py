@@ -1,1 +1,1 @@
-"""What running servers count of real requests, and what follows from it."""
+"""Running servers: counters of real requests, and verdicts on them."""

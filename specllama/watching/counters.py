@@ -1,8 +1,8 @@
-"""What a server counted, and what it counted between two looks. Pure.
+"""A server's counters, and their differences between two snapshots. Pure.
 
-Counters only grow, until the server is started anew: then what the later look shows is all new.
-llama.cpp prints six digits, so that a counter of millions moves in steps of tens or more:
-nothing is said of an amount that such a step could be.
+Counters only grow until the server restarts; then everything in the later snapshot is new.
+llama.cpp prints six digits, so a counter of millions moves in steps of tens or more: differences
+that such a rounding could cause are not reported.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from specllama.watching.engines import ENGINES, CounterNames
 
 _CONTRADICTED = "the counters contradict themselves"
-_MOST_POSITIONS = 1024
-_ROUNDED = 20  # times the rounding that a count has to be before α is said of it
+_MAX_POSITIONS = 1024
+_ROUNDED = 20  # a count must be this many times its rounding before α is reported
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What was counted, since the server started or between two looks. None: the engine does not
-    count it. `steps` that verified a draft; `by_position`: drafted tokens accepted at each depth;
-    `tokens` generated, the first of each answer included, in `seconds` of decoding, added up over
-    requests. `rounding`: by how much any of them may be off, `rounding_s` of the seconds."""
+    """Counts since the server started or between two snapshots. None: the engine does not count
+    it. `steps` that verified a draft; `by_position`: drafted tokens accepted at each depth;
+    `tokens` generated, including the first of each completion, in `seconds` of decoding, summed
+    over requests. `rounding`: maximum error of the counts, `rounding_s` of the seconds."""
 
     drafted: float | None = None
     accepted: float | None = None
@@ -39,17 +39,17 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             **{n: _both(getattr(self, n), getattr(other, n)) for n in _COUNTED},
-            by_position=_by_place(self.by_position, other.by_position),
+            by_position=_summed(self.by_position, other.by_position),
             rounding=max(self.rounding, other.rounding),
             rounding_s=max(self.rounding_s, other.rounding_s),
         )
 
     def scaled(self, share: float) -> Counts:
-        """All counts times `share`: what is left of them after some time."""
-        left: dict[str, Any] = {
+        """All counts times `share`, for aging."""
+        scaled: dict[str, Any] = {
             n: None if (v := getattr(self, n)) is None else v * share for n in _COUNTED
         }
-        return replace(self, **left, by_position=tuple(x * share for x in self.by_position))
+        return replace(self, **scaled, by_position=tuple(x * share for x in self.by_position))
 
     def without(self, own: Counts) -> Counts:
         """These counts without those of `own`. A remainder that rounding explains is 0."""
@@ -67,18 +67,18 @@ class Counts:
 
     @property
     def drafting(self) -> bool:
-        """Whether so much was drafted that a share of it means something."""
+        """Whether enough was drafted for a meaningful rate."""
         return bool(self.drafted) and (self.drafted or 0) > _ROUNDED * self.rounding
 
     @property
     def doubt(self) -> str:
-        """What cannot be true of these counts, "" where they can be."""
+        """Why these counts are impossible, "" if they are not."""
         slack = 2 * self.rounding
         accepted = self.accepted or 0.0
         drafted = accepted if self.drafted is None else self.drafted + slack
         steps = None if self.steps is None else self.steps + slack
-        if (said := contradiction(drafted, accepted, steps)) or not self.steps:
-            return said
+        if (problem := contradiction(drafted, accepted, steps)) or not self.steps:
+            return problem
         worst = next((a for a in self.by_position if not 0 <= a <= self.steps + slack), None)
         if worst is None:
             return ""
@@ -86,7 +86,7 @@ class Counts:
 
     @property
     def alpha(self) -> float | None:
-        """α = accepted / drafted; None where that is not known, or not believed."""
+        """α = accepted / drafted; None if unknown or implausible."""
         if not self.drafting or self.accepted is None or self.doubt:
             return None
         return min(1.0, self.accepted / (self.drafted or 1.0))
@@ -105,13 +105,13 @@ class Counts:
         if not self.drafting or not self.steps or self.doubt:
             return ()
         out: list[float] = []
-        for accepted in self.by_position:  # rounded steps may be a few too few
+        for accepted in self.by_position:  # rounded steps may be slightly too low
             out.append(min(out[-1] if out else 1.0, accepted / self.steps))
         return tuple(out)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """While decoding, of one request: the first token of each comes from its prompt."""
+        """Decoding speed of one request, without the first token, which comes from the prompt."""
         if not self.tokens or not self.seconds:
             return None
         if self.tokens <= _ROUNDED * self.rounding or self.seconds <= _ROUNDED * self.rounding_s:
@@ -120,7 +120,7 @@ class Counts:
 
     @property
     def drafted_per_second(self) -> float | None:
-        """While decoding, as tokens_per_second."""
+        """Drafted tokens per second of decoding."""
         known = self.drafting and self.seconds and self.seconds > _ROUNDED * self.rounding_s
         return self.drafted / self.seconds if known and self.drafted and self.seconds else None
 
@@ -131,8 +131,8 @@ NOTHING = Counts()
 
 @dataclass(frozen=True)
 class Gauges:
-    """What holds at the moment. None: not told. `busy`: requests being answered; α, τ and tok/s
-    as an engine has them itself."""
+    """Current values. None: not reported. `busy`: running requests; α, τ and tok/s as computed by
+    the engine."""
 
     busy: int | None = None
     alpha: float | None = None
@@ -142,8 +142,8 @@ class Gauges:
 
 @dataclass(frozen=True)
 class Slot:
-    """One slot of llama-server: whether it answers, `decoded` tokens of its `task` (the last one
-    when it does not), whether it may speculate, tokens in its cache."""
+    """One slot of llama-server: whether it is processing a request, `decoded` tokens of its current
+    or last `task`, whether it can speculate, tokens in its cache."""
 
     id: int
     busy: bool
@@ -155,8 +155,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One look at a server. `when`: time.monotonic(); `started`: when it was, in seconds since
-    1970, None where it does not tell; `missing`: what is not told, in words."""
+    """A snapshot of a server. `when`: time.monotonic(); `started`: its start as Unix time, None if
+    not reported; `missing`: notes on missing values."""
 
     engine: str
     when: float
@@ -168,26 +168,25 @@ class Snapshot:
 
     @property
     def idle(self) -> bool:
-        """Whether it is known that nothing is being answered."""
+        """Whether the server is known to have no running requests."""
         if self.slots:
             return not any(s.busy for s in self.slots)
         return self.gauges.busy == 0
 
 
 def between(before: Snapshot, after: Snapshot) -> Counts:
-    """What was counted from one look to the next; all that `after` shows when the server was
-    started anew in between."""
+    """Counts between two snapshots; all counts of `after` if the server restarted in between."""
     old, new = before.counts, after.counts
     if before.engine != after.engine or before.started != after.started or _fell(old, new):
         return new
-    # what is counted since the first look only was 0 before it
+    # a counter that first appears in `after` was 0 before
     found = old.scaled(-1) + new
     gone: dict[str, Any] = {n: None for n in _COUNTED if getattr(new, n) is None}
     return replace(found, **gone)
 
 
 def _fell(old: Counts, new: Counts) -> bool:
-    """Whether a counter went back."""
+    """Whether a counter decreased."""
     pairs = [(getattr(old, n), getattr(new, n)) for n in _COUNTED]
     pairs += zip(old.by_position, new.by_position, strict=False)
     gone = len(old.by_position) > len(new.by_position)
@@ -200,7 +199,7 @@ def _both(a: float | None, b: float | None) -> float | None:
     return a + b
 
 
-def _by_place(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
+def _summed(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
     longest = max(len(a), len(b))
     return tuple(
         (a[i] if i < len(a) else 0.0) + (b[i] if i < len(b) else 0.0) for i in range(longest)
@@ -208,8 +207,8 @@ def _by_place(a: Sequence[float], b: Sequence[float]) -> tuple[float, ...]:
 
 
 def contradiction(drafted: float, accepted: float, steps: float | None = None) -> str:
-    """What cannot be true of these counts, "" when they can be. `steps`: verify steps, None
-    where they are not counted. A counter that fell (a restart in between) is negative here."""
+    """Why these counts are impossible, "" if they are not. `steps`: verify steps, None if not
+    counted. A counter that decreased (a restart in between) is negative here."""
     counts = (drafted, accepted, 0 if steps is None else steps)
     if not all(math.isfinite(n) for n in counts):
         return "the counters are not finite numbers"
@@ -221,9 +220,9 @@ def contradiction(drafted: float, accepted: float, steps: float | None = None) -
 
 
 def parse(text: str, when: float, model: str = "") -> Snapshot | None:
-    """A look from Prometheus text, by exact sample names; None for anything else. Several
-    engines behind one address are added up; `model`: only samples with that model_name, where
-    any has it."""
+    """A snapshot from Prometheus text, by exact sample names; None for any other text. Several
+    engines behind one address are summed; `model`: only samples with that model_name, if any has
+    it."""
     samples = _samples(text)
     if samples is None:
         return None
@@ -272,9 +271,9 @@ def _counts(samples: Sequence[_Sample], names: CounterNames) -> Counts:
         accepted=accepted,
         steps=_sum(samples, names.drafts),
         by_position=by_position,
-        tokens=_believed(_sum(samples, names.tokens)),
-        seconds=_believed(seconds),
-        requests=_believed(_sum(samples, names.requests)),
+        tokens=_plausible(_sum(samples, names.tokens)),
+        seconds=_plausible(seconds),
+        requests=_plausible(_sum(samples, names.requests)),
         rounding=unit,
         rounding_s=_unit(seconds, names.digits) if seconds is not None else 0.0,
     )
@@ -284,7 +283,7 @@ def _positions(samples: Sequence[_Sample], name: str) -> tuple[float, ...]:
     found: dict[int, float] = {}
     for sample, labels, value in samples:
         at = str(labels.get("position", ""))
-        if name and sample == name and at.isdecimal() and int(at) < _MOST_POSITIONS:
+        if name and sample == name and at.isdecimal() and int(at) < _MAX_POSITIONS:
             found[int(at)] = found.get(int(at), 0.0) + value
     return tuple(found.get(i, 0.0) for i in range(max(found, default=-1) + 1))
 
@@ -294,13 +293,13 @@ def _sum(samples: Sequence[_Sample], name: str) -> float | None:
     return sum(found) if found else None
 
 
-def _believed(count: float | None) -> float | None:
-    """None for what nobody has counted: no number, or beyond all that can be told apart."""
+def _plausible(count: float | None) -> float | None:
+    """None for impossible counts: not a number, negative, or too large for exact floats."""
     return count if count is not None and 0 <= count < 2**53 else None
 
 
 def _unit(value: float, digits: int) -> float:
-    """What one step of the last printed digit is."""
+    """The value of the last printed digit."""
     if not digits or not math.isfinite(value) or not value:
         return 0.0
     return float(10.0 ** (math.floor(math.log10(abs(value))) + 1 - digits))

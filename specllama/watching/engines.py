@@ -1,5 +1,5 @@
-"""What running servers count, by the engines' exact sample names: llama.cpp (server-task.cpp,
-speculation from b10289 on), vLLM 0.33 (v1/spec_decode/metrics.py, v1/metrics/loggers.py), SGLang
+"""Counters of running servers, by the engines' exact sample names: llama.cpp (server-task.cpp,
+speculation since b10289), vLLM 0.33 (v1/spec_decode/metrics.py, v1/metrics/loggers.py), SGLang
 0.5.23 (observability/metrics_collector.py), TensorRT-LLM (metrics/collector.py).
 """
 
@@ -13,11 +13,11 @@ LLAMA_CPP, VLLM, SGLANG, TENSORRT_LLM = "llama.cpp", "vLLM", "SGLang", "TensorRT
 
 @dataclass(frozen=True)
 class CounterNames:
-    """Where an engine counts: path and exact sample names, "" = it has none. Counters grow:
+    """An engine's metrics: path and exact sample names, "" = it has none. Counters grow:
     `drafts` (verify steps), `drafted`, `accepted`, `per_position` (accepted, labelled by
-    position), `tokens` (generated) and `seconds` (spent on them), `requests` (answered). Gauges
-    hold the value itself: `running`, `length_gauge` (τ), `rate_gauge` (α), `speed_gauge`
-    (tok/s). `digits`: a value is printed with so many (0 = all), so that a large one is rounded."""
+    position), `tokens` (generated) and `seconds` (spent on them), `requests` (completed). Gauges
+    hold the current value: `running`, `length_gauge` (τ), `rate_gauge` (α), `speed_gauge`
+    (tok/s). `digits`: printed significant digits (0 = all), beyond which values are rounded."""
 
     path: str
     prefix: str
@@ -56,7 +56,7 @@ ENGINES: Mapping[str, CounterNames] = {
         drafted="vllm:spec_decode_num_draft_tokens_total",
         accepted="vllm:spec_decode_num_accepted_tokens_total",
         per_position="vllm:spec_decode_num_accepted_tokens_per_pos_total",
-        # both histograms are filled when a request ends, so that they belong together
+        # both histograms are updated when a request finishes, so they belong together
         tokens="vllm:request_generation_tokens_sum",
         seconds="vllm:request_decode_time_seconds_sum",
         requests="vllm:request_success_total",

@@ -1,5 +1,5 @@
-"""Following one server while it serves: looks every few seconds, keeps what real requests showed,
-and tells when the picture changes.
+"""Follows one server while it serves: reads its counters every few seconds, saves the figures of
+real requests, and reports changes of the verdict.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from specllama.watching.traffic import TrafficKey, longest
 from specllama.watching.verdict import Thresholds, TrafficVerdict, VerdictTracker
 
 LOOK_S = 3.0
-RECENT_S = 300.0  # what is judged: a change of traffic shows within minutes
-_KEEP_S = 60.0  # between two times that it is written
+RECENT_S = 300.0  # basis of the verdict, so that a change of traffic shows within minutes
+_SAVE_S = 60.0  # between two writes
 
 
 @dataclass
 class Follower:
-    """One server that serves `speculation`. `times`: what its steps take, None where nothing
-    was measured; `about`: what the traffic is kept as (None = it is not kept); `requests`: where
-    they are counted when the server does not. `tick` is called often, and looks when it is time."""
+    """One server that serves `speculation`. `times`: of its steps, None if not measured; `about`:
+    key of the saved traffic (None = not saved); `requests`: counts requests if the server does
+    not. `tick` is called often, and reads the counters when due."""
 
     reader: CounterReader
     speculation: Speculation | None
@@ -40,26 +40,26 @@ class Follower:
     clock: Callable[[], float] = time.monotonic
     history: History = field(default_factory=History)
     _next: float = 0.0
-    _kept: float = 0.0
-    _unkept: Counts = NOTHING
+    _saved_at: float = 0.0
+    _unsaved: Counts = NOTHING
     _own: Counts = NOTHING
 
     def __post_init__(self) -> None:
         self._samples, self._fresh = Samples(self.times), Samples(self.times)
         self._tracker = VerdictTracker(self.limits)
-        self._kept = self.clock()
+        self._saved_at = self.clock()
         self._measured: StepTimes | None = None
 
     def tick(self) -> Counts | None:
-        """What is new since the last look; None between looks, and where the server did not
-        answer. Never raises."""
+        """New counts since the last snapshot; None if none is due, or the server did not respond.
+        Never raises."""
         if self.clock() < self._next:
             return None
         self._next = self.clock() + LOOK_S
         return self.look()
 
     def look(self) -> Counts | None:
-        """Looks now."""
+        """Reads the counters now; returns as `tick` does."""
         try:
             new = self.history.add(self._read(), self._own)
         except SpecllamaError:
@@ -67,13 +67,13 @@ class Follower:
         self._own = NOTHING
         self._samples.add(new)
         self._fresh.add(new)
-        self._unkept += new
-        if self.clock() - self._kept >= _KEEP_S:
-            self.keep()
+        self._unsaved += new
+        if self.clock() - self._saved_at >= _SAVE_S:
+            self.save()
         return new
 
     def exclude(self, own: Counts) -> None:
-        """Requests of ours since the last look: the server counts them, but they are no traffic."""
+        """Excludes our own requests since the last snapshot: they are not traffic."""
         self._own += own
 
     def _read(self) -> Snapshot:
@@ -82,8 +82,8 @@ class Follower:
             return now
         return replace(now, counts=replace(now.counts, requests=float(self.requests.count())))
 
-    def timed(self, times: StepTimes) -> None:
-        """Steps have been timed now; what was counted before is judged by it too."""
+    def set_times(self, times: StepTimes) -> None:
+        """Sets newly measured step times, also for earlier counts."""
         self.times = self._measured = times
         self._samples, self._fresh = Samples(times), Samples(times)
         for new in self.history.recent(RECENT_S):
@@ -92,17 +92,18 @@ class Follower:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The last look; `snapshot.idle`: nothing was being answered then."""
+        """The last snapshot; `snapshot.idle`: no requests were running."""
         return self.history.last
 
     @property
     def summary(self) -> TrafficSummary:
-        """Of all requests since the server was followed."""
+        """Summary of all requests while following the server."""
         return summarize(self.history.total, self._samples.ratios, self.times, self.longest)
 
     @property
     def recent(self) -> TrafficSummary:
-        """Of the last minutes, or of longer where these brought too little: what is acted on."""
+        """Summary of the last minutes, or longer if there was too little traffic: basis of
+        decisions."""
         for seconds in (RECENT_S, KEPT_S):
             found = self.over(seconds)
             if found.enough and (found.slower is not None or self.times is None):
@@ -110,7 +111,7 @@ class Follower:
         return self.summary
 
     def over(self, seconds: float) -> TrafficSummary:
-        """Of the last `seconds`, 900 at most."""
+        """Summary of the last `seconds`, at most 900."""
         samples = Samples(self.times)
         for new in self.history.recent(seconds):
             samples.add(new)
@@ -118,31 +119,31 @@ class Follower:
 
     @property
     def longest(self) -> int | None:
-        """The K that runs, where drafts are as long as it says."""
+        """The current K, if drafts always have that length."""
         return longest(self.speculation)
 
-    def turned(self) -> TrafficVerdict | None:
-        """What the last minutes come to, when that is another than what was told before. To be
-        asked once after each look that brought something."""
+    def changed_verdict(self) -> TrafficVerdict | None:
+        """The verdict on the last minutes if it has changed, else None. Call once after each
+        snapshot with new counts."""
         return self._tracker.now if self._tracker.update(self.recent) else None
 
     @property
     def verdict(self) -> TrafficVerdict:
-        """What holds, as it was told last."""
+        """The current verdict."""
         return self._tracker.now
 
-    def keep(self) -> None:
-        """Writes what is new since the last time."""
-        self._kept = self.clock()
+    def save(self) -> None:
+        """Saves new traffic since the last save."""
+        self._saved_at = self.clock()
         if self.about is None or self.speculation is None:
             return
-        if not self._unkept.drafted and self._measured is None:
+        if not self._unsaved.drafted and self._measured is None:
             return
         fresh, self._fresh = self._fresh, Samples(self.times)
-        traffic.add(self.about, self.speculation, self._unkept, fresh.ratios, self._measured)
-        self._unkept, self._measured = NOTHING, None
+        traffic.add(self.about, self.speculation, self._unsaved, fresh.ratios, self._measured)
+        self._unsaved, self._measured = NOTHING, None
 
     def close(self) -> None:
-        """Keeps the rest, and lets the server go."""
-        self.keep()
+        """Saves the rest and closes the connection."""
+        self.save()
         self.reader.close()

@@ -1,7 +1,7 @@
-"""What one server counted while it was watched: all of it, and the last minutes.
+"""One server's counts while it is watched: the total, and the last minutes.
 
-Deltas are added up, so that a server which is started anew, or is lost for a while, takes nothing
-away; and since they are differences of what is printed, roundings do not add up.
+Differences are summed, so that a restart or an outage loses nothing. As differences of printed
+values, their rounding errors do not add up.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from specllama.watching.counters import NOTHING, Counts, Snapshot, between
 
-KEPT_S = 900.0  # looks back: the last 15 minutes
+KEPT_S = 900.0  # the last 15 minutes
 
 
 @dataclass
 class History:
-    """`total`: since the first look. `restarts` of the server that were seen."""
+    """`total`: since the first snapshot. `restarts`: observed restarts of the server."""
 
     total: Counts = NOTHING
     last: Snapshot | None = None
@@ -26,7 +26,7 @@ class History:
     _recent: deque[tuple[float, Counts]] = field(default_factory=deque)
 
     def add(self, now: Snapshot, own: Counts = NOTHING) -> Counts:
-        """What is new since the look before, without our `own` requests; nothing at the first
+        """Counts since the previous snapshot, without our `own` requests; NOTHING for the first
         one."""
         before, self.last = self.last, now
         if before is None:
@@ -41,16 +41,16 @@ class History:
         return new
 
     def over(self, seconds: float) -> Counts:
-        """What was counted in the last `seconds`."""
+        """Counts of the last `seconds`."""
         return sum(self.recent(seconds), NOTHING)
 
     def recent(self, seconds: float) -> Iterator[Counts]:
-        """What each look of the last `seconds` brought, the oldest first."""
+        """Counts of each snapshot in the last `seconds`, oldest first."""
         since = self.last.when - seconds if self.last is not None else 0.0
         return (c for when, c in self._recent if when > since)
 
     def parts(self, seconds: float, width: float) -> Iterator[Counts]:
-        """The last `seconds` in parts of `width`, the oldest first."""
+        """The last `seconds` in parts of `width` seconds, oldest first."""
         end = self.last.when if self.last is not None else 0.0
         count = max(1, round(seconds / width))
         out = [NOTHING] * count

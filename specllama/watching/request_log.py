@@ -1,5 +1,5 @@
-"""How many requests a llama-server has answered: it has no counter of them, but its log has a line
-for each at the default level, in every build. Nothing else of the log is looked at.
+"""Number of requests that a llama-server has completed. It has no such counter, but every build
+logs one line per request at its default level. Nothing else is read from the log.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ _AT_ONCE = 2**20
 
 
 class RequestLog:
-    """Counts in a log that is written to, from byte `begin` on. A log that was cut back since
-    (logs.py) is read from its start; a line lost then is not counted."""
+    """Counts requests in a growing log, from byte `begin` on. A log truncated since (logs.py) is
+    read from its start; a line lost then is not counted."""
 
     def __init__(self, path: Path, begin: int = 0) -> None:
         self._path, self._at, self._rest = path, begin, b""
@@ -27,18 +27,18 @@ class RequestLog:
                 f.seek(self._at)
                 while block := f.read(_AT_ONCE):
                     self._at += len(block)
-                    self._see(self._rest + block)
+                    self._scan(self._rest + block)
         except OSError:
             pass
         return self._count
 
-    def _see(self, data: bytes) -> None:
+    def _scan(self, data: bytes) -> None:
         self._count += data.count(_ANSWERED)
         self._rest = data[1 - len(_ANSWERED) :]  # too short to hold one that was counted
 
 
 def size(path: Path) -> int:
-    """Where a log ends now; 0 where there is none."""
+    """The size of a log, 0 if there is none."""
     try:
         return path.stat().st_size
     except OSError:

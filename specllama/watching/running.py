@@ -1,5 +1,5 @@
-"""The `specllama serve`s of this user that run now: one small file each, which a crash may leave
-behind and anybody may delete. No keys are in it.
+"""The user's running `specllama serve` processes: one small file each, without keys. A crash may
+leave it behind, and it can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class RunningServe:
-    """What one `serve` serves, and what was measured of it when it was tuned: `times` of its
-    steps, `alpha` and `speedup` (None = not measured). `slots`: they may be asked for, since
-    the server never sleeps; `log`: of the server, whose requests come after `log_begin`,
-    `own_requests` of them from `serve` itself, in idle moments."""
+    """One `serve`, with its measurements from tuning: `times` of its steps, `alpha` and `speedup`
+    (None = not measured). `slots`: may be read, since the server never sleeps; `log`: of the
+    server, with its requests after `log_begin`, of which `serve` itself sent `own_requests` while
+    idle."""
 
     url: str
     model: str
@@ -46,15 +46,14 @@ class RunningServe:
 
 
 def announce(running: RunningServe) -> Path:
-    """Writes down that this process serves, in place of what it wrote before; the file is to be
-    removed at its end."""
+    """Writes this process's file, replacing an earlier one. Remove it on exit."""
     path = _folder() / f"{os.getpid()}.json"
     write_stored(path, _data(running))
     return path
 
 
 def all_running() -> tuple[RunningServe, ...]:
-    """Those whose process is alive, the last started first. Files of others are removed."""
+    """Those whose process is alive, last started first. Removes files of dead ones."""
     found = []
     for path in _folder().glob("*.json"):
         data = read_stored(path)
@@ -67,7 +66,7 @@ def all_running() -> tuple[RunningServe, ...]:
 
 
 def at(url: str) -> RunningServe | None:
-    """The `serve` of this user behind an address, if it is one."""
+    """The user's `serve` at this URL, if any."""
     base = url.rstrip("/").removesuffix("/v1").replace("//localhost:", "//127.0.0.1:")
     return next((r for r in all_running() if r.url == base), None)
 
@@ -80,7 +79,7 @@ def _data(r: RunningServe) -> dict[str, Any]:
     return {
         "version": _VERSION,
         "pid": os.getpid(),
-        "process": psutil.Process().create_time(),  # another may get its number
+        "process": psutil.Process().create_time(),  # pids are reused
         "since": time.time(),
         "url": r.url,
         "model": r.model,
@@ -136,5 +135,5 @@ def _alive(data: Mapping[str, Any]) -> bool:
 
 
 def _dead(data: Any) -> bool:
-    """Whether a file is ours and its process is gone: one of a later version is left alone."""
+    """Whether the process of a file is gone. Files of a later version are left alone."""
     return isinstance(data, dict) and data.get("version") == _VERSION and not _alive(data)

@@ -1,8 +1,8 @@
-"""What the events of a streamed chat answer say: pieces of text, tokens, acceptance. Pure.
+"""Events of a streamed chat completion: text, tokens, acceptance. Pure.
 
-Thoughts are tokens like any other: vLLM streams them as `delta.reasoning` (older versions, SGLang
-and llama.cpp: `reasoning_content`), tool calls as `delta.tool_calls`. Acceptance of one answer
-comes as llama.cpp's `timings` (server-common.cpp), vLLM's `metrics.speculative_decoding`
+Reasoning is made of tokens like any other: vLLM streams it as `delta.reasoning` (older versions,
+SGLang and llama.cpp: `reasoning_content`), tool calls as `delta.tool_calls`. A completion's
+acceptance comes as llama.cpp's `timings` (server-common.cpp), vLLM's `metrics.speculative_decoding`
 (--per-request-spec-decode-metrics, PR 48915) or TensorRT-LLM's `choices[].speculative_decoding`.
 """
 
@@ -20,8 +20,8 @@ _TEXTS = (*_THOUGHTS, "content", "tool_calls", "function_call", "refusal")
 
 @dataclass(frozen=True)
 class DraftCounts:
-    """What answers showed of their drafts, in tokens. `steps`: verify steps; `accepted_by_steps`:
-    how many of them accepted 0, 1, 2, … tokens. None and () where that is not told."""
+    """Draft tokens of completions. `steps`: verify steps; `accepted_by_steps`: how many of them
+    accepted 0, 1, 2, … tokens. None and () if not reported."""
 
     drafted: int
     accepted: int
@@ -45,12 +45,12 @@ class DraftCounts:
 
 
 def combined(all_drafts: Sequence[DraftCounts]) -> DraftCounts | None:
-    """Several answers as one; None when there are none."""
+    """The sum over several completions; None if there are none."""
     if not all_drafts:
         return None
     steps = [d.steps for d in all_drafts]
     longest = max(len(d.accepted_by_steps) for d in all_drafts)
-    told = all(d.accepted_by_steps for d in all_drafts)
+    complete = all(d.accepted_by_steps for d in all_drafts)
     counts = [
         sum(d.accepted_by_steps[i] for d in all_drafts if i < len(d.accepted_by_steps))
         for i in range(longest)
@@ -59,25 +59,25 @@ def combined(all_drafts: Sequence[DraftCounts]) -> DraftCounts | None:
         sum(d.drafted for d in all_drafts),
         sum(d.accepted for d in all_drafts),
         None if None in steps else sum(s for s in steps if s is not None),
-        tuple(counts) if told else (),
+        tuple(counts) if complete else (),
     )
 
 
 def says_something(event: Mapping[str, Any]) -> bool:
-    """Whether an event carries generated tokens, of whatever kind."""
+    """Whether an event contains generated tokens of any kind."""
     delta = _delta(event)
     return any(delta.get(name) for name in _TEXTS)
 
 
 def thinks(event: Mapping[str, Any]) -> bool:
-    """Whether an event carries a piece of thought."""
+    """Whether an event contains reasoning."""
     delta = _delta(event)
     return any(delta.get(name) for name in _THOUGHTS)
 
 
 def tokens(event: Mapping[str, Any], thoughts_seen: bool) -> int:
-    """Tokens of the whole answer, 0 where the event does not say. Thoughts that were counted
-    but never streamed are left out: they passed before the first piece."""
+    """Tokens of the whole completion, 0 if the event does not report them. Reasoning that was
+    counted but not streamed is excluded: it was generated before the first piece."""
     usage = event.get("usage")
     if not isinstance(usage, dict):
         return 0
@@ -88,7 +88,7 @@ def tokens(event: Mapping[str, Any], thoughts_seen: bool) -> int:
 
 
 def draft_counts(event: Mapping[str, Any]) -> DraftCounts | None:
-    """What an event says of the answer's drafts; None where it says nothing, or what cannot be."""
+    """The completion's draft counts in an event; None if it has none, or impossible ones."""
     found = _of_llama_cpp(event.get("timings"))
     metrics = event.get("metrics")
     found = found or _by_histogram(
@@ -104,7 +104,7 @@ def draft_counts(event: Mapping[str, Any]) -> DraftCounts | None:
 
 
 def _of_llama_cpp(timings: Any) -> DraftCounts | None:
-    """`draft_n` is left out when nothing was drafted."""
+    """`draft_n` is omitted when nothing was drafted."""
     if not isinstance(timings, dict):
         return None
     drafted, accepted = _count(timings.get("draft_n")), _count(timings.get("draft_n_accepted"))
@@ -120,8 +120,8 @@ def _by_histogram(data: Any, drafted_name: str, accepted_name: str) -> DraftCoun
     if drafted is None or accepted is None or contradiction(drafted, accepted):
         return None
     steps = _count(data.get("num_spec_steps"))
-    given = data.get("acceptance_histogram")
-    counts = [n for n in given if _count(n) is not None] if isinstance(given, list) else []
+    histogram = data.get("acceptance_histogram")
+    counts = [n for n in histogram if _count(n) is not None] if isinstance(histogram, list) else []
     fits = sum(counts) == steps and sum(i * n for i, n in enumerate(counts)) == accepted
     return DraftCounts(drafted, accepted, steps, tuple(counts) if fits else ())
 

@@ -1,10 +1,10 @@
-"""What real requests say of speculation: α, τ, how much faster than plain decoding it is for
-them, how sure that is, and which draft length would be best for them. Pure.
+"""Speculation on real requests: α, τ, the speed-up over plain decoding, its certainty, and the
+best draft length. Pure.
 
-The speed-up is not taken from tok/s: contexts are deeper and machines busier than when plain
-decoding was measured. Steps are compared instead, as they were measured beside each other:
-N tokens of plain decoding take N·t_1; the same tokens took a step t(d) for each draft of d, and
-t(0) for each token that came without one. Where t(d) is not known, tok/s is all there is.
+The speed-up does not come from tok/s: contexts are longer and machines busier than when plain
+decoding was measured. Steps are compared instead, as measured together: N tokens of plain decoding
+take N·t_1; with speculation they took a step t(d) for each draft of d tokens, and t(0) for each
+token without one. Only if t(d) is unknown, tok/s is used.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
 from specllama.watching.counters import NOTHING, Counts
 
-ENOUGH_DRAFTED = 300  # tokens: fewer say little of what comes next
-SURELY = 0.9  # chance of being slower than plain that is said and acted on
-BETTER = 1.05  # times faster that another draft length has to be, to be said and acted on
-_WINDOW_TOKENS = 64  # of a sample: about an answer
-_MOST_WINDOWS = 60
-_LEAST_SAMPLES = 5
+ENOUGH_DRAFTED = 300  # tokens; fewer predict little
+SURELY = 0.9  # probability of being slower than plain decoding that is reported and acted on
+BETTER = 1.05  # speed-up of another draft length that is reported and acted on
+_WINDOW_TOKENS = 64  # per sample: about one completion
+_MAX_WINDOWS = 60
+_MIN_SAMPLES = 5
 
 
 @dataclass(frozen=True)
 class TrafficSummary:
-    """Figures of real requests. `speedup` against plain decoding, None where t_1 is not known;
-    `slower`: the chance that it is below 1, None where too little was seen; `by_length`: K →
-    the speed-up expected for these requests, for K up to the one that runs ({} where the way
-    has no K, or its costs are not known)."""
+    """Figures of real requests. `speedup` over plain decoding, None if t_1 is unknown; `slower`:
+    the probability that it is below 1, None with too few samples; `by_length`: K → expected
+    speed-up for these requests, for K up to the current one ({} if the setting has no K, or its
+    costs are unknown)."""
 
     counts: Counts = NOTHING
     speedup: float | None = None
@@ -40,7 +40,7 @@ class TrafficSummary:
 
     @property
     def enough(self) -> bool:
-        """Whether so much was drafted that it says something of what comes next."""
+        """Whether enough was drafted to predict future requests."""
         return (self.counts.drafted or 0) >= ENOUGH_DRAFTED
 
     @property
@@ -54,8 +54,8 @@ class TrafficSummary:
 
     @property
     def better(self) -> int | None:
-        """A shorter K that is expected to be so much faster that it is worth a change, and
-        faster than plain decoding."""
+        """A shorter K that is expected to be enough faster to be worth a change, and faster than
+        plain decoding."""
         best, running = self.best, max(self.by_length, default=None)
         if best is None or running is None or not self.enough:
             return None
@@ -65,8 +65,8 @@ class TrafficSummary:
 
 @dataclass
 class Samples:
-    """Speed-ups of parts of the traffic, each about an answer long: what the chance is taken
-    from. The oldest go first."""
+    """Speed-ups of parts of the traffic, each about one completion: basis of the probability. The
+    oldest are dropped."""
 
     times: StepTimes | None
     _open: Counts = NOTHING
@@ -79,7 +79,7 @@ class Samples:
         found = speedup(self._open, self.times)
         if found is not None and found > 0:
             self._logs.append((math.log(found), self._open.tokens or 0.0))
-            del self._logs[:-_MOST_WINDOWS]
+            del self._logs[:-_MAX_WINDOWS]
         self._open = NOTHING
 
     @property
@@ -88,17 +88,17 @@ class Samples:
 
 
 def summarize(
-    counts: Counts, seen: Ratios, times: StepTimes | None, longest: int | None = None
+    counts: Counts, samples: Ratios, times: StepTimes | None, longest: int | None = None
 ) -> TrafficSummary:
-    """`seen`: speed-ups of parts of it; `longest`: the K that runs, None where the way has no
-    K of its own (n-gram types) or its drafts end before it (p_min)."""
-    sure = len(seen) >= _LEAST_SAMPLES
+    """`samples`: speed-ups of parts of it; `longest`: the current K, None if the setting has no K
+    (n-gram types) or its drafts can be shorter (p_min)."""
+    enough = len(samples) >= _MIN_SAMPLES
     return TrafficSummary(
         counts,
         speedup(counts, times),
-        seen.chance_below(1.0) if sure else None,
+        samples.chance_below(1.0) if enough else None,
         by_length(counts, times, longest) if longest else {},
-        len(seen),
+        len(samples),
     )
 
 
@@ -111,8 +111,7 @@ def figures(p: TrafficSummary) -> str:
 
 
 def speedup(counts: Counts, times: StepTimes | None) -> float | None:
-    """How many times faster than plain decoding these tokens came; None where it is not known,
-    and where nothing was drafted."""
+    """The speed-up of these tokens over plain decoding; None if unknown or nothing was drafted."""
     if times is None or not counts.tokens or not counts.drafted or counts.doubt:
         return None
     if (found := _by_steps(counts, times)) is not None:
@@ -133,16 +132,16 @@ def _by_steps(counts: Counts, times: StepTimes) -> float | None:
 
 
 def by_length(counts: Counts, times: StepTimes | None, longest: int) -> dict[int, float]:
-    """K → expected speed-up on the same tokens, for each K up to `longest`, the one that runs:
-    τ(K) = 1 + Σ a_i of the first K. What comes without a draft stays as it is. {} where what
-    runs was never timed: there is nothing to compare another K with."""
+    """K → expected speed-up on the same tokens, for each K up to `longest`, the current one:
+    τ(K) = 1 + Σ a_i of the first K. Tokens without a draft are unchanged. {} if the current K was
+    never timed, so that there is nothing to compare with."""
     if times is None or not counts.acceptance or times.of(longest) is None:
         return {}
     tokens, alone = _tokens(counts), _alone(counts)
-    drafted = tokens - alone  # what came by steps with a draft
+    drafted = tokens - alone  # from steps with a draft
     out, tau = {}, 1.0
     for k in range(1, longest + 1):
-        # a depth that nothing was ever accepted at has no a_k
+        # there is no a_k for a depth at which nothing was ever accepted
         tau += counts.acceptance[k - 1] if k <= len(counts.acceptance) else 0.0
         if (ms := times.of(k)) is not None and drafted > 0:
             out[k] = tokens * times.plain / (drafted / tau * ms + alone * times.without_draft)
@@ -150,10 +149,10 @@ def by_length(counts: Counts, times: StepTimes | None, longest: int) -> dict[int
 
 
 def _tokens(counts: Counts) -> float:
-    """Those that took a step: the first of an answer comes from its prompt."""
+    """Tokens that took a step: the first of each completion comes from prompt processing."""
     return max(0.0, (counts.tokens or 0.0) - (counts.requests or 0.0))
 
 
 def _alone(counts: Counts) -> float:
-    """Tokens of steps that had no draft."""
+    """Tokens from steps without a draft."""
     return max(0.0, _tokens(counts) - (counts.accepted or 0.0) - (counts.steps or 0.0))

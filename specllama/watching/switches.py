@@ -1,4 +1,4 @@
-"""What `serve --adaptive` switched, and why: the last ones of each model and workload, on disk."""
+"""The last switches of `serve --adaptive` for each model and workload, with reasons, on disk."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 from specllama.storage import cache_dir, drop, read_stored, write_stored
 
 _VERSION = 1
-_MOST = 20  # of one model and workload
+_MAX_SWITCHES = 20  # per model and workload
 
 
 @dataclass(frozen=True)
 class SwitchRecord:
-    """One switch. `before`, `after`: settings by their names in tables; `when` in seconds since
-    1970."""
+    """One switch. `before`, `after`: names of settings, as in tables; `when`: Unix time."""
 
     target: str
     workload: str
@@ -28,22 +27,23 @@ class SwitchRecord:
 
 
 def add(target: Path, workload: str, before: str, after: str, reason: str) -> None:
-    """Keeps a switch made now, the oldest of more than 20 goes. A home that cannot be written
-    costs the list."""
+    """Saves a switch made now; only the last 20 are kept. Failing to write is ignored."""
     name = str(target.absolute())
     path = _folder() / f"{hashlib.sha256(f'{name}/{workload}'.encode()).hexdigest()[:24]}.json"
     found = [*_read(path), SwitchRecord(name, workload, time.time(), before, after, reason)]
-    write_stored(path, {"version": _VERSION, "switches": [asdict(s) for s in found[-_MOST:]]})
+    write_stored(
+        path, {"version": _VERSION, "switches": [asdict(s) for s in found[-_MAX_SWITCHES:]]}
+    )
 
 
 def all_switches() -> tuple[SwitchRecord, ...]:
-    """All that are kept, the newest first. Damaged files are passed over."""
+    """All saved switches, newest first. Damaged files are skipped."""
     found = [s for p in _folder().glob("*.json") for s in _read(p)]
     return tuple(sorted(found, key=lambda s: -s.when))
 
 
 def clear(target: Path | None = None) -> int:
-    """Forgets all of them, or those of one target. Returns how many."""
+    """Deletes all of them, or those of one target. Returns how many."""
     name = str(target.absolute()) if target is not None else None
     count = 0
     for path in _folder().glob("*.json"):

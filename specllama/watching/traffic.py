@@ -1,7 +1,7 @@
-"""What real requests showed, on disk: one small file per model, way of drafting and workload.
+"""Counts of real requests, on disk: one small file per model, drafting method and workload.
 
-Only counts and times are kept, nothing of what was asked or answered. They lose half of their
-weight in a week of use: seven days on which there were requests, however far apart.
+Only counts and times are saved, no prompts or completions. They lose half of their weight in a
+week of use: seven days with requests, however far apart.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from specllama.watching.summary import TrafficSummary, summarize
 
 _VERSION = 1
 _HALF_LIFE_DAYS = 7  # of use
-_MOST_SETTINGS = 4  # draft lengths or n-gram sizes that are kept
-_MOST_SAMPLES = 40  # speed-ups of parts of the traffic, each
-_LEAST_WEIGHT = 1.0  # tokens: what has aged below it is gone
-_MOST_LOG = 20.0
+_MAX_SETTINGS = 4  # draft lengths or n-gram sizes
+_MAX_SAMPLES = 40  # per setting: speed-ups of parts of the traffic
+_MIN_WEIGHT = 1.0  # in tokens; older counts below it are dropped
+_MAX_LOG = 20.0
 
 
 @dataclass(frozen=True)
 class TrafficKey:
-    """What was served: a model and how it drafts, for a workload. `files`: path, size and time
-    of each; `engine` and `devices` make times stale, not counts."""
+    """A model, its drafting method and a workload. `files`: path, size and time of each; another
+    `engine` or other `devices` invalidate times, but not counts."""
 
     target: str
     workload: str
@@ -53,7 +53,7 @@ class TrafficKey:
 
 @dataclass(frozen=True)
 class TrafficCounts:
-    """One setting's counts, and the speed-ups of parts of its traffic. `when`: the last time."""
+    """One setting's counts, and the speed-ups of parts of its traffic. `when`: last use."""
 
     speculation: Speculation
     counts: Counts = NOTHING
@@ -70,8 +70,8 @@ class TrafficCounts:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is kept of one model, way and workload: settings, the one last served first; `since`:
-    the first request; `days` of use; `times`: measured in idle moments, None = not."""
+    """The traffic of one model, method and workload: settings, last served first; `since`: first
+    request; `days` of use; `times`: step times measured while idle, None = not measured."""
 
     about: TrafficKey
     settings: tuple[TrafficCounts, ...]
@@ -87,7 +87,7 @@ class Traffic:
 
 
 def longest(s: Speculation | None) -> int | None:
-    """The K of a way whose drafts are as long as K says: a draft alone, without p_min."""
+    """The K of a setting whose drafts always have K tokens: a draft model without p_min."""
     if s is None or not s.uses_draft or s.uses_ngram or s.p_min:
         return None
     return s.n_max
@@ -101,8 +101,7 @@ def add(
     times: StepTimes | None = None,
     now: float | None = None,
 ) -> None:
-    """Keeps what was counted since the last time. A home that cannot be written costs the next
-    start what it would have learnt."""
+    """Adds new counts. Failing to write is ignored: the next start then knows less."""
     now = time.time() if now is None else now
     before = find(about)
     day = _day(now)
@@ -113,12 +112,12 @@ def add(
         old = tuple(replace(s, ratios=Ratios()) for s in old)
     mine = next((s for s in old if s.speculation == speculation), TrafficCounts(speculation))
     mine = TrafficCounts(speculation, mine.counts + new, _recent(mine.ratios + ratios), now)
-    rest = [s for s in old if s.speculation != speculation and _weight(s) >= _LEAST_WEIGHT]
+    rest = [s for s in old if s.speculation != speculation and _weight(s) >= _MIN_WEIGHT]
     if times is None and before is not None and _same_machine(before.about, about):
         times = before.times
     traffic = Traffic(
         about,
-        (mine, *sorted(rest, key=lambda s: -s.when))[:_MOST_SETTINGS],
+        (mine, *sorted(rest, key=lambda s: -s.when))[:_MAX_SETTINGS],
         before.since if before is not None else now,
         (before.days if before is not None else 0) + (before is None or before.day != day),
         day,
@@ -128,8 +127,8 @@ def add(
 
 
 def another_day(target: str, workload: str, now: float | None = None) -> None:
-    """A day on which a model was used without speculation: what was seen of it ages too, so
-    that what once lost is tried again some day."""
+    """Ages the traffic for a day on which the model was used without speculation, so that a
+    setting that lost is retried some day."""
     day = _day(time.time() if now is None else now)
     for t in all_traffic():
         if (t.about.target, t.about.workload) == (target, workload) and t.day != day:
@@ -138,7 +137,7 @@ def another_day(target: str, workload: str, now: float | None = None) -> None:
 
 
 def find(about: TrafficKey) -> Traffic | None:
-    """What real requests showed of exactly this; times only of this engine and these devices."""
+    """The traffic for this key; its times only if measured on this engine and these devices."""
     found = _read(_folder() / f"{about.key}.json")
     if found is not None and not _same_machine(found.about, about):
         return replace(found, times=None)
@@ -146,8 +145,8 @@ def find(about: TrafficKey) -> Traffic | None:
 
 
 def of(target: str, workload: str, files: Sequence[tuple[str, int, int]]) -> tuple[Traffic, ...]:
-    """All ways that were served of a model for a workload, the one last served first. `files` of
-    the model, as results.stamp has them: those of another file under its name do not count."""
+    """All methods that a model served for a workload, last served first. `files` of the model, as
+    from results.stamp: traffic of another file with the same name does not count."""
     return tuple(
         t
         for t in all_traffic()
@@ -157,13 +156,13 @@ def of(target: str, workload: str, files: Sequence[tuple[str, int, int]]) -> tup
 
 
 def all_traffic() -> tuple[Traffic, ...]:
-    """All that is kept, the last served first. Damaged files are passed over."""
+    """All saved traffic, last served first. Damaged files are skipped."""
     found = (_read(p) for p in _folder().glob("*.json"))
     return tuple(sorted((t for t in found if t is not None), key=lambda t: -t.last.when))
 
 
 def clear(target: Path | None = None) -> int:
-    """Removes all of it, or that of one target. Returns how many."""
+    """Deletes all of it, or that of one target. Returns how many."""
     count = 0
     for t in all_traffic():
         if target is None or t.about.target == str(target.absolute()):
@@ -187,13 +186,13 @@ def _same_machine(a: TrafficKey, b: TrafficKey) -> bool:
 def _aged(s: TrafficCounts) -> TrafficCounts:
     share = 0.5 ** (1 / _HALF_LIFE_DAYS)
     left = [(x, w * share) for x, w in zip(s.ratios.logs, s.ratios.weights, strict=True)]
-    left = [(x, w) for x, w in left if w >= _LEAST_WEIGHT]
+    left = [(x, w) for x, w in left if w >= _MIN_WEIGHT]
     ratios = Ratios(tuple(x for x, _ in left), tuple(w for _, w in left))
     return replace(s, counts=s.counts.scaled(share), ratios=ratios)
 
 
 def _recent(r: Ratios) -> Ratios:
-    return Ratios(r.logs[-_MOST_SAMPLES:], r.weights[-_MOST_SAMPLES:])
+    return Ratios(r.logs[-_MAX_SAMPLES:], r.weights[-_MAX_SAMPLES:])
 
 
 def _weight(s: TrafficCounts) -> float:
@@ -248,7 +247,7 @@ def _read(path: Path) -> Traffic | None:
             str(data["engine"]),
             tuple(str(d) for d in data["devices"]),
         )
-        settings = tuple(_seen(s) for s in data["settings"])
+        settings = tuple(_read_counts(s) for s in data["settings"])
         if not settings or any(way(s.speculation) != about.way for s in settings):
             return None
         times = read_times(data["times"])
@@ -258,14 +257,14 @@ def _read(path: Path) -> Traffic | None:
         return None
 
 
-def _seen(data: Mapping[str, Any]) -> TrafficCounts:
-    kept_counts = {n: data["counts"][n] for n in _COUNTED}
-    counts: dict[str, Any] = {n: None if x is None else float(x) for n, x in kept_counts.items()}
+def _read_counts(data: Mapping[str, Any]) -> TrafficCounts:
+    stored = {n: data["counts"][n] for n in _COUNTED}
+    counts: dict[str, Any] = {n: None if x is None else float(x) for n, x in stored.items()}
     by_position = tuple(float(x) for x in data["by_position"])
     logs = tuple(float(x) for x in data["logs"])
     weights = tuple(float(x) for x in data["weights"])
     numbers = [x for x in (*counts.values(), *by_position, *weights) if x is not None]
-    if not all(0 <= x < math.inf for x in numbers) or not all(abs(x) < _MOST_LOG for x in logs):
+    if not all(0 <= x < math.inf for x in numbers) or not all(abs(x) < _MAX_LOG for x in logs):
         raise ValueError("no counts")
     if len(logs) != len(weights) or not all(weights):
         raise ValueError("logs and weights")

@@ -1,4 +1,4 @@
-"""One running server watched from outside: what its counters say now and since it started."""
+"""Watches one running server from outside: its counters now and since it started."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ MINUTE_S, QUARTER_S = 60.0, 900.0
 
 @dataclass(frozen=True)
 class ServerView:
-    """What is shown of a server. `state`: up, lost (it does not answer) or unloaded (a router
-    without the model); `why` in words. `now`: the last minute; `since`: since the server
-    started; `judged`: what the verdict is about; `gauges`: what the engine says itself; `tuned`: what its `serve` knows of it.
-    `requests`: answered since its start, None where nobody counts them; `decoding`: tok/s of what is being answered, where slots tell."""
+    """What to show of a server. `state`: up, lost (no response) or unloaded (a router without the
+    model), with the reason in `why`. `now`: the last minute; `since`: since the server started;
+    `judged`: basis of the verdict; `gauges`: the engine's own values; `tuned`: data of its `serve`.
+    `requests`: completed since its start, None if not counted; `decoding`: tok/s of running
+    requests, from slots."""
 
     url: str
     state: str
@@ -51,7 +52,7 @@ class ServerView:
 
     @property
     def alpha(self) -> float | None:
-        """Of the last minute, else since the start, else as the engine has it itself."""
+        """Over the last minute, else since the start, else the engine's own value."""
         found = (self.now.counts.alpha, self.since.counts.alpha, self.gauges.alpha)
         return next((a for a in found if a is not None), None)
 
@@ -66,7 +67,7 @@ class ServerView:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """While decoding: just now, in the last minute, or since the start."""
+        """Decoding speed: over the last minute, else now, else since the start."""
         found = (
             self.now.counts.tokens_per_second,
             self.decoding,
@@ -77,7 +78,7 @@ class ServerView:
 
     @property
     def drift(self) -> float | None:
-        """α now less α as it was tuned."""
+        """α now minus α from tuning."""
         if self.alpha is None or self.tuned is None or self.tuned.alpha is None:
             return None
         return self.alpha - self.tuned.alpha
@@ -105,7 +106,7 @@ def find(url: str | None, port: int | None) -> tuple[str, Sequence[RunningServe]
 
 
 class Watch:
-    """Looks at one server. `model`: of a router. Raises UsageError for what is no URL."""
+    """Watches one server. `model`: of a router. Raises UsageError for an invalid URL."""
 
     def __init__(
         self,
@@ -126,9 +127,9 @@ class Watch:
         self._reader.close()
 
     def look(self) -> ServerView:
-        """Looks now. A server that is lost or not loaded is a view too; raises UsageError where
-        a key is wanted, WatchingError for what is no server that can be watched, unless it was
-        one before: then it is lost."""
+        """Reads the server now. An unreachable or unloaded server also gives a view. Raises
+        UsageError if a key is required and WatchingError if the server cannot be watched, unless
+        it was watched before: then it is lost."""
         try:
             now = self._reader.read()
         except RouterIdle as e:
@@ -137,7 +138,7 @@ class Watch:
             if isinstance(e, ServerUnreachable) or self._before is not None:
                 return self._view(LOST, e.message)
             raise
-        self._again(running.at(self._reader.url))
+        self._refresh(running.at(self._reader.url))
         self._history.add(now)
         self._decoding = _progress(self._before, now)
         self._before = now
@@ -177,14 +178,14 @@ class Watch:
         )
 
     def _since_start(self) -> Counts:
-        """All that the server counts; over its restarts, all that was seen."""
+        """All that the server counted; after a restart, all that was observed."""
         last = self._history.last
         if last is None:
             return NOTHING
         return self._history.total if self._history.restarts else last.counts
 
-    def _again(self, tuned: RunningServe | None) -> None:
-        """Its `serve` may have started another server since."""
+    def _refresh(self, tuned: RunningServe | None) -> None:
+        """Its `serve` may have started another server in the meantime."""
         if tuned is None:
             return
         if self._tuned is None or tuned.log_begin != self._tuned.log_begin:
@@ -218,7 +219,7 @@ def _request_log(tuned: RunningServe | None) -> RequestLog | None:
 
 
 def _progress(before: Snapshot | None, now: Snapshot) -> float | None:
-    """tok/s of the requests that are being answered, one slot's on average."""
+    """tok/s of the running requests, averaged per slot."""
     if before is None or now.when <= before.when:
         return None
     old = {(s.id, s.task): s.decoded for s in before.slots if s.busy}
