@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -136,7 +137,7 @@ def test_without_metrics_the_speed_is_measured_and_the_rest_is_said() -> None:
         done = specllama("probe", "--url", url)
     assert done.returncode == 0
     assert "tok/s" in done.stdout
-    assert "note     no known metrics: acceptance cannot be read" in done.stdout
+    assert "note     no known metrics: acceptance is unknown" in done.stdout
 
 
 def test_a_baseline_gives_a_speed_up() -> None:
@@ -444,6 +445,18 @@ def test_answers_that_are_none(answer: object, status: int, says: str) -> None:
     assert done.returncode == 1
     assert says in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_server_that_never_stops_sending_is_one_error(status: int) -> None:
+    """Neither a line of a stream nor an error's text is read without end."""
+    endless = httpx.MockTransport(
+        lambda _: httpx.Response(status, content=itertools.repeat(b"x" * 2**20))
+    )
+    server = Server("http://127.0.0.1:9")
+    server._http = httpx.Client(base_url="http://h", transport=endless)
+    with closing(server), pytest.raises(TuningError, match=r"cut off \(.* than \d+ MiB\)"):
+        server.ask(served_models.ListedModel("m"), "x", 4, {})
 
 
 @pytest.mark.parametrize("refuses", [True, False])

@@ -174,7 +174,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
         (
             {"engines": (ENGINE, replace(ENGINE, name="/b", used=False, start=FAILED))},
             False,
-            "/b did not serve",
+            "/b failed the test start",
             "another build",
         ),
         (
@@ -372,7 +372,7 @@ def test_without_an_engine_the_rest_is_found_all_the_same(
     assert run(["doctor"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("versions specllama ")
-    assert "problem  no llama-server was found" in out
+    assert "problem  no llama-server found" in out
 
 
 @pytest.mark.usefixtures("no_engine")

@@ -179,7 +179,7 @@ def test_nobody_there() -> None:
         port = s.getsockname()[1]
     done = specllama("watch", "--port", str(port), "--once")
     assert done.returncode == 1
-    assert "lost     http://127.0.0.1" in done.stdout
+    assert "lost     no response from http://127.0.0.1" in done.stdout
     done = specllama("watch")
     assert done.returncode == 2
     assert "you have no running `specllama serve`" in done.stderr
@@ -201,7 +201,7 @@ def test_a_router_is_asked_for_its_loaded_model_and_wakes_none() -> None:
         with watching(url, "awake") as watch:
             view = watch.look()
             assert view.state == UNLOADED
-            assert "awake is unloaded; and watching does not load models" in view.why
+            assert "awake is unloaded, and watching does not load models" in view.why
         with (
             watching(url, "nobody") as watch,
             pytest.raises(SpecllamaError, match="no model nobody"),
@@ -220,7 +220,7 @@ def test_slots_are_all_there_is_without_metrics() -> None:
     with llama(script) as url, watching(url) as watch:
         view = watch.look()
     assert (view.alpha, view.gauges.busy) == (None, 1)
-    assert "start it with --metrics" in view.missing[0]
+    assert "start the server with --metrics" in view.missing[0]
     assert any("--metrics" in line for line in lines(view))
 
 
@@ -319,7 +319,7 @@ def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
     assert view.model == "t.gguf"
     assert "draft-simple draft.gguf K=2" in view.setting
     assert "/slots" in script.asked
-    with pytest.raises(UsageError, match="no `specllama serve`"):
+    with pytest.raises(UsageError, match="no running `specllama serve`"):
         find(None, None)
 
 
@@ -535,7 +535,7 @@ def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         address.get(endless(b"#" * 2**20), "/metrics", None, 1e9)
     clock = itertools.count()
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    with pytest.raises(httpx.ReadTimeout, match="did not end in 5 s"):
+    with pytest.raises(httpx.ReadTimeout, match="response took longer than 5 s"):
         address.get(endless(b"# one more\n"), "/metrics", None, 5.0)
 
 
