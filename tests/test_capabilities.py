@@ -173,7 +173,7 @@ else: print({help_render.render("b9246")!r})
             "it crashed (SIGSEGV) on --version",
         ),
         ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "built for another CPU"),
-        ("import sys; sys.exit('bad cpu')", "exit code 1 (bad cpu)"),
+        ("import sys; sys.exit('bad cpu')", "exited with code 1 (bad cpu)"),
         ("pass", "lists no options"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from docs.made import builds, man
 from docs.made.__main__ import ROOT, stale
 from docs.made.commands import Command, Param, program
-from specllama.engine.capabilities import FACTS, MTP_ARCHITECTURES, SPEC_TYPE_SINCE
+from specllama.engine.build_facts import FACTS, MTP_ARCHITECTURES, SPEC_TYPE_SINCE
 
 
 def test_made_files_are_what_the_program_says_now() -> None:

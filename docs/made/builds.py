@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from specllama.engine.capabilities import (
+from specllama.engine.build_facts import (
     FACTS,
     HOOKED_ARCHITECTURES,
     LAST_OUTPUT_FOR_DFLASH,

@@ -162,7 +162,7 @@ def drafts(m: ModelInfo) -> Iterator[str]:
     from specllama.drafts.checkpoints import NO_P_EAGLE, P_EAGLE, P_EAGLE_IN_VLLM
     from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict
     from specllama.drafts.families import family_of
-    from specllama.engine.capabilities import HOOKED_ARCHITECTURES
+    from specllama.engine.build_facts import HOOKED_ARCHITECTURES
     from specllama.gguf.faults import ALWAYS
 
     if m.kind == P_EAGLE:

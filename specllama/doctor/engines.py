@@ -9,14 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from specllama.doctor.findings import EngineReport, StartResult
-from specllama.engine.capabilities import (
-    FACTS,
-    MAINLINE,
-    Capabilities,
-    Tristate,
-    ask,
-    read_capabilities,
-)
+from specllama.engine.build_facts import FACTS
+from specllama.engine.capabilities import MAINLINE, Capabilities, Tristate, ask, read_capabilities
 from specllama.engine.locate import EMBEDDED, Engine
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError

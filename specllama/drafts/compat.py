@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from specllama.drafts.checkpoints import NO_P_EAGLE, P_EAGLE, P_EAGLE_IN_VLLM
-from specllama.engine.capabilities import (
+from specllama.engine.build_facts import (
     HOOKED_ARCHITECTURES,
     LAST_OUTPUT_FOR_DFLASH,
     LAST_OUTPUT_FOR_EAGLE3,
     MTP_ARCHITECTURES,
-    Capabilities,
-    Tristate,
 )
+from specllama.engine.capabilities import Capabilities, Tristate
 from specllama.engine.command import unsupported
 from specllama.engine.loading import refusal
 from specllama.gguf import ModelInfo, Vocabulary

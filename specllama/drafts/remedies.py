@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specllama.drafts.families import family_of
-from specllama.engine.capabilities import HOOKED_ARCHITECTURES, MTP_ARCHITECTURES
+from specllama.engine.build_facts import HOOKED_ARCHITECTURES, MTP_ARCHITECTURES
 from specllama.gguf import ModelInfo
 
 _WHAT = {

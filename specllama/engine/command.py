@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specllama.engine import ik_llama
-from specllama.engine.capabilities import IK_LLAMA, SPEC_TYPE_SINCE, Capabilities, Tristate
+from specllama.engine.build_facts import SPEC_TYPE_SINCE
+from specllama.engine.capabilities import IK_LLAMA, Capabilities, Tristate
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.locate import Engine

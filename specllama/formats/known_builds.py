@@ -1,5 +1,5 @@
 """What a llama-server build can do when there is no engine to ask: its Capabilities by its number
-alone, from llama_server.txt and the table of builds in engine/capabilities.py."""
+alone, from llama_server.txt and the table of builds in engine/build_facts.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 
-from specllama.engine.capabilities import MAINLINE, SPEC_TYPE_SINCE, Capabilities
+from specllama.engine.build_facts import SPEC_TYPE_SINCE
+from specllama.engine.capabilities import MAINLINE, Capabilities
 from specllama.engine.helptext import HelpOption
 
 NEWEST = 11434  # the last build whose source was read

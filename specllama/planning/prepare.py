@@ -13,13 +13,8 @@ from specllama.drafts import checkpoints
 from specllama.drafts.compat import METHOD_OF_KIND, longest_draft
 from specllama.drafts.discover import DiscoveredDrafts
 from specllama.drafts.ollama import model_name
-from specllama.engine.capabilities import (
-    NO_OPTIONS,
-    SPEC_TYPE_SINCE,
-    Capabilities,
-    Tristate,
-    read_capabilities,
-)
+from specllama.engine.build_facts import SPEC_TYPE_SINCE
+from specllama.engine.capabilities import NO_OPTIONS, Capabilities, Tristate, read_capabilities
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.keys import usable
