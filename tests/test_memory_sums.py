@@ -271,9 +271,9 @@ def test_cache_types_that_cannot_be() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("llama.embedding_length", 128, "token_embd.weight is 64 wide"),
+        ("llama.embedding_length", 128, "token_embd.weight has 64 columns"),
         ("llama.block_count", 3, "block 1 has no tensors"),
-        ("llama.attention.head_count_kv", 2, "its attn_k has 64"),
+        ("llama.attention.head_count_kv", 2, "attn_k has 64"),
     ],
 )
 def test_a_header_that_contradicts_its_tensors(

@@ -173,8 +173,8 @@ def _odd(**changed: object) -> list[str]:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"mtp_heads": 1}, "key promises an MTP head"),
-        ({"mtp_tensors": True}, "no key that says so"),
+        ({"mtp_heads": 1}, "declares an MTP head"),
+        ({"mtp_tensors": True}, "its header does not declare"),
         ({"mtp_heads": 1, "mtp_tensors": True, "mtp_bits": 3.4}, "3.4 bits"),
         ({"kind": "eagle3", "tensors": 0}, "EAGLE-3 file without tensors"),
         ({"vocabulary": None}, "no tokenizer"),

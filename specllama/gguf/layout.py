@@ -1,9 +1,9 @@
-"""Layout: what each block of a model weighs and what one token leaves in it.
+"""Layout: the size of each block of a model, and of its KV cache and state per token.
 
-The per-block facts of llama.cpp's hyperparameters (b11434: src/llama-hparams.cpp and
-load_arch_hparams of src/models/*.cpp) that memory sums need. For an architecture in EXACT
-they were compared with llama-fit-params (drafters with a server's log); for others sizes come from the tensor table and
-are upper estimates.
+Per-block values of llama.cpp's hyperparameters (b11434: src/llama-hparams.cpp and
+load_arch_hparams of src/models/*.cpp) for memory estimates. For architectures in EXACT they were
+compared with llama-fit-params (drafters with a server's log); for others, sizes come from the
+tensor table and are upper bounds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ EXACT = frozenset(
     "glm4moe deepseek2 minimax-m2 lfm2 mamba2 falcon-h1 granitehybrid rwkv7 command-r mimo2 "
     "eagle3 dflash".split()
 )
-# Architectures with sliding-window layers and no array that names them: every n-th layer is
-# a full one (load_swa_pattern); the second number, where the file gives none, is the window.
+# Architectures with sliding-window layers but no array that lists them: every n-th layer has full
+# attention (load_swa_pattern). The second number is the default window.
 _PERIOD: Mapping[str, tuple[int, int]] = {
     "gemma2": (2, 4096),
     "gemma3": (6, 0),
@@ -33,7 +33,7 @@ _PERIOD: Mapping[str, tuple[int, int]] = {
     "plamo3": (8, 0),
 }
 _NO_WINDOW = frozenset({"phi3"})  # the key is there, llama.cpp ignores it
-# Hybrids whose every n-th layer is attention, unless the file lists the recurrent ones.
+# Hybrids in which every n-th layer is attention, unless the file lists the recurrent ones.
 _INTERVAL: Mapping[str, int] = {
     "qwen3next": 4,
     "qwen35": 4,
@@ -42,14 +42,14 @@ _INTERVAL: Mapping[str, int] = {
     "minimax-01": 8,
 }
 _KV_FROM_START = {"gemma3n": 20}
-_MOST_BLOCKS = 10_000
+_MAX_BLOCKS = 10_000
 
 
 @dataclass(frozen=True)
 class Block:
-    """`weights`, `experts` (the part of them that is routed experts): bytes. `k`, `v`:
-    elements that one token leaves in the KV cache, 0 = none. `window`: only a sliding
-    window of tokens is kept. `state`: f32 elements of recurrent state per sequence."""
+    """`weights`, `experts` (its share of routed experts): bytes. `k`, `v`: elements per token in
+    the KV cache, 0 = none. `window`: the cache holds a sliding window only. `state`: f32 elements
+    of recurrent state per sequence."""
 
     weights: int
     experts: int
@@ -61,14 +61,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """Blocks in order, MTP blocks last. Sizes in bytes: `embedding` and `side_embedding` (read
-    by row, stay in RAM), `output` (0 = the embedding is used), `rest` (goes where the output
-    goes). Widths
-    in elements per token: `query`, `ff` (dense), `expert_ff` (one expert), `mixer` (the
-    input of a recurrent block), `side_input` (embeddings of their own for every block).
-    `v_padded`: without flash attention every V row is as wide
-    as the widest. `problem`: where the header contradicts its tensors or their sizes are not
-    known, "" if nowhere."""
+    """Blocks in order, MTP blocks last. Sizes in bytes: `embedding` and `side_embedding` (read by
+    row, stay in RAM), `output` (0 = the embedding is used), `rest` (on the device of the output).
+    Widths in elements per token: `query`, `ff` (dense), `expert_ff` (one expert), `mixer` (input
+    of a recurrent block), `side_input` (per-layer embeddings). `v_padded`: without flash attention
+    every V row is as wide as the widest. `problem`: where the header contradicts its tensors or
+    their sizes are unknown, "" if nowhere."""
 
     blocks: tuple[Block, ...]
     embedding: int
@@ -88,19 +86,19 @@ class Layout:
 
 
 def layout(h: Header, tensors: Sequence[Tensor]) -> Layout:
-    """The layout that header and tensors describe."""
+    """The layout described by header and tensors."""
     arch = h.text("general.architecture")
-    count = min(h.number(f"{arch}.block_count"), _MOST_BLOCKS)
+    count = min(h.number(f"{arch}.block_count"), _MAX_BLOCKS)
     sizes = _sizes(tensors)
     by_name = {t.name: t for t in tensors}
     windows = _windows(h, arch, count)
-    keeps = _keeps(h, arch, by_name, windows)
-    recurrent = _recurrent(h, arch, count, keeps)
+    kv_sizes = _kv_sizes(h, arch, by_name, windows)
+    recurrent = _recurrent(h, arch, count, kv_sizes)
     states = _state(h, arch)
     blocks = tuple(
         Block(
             *sizes.get(i, (0, 0)),
-            *((0, 0) if recurrent[i] and arch != "falcon-h1" else keeps[i]),
+            *((0, 0) if recurrent[i] and arch != "falcon-h1" else kv_sizes[i]),
             window=windows[i],
             state=states if recurrent[i] else 0,
         )
@@ -123,10 +121,10 @@ def layout(h: Header, tensors: Sequence[Tensor]) -> Layout:
         expert_ff=h.number(f"{arch}.expert_feed_forward_length"),
         mixer=max((_rows(by_name, t.name) for t in tensors if t.name.endswith(_MIXERS)), default=0),
         side_input=h.number(f"{arch}.embedding_length_per_layer_input") * count,
-        v_padded=max((v for _, v in keeps), default=0),
+        v_padded=max((v for _, v in kv_sizes), default=0),
         window=_window_size(h, arch),
         exact=arch in EXACT,
-        problem=_problem(h, arch, by_name, count, keeps),
+        problem=_problem(h, arch, by_name, count, kv_sizes),
     )
 
 
@@ -135,7 +133,7 @@ _APART = ("token_embd.weight", "per_layer_token_embd.weight", "output.weight")
 
 
 def _sizes(tensors: Sequence[Tensor]) -> dict[int, tuple[int, int]]:
-    """Block → (bytes, bytes of routed experts); -1: what belongs to no block."""
+    """Block → (bytes, bytes of routed experts); -1: tensors outside of blocks."""
     out: dict[int, tuple[int, int]] = {}
     for t in tensors:
         if t.name in _APART:
@@ -152,10 +150,10 @@ def _bytes(by_name: Mapping[str, Tensor], name: str) -> int:
     return (by_name[name].nbytes or 0) if name in by_name else 0
 
 
-def _keeps(
+def _kv_sizes(
     h: Header, arch: str, by_name: Mapping[str, Tensor], windows: Sequence[bool]
 ) -> list[tuple[int, int]]:
-    """(k, v) of each block by head counts and sizes: llama_hparams::n_embd_k_gqa. MLA keeps
+    """(k, v) of each block by head counts and sizes: llama_hparams::n_embd_k_gqa. MLA caches
     one compressed row and no V (llama-kv-cache.cpp)."""
     count = len(windows)
     if arch in architectures.RECURRENT or arch == "gemma4-assistant":
@@ -182,7 +180,7 @@ def _rows(by_name: Mapping[str, Tensor], name: str) -> int:
 
 
 def _head_sizes(h: Header, arch: str, windowed: bool) -> tuple[int, int]:
-    """(K, V) elements of one head; sliding-window layers may have sizes of their own."""
+    """(K, V) elements of one head; sliding-window layers may have other sizes."""
     heads = h.number(f"{arch}.attention.head_count")
     default = h.number(f"{arch}.embedding_length") // heads if heads else 0
     k = h.number(f"{arch}.attention.key_length") or default
@@ -194,7 +192,7 @@ def _head_sizes(h: Header, arch: str, windowed: bool) -> tuple[int, int]:
 
 
 def _per_block(h: Header, key: str, count: int) -> tuple[int, ...]:
-    """One number per block; () when the key is absent."""
+    """One number per block; () if the key is missing."""
     if numbers := h.numbers(key):
         return numbers
     return (h.number(key),) * count if key in h.fields else ()
@@ -207,7 +205,7 @@ def _window_size(h: Header, arch: str) -> int:
 
 
 def _windows(h: Header, arch: str, count: int) -> tuple[bool, ...]:
-    """Which blocks keep a sliding window only. Unknown patterns count as full: upper."""
+    """Which blocks cache a sliding window only. Unknown patterns count as full: an upper bound."""
     if not _window_size(h, arch):
         return (False,) * count
     key = f"{arch}.attention.sliding_window_pattern"
@@ -224,9 +222,9 @@ def _windows(h: Header, arch: str, count: int) -> tuple[bool, ...]:
 
 
 def _recurrent(
-    h: Header, arch: str, count: int, keeps: Sequence[tuple[int, int]]
+    h: Header, arch: str, count: int, kv_sizes: Sequence[tuple[int, int]]
 ) -> tuple[bool, ...]:
-    """Which blocks keep recurrent state (is_recr_impl)."""
+    """Which blocks have recurrent state (is_recr_impl)."""
     if arch in architectures.RECURRENT:
         return (True,) * count
     if arch not in architectures.HYBRID:
@@ -243,13 +241,13 @@ def _recurrent(
     if arch.startswith("nemotron_h"):  # a block without KV heads may be an FFN
         ff = _per_block(h, f"{arch}.feed_forward_length", count)
         return tuple(
-            i < trunk and keeps[i][0] == 0 and (i >= len(ff) or ff[i] == 0) for i in range(count)
+            i < trunk and kv_sizes[i][0] == 0 and (i >= len(ff) or ff[i] == 0) for i in range(count)
         )
-    return tuple(i < trunk and keeps[i][0] == 0 for i in range(count))
+    return tuple(i < trunk and kv_sizes[i][0] == 0 for i in range(count))
 
 
 def _state(h: Header, arch: str) -> int:
-    """Elements of state of one recurrent block and sequence: n_embd_r() + n_embd_s()."""
+    """State elements of one recurrent block per sequence: n_embd_r() + n_embd_s()."""
     width = h.number(f"{arch}.embedding_length")
     heads = _per_block(h, f"{arch}.attention.head_count", 1)
     n_head = heads[0] if heads else 0
@@ -273,7 +271,7 @@ def _without_kv(b: Block) -> Block:
 
 
 def _ff(h: Header, by_name: Mapping[str, Tensor], arch: str) -> int:
-    """The widest dense feed-forward; where gate and up are one tensor, as two."""
+    """The width of the dense feed-forward; 0 without one."""
     ff = h.number(f"{arch}.feed_forward_length")
     dense = any(
         n.endswith((".ffn_up.weight", ".ffn_gate.weight", ".channel_mix_key.weight"))
@@ -287,27 +285,27 @@ def _problem(
     arch: str,
     by_name: Mapping[str, Tensor],
     count: int,
-    keeps: Sequence[tuple[int, int]],
+    kv_sizes: Sequence[tuple[int, int]],
 ) -> str:
-    """The first place where header and tensors say different things."""
+    """The first contradiction between header and tensors."""
     unknown = next((t for t in by_name.values() if t.nbytes is None), None)
     if unknown is not None:
-        return f"{unknown.name} is of {unknown.kind}, whose size is not known"
+        return f"{unknown.name} is of unknown size ({unknown.kind})"
     width = h.number(f"{arch}.embedding_length")
     table = by_name.get("token_embd.weight")
     if table is not None and width and table.shape and table.shape[0] != width:
-        return f"embedding_length is {width}, token_embd.weight is {table.shape[0]} wide"
-    there = {int(m[1]) for n in by_name if (m := re.match(r"blk\.(\d{1,9})\.", n))}
-    if there and max(there) >= count:
-        return f"block_count is {count}, but there are tensors of block {max(there)}"
+        return f"embedding_length is {width}, but token_embd.weight has {table.shape[0]} columns"
+    present = {int(m[1]) for n in by_name if (m := re.match(r"blk\.(\d{1,9})\.", n))}
+    if present and max(present) >= count:
+        return f"block_count is {count}, but there are tensors of block {max(present)}"
     trunk = count - h.number(f"{arch}.nextn_predict_layers")
-    missing = [i for i in range(trunk) if i not in there]
-    if there and missing and len(missing) < trunk:
+    missing = [i for i in range(trunk) if i not in present]
+    if present and missing and len(missing) < trunk:
         return f"block_count is {count}, but block {missing[0]} has no tensors"
     if arch not in EXACT:
         return ""
-    for i, (k, _) in enumerate(keeps):
+    for i, (k, _) in enumerate(kv_sizes):
         rows = _rows(by_name, f"blk.{i}.attn_k.weight")
         if rows and rows != k:
-            return f"block {i} should keep {k} K elements per token, its attn_k has {rows}"
+            return f"block {i} should have {k} K elements per token, but attn_k has {rows}"
     return ""

@@ -1,4 +1,4 @@
-"""ModelInfo: what a GGUF file is.
+"""ModelInfo: the properties of a GGUF model.
 
 Layers are counted without the MTP head: `block_count` includes it (llama.cpp,
 llama-hparams.h, `n_layer()`). Every absent field is tolerated.
@@ -22,7 +22,7 @@ from specllama.gguf.vocabulary import Vocabulary, read_vocabulary
 
 @dataclass(frozen=True)
 class ModelNames:
-    """What the file calls itself. Hints for ranking, never for deciding."""
+    """The names in the file. Hints for ranking, never for decisions."""
 
     name: str
     basename: str
@@ -33,8 +33,8 @@ class ModelNames:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What a drafter of its own architecture says of its target (eagle3, dflash, …).
-    `mask_token`: the id that stands for tokens to be drafted, -1 for none."""
+    """A separate drafter's data about its target (eagle3, dflash, …). `mask_token`: placeholder id
+    for tokens to draft, -1 if none."""
 
     target_layers: tuple[int, ...]
     target_hidden_size: int
@@ -46,14 +46,14 @@ class Sidecar:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One model, all its parts together. Sizes in bytes, counts of tensors' elements.
+    """One model, including all its parts. Sizes in bytes; `parameters`: tensor elements.
 
-    `quantization`: the tensor type with the most bytes; `file_type`: the file's own word.
+    `quantization`: the tensor type with the most bytes; `file_type`: as declared by the file.
     `kind` is one of model, mtp-head, eagle3, dflash, dspark, gemma4-assistant, p-eagle, mmproj,
     adapter, embedding, vocab-only, unknown. `heads`/`kv_heads` have one entry per block.
-    `active_bytes` is what one token reads: experts by the share used, no MTP head
-    (`mtp_bytes`), the output matrix (`output_bytes`) included. `mtp_bits`: per weight of the
-    head's own matrices. `faults`: what keeps llama.cpp from loading it.
+    `active_bytes`: read per token, with the share of experts used and the output matrix
+    (`output_bytes`), without the MTP head (`mtp_bytes`). `mtp_bits`: per weight of the head's own
+    matrices. `faults`: reasons why llama.cpp cannot load it.
     """
 
     path: Path
@@ -98,18 +98,18 @@ class ModelInfo:
 
     @property
     def title(self) -> str:
-        """What to call it in a sentence."""
+        """Its name in messages."""
         return self.called or self.path.name
 
     @property
     def has_mtp_head(self) -> bool:
-        """A head that can draft: both the key and its tensors (names are not believed)."""
+        """Whether it has an MTP head that can draft: both the key and the tensors."""
         return self.mtp_heads > 0 and self.mtp_tensors
 
     @property
     def stops_when_unsure(self) -> bool:
-        """Whether as a draft it takes --spec-draft-p-min: DSpark compares what its confidence
-        head says, and without one does not draft at all (speculative.cpp, b11434)."""
+        """Whether it supports --spec-draft-p-min as a draft: DSpark compares with its confidence
+        head, and without one does not draft at all (speculative.cpp, b11434)."""
         return self.kind != "dspark" or self.sidecar.has_confidence_head
 
     @property
@@ -122,13 +122,13 @@ class ModelInfo:
 
 
 def shows_tools(template: str) -> bool:
-    """Whether a chat template does anything with `tools`: llama.cpp adds nothing to what it
-    makes of them (common/chat.cpp, b11434; b10068 likewise)."""
+    """Whether a chat template uses `tools`: llama.cpp adds nothing to its output (common/chat.cpp,
+    b11434; b10068 likewise)."""
     return re.search(r"\btools\b", template) is not None
 
 
 def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
-    """Draws ModelInfo from the headers of all parts of a model, the first part first."""
+    """ModelInfo from the headers of all parts of a model, in order."""
     h = headers[0]
     tensors = [t for header in headers for t in header.tensors]
     arch = h.text("general.architecture")
@@ -215,12 +215,12 @@ def _kind(h: Header, arch: str, names: set[str], nextn: int, head_tensors: bool)
 
 
 def _drafts_in_parallel(h: Header, arch: str, names: set[str]) -> bool:
-    """Whether it is EAGLE-3 that was trained to guess all its tokens in one pass: with a hidden
-    state in place of those that are not known yet, or several layers (an EAGLE-3 head has one)."""
+    """Whether it is an EAGLE-3 head trained to draft all tokens in one pass: with a placeholder
+    hidden state, or several layers (an EAGLE-3 head has one)."""
     if any(n.startswith("mask_hidden") for n in names):
         return True
-    said = h.fields.get(f"{arch}.parallel_drafting") is True or f"{arch}.ptd_token_id" in h.fields
-    return arch == "eagle3" and (said or h.number("eagle3.block_count") > 1)
+    key = h.fields.get(f"{arch}.parallel_drafting") is True or f"{arch}.ptd_token_id" in h.fields
+    return arch == "eagle3" and (key or h.number("eagle3.block_count") > 1)
 
 
 def _names(h: Header) -> ModelNames:
@@ -253,19 +253,19 @@ def _sidecar(h: Header, arch: str, names: set[str]) -> Sidecar:
 
 
 def _file_type(h: Header) -> str:
-    """What the file calls its quantisation; "" when it does not say."""
+    """The quantisation declared by the file, "" if none."""
     value = h.fields.get("general.file_type")
     name = FILE_TYPES.get(value, "") if isinstance(value, int) else ""
     return "" if name == "." else name
 
 
 def _pattern(h: Header, key: str) -> tuple[int, ...]:
-    """Per block whether it is a sliding-window one, or (n,): every n-th is not."""
+    """For each block whether it has a sliding window, or (n,): every n-th has not."""
     return h.numbers(key) or ((h.number(key),) if h.number(key) else ())
 
 
 def _per_block(h: Header, key: str, blocks: int) -> tuple[int, ...]:
-    """A count per block: an array, or one number for all. () when absent or absurd."""
+    """A count per block, from an array or one number for all. () if missing or implausible."""
     numbers = h.numbers(key)
     if numbers or blocks > 10_000:
         return numbers[:10_000]
@@ -274,8 +274,8 @@ def _per_block(h: Header, key: str, blocks: int) -> tuple[int, ...]:
 
 
 def _active_bytes(tensors: Sequence[Tensor], layers: int, experts: int, used: int) -> int:
-    """Bytes read for one token. The token table is read by row, unless it is also the
-    output matrix; of the experts, `used` in `experts`; MTP blocks are not run."""
+    """Bytes read per token. The token table is read by row, unless it is also the output matrix;
+    `used` of `experts` are read; MTP blocks are not."""
     tied = not any(t.name == "output.weight" for t in tensors)
     total = 0.0
     for t in tensors:
@@ -289,14 +289,14 @@ def _active_bytes(tensors: Sequence[Tensor], layers: int, experts: int, used: in
 
 
 def _block(name: str) -> int:
-    """The block a tensor belongs to, -1 for none."""
+    """The block of a tensor, -1 if none."""
     m = re.match(r"blk\.(\d{1,9})\.", name)
     return int(m[1]) if m else -1
 
 
 def _bits(head: Sequence[Tensor]) -> float:
-    """Bits per weight of a head's matrices. Its norms are kept in full, and the tables it may
-    have of its own are seldom quantised like the rest: neither tells how well it drafts."""
+    """Bits per weight of a head's matrices. Norms are not quantised, and token tables rarely like
+    the rest: neither affects how well the head drafts."""
     matrices = [
         t
         for t in head
