@@ -13,6 +13,7 @@ from specllama.memory.decide import (
     PARTLY,
     TOO_BIG,
     FitRequest,
+    FitVerdict,
     alternatives,
     best_option,
     longest_context,
@@ -157,6 +158,35 @@ def test_a_large_draft_does_not_drive_the_target_out(big: FitRequest, headers: P
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
     chosen = best_option(options(replace(big, machine=box(24), drafting=fat)))
     assert chosen.flags == ("--method", "ngram-simple")
+
+
+@pytest.mark.parametrize(("layers", "taken"), [(18, True), (17, False)])
+def test_a_draft_may_drive_one_in_ten_of_the_targets_layers_out(
+    layers: int, taken: bool, big: FitRequest
+) -> None:
+    asked, *_, plain = options(big)
+    partly = FitVerdict(PARTLY, gpu_layers=layers)
+    found = (
+        replace(asked, verdict=partly),
+        replace(plain, verdict=replace(partly, gpu_layers=20)),
+    )
+    assert best_option(found) is found[0 if taken else 1]
+
+
+def test_no_context_under_4096_tokens_is_offered(big: FitRequest) -> None:
+    """What llama.cpp's --fit does not go below either."""
+    offered = {}
+    for tenths in (385, 390, 395, 400, 405):
+        q = replace(big, machine=box(tenths / 10))
+        longest = longest_context(q, q.drafting)
+        names = [o.name for o in options(q)[1:] if o.name.startswith("a context of")]
+        offered[longest] = bool(names)
+    short = [longest for longest in offered if 0 < longest < 4096]
+    assert short
+    assert len(offered) > len(short)
+    assert {longest for longest, shown in offered.items() if shown} == {
+        longest for longest in offered if longest >= 4096
+    }
 
 
 def test_nothing_fits(big: FitRequest) -> None:
