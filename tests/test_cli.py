@@ -30,7 +30,7 @@ TARGET = MODELS / "target.gguf"
         (
             "cut in the header",
             (MODELS / "target.gguf").read_bytes()[:5000],
-            "ends inside its header",
+            "ends within its header",
         ),
         ("old", b"GGUF" + struct.pack("<I", 1) + bytes(64), "version 1"),
     ],
