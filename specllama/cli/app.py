@@ -18,7 +18,7 @@ from specllama import __version__
 from specllama.cli.commands import SUMMARIES, MainGroup, load
 from specllama.cli.shown import cut, wrapped
 from specllama.cli.spellings import OWN_NAMES, with_own_names
-from specllama.cli.streams import never_failing
+from specllama.cli.streams import lenient_output
 from specllama.cli.wrong_values import wrong_value
 from specllama.errors import SpecllamaError, UsageError
 from specllama.stop import Stopped
@@ -59,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
     If output cannot be written, success becomes 1, except for commands that serve.
     """
     _ignore_impossible_sizes()
-    with never_failing() as (out, _):
+    with lenient_output() as (out, _):
         code = _run(argv)
         out.flush()
         if code or out.lost is None or out.optional:
@@ -165,8 +165,8 @@ def _reworded(message: str) -> str:
 
 
 # llama-server's names for what specllama takes in another form.
-_OURS = {
-    **dict.fromkeys(("-m", "--model"), "the model as the first argument"),
+_OTHER_FORMS = {
+    **dict.fromkeys(("-m", "--model"), "MODEL as the first argument"),
     **dict.fromkeys(("-hf", "-hfr", "--hf-repo"), "OWNER/REPO[:QUANT] as the first argument"),
     "--slots": "--parallel N",
 }
@@ -184,8 +184,8 @@ def _no_option(name: str, near: Sequence[str], words: Sequence[str]) -> tuple[st
     written = next((w for w in words if short and w.startswith(name) and w != name), name)
     names = (w.partition("=")[0] for w in words)
     written = next((n for n in names if OWN_NAMES.get(n) == name), written)
-    if written in _OURS:
-        return f"No such option: {written}", f"Use {_OURS[written]}.", 2
+    if written in _OTHER_FORMS:
+        return f"No such option: {written}", f"Use {_OTHER_FORMS[written]}.", 2
     nearest = get_close_matches(name, near, 1, 0.7)
     meant = f"Did you mean {nearest[0]}?" if nearest else ""
     hint = f"Options of llama-server go after --: `specllama serve MODEL -- {written} …`."

@@ -159,7 +159,7 @@ def serve(
     from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer, plan_data, plan_lines
     from specllama.cli.serve_lines import ServeReport
-    from specllama.cli.streams import may_be_lost
+    from specllama.cli.streams import output_is_optional
     from specllama.cli.tuning_lines import tuning_data, tuning_lines
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
@@ -215,7 +215,7 @@ def serve(
     for line in plan_lines(plan, verbose):
         printer.detail(line)
     _check_strict(plan, strict)
-    may_be_lost()
+    output_is_optional()
     path = log or new_log(plan.settings.port)
     base, at = plan, plan.settings
     if adaptive:

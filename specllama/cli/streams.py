@@ -39,7 +39,7 @@ _SPELT = {
 }
 
 
-def spelt(error: UnicodeError) -> tuple[str, int]:
+def spell_in_ascii(error: UnicodeError) -> tuple[str, int]:
     """An error handler for encoders: the characters above in ASCII, others as \\xe8, \\u4e2d."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -98,7 +98,7 @@ class LenientStream:
         return getattr(self._stream, name)
 
 
-def may_be_lost() -> None:
+def output_is_optional() -> None:
     """From here on lost output is no failure: the command serves."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, LenientStream):
@@ -106,9 +106,9 @@ def may_be_lost() -> None:
 
 
 @contextmanager
-def never_failing() -> Iterator[tuple[LenientStream, LenientStream]]:
+def lenient_output() -> Iterator[tuple[LenientStream, LenientStream]]:
     """Replaces sys.stdout and sys.stderr by such streams."""
-    codecs.register_error(_HANDLER, spelt)
+    codecs.register_error(_HANDLER, spell_in_ascii)
     before = sys.stdout, sys.stderr
     out, err = LenientStream(sys.stdout), LenientStream(sys.stderr)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)

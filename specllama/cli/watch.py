@@ -76,7 +76,7 @@ def watch(
 
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
-    from specllama.cli.streams import may_be_lost
+    from specllama.cli.streams import output_is_optional
     from specllama.stop import INTERRUPT, stop_on_signals
     from specllama.watching.export import Exporter
     from specllama.watching.watch import UP, Watch, find
@@ -91,7 +91,7 @@ def watch(
         if once:
             _once(printer, view)
             raise typer.Exit(0 if view.state == UP else 1)
-        may_be_lost()
+        output_is_optional()
         exporter = Exporter(prometheus) if prometheus is not None else None
         try:
             with stop_on_signals(INTERRUPT):
