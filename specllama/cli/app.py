@@ -157,11 +157,7 @@ def _print_exception(e: Exception, words: Sequence[str] = ()) -> int:
 
 def _reworded(message: str) -> str:
     """Typer's message in our wording."""
-    for server_arguments, arguments in (
-        ("Got unexpected extra argument(s)", "too many arguments:"),
-    ):
-        message = message.replace(server_arguments, arguments)
-    return message
+    return message.replace("Got unexpected extra argument(s)", "too many arguments:")
 
 
 # llama-server's names for what specllama takes in another form.
