@@ -212,7 +212,7 @@ def test_options_that_add_up_are_one_line_of_a_preset(models: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b", "a\x85b", "a\x80b"])
 def test_llama_swap_refuses_macros_and_line_breaks(bad: str, models: Path) -> None:
-    with pytest.raises(FormatError, match="llama-swap cannot say"):
+    with pytest.raises(FormatError, match="llama-swap cannot hold"):
         write("llama-swap", decision(models, None, "--alias", bad))
 
 
@@ -224,7 +224,7 @@ def test_a_property_list_refuses_control_characters(bad: str, models: Path) -> N
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_bytes_that_are_no_utf8_are_refused(name: str, models: Path) -> None:
-    with pytest.raises(FormatError, match="is no UTF-8"):
+    with pytest.raises(FormatError, match="is not valid UTF-8"):
         write(name, decision(models, None, "--alias", "caf\udce9"))
 
 

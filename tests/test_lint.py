@@ -250,7 +250,7 @@ for m in a b; do llama-server -m "$m" $A --draft-max 4; done
     assert found == ["removed-flag", "removed-flag"]
     assert done == text  # on one way it is the draft's length, on the other the n-grams'
     said = [f.fix for x in lint(text, SCRIPT, HERE) for f in x.findings]
-    assert ["--fix leaves it: there are ways" in fix for fix in said] == [True, True]
+    assert ["not changed by --fix: it is right on another path" in fix for fix in said] == [True, True]
 
 
 def test_a_variable_of_two_servers_is_put_right_for_both() -> None:
@@ -271,15 +271,15 @@ def test_what_would_be_wrong_for_another_server_is_put_in_beside_the_variable() 
 def test_a_shared_variable_that_cannot_be_put_right_is_named() -> None:
     text = "A='--draft-max 4'\nllama-server -m x -md d --spec-type draft-simple $A\nllama-server -m y $A\n"
     first, second = lint(text, SCRIPT, HERE)
-    assert "A is used in line 3 too, where that would be wrong" in first.findings[0].fix
-    assert "A is used in line 2 too, where that would be wrong" in second.findings[0].fix
+    assert "A is also used in line 3, where the change would be wrong" in first.findings[0].fix
+    assert "A is also used in line 2, where the change would be wrong" in second.findings[0].fix
     assert fixed(text, SCRIPT, HERE) == text
 
 
 def test_words_that_stand_apart_are_left_and_that_is_said() -> None:
     text = "A=(--draft-max)\nA+=(4)\nllama-server -m x -md d --spec-type draft-simple ${A[@]}\n"
     (linted,) = lint(text, SCRIPT, HERE)
-    assert "stand apart" in linted.findings[0].fix
+    assert "are not next to each other" in linted.findings[0].fix
     assert fixed(text, SCRIPT, HERE) == text
 
 
@@ -333,7 +333,7 @@ def test_variables_say_what_options_say() -> None:
 
 def test_a_length_where_nothing_drafts_goes() -> None:
     (linted,) = lint("llama-server -m t --draft-max 16", SCRIPT, HERE)
-    assert [f.fix for f in linted.findings] == ["take it out: nothing drafts here"]
+    assert [f.fix for f in linted.findings] == ["remove it: nothing drafts here"]
     assert fixed("llama-server -m t --draft-max 16", SCRIPT, HERE) == "llama-server -m t"
 
 
@@ -616,7 +616,7 @@ BAD = [
     (["lint"], "one command or one file"),
     (["lint", "/nowhere/run.sh"], "no such file"),
     (["lint", "no server here"], "no llama-server"),
-    (["lint", "llama-server -m 'x"], "never closed"),
+    (["lint", "llama-server -m 'x"], "unclosed quote"),
     (["lint", "--build", "new", "llama-server -m x"], "--build new"),
     (["lint", "--build", "9000", "--llama-server", "x", "llama-server -m x"], "cannot be combined"),
     (["lint", "--llama-server", "/nowhere", "llama-server -m x"], "does not exist"),
@@ -636,15 +636,15 @@ def test_bad_input_ends_with_2(
 
 
 BAD_FILES = [
-    ("a.yaml", b"a: [", "it is no YAML"),
-    ("a.yaml", b"a: 1\n b: 2\n", "it is no YAML"),
+    ("a.yaml", b"a: [", "invalid YAML"),
+    ("a.yaml", b"a: 1\n b: 2\n", "invalid YAML"),
     ("a.yaml", b"", "no llama-server"),
     ("a.ini", b"[x]\nmodel\n", "neither `key = value` nor [section]"),
-    ("Dockerfile", b'CMD ["a", \n', "is no list of words"),
+    ("Dockerfile", b'CMD ["a", \n', "is not a list of strings"),
     ("a.sh", b"\xff\xfe\x00", "is not UTF-8 text"),
     ("a.sh", b"a\0b", "NUL"),
     ("a.sh", b"x" * (2 << 20), "larger than"),
-    ("a.service", b"[Service]\nExecStart=llama-server 'x\n", "never closed"),
+    ("a.service", b"[Service]\nExecStart=llama-server 'x\n", "unclosed quote"),
 ]
 
 

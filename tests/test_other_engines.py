@@ -148,7 +148,7 @@ def test_tensorrt_llm_is_told_each_method_in_its_own_words() -> None:
         "speculative_model": "a/b",
     }
     assert said[5]["max_matching_ngram_size"] == 12
-    with pytest.raises(FormatError, match="own repository only"):
+    with pytest.raises(FormatError, match="own repository"):
         write("tensorrt-llm", decision("assistant"))
 
 
@@ -181,16 +181,16 @@ def test_without_speculation_nothing_is_said_of_it(name: str) -> None:
 
 def test_long_copies_are_cut_and_that_is_said() -> None:
     written = write("vllm", decision("copies"))
-    assert any("16 tokens in place of 48" in n for n in written.notes)
+    assert any("draft length 16 instead of 48" in n for n in written.notes)
     short = decided(replace(COPIES, ngram=NgramSizes(3, 8)))
     assert spoken("vllm", short)["num_speculative_tokens"] == 8
-    assert not any("in place of" in n for n in write("vllm", short).notes)
+    assert not any("instead of" in n for n in write("vllm", short).notes)
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_a_draft_with_n_grams_is_refused(name: str) -> None:
     both = Speculation(("ngram-mod", "draft-mtp"), ngram=NgramSizes(12, 48))
-    with pytest.raises(FormatError, match="one way at a time"):
+    with pytest.raises(FormatError, match="cannot combine a draft"):
         write(name, decided(both))
 
 
@@ -199,7 +199,7 @@ def test_tensorrt_llm_joins_copies_with_heads_only() -> None:
     assert spoken("tensorrt-llm", decided(both))["sa_config"] == {"threshold": 12}
     spec, draft = drafting("draft-simple", "a/b")
     joined = replace(spec, methods=("ngram-mod", "draft-simple"), ngram=NgramSizes(12, 48))
-    with pytest.raises(FormatError, match="Draft_Target together"):
+    with pytest.raises(FormatError, match="Draft_Target with n-grams"):
         write("tensorrt-llm", decided(joined, draft))
 
 
@@ -209,7 +209,7 @@ def test_vocabularies_of_other_sizes() -> None:
     d = decided(*drafting("draft-simple", "a/b", vocabulary=other))
     assert spoken("vllm", d)["use_heterogeneous_vocab"] is True
     for name in ("sglang", "tensorrt-llm"):
-        with pytest.raises(FormatError, match="these differ"):
+        with pytest.raises(FormatError, match="this one differs"):
             write(name, d)
 
 
@@ -217,7 +217,7 @@ def test_vocabularies_of_other_sizes() -> None:
     "repo", ["acme/eagle-tiny", "acme/Small-EAGLE3", "acme/x-dflash", "a/dspark"]
 )
 def test_names_that_vllm_takes_for_another_kind_are_refused(repo: str) -> None:
-    with pytest.raises(FormatError, match="for another kind"):
+    with pytest.raises(FormatError, match="misdetects the type"):
         write("vllm", decided(*drafting("draft-simple", repo)))
     assert (
         spoken("vllm", decided(*drafting("draft-eagle3", repo)))["model"] == repo
@@ -249,7 +249,9 @@ def test_a_draft_repository_is_taken_where_nothing_drafts_here() -> None:
         "eagle3",
         d.plan.workload.n_max,
     )
-    assert any("measured it, and speculation is off here" in n for n in write("vllm", d).notes)
+    assert any(
+        "was not measured here; speculation is off here" in n for n in write("vllm", d).notes
+    )
 
 
 def test_a_draft_repository_beside_a_head_in_the_target_is_what_its_name_says() -> None:
@@ -285,7 +287,7 @@ def test_the_repository_is_the_files_own_word_said_as_a_guess() -> None:
     assert sum("is a guess" in n for n in written.notes) == 2
     tuned = replace(draft, names=replace(draft.names, finetune="Instruct"))
     notes = " ".join(write("vllm", decided(spec, tuned)).notes)
-    assert "finetune 'Instruct'" in notes
+    assert "fine-tune 'Instruct'" in notes
 
 
 @example("acme/Big-8B", "https://hf.co/")
@@ -309,11 +311,11 @@ def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:
         write("vllm", decided(None, target_repo=None))
     assert "--target-repo" in e.value.hint
     spec = Speculation(("draft-simple",), DRAFT.path)
-    with pytest.raises(FormatError, match="no GGUF file can draft there") as e:
+    with pytest.raises(FormatError, match="loads no GGUF drafts") as e:
         write("vllm", decided(spec, replace(DRAFT, names=replace(DRAFT.names, base_models=()))))
     assert "--draft-repo" in e.value.hint
     same = based(DRAFT, "acme/Big-8B")  # heads often name their target as their base
-    with pytest.raises(FormatError, match="no GGUF file can draft"):
+    with pytest.raises(FormatError, match="loads no GGUF drafts"):
         write("vllm", decided(spec, same))
 
 
@@ -334,7 +336,7 @@ def test_repositories_that_are_none(repo: str, which: str) -> None:
 
 
 def test_the_users_own_spec_type_is_llama_servers() -> None:
-    with pytest.raises(FormatError, match="llama-server's own"):
+    with pytest.raises(FormatError, match="for llama-server only"):
         write("vllm", decided(None, None, "--spec-type", "ngram-simple"))
 
 
@@ -357,7 +359,7 @@ def test_a_container_is_given_the_same_configuration_as_arguments() -> None:
 
 def test_arguments_that_are_left_out_are_named() -> None:
     notes = write("sglang", decided(None, None, "-ngl", "20")).notes
-    assert any(n.startswith("left out") and "-ngl" in n for n in notes)
+    assert any(n.startswith("options of llama-server") and "-ngl" in n for n in notes)
 
 
 def test_several_mtp_heads_are_used_whole_times() -> None:
@@ -497,7 +499,7 @@ def test_plan_prints_it_and_says_the_rest_on_stderr(
     assert "vllm serve --config" in out.err
     assert run(words) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: no GGUF file can draft there, and draft.gguf does not say")
+    assert err.startswith("error: that engine loads no GGUF drafts, and draft.gguf does not name")
     assert len(err.splitlines()) == 2
 
 

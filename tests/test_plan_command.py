@@ -189,9 +189,9 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
         (("--format", "shell", "-o", "{tmp}"), "cannot be written (it is a folder)"),
         (("--format", "shell", "-o", "{tmp}/absent/x"), "No such file or directory"),
         (("--format", "shell", "-o", "{tmp}/fake.json/x"), "cannot be written"),
-        (("--rpc", "nonsense"), "nonsense is not an address"),
-        (("--rpc", "a:1,"), "nothing is not an address"),
-        (("--rpc", "a:0"), "a:0 is not an address"),
+        (("--rpc", "nonsense"), "invalid address 'nonsense'"),
+        (("--rpc", "a:1,"), "invalid address ''"),
+        (("--rpc", "a:0"), "invalid address 'a:0'"),
         (("--port", "0"), "--port"),
     ],
 )
@@ -350,7 +350,7 @@ def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
         assert done.returncode == 0, done.stderr
         assert " on RPC0; " in done.stdout
         assert " on RPC1" in done.stdout
-        assert "in a private network only" in done.stdout
+        assert "use a private network only" in done.stdout
         done = specllama(
             "plan", *PAIR, *common, "-f", "shell", "-o", file, "--", "-t", "1", "-lv", "4"
         )

@@ -1,7 +1,7 @@
-"""A decision in other people's formats: one module per format, imported when it is asked for.
+"""Output formats of `specllama plan`: one module each, imported on use.
 
 A module has `write(decision) -> WrittenFiles`. It raises FormatError for a decision that its format
-cannot say.
+cannot express.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ FORMATS: dict[str, str] = {
     "sglang-kubernetes": "cluster:sglang_kubernetes",
     "tensorrt-llm": "tensorrt_llm",
 }
-# Those of engines that read no GGUF files, so that they are told of Hugging Face repositories.
+# Formats of engines that do not read GGUF files: they name Hugging Face repositories.
 HF_FORMATS = tuple(f for f in FORMATS if f.startswith(("vllm", "sglang", "tensorrt-llm")))
 
 
 def write(name: str, decision: Decision) -> WrittenFiles:
-    """The decision in the format `name`. Raises UsageError when there is none of that name and
-    FormatError when it cannot say this decision."""
+    """The decision in the format `name`. Raises UsageError for an unknown format and FormatError
+    when the format cannot express this decision."""
     where = FORMATS.get(name)
     if where is None:
-        raise UsageError(
-            f"--format {name}: there is no such format", f"Formats: {', '.join(FORMATS)}."
-        )
+        raise UsageError(f"--format {name}: unknown format", f"Formats: {', '.join(FORMATS)}.")
     module, _, function = where.partition(":")
     writer = getattr(import_module(f"specllama.formats.{module}"), function or "write")
     written = writer(decision)

@@ -1,4 +1,4 @@
-"""The decision as one JSON object, as `serve --dry-run --json` prints it, and whose file it is."""
+"""The decision as one JSON object, like `serve --dry-run --json`, with a comment."""
 
 from __future__ import annotations
 

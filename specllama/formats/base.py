@@ -1,4 +1,4 @@
-"""What every format is given, and what it gives back."""
+"""Input and output of every format."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:  # the names of the formats are in `specllama --help`
     from specllama.tuning.results import Result
 
 
-MADE = "made by `specllama plan`"  # in every file, so that it is known as one and replaced
+MADE = "made by `specllama plan`"  # marks files that may be overwritten
 
 
 class FormatError(UsageError):
-    """A format that cannot say a decision; the message is one sentence with the reason."""
+    """A format cannot express a decision; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What engines that read no GGUF files need to know besides. Repositories on Hugging Face as
-    OWNER/NAME, None = by the file's own word; `gpus` of each of `nodes` machines."""
+    """Input for engines that do not read GGUF files. Hugging Face repositories as OWNER/NAME, None =
+    taken from the file's metadata; `gpus` on each of `nodes` machines."""
 
     target_repo: str | None = None
     draft_repo: str | None = None
@@ -34,9 +34,8 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Decision:
-    """A plan and what belongs into its comments. `reasons`: what was decided and why, one line
-    each; `data`: the same for programs. `measured`: the earlier result that the plan follows,
-    None = nothing was measured."""
+    """A plan with its comments. `reasons`: one line for each decision; `data`: the same for
+    programs. `measured`: the saved result that the plan follows, None = nothing was measured."""
 
     plan: Plan
     reasons: tuple[str, ...] = ()
@@ -46,13 +45,13 @@ class Decision:
 
     @property
     def comments(self) -> tuple[str, ...]:
-        """What stands at the head of a file."""
+        """The first lines of a file."""
         return (MADE, *self.reasons)
 
     @property
     def name(self) -> str:
-        """The target's name as every format takes it: letters, digits and hyphens, lower case,
-        a letter first, at most 50 (a Kubernetes name has 63 with what is put behind it)."""
+        """The target's name in a form valid in every format: lower-case letters, digits and hyphens,
+        a letter first, at most 50 characters (Kubernetes allows 63 including suffixes)."""
         target = self.plan.target
         words = re.findall(r"[a-z0-9]+", (target.called or target.path.stem).lower())
         name = "-".join(words)[:48].strip("-") or "model"
@@ -61,8 +60,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class WrittenFiles:
-    """The text of a file, its last line ended. `notes`: what a user has to know or do besides,
-    one line each; they are shown, and are not part of the text."""
+    """The text of a file, with a final line end. `notes`: what a user has to know or do, one line
+    each; printed as well."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -74,13 +73,13 @@ def commented(lines: Sequence[str], mark: str = "#") -> str:
 
 
 def one_line(text: str) -> str:
-    """A text as a comment can hold it: what would end one (a line break in a file's name) and what
-    some readers refuse anywhere (control characters) is a blank."""
+    """A text fit for a comment: line breaks (in a file's name) and control characters, which some
+    parsers reject anywhere, become blanks."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def yaml_text(data: Any) -> str:
-    """`data` as YAML in its own order, lines as long as they are."""
+    """`data` as YAML in its own order, without line wrapping."""
     import yaml
 
     class UnaliasedDumper(yaml.SafeDumper):

@@ -1,8 +1,8 @@
 """vLLM and SGLang in containers, on one machine or several: compose files and Kubernetes manifests.
 
-vLLM's image starts `vllm serve` (docker/Dockerfile of 0.33.0), so that only arguments are given;
-SGLang's starts nothing. Over several machines Kubernetes needs the LeaderWorkerSet controller, as
-in vLLM's docs/deployment/frameworks/lws.md.
+vLLM's image starts `vllm serve` (docker/Dockerfile of 0.33.0), so it needs only arguments;
+SGLang's has no entrypoint. On several machines Kubernetes needs the LeaderWorkerSet controller: see
+vLLM's docs/deployment/frameworks/lws.md.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from specllama.formats.engine_config import record
 
 _CACHE = "/root/.cache/huggingface"
 _RENDEZVOUS = 20000
-# Downloading comes before loading, both before the first answer.
+# The download and the loading come before the first response.
 _PERIOD_S, _DOWNLOADING_S = 10, 1800
 
 
 @dataclass(frozen=True)
 class ClusterEngine:
-    """One engine as a container. `args` without address; `rank`: its arguments for machine number
-    {n} at the address {first}, `other`: more of them for all but the first."""
+    """One engine as a container. `args` without address; `rank`: its arguments for machine {n}, with
+    the first one at {first}; `other`: more arguments for all but the first."""
 
     name: str
     port: int
@@ -41,12 +41,12 @@ class ClusterEngine:
         return str(record(self.name)["image"])
 
     def server_args(self, host: str, port: int, key: str = "") -> list[str]:
-        """All arguments of a server that listens there. `key`: how its value is written."""
+        """All arguments of a server at this address. `key`: how the API key is written."""
         words = [*self.args, "--host", host, "--port", str(port)]
         return [*words, "--api-key", key] if key and self.name == "sglang" else words
 
     def rank_args(self, number: str, first: str) -> list[str]:
-        """The arguments that tell a machine its place."""
+        """The arguments with a machine's rank."""
         return [w.format(n=number, first=first, port=_RENDEZVOUS) for w in self.rank]
 
 
@@ -97,7 +97,7 @@ def _flags(config: Mapping[str, Any]) -> list[str]:
 
 
 def _compose(decision: Decision, e: ClusterEngine) -> WrittenFiles:
-    """One service; over several machines two, of which each machine runs one by its profile."""
+    """One service; for several machines two, of which each machine runs one, by profile."""
     nodes, settings = decision.deployment.nodes, decision.plan.settings
     key = "${" + e.key + ":?set it}" if settings.api_key else ""
     one = _service(decision, e, key)
@@ -126,7 +126,7 @@ def _compose(decision: Decision, e: ClusterEngine) -> WrittenFiles:
             "on the first machine: FIRST=ADDRESS docker compose -f FILE --profile first up",
             f"on the others: FIRST=ADDRESS NODE_RANK=N docker compose -f FILE --profile other up, "
             f"N = 1 to {nodes - 1}",
-            "what they send each other is not encrypted: in a private network only",
+            "traffic between the machines is not encrypted: use a private network only",
         )
     notes = (*notes, *e.notes)
     text = commented((*decision.comments, *notes)) + yaml_text({"services": services})
@@ -134,10 +134,10 @@ def _compose(decision: Decision, e: ClusterEngine) -> WrittenFiles:
 
 
 def _service(decision: Decision, e: ClusterEngine, key: str) -> dict[str, Any]:
-    """What a service has wherever it runs."""
+    """The common part of a service."""
     gpus = decision.deployment.gpus
     device = {"driver": "nvidia", "count": gpus, "capabilities": ["gpu"]}
-    settings = decision.plan.settings  # over several machines it is on the host's own network
+    settings = decision.plan.settings  # on several machines it uses the host's network
     here = f"localhost:{e.port}" if decision.deployment.nodes == 1 else settings.address
     ask = f"import urllib.request as r; r.urlopen('http://{here}/health')"
     return {
@@ -174,7 +174,7 @@ def _kubernetes(decision: Decision, e: ClusterEngine) -> WrittenFiles:
         "kubectl apply -f FILE",
         f"kubectl create secret generic {name} --from-literal=hf-token=…"
         + (" --from-literal=api-key=…" if decision.plan.settings.api_key else ""),
-        "a PersistentVolumeClaim `huggingface` keeps what is downloaded"
+        "the PersistentVolumeClaim `huggingface` stores the downloads"
         + (" (ReadWriteMany: all pods use it)" if nodes > 1 else ""),
     ]
     if nodes == 1:
@@ -217,7 +217,7 @@ def _kubernetes(decision: Decision, e: ClusterEngine) -> WrittenFiles:
 def _pod(
     decision: Decision, e: ClusterEngine, words: list[str], answers: bool = True
 ) -> dict[str, Any]:
-    """One machine's pod. `answers`: it is the one that is asked."""
+    """One machine's pod. `answers`: it is the one that clients connect to."""
     health: dict[str, Any] = {
         "httpGet": {"path": "/health", "port": "http"},
         "periodSeconds": _PERIOD_S,

@@ -1,10 +1,10 @@
-"""The servers that a text starts: a shell script or one command, YAML (llama-swap, compose,
-Kubernetes), a preset INI, a systemd unit, a launchd property list, a Dockerfile. Read only; nothing
-is run."""
+"""Finds the servers that a text starts: a shell script or one command, YAML (llama-swap, compose,
+Kubernetes), a preset INI, a systemd unit, a launchd property list, a Dockerfile. Runs nothing."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ UNIT, DOCKERFILE, PLIST = "unit", "dockerfile", "property list"
 
 
 def kind_of(name: str, text: str) -> str:
-    """What a file is, by its name, else by how it begins."""
+    """The kind of a file, by its name, otherwise by its content."""
     path = Path(name.lower())
     if path.suffix in (".yaml", ".yml"):
         return YAML
@@ -51,10 +51,10 @@ def kind_of(name: str, text: str) -> str:
 
 
 def read(
-    text: str, kind: str = SCRIPT, files: env_files.Files = env_files.nothing
+    text: str, kind: str = SCRIPT, files: env_files.Files = env_files.no_files
 ) -> tuple[FoundCommand, ...]:
-    """Every server that the text starts, in order. `files`: reads those with variables that it
-    names. Raises UsageError for what cannot be read."""
+    """Every server that the text starts, in order. `files`: reads environment files. Raises
+    UsageError for a text that cannot be parsed."""
     readers: dict[str, Callable[[str], Iterator[FoundCommand]]] = {
         SCRIPT: shell,
         WINDOWS: _windows,
@@ -65,24 +65,26 @@ def read(
         PLIST: property_list.read,
     }
     found = readers[kind](text)
-    return tuple(replace(c, line=_line(text, c)) for c in found)
+    line_ends = [m.start() for m in re.finditer("\n", text)]
+    return tuple(replace(c, line=bisect_left(line_ends, _position(c)) + 1) for c in found)
 
 
-def _line(text: str, command: FoundCommand) -> int:
+def _position(command: FoundCommand) -> int:
     scalar = command.scalar
-    at = scalar.start if scalar is not None and scalar.inner is None else command.place[0]
-    return text.count("\n", 0, at) + 1
+    if scalar is not None and scalar.inner is None:
+        return scalar.start
+    return command.place[0]
 
 
 def _windows(text: str) -> Iterator[FoundCommand]:
-    """PowerShell and batch files: ` and ^ continue lines, \\ is part of paths. Read as shell text
-    of the same length, so that places stay."""
+    """PowerShell and batch files: ` and ^ continue lines, \\ is part of paths. Parsed as shell text
+    of the same length, so that positions stay."""
     same = re.sub(r"(?im)^[ \t]*(?:::|rem\b)[^\n]*", lambda m: " " * len(m[0]), text)
     yield from shell(re.sub(r"[`^](?=\r?\n)", r"\\", same.replace("\\", "/")))
 
 
 def bare(text: str) -> tuple[FoundCommand, ...]:
-    """Arguments alone, without the program: llama-server's."""
+    """llama-server's arguments without the program."""
     words = next(iter(split(text, lines=False)), [])
     if not words or not words[0].text.startswith("-"):
         return ()

@@ -35,7 +35,7 @@ def write(decision: Decision) -> WrittenFiles:
         },
         **_gpu(c),
     }
-    key = ("compose takes the API key from the variable LLAMA_API_KEY, or from a file .env",)
+    key = ("set LLAMA_API_KEY in the environment or in a .env file: compose passes it on",)
     notes = ("docker compose -f FILE up", *(key if c.key else ()), *c.notes)
     text = commented((*decision.comments, *notes)) + yaml_text(
         {"services": {decision.name: service}}
@@ -44,7 +44,7 @@ def write(decision: Decision) -> WrittenFiles:
 
 
 def _literal(text: str) -> str:
-    """Compose takes $ for a variable."""
+    """Escaped: $ begins a variable in compose files."""
     return text.replace("$", "$$")
 
 

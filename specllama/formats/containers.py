@@ -1,7 +1,7 @@
-"""llama-server in a container of llama.cpp's own images: where files are, which image, which port.
+"""llama-server in one of llama.cpp's own images: mounts, image and port.
 
 The images (llama.cpp .github/workflows/docker.yml, b11434) have /app/llama-server as their
-entrypoint, so that only arguments are given, and their health check asks port 8080.
+entrypoint, so only arguments are needed, and their health check uses port 8080.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from specllama.engine.option_sources import ParsedOption
 from specllama.formats import server
 from specllama.formats.base import Decision, FormatError
 
-PORT = 8080  # inside; the images' own health check asks it
+PORT = 8080  # inside; the images' health check uses it
 _IMAGE = "ghcr.io/ggml-org/llama.cpp:server"
-# The name of a device as llama.cpp lists it → the image with that backend, and who sells it.
+# Prefix of a device's name in llama.cpp → the image with that backend, its vendor.
 _BACKENDS = (
     ("CUDA", "-cuda", "nvidia"),
     ("ROCm", "-rocm", "amd"),
@@ -33,8 +33,8 @@ _ROOT = "/models"
 
 @dataclass(frozen=True)
 class Container:
-    """What runs inside. `folders`: folder of this machine → where it is inside, read-only;
-    `vendor`: whose GPU it needs, "" = none. `notes`: one line each."""
+    """A container. `folders`: folder on this machine → its read-only mount; `vendor`: of the GPU it
+    needs, "" = none; `key`: it has an API key. `notes`: one line each."""
 
     image: str
     args: tuple[str, ...]
@@ -45,19 +45,19 @@ class Container:
 
 
 def container(decision: Decision) -> Container:
-    """The same command inside. Raises FormatError for an engine that has no image, and for files
+    """The command in a container. Raises FormatError for an engine without an image, and for files
     that cannot be mounted."""
     plan = decision.plan
     if plan.capabilities.flavour == IK_LLAMA:
         raise FormatError(
-            "ik_llama.cpp has no images of its own, and llama.cpp's do not take its options",
-            "Name a llama-server of llama.cpp with --llama-server, or take another --format.",
+            "ik_llama.cpp publishes no images, and llama.cpp's do not know its options",
+            "Set a mainline llama-server with --llama-server, or use another --format.",
         )
     cmd = server.command(decision)
     server.refuse_writing(cmd, "a container")
-    kept = cmd.without(server.HOST, server.PORT, server.KEY_FILE).options
-    folders = _Folders(kept)
-    options = [server.with_paths(o, folders.inside) for o in kept]
+    local = cmd.without(server.HOST, server.PORT, server.KEY_FILE).options
+    folders = _Folders(local)
+    options = [server.with_paths(o, folders.inside) for o in local]
     args = (*(w for o in options for w in o.words), server.HOST, "0.0.0.0", server.PORT, str(PORT))
     suffix, vendor = _backend(decision)
     key = bool(plan.settings.api_key or cmd.value(server.KEY_FILE))
@@ -78,19 +78,19 @@ def _notes(decision: Decision, cmd: server.ServerCommand) -> Iterable[str]:
     caps = decision.plan.capabilities
     build = f"b{caps.build}" if caps.build else "this build"
     yield (
-        f"the options are those of {build}; images are built once a day: "
-        f"a tag with -bNNNN behind it pins one"
+        f"the options are for {build}; images are built daily: "
+        f"append -bNNNN to the tag to pin a build"
     )
     if any(
         a.startswith(("127.", "localhost", "[::1]"))
         for a in (cmd.value(server.RPC) or "").split(",")
     ):
-        yield "the addresses of --rpc are this machine's own, which a container does not reach"
+        yield "--rpc names local addresses, which are not reachable from a container"
 
 
 class _Folders:
-    """Which folders are mounted, and where. A file behind a relative link (Hugging Face's cache)
-    is mounted with what the link leads to."""
+    """Which folders are mounted, and where. A file that is a relative link (Hugging Face's cache) is
+    mounted together with the link's target."""
 
     def __init__(self, options: Iterable[ParsedOption]) -> None:
         self._found: dict[str, str] = {}  # path → the folder that is mounted for it
@@ -102,7 +102,7 @@ class _Folders:
         self.mounts = {r: f"{_ROOT}/{i}" if many else _ROOT for i, r in enumerate(roots, 1)}
 
     def inside(self, path: str) -> str:
-        """Where a path of this machine is inside; one that is not here stays as it is."""
+        """The path inside the container; one that does not exist here stays unchanged."""
         if path not in self._found:
             return path
         real = path if _within(path, self._found[path]) else os.path.realpath(path)
@@ -116,7 +116,7 @@ class _Folders:
 
 
 def _folder(path: str) -> str:
-    """The folder that holds the file and everything that its links lead to."""
+    """The folder with the file and the targets of its links."""
     real = os.path.realpath(path)
     if os.path.isdir(path):
         return real
@@ -126,9 +126,9 @@ def _folder(path: str) -> str:
     if os.path.islink(path) and not os.path.isabs(os.readlink(path)):
         common = os.path.commonpath([parent, real])
         if common == os.path.dirname(common):
-            raise FormatError(f"{path} is a link to {real}: nothing less than / holds both")
+            raise FormatError(f"{path} is a link to {real}; only / contains both")
         return common
-    return os.path.dirname(real)  # a link by an absolute path leads nowhere inside
+    return os.path.dirname(real)  # an absolute link is broken inside
 
 
 def _within(path: str, folder: str) -> bool:
@@ -136,12 +136,12 @@ def _within(path: str, folder: str) -> bool:
 
 
 def published(host: str) -> str:
-    """An address as a container's published ports want it: an IP. Raises FormatError."""
+    """The IP address on which a container's port is published. Raises FormatError for a name."""
     try:
         found = ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         raise FormatError(
-            f"a container's port is published on an IP address, not on {host!r}",
-            "Give --host 127.0.0.1, 0.0.0.0, or an address of this machine.",
+            f"a container's port can be published only on an IP address, not on {host!r}",
+            "Use --host 127.0.0.1, 0.0.0.0, or an address of this machine.",
         ) from None
     return f"[{found}]" if found.version == 6 else str(found)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import replace
 
 from specllama.formats.found_command import FLOW, EnvVariable, FoundCommand
 from specllama.formats.shell_commands import ASSIGNMENT, image, quoted_assignment, server, styles
-from specllama.formats.shell_variables import UNKNOWN, ShellValue, assigned, expanded
+from specllama.formats.shell_variables import UNKNOWN, Bindings, ShellValue, assigned, expanded
 from specllama.formats.shell_words import SimpleCommand, Word, split
 from specllama.formats.yaml_scalars import items
 
@@ -20,10 +21,11 @@ _INSTRUCTION = re.compile(
 
 
 def read(text: str) -> Iterator[FoundCommand]:
-    """The last stage's. An ARG is known to what builds the image, an ENV to the server too."""
+    """The server of the last stage. ARG is known only while building, ENV to the server too."""
     kind, build = "", None
     args: dict[str, ShellValue] = {}
     env: dict[str, ShellValue] = {}
+    known = ChainMap(env, args)
     variables: list[EnvVariable] = []
     words: list[Word] = []
     written: list[str] = []
@@ -35,14 +37,15 @@ def read(text: str) -> Iterator[FoundCommand]:
         if word == "FROM":
             named = (w.text for w in expanded(line, args) if not w.text.startswith("--"))
             kind, build = image(next(named, ""))
-            variables, words, written, env = [], [], [], {}
+            variables, words, written = [], [], []
+            env.clear()
         elif word == "ARG":
             args.update({w.text: UNKNOWN for w in line if "=" not in w.text})
             args.update(assigned(text, SimpleCommand(line), args))
         elif word == "ENV":
             old = not ASSIGNMENT.match(line[0].text) if line else False
-            variables += _old_way(line) if old else _set(text, line, {**args, **env})
-            env.update(() if old else assigned(text, SimpleCommand(line), {**args, **env}))
+            variables += _old_way(line) if old else _set(text, line, known)
+            env.update(() if old else list(assigned(text, SimpleCommand(line), known)))
         else:
             begin = begin or start
             if word == "ENTRYPOINT":
@@ -65,7 +68,7 @@ def read(text: str) -> Iterator[FoundCommand]:
         )
 
 
-def _set(text: str, line: list[Word], known: dict[str, ShellValue]) -> Iterator[EnvVariable]:
+def _set(text: str, line: list[Word], known: Bindings) -> Iterator[EnvVariable]:
     for word in expanded(line, known):
         yield from quoted_assignment(text, word)
 

@@ -1,4 +1,4 @@
-"""How a change is written into somebody's text: as the words there are, and the rest as it was."""
+"""Writes the fix of a finding into a text: quoted as its neighbours are, the rest unchanged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
@@ -25,27 +25,70 @@ from specllama.formats.found_command import (
 )
 from specllama.formats.shell_words import Word
 
-# What may stand between two words of one variable.
-_TO_VALUE = r"""["']?(?:[ \t]*[=:][ \t]*|</key>\s*<string>|["']?\s*,?\s*["']?value["']?:[ \t]*|[ \t]+)["']?"""
-_BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\n]*\n)*")
+# Between the name of a variable and its value.
+_TO_VALUE = re.compile(
+    r"""["']?(?:[ \t]*[=:][ \t]*|</key>\s*<string>|["']?\s*,?\s*["']?value["']?:[ \t]*|[ \t]+)["']?"""
+)
+_BETWEEN = re.compile(r"(?:\s|\\\r?\n|#[^\n]*\n)*")  # two words of one variable
+_COMMA = re.compile(r"\s*,\s*")
+_INDENT = re.compile(r"[ \t]*")
+_LINE_END = re.compile(r"\r?\n")
+_ENDS_A_SCALAR = re.compile(r"""[:#"'\\{}\[\]]""")
 
 
-def edited(text: str, command: FoundCommand, changes: tuple[WordEdit | SpanEdit, ...]) -> str:
-    """The file's text with all changes made, the last one in it first, so that the places of
-    the others stay."""
+@dataclass(frozen=True)
+class Replacement:
+    """text[start:end] becomes `new`. `scalar`: the positions count in its value instead, and all
+    of it is quoted again."""
+
+    start: int
+    end: int
+    new: str
+    scalar: YamlScalar | None = None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """What it replaces of the file."""
+        return (self.scalar.start, self.scalar.end) if self.scalar else (self.start, self.end)
+
+
+def replacements(
+    text: str, command: FoundCommand, changes: Sequence[WordEdit | SpanEdit]
+) -> tuple[Replacement, ...]:
+    """The changes as replacements in the file's text, the last one first. They are small, and
+    equal where two commands ask for the same."""
     scalar = command.scalar
-    if scalar is not None and _anew(command, scalar, changes):
-        value = edited(scalar.value, _within(command, scalar.inner or 0), changes)
-        quoted = json.dumps(value, ensure_ascii=False)
-        return text[: scalar.start] + quoted + text[scalar.end :]
-
-    source = text
-    for change in sorted(changes, key=lambda c: _place(command, c), reverse=True):
-        text = _applied(text, source, command, change)
-    return text
+    whole = scalar if scalar is not None and _needs_quoting(command, scalar, changes) else None
+    source = whole.value if whole is not None else text
+    offset = (whole.inner or 0) if whole is not None else 0
+    out: list[Replacement] = []
+    for change in sorted(changes, key=lambda c: _position(command, c), reverse=True):
+        out.append(_replacement(source, offset, command, change, out))
+    return tuple(replace(r, scalar=whole) for r in out) if whole is not None else tuple(out)
 
 
-def _place(command: FoundCommand, change: WordEdit | SpanEdit) -> int:
+def applied(text: str, changes: Sequence[Replacement]) -> str:
+    """The text with all replacements made; they do not overlap."""
+    scalars: dict[YamlScalar, list[Replacement]] = {}
+    plain: list[Replacement] = []
+    for r in changes:
+        if r.scalar is None:
+            plain.append(r)
+        else:
+            scalars.setdefault(r.scalar, []).append(replace(r, scalar=None))
+    for scalar, inner in scalars.items():
+        quoted = json.dumps(applied(scalar.value, inner), ensure_ascii=False)
+        plain.append(Replacement(scalar.start, scalar.end, quoted))
+    parts, position = [], 0
+    # of two at one place the later one was meant to stand first
+    ordered = sorted(plain, key=lambda r: (r.start, r.end), reverse=True)
+    for r in reversed(ordered):
+        parts += [text[position : r.start], r.new]
+        position = max(position, r.end)
+    return "".join([*parts, text[position:]])
+
+
+def _position(command: FoundCommand, change: WordEdit | SpanEdit) -> int:
     if isinstance(change, SpanEdit):
         return change.start
     if change.count:
@@ -53,75 +96,76 @@ def _place(command: FoundCommand, change: WordEdit | SpanEdit) -> int:
     return command.words[change.index - 1].end if change.index else command.begin
 
 
-def _anew(
-    command: FoundCommand, scalar: YamlScalar, changes: tuple[WordEdit | SpanEdit, ...]
+def _needs_quoting(
+    command: FoundCommand, scalar: YamlScalar, changes: Sequence[WordEdit | SpanEdit]
 ) -> bool:
-    """Whether the whole YAML text is written anew: it must be, or a new word holds what would
-    end it. Words of a macro stand in another."""
+    """Whether the whole YAML scalar must be quoted again: its words have no place in the file, or
+    a new word would end it. Words of a macro are in another scalar."""
     if any(w.origin is not None for w in touched(command, changes)):
         return False
     new = [w for c in changes if isinstance(c, WordEdit) for w in c.new if isinstance(w, str)]
     if scalar.inner is None:
         return any(isinstance(c, WordEdit) for c in changes)
-    return any(re.search(r"""[:#"'\\{}\[\]]""", w) for w in new)
+    return any(_ENDS_A_SCALAR.search(w) for w in new)
 
 
-def _within(command: FoundCommand, start: int) -> FoundCommand:
-    """The same with places that count from `start`."""
-    words = tuple(replace(w, start=w.start - start, end=w.end - start) for w in command.words)
-    return replace(command, words=words, begin=command.begin - start, scalar=None)
-
-
-def _applied(text: str, source: str, command: FoundCommand, change: WordEdit | SpanEdit) -> str:
-    """One change. `source`: the text before any of them."""
+def _replacement(
+    source: str,
+    offset: int,
+    command: FoundCommand,
+    change: WordEdit | SpanEdit,
+    later: Sequence[Replacement],
+) -> Replacement:
+    """One change. `offset`: of the source in the file; `later`: those behind it in the source."""
     if isinstance(change, SpanEdit):
-        return text[: change.start] + change.new + text[change.end :]
+        return Replacement(change.start - offset, change.end - offset, change.new)
     style = _style(command, change)
+    words = command.words
     new = [
-        source[command.words[n].start : command.words[n].end] if isinstance(n, int) else n
+        source[words[n].start - offset : words[n].end - offset] if isinstance(n, int) else n
         for n in change.new
     ]
+    if style == INI:
+        return _ini(source, command, change, new, later)
     written = [
         t if isinstance(n, int) else _quoted(t, style) for t, n in zip(new, change.new, strict=True)
     ]
-    if style == INI:
-        return _ini(text, command, change, new)
     if not change.count:
-        at = command.words[change.index - 1].end if change.index else command.begin
-        glue = _glue(text, at, style, command)
-        return text[:at] + "".join(glue + w for w in written) + text[at:]
-    start = command.words[change.index].start
-    end = command.words[change.index + change.count - 1].end
+        at = (words[change.index - 1].end if change.index else command.begin) - offset
+        glue = _glue(source, at, style)
+        return Replacement(at, at, "".join(glue + w for w in written))
+    start = words[change.index].start - offset
+    end = words[change.index + change.count - 1].end - offset
     if not written:
-        start, end = _whole(text, start, end, style)
-        return text[:start] + text[end:]
-    glue = _glue(text, command.words[change.index].start, style, command)
-    return text[:start] + glue.join(written) + text[end:]
+        return Replacement(*_with_separator(source, start, end, style, later), "")
+    return Replacement(start, end, _glue(source, start, style).join(written))
 
 
 def _style(command: FoundCommand, change: WordEdit) -> str:
-    """How the words of a change are written: as those they replace or follow."""
-    at = change.index if change.count else max(change.index - 1, 0)
+    """How the new words are written: like those they replace or follow."""
+    index = change.index if change.count else max(change.index - 1, 0)
     if not change.count and not change.index:
         return SHELL if command.styles[:1] == (TEXT,) else next(iter(command.styles), SHELL)
-    return command.styles[at] if at < len(command.styles) else SHELL
+    return command.styles[index] if index < len(command.styles) else SHELL
 
 
-def valued(text: str, variable: EnvVariable) -> EnvVariable:
-    """With the place of its value: NAME=value, NAME: value, NAME value, or on a line of its own in a
-    property list and in Kubernetes."""
+def with_value_position(text: str, variable: EnvVariable) -> EnvVariable:
+    """The variable with the position of its value: NAME=value, NAME: value, NAME value, or on a
+    line of its own in a property list and in Kubernetes."""
     if not (variable.in_text and variable.fixed and variable.value):
         return variable
-    found = re.compile(_TO_VALUE + re.escape(variable.value) + r"(?![\w.,|-])").match(
-        text, variable.end
-    )
-    return (
-        variable if found is None else replace(variable, value_at=found.end() - len(variable.value))
-    )
+    before = _TO_VALUE.match(text, variable.end)
+    position = before.end() if before else -1
+    end = position + len(variable.value)
+    if before is None or not text.startswith(variable.value, position):
+        return variable
+    if re.match(r"[\w.,|-]", text[end : end + 1]):
+        return variable
+    return replace(variable, value_at=position)
 
 
 def touched(command: FoundCommand, changes: Sequence[WordEdit | SpanEdit]) -> tuple[Word, ...]:
-    """The words that changes replace, and those behind which they put others."""
+    """The words that changes replace, and those after which they insert others."""
     found: list[Word] = []
     for change in changes:
         if isinstance(change, WordEdit):
@@ -132,25 +176,26 @@ def touched(command: FoundCommand, changes: Sequence[WordEdit | SpanEdit]) -> tu
 
 
 def obstacle(text: str, command: FoundCommand, changes: Sequence[WordEdit | SpanEdit]) -> str:
-    """Why changes cannot be written where the words stand, "" = they can: words that come from
-    shell variables may stand apart, or in a text that takes no quotes."""
+    """Why changes cannot be written where the words are, "" = they can: words of shell variables
+    may be apart, or inside quotes that cannot hold others."""
     for change in changes:
         if isinstance(change, SpanEdit):
             continue
         words = command.words[change.index : change.index + change.count]
         if away := next((w for w in touched(command, (change,)) if w.start < 0), None):
-            return f"{away.origin.name if away.origin else away.text} is not written here word for word"
+            name = away.origin.name if away.origin else away.text
+            return f"{name} is not spelled out in this file"
         for before, after in pairwise(words):
             between = text[before.end : after.start]
             if (before.origin or after.origin) and not _BETWEEN.fullmatch(between):
-                return f"{before.text} and {after.text} stand apart"
+                return f"{before.text} and {after.text} are not next to each other"
         if _style(command, change) == TEXT:
             new = [
                 text[command.words[w].start : command.words[w].end] if isinstance(w, int) else w
                 for w in change.new
             ]
             if any(shlex.quote(w) != w and not w.startswith("$") for w in new):
-                return "no quotes can stand inside that text"
+                return "that text is quoted, and quotes cannot be nested in it"
     return ""
 
 
@@ -162,36 +207,49 @@ def _quoted(word: str, style: str) -> str:
     return word if style == INI else json.dumps(word, ensure_ascii=False)
 
 
-def _glue(text: str, at: int, style: str, command: FoundCommand) -> str:
-    """What stands between two words here."""
+def _glue(text: str, at: int, style: str) -> str:
+    """What separates two words here."""
     if style == FLOW:
         return ", "
     if style in (BLOCK, XML):
-        begin = text.rfind("\n", 0, at) + 1
-        indent = re.match(r"[ \t]*", text[begin:])
+        indent = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
         return "\n" + (indent[0] if indent else "") + ("- " if style == BLOCK else "")
     return " "
 
 
-def _whole(text: str, start: int, end: int, style: str) -> tuple[int, int]:
-    """The span of words with the blanks, the comma or the line that goes with them."""
-    if style in (SHELL, TEXT):
-        before = re.search(r"(?:\s|[\\`^]\r?\n)*$", text[:start])
-        return (before.start() if before else start), end
-    if style == XML:
-        before = re.search(r"\s*$", text[:start])
-        return (before.start() if before else start), end
+def _with_separator(
+    text: str, start: int, end: int, style: str, later: Sequence[Replacement]
+) -> tuple[int, int]:
+    """The span of removed words with the blanks, the comma or the line that goes with them."""
     if style == BLOCK:
         close = text.find("\n", end)
         return text.rfind("\n", 0, start) + 1, len(text) if close < 0 else close + 1
-    behind = re.match(r"\s*,\s*", text[end:])
-    if behind:
-        return start, end + behind.end()
-    before = re.search(r",\s*$", text[:start])
-    return (before.start() if before else start), end
+    if style != FLOW:
+        return _blank_before(text, start, continued=style != XML), end
+    # the last items of a list go with the comma before them
+    last = bool(later) and later[-1].start == end and not later[-1].new
+    behind = None if last else _COMMA.match(text, end)
+    if behind is not None:
+        return start, behind.end()
+    blank = _blank_before(text, start, continued=False)
+    return (blank - 1 if text[blank - 1 : blank] == "," else start), end
 
 
-def _ini(text: str, command: FoundCommand, change: WordEdit, new: list[str]) -> str:
+def _blank_before(text: str, position: int, continued: bool) -> int:
+    """Where the blanks before a position begin. `continued`: a mark that continues the line on the
+    next one (sh, PowerShell, cmd) counts as one."""
+    while position:
+        c = text[position - 1]
+        mark = continued and c in "\\`^" and _LINE_END.match(text, position) is not None
+        if not (c.isspace() or mark):
+            break
+        position -= 1
+    return position
+
+
+def _ini(
+    text: str, command: FoundCommand, change: WordEdit, new: list[str], later: Sequence[Replacement]
+) -> Replacement:
     """Lines `key = value`: the words come in pairs, keys with their dashes."""
     lines: list[str] = []
     for given, word in zip(change.new, new, strict=True):
@@ -210,5 +268,6 @@ def _ini(text: str, command: FoundCommand, change: WordEdit, new: list[str]) -> 
         start = len(text) if close < 0 else close + 1
     end = len(text) if close < 0 else close + 1
     if start == len(text) and text and not text.endswith("\n"):
-        written = "\n" + written
-    return text[:start] + written + text[end:]
+        # another line that is appended brings the line end
+        written = "\n" + (written.removesuffix("\n") if later else written)
+    return Replacement(start, end, written)

@@ -1,5 +1,5 @@
-"""A decision in the words that vLLM, SGLang and TensorRT-LLM have in common. They load what is in
-Hugging Face repositories, so each file needs one that holds the same model."""
+"""A decision in the terms common to vLLM, SGLang and TensorRT-LLM. They load models from Hugging
+Face repositories, so each file needs the repository of the same model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specllama.errors import UsageError
 from specllama.formats.base import Decision, FormatError, WrittenFiles, commented, yaml_text
 from specllama.gguf import ModelInfo
 
-# What drafts, whatever it is called in an engine.
+# Kinds of drafting, whatever an engine calls them.
 SMALL, MTP, EAGLE3, DFLASH, DSPARK = "draft model", "MTP", "EAGLE-3", "DFlash", "DSpark"
 NGRAM, SUFFIX = "n-gram", "suffix"
 
@@ -28,13 +28,13 @@ _DRAFTS = {
     "draft-dflash": DFLASH,
     "draft-dspark": DSPARK,
 }
-# llama.cpp drafts as many tokens as it copies; these engines verify the same number in every
-# step, so that a long copy which is seldom there costs in all of them.
+# llama.cpp drafts only as many tokens as it copies; these engines verify the same number in every
+# step, so a long copy that is rarely found makes every step slower.
 MAX_NGRAM_DRAFT = 16
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ON_HUB = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s]+/[^/\s?#]+)/?")
-# Drafts that guess all their tokens in one pass say so in their names (amazon/…-P-EAGLE,
-# amd/PARD-…); vLLM has to be told.
+# Parallel drafts (all tokens in one pass) are known by their names (amazon/…-P-EAGLE,
+# amd/PARD-…); vLLM needs an option for them.
 _P_EAGLE = re.compile(r"(?:^|[-_/.])p[-_]?eagle", re.I)
 _PARD = re.compile(r"(?:^|[-_/.])pard(?:$|[-_.])", re.I)
 _NAMED = (("eagle3", EAGLE3), ("eagle-3", EAGLE3), ("dflash", DFLASH), ("dspark", DSPARK))
@@ -42,12 +42,11 @@ _NAMED = (("eagle3", EAGLE3), ("eagle-3", EAGLE3), ("dflash", DFLASH), ("dspark"
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What another engine is asked for. `kind` "" = no speculation; `draft` "" = nothing to
-    load; `parallel`: the draft guesses all its tokens in one pass. `copies`: with n-grams as
-    well. `context`: tokens of one request, 0 = the model's own; `requests` at a time. `tp` GPUs
-    hold parts of each layer, `pp` groups of them a part of the layers each, on `nodes` machines.
-    `same_size`, `same_tokens`: of both vocabularies; `heads`: MTP heads of the target.
-    `notes`: for the user, one line each."""
+    """Settings for another engine. `kind` "" = no speculation; `draft` "" = nothing to load;
+    `parallel`: the draft predicts all its tokens in one pass; `copies`: n-grams as well.
+    `context`: tokens per request, 0 = the model's own; `requests`: concurrent. `tp`, `pp`: tensor
+    and pipeline parallel size, over `nodes` machines. `same_size`, `same_tokens`: of both
+    vocabularies; `heads`: MTP heads of the target. `notes`: for the user, one line each."""
 
     target: str
     kind: str
@@ -68,36 +67,37 @@ class EngineRequest:
 
 
 def engine_request(decision: Decision) -> EngineRequest:
-    """The decision. Raises FormatError where no repository is known or the user's own arguments
-    decide, and UsageError for a repository that is none."""
+    """The decision as settings of another engine. Raises FormatError if a repository is unknown or
+    the arguments after -- set the method, and UsageError for an invalid repository name."""
     plan, given = decision.plan, decision.deployment
     for option, repo in (("--target-repo", given.target_repo), ("--draft-repo", given.draft_repo)):
         if repo is not None and not _REPO.fullmatch(repo):
             raise UsageError(f"{option} {repo}: must be OWNER/NAME, as on huggingface.co")
     if plan.user.value("--spec-type") or plan.user.on("--spec-default"):
         raise FormatError(
-            "--spec-type after -- is llama-server's own: other engines cannot be told so",
-            "Name the method with --method.",
+            "--spec-type after -- is for llama-server only",
+            "Set the method with --method.",
         )
     spec, notes = plan.settings.speculation, []
-    target, said = _target(decision)
-    notes += said
+    target, more = _target(decision)
+    notes += more
     kind = _kind(spec)
-    draft, parallel, twin = "", False, True
+    draft, parallel, chosen_here = "", False, True
     if given.draft_repo is not None:
         draft, parallel = given.draft_repo, bool(_P_EAGLE.search(given.draft_repo))
         parallel = parallel or bool(_PARD.search(given.draft_repo))
-        twin = _loads_a_draft(decision) and not parallel  # of the draft that was chosen here
-        if not twin:
-            off = "" if spec is not None else ", and speculation is off here"
+        # otherwise it is the repository of the draft that was chosen here
+        chosen_here = _loads_a_draft(decision) and not parallel
+        if not chosen_here:
+            off = "" if spec is not None else "; speculation is off here"
             kind, spec = _kind_of(draft), _as_draft(spec, plan.workload.n_max)
-            notes.append(f"{draft} is your --draft-repo: nothing here measured it{off}")
+            notes.append(f"{draft} (--draft-repo) was not measured here{off}")
     elif _loads_a_draft(decision):
-        draft, said = _draft(decision, target)
-        notes += said
+        draft, more = _draft(decision, target)
+        notes += more
     check_tensor_parallel(decision, given.gpus)
     k, ngram = _length(spec, notes)
-    drafter = plan.choice.draft if twin and kind == SMALL else None
+    drafter = plan.choice.draft if chosen_here and kind == SMALL else None
     return EngineRequest(
         target=target,
         kind=kind,
@@ -119,12 +119,12 @@ def engine_request(decision: Decision) -> EngineRequest:
 
 
 def check_tensor_parallel(decision: Decision, gpus: int) -> None:
-    """Raises FormatError when the target's layers cannot be parted over so many GPUs."""
+    """Raises FormatError if the target's attention heads cannot be split over so many GPUs."""
     heads = max(decision.plan.target.heads, default=0)
     if heads % gpus:
         raise FormatError(
-            f"the target's {heads} attention heads cannot be parted over {gpus} GPUs",
-            "Give --gpus and --nodes that divide them.",
+            f"the target's {heads} attention heads cannot be split evenly over {gpus} GPUs",
+            f"Use --gpus and --nodes that divide {heads}.",
         )
 
 
@@ -138,7 +138,7 @@ def _kind(spec: Speculation | None) -> str:
 
 
 def _kind_of(repo: str) -> str:
-    """By its name, as vLLM does it: a small model unless it says otherwise."""
+    """By its name, as vLLM does it; a draft model by default."""
     name = repo.lower()
     if _P_EAGLE.search(repo):
         return EAGLE3
@@ -158,21 +158,21 @@ def _length(spec: Speculation | None, notes: list[str]) -> tuple[int, NgramSizes
     k = min(spec.ngram.m, MAX_NGRAM_DRAFT)
     if k < spec.ngram.m:
         notes.append(
-            f"drafts of {k} tokens in place of {spec.ngram.m}: every step verifies all of them there"
+            f"draft length {k} instead of {spec.ngram.m}: this engine verifies that many in every step"
         )
     return k, spec.ngram
 
 
 def _equal(target: ModelInfo, draft: ModelInfo | None, what: str) -> bool:
-    """Whether both vocabularies are alike in that; True where that is not known."""
+    """Whether both vocabularies agree in that; True if unknown."""
     if draft is None or draft.vocabulary is None or target.vocabulary is None:
         return True
     return bool(getattr(target.vocabulary, what) == getattr(draft.vocabulary, what))
 
 
 def _loads_a_draft(decision: Decision) -> bool:
-    """Whether there is a model to load beside the target. A head-only file of the target's is
-    in the target's own repository."""
+    """Whether a draft is loaded from another repository. The MTP heads of a head-only file are in the
+    target's."""
     draft = decision.plan.choice.draft
     spec = decision.plan.settings.speculation
     return spec is not None and spec.uses_draft and draft is not None and draft.kind != "mtp-head"
@@ -185,8 +185,8 @@ def _target(decision: Decision) -> tuple[str, list[str]]:
     guess = repo_of(target)
     if guess is None:
         raise FormatError(
-            f"{target.path.name} does not say which Hugging Face repository it was made from",
-            "Name the original weights: --target-repo OWNER/NAME.",
+            f"{target.path.name} does not name the Hugging Face repository it was made from",
+            "Set the repository of the original weights: --target-repo OWNER/NAME.",
         )
     return guess, [_guessed(guess, target, "--target-repo")]
 
@@ -197,15 +197,15 @@ def _draft(decision: Decision, target: str) -> tuple[str, list[str]]:
     guess = repo_of(draft)
     if guess is None or guess == target:
         raise FormatError(
-            f"no GGUF file can draft there, and {draft.title} does not say which Hugging Face "
+            f"that engine loads no GGUF drafts, and {draft.title} does not name the Hugging Face "
             "repository it was made from",
-            f"Name it: --draft-repo OWNER/NAME{_known(decision)}; or leave it out: --method ngram-simple.",
+            f"Set --draft-repo OWNER/NAME{_known(decision)}, or use --method ngram-simple.",
         )
     return guess, [_guessed(guess, draft, "--draft-repo")]
 
 
 def _known(decision: Decision) -> str:
-    """Repositories with drafts for the target's family and method, in brackets."""
+    """Repositories with drafts for the target's family and method, in parentheses."""
     spec, family = decision.plan.settings.speculation, family_of(decision.plan.target)
     methods = spec.methods if spec is not None else ()
     found = family.suggestions if family is not None else ()
@@ -215,7 +215,7 @@ def _known(decision: Decision) -> str:
 
 
 def repo_of(model: ModelInfo) -> str | None:
-    """The repository that a file names as its base, None when it names none on Hugging Face."""
+    """The Hugging Face repository that a file names as its base model, if any."""
     found = (_ON_HUB.fullmatch(b) for b in model.names.base_models)
     return next((m[1] for m in found if m and _REPO.fullmatch(m[1])), None)
 
@@ -225,70 +225,65 @@ def _guessed(repo: str, model: ModelInfo, option: str) -> str:
     finetune = model.names.finetune
     more = ""
     if finetune and finetune.lower() not in repo.lower():
-        more = f", and calls itself its finetune {finetune!r}"
-    return f"check: {repo} is a guess, {model.path.name} names it as its base{more} ({option})"
+        more = f", with the fine-tune {finetune!r}"
+    return f"check: {repo} is a guess: the base model in {model.path.name}{more} (set {option} if wrong)"
 
 
 def _context(decision: Decision) -> int:
-    """Tokens of one request where the user named them, 0 where they didn't: what fits into this
-    machine's memory says nothing of another's."""
+    """Tokens per request if the user set them, otherwise 0: what fits in this machine's memory says
+    nothing about another machine."""
     plan = decision.plan
-    engine_request = (
-        plan.budget.requested_context if plan.budget is not None else plan.settings.context
-    )
-    return (
-        0
-        if engine_request == plan.target.context_length
-        else engine_request // plan.settings.parallel
-    )
+    budget = plan.budget
+    context = budget.requested_context if budget is not None else plan.settings.context
+    return 0 if context == plan.target.context_length else context // plan.settings.parallel
 
 
 def _common_notes(decision: Decision, kind: str) -> Iterator[str]:
     measured = decision.measured
     if measured is not None and measured.speedup is not None:
         alpha = f", α={measured.tried.alpha:.2f}" if measured.tried is not None else ""
-        yield f"measured with llama.cpp here, not there: {measured.reason}{alpha}"
+        yield f"measured with llama.cpp, not with this engine: {measured.reason}{alpha}"
     elif kind:
-        yield "not measured: `specllama probe --url` measures the running server"
+        yield "not measured; measure the running server with `specllama probe --url`"
     if kind:
-        yield f"gain at more requests at once: {concurrency()}"
+        yield f"speed-up with concurrent requests: {concurrency()}"
     spec = decision.plan.settings.speculation
     if spec is not None and spec.uses_draft and spec.p_min:
-        yield f"drafts are not cut short where the draft is unsure (p_min {spec.p_min:g} here)"
+        yield f"no equivalent of p_min {spec.p_min:g}: drafts are not shortened at low confidence"
     own = [f.words[0] for f in decision.plan.user.flags]
     if own:
-        yield f"left out, since it is llama-server's: {' '.join(own)}"
+        yield f"options of llama-server, left out: {' '.join(own)}"
 
 
 def concurrency() -> str:
-    """What many requests leave of the gain, with where that is from."""
+    """The speed-up with concurrent requests, with its source."""
     row = record("concurrency")
     figures = ", ".join(f"{gain:g}x at {n}" for n, gain in row["speedup"])
-    limit = f"it hardly pays above {row['hardly_pays_above']}"
+    limit = f"rarely pays off above {row['hardly_pays_above']}"
     return f"reported as {figures} ({limit}; {row['source']}), not measured here"
 
 
 def configuration(
     decision: Decision, engine: str, config: Mapping[str, Any], notes: tuple[str, ...]
 ) -> WrittenFiles:
-    """An engine's configuration file: what it was written for, and why, as comments."""
+    """An engine's configuration file, with its version and the decision as comments."""
     version = f"written for {engine} {record(engine.lower())['version']}"
     return WrittenFiles(commented((*decision.comments, version, *notes)) + yaml_text(config), notes)
 
 
 def key_note(decision: Decision, variable: str) -> Sequence[str]:
-    """Where the API key goes."""
+    """How the API key is set."""
     if not decision.plan.settings.api_key:
         return open_note(decision)
-    return (f"the API key is taken from the variable {variable}",)
+    return (f"set {variable} before you start it: the API key is read from there",)
 
 
 def open_note(decision: Decision) -> tuple[str, ...]:
-    """Whether everybody on the network may use it."""
+    """A warning if anyone on the network can use the server."""
     settings = decision.plan.settings
     if settings.api_key or settings.host.startswith(("127.", "localhost", "::1")):
         return ()
-    return (f"it has no API key: everybody who reaches {settings.host} can use it",)
+    return (f"no API key: anyone who can reach {settings.host} can use it",)
 
 
 @cache
@@ -297,6 +292,6 @@ def _records() -> Mapping[str, Any]:
 
 
 def record(engine: str) -> Mapping[str, Any]:
-    """What is recorded of an engine: version, image, names of its fields."""
+    """An engine's record: version, image, names of its fields."""
     found: Mapping[str, Any] = _records()[engine]
     return found

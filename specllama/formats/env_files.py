@@ -1,4 +1,4 @@
-"""Files of variables that a server is started with: systemd's EnvironmentFile=, compose's env_file."""
+"""Environment files of a server: systemd's EnvironmentFile=, compose's env_file."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 
 from specllama.formats.found_command import EnvVariable
 
-# The text of a file beside the one that names it; None when it is not here.
+# The text of a file, relative to the one that names it; None if it is missing.
 Files = Callable[[str], str | None]
 
 _LINE = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=[ \t]*(.*?)[ \t\r]*$", re.M)
 
 
-def nothing(name: str) -> str | None:
-    """No file is here."""
+def no_files(name: str) -> str | None:
+    """Every file is missing."""
     return None
 
 
 def variables(name: str, files: Files) -> tuple[EnvVariable, ...] | None:
-    """What a file sets; None when it is not here."""
+    """The variables of a file; None if it is missing."""
     text = files(name)
     return None if text is None else tuple(_read(text, name))
 

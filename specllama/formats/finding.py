@@ -1,4 +1,4 @@
-"""What lint says of one command line, and the ways in which it is put right."""
+"""A finding of lint about one command line, and its fix."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from specllama.engine.capabilities import Capabilities
 from specllama.formats.found_command import EnvVariable, SpanEdit, WordEdit
 from specllama.formats.parsed_command import OptionUse, ParsedCommand
 
-# What comes of it: the server does not start, or ends later; nothing drafts, or the option does nothing; it
-# serves, but slower, with more memory, or wrongly.
+# Effects: the server does not start, or exits later; nothing drafts, or the option does nothing;
+# it serves, but slower, with more memory, or with wrong results.
 ENDS, NOTHING, WORSE = "ends", "does nothing", "worse"
 Edits = tuple[WordEdit | SpanEdit, ...]
 
 _SIZED = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
-# What an option is for → its spellings, the newest first. Per n-gram type: {} is the type.
+# Purpose of an option → its spellings, newest first. Per n-gram type: {} is the type.
 _DRAFT_NAMES = {
     "draft-length": ("--spec-draft-n-max", "--draft-max"),
     "draft-minimum": ("--spec-draft-n-min", "--draft-min"),
@@ -39,9 +39,8 @@ _MOD_NAMES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """`rule`: its name; `effect`: one of the three above; `words`: what it is about, as written;
-    `happens` and `fix`: sentences. `edits`: the fix as changes of the text, () = it is a user's
-    to make."""
+    """`rule`: its name; `effect`: one of the three above; `words`: the words as written; `happens`
+    and `fix`: messages. `edits`: the fix as changes of the text, () = the user has to make it."""
 
     rule: str
     effect: str
@@ -60,7 +59,7 @@ def replace_option(use: OptionUse, *new: str | int) -> WordEdit:
 
 
 def set_variable(variable: EnvVariable | None, value: str) -> Edits:
-    """Another value for a variable, where it stands in the text and no quotes are needed."""
+    """A new value for a variable, if its value is in the text and needs no quotes."""
     if variable is None or variable.value_at < 0 or not re.fullmatch(r"[\w.,-]+", value):
         return ()
     at = variable.value_at
@@ -68,19 +67,19 @@ def set_variable(variable: EnvVariable | None, value: str) -> Edits:
 
 
 def insert_after(use: OptionUse, *new: str | int) -> WordEdit:
-    """Words put in behind an option."""
+    """New words after an option."""
     return WordEdit(use.index + use.count, 0, new)
 
 
 def spellings(means: str, parsed: ParsedCommand) -> tuple[str, ...]:
-    """The options that say `means` for the methods of this command line, in this build."""
+    """The options for the purpose `means`, for this command's methods and build."""
     if means.startswith("-"):
         found = parsed.caps.spelling(means)
         return (found,) if found else ()
     out: list[str | None] = []
     if not parsed.only_ngrams:
         out.append(parsed.caps.spelling(*_DRAFT_NAMES.get(means, ())))
-    # a length beside a draft method is the draft's; what else is for n-grams only goes to all
+    # with a draft method the length is the draft's; n-gram sizes go to all n-gram types
     if parsed.only_ngrams or means not in _DRAFT_NAMES:
         types = parsed.ngram_types or ("ngram-simple",)
         for t in types:
@@ -89,18 +88,18 @@ def spellings(means: str, parsed: ParsedCommand) -> tuple[str, ...]:
 
 
 def ngram_names(means: str, method: str) -> Sequence[str]:
-    """The spellings of a size of an n-gram method, the newest first."""
+    """The spellings of an n-gram method's size, newest first."""
     if method == "ngram-mod":
         return _MOD_NAMES.get(means, ())
     if method not in _SIZED:
         return ()
     if means == "min-hits" and method != "ngram-map-k4v":
-        return ()  # the others never read it (ngram-map.cpp)
+        return ()  # the others ignore it (ngram-map.cpp)
     return [n.format(method) for n in _NGRAM_NAMES.get(means, ())]
 
 
 def spec_type(types: Sequence[str], caps: Capabilities) -> tuple[str, ...]:
-    """--spec-type for these methods as the build spells it; () where it takes none of them."""
+    """--spec-type for these methods as the build spells them; () if it knows none of them."""
     known = [
         "draft" if t == "draft-simple" and "draft" in caps.spec_types else t
         for t in types

@@ -1,4 +1,4 @@
-"""What is known of flags that are gone, renamed, invented or another program's: flags.toml."""
+"""Flags that were removed, renamed, invented, or are another program's: flags.toml."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ REMOVED, INVENTED, FOREIGN = "removed", "invented", "foreign"
 
 @dataclass(frozen=True)
 class WrongFlag:
-    """A flag that llama-server does not take (any more). `means`: see flags.toml. `pair`: two
-    values follow it."""
+    """A flag that llama-server does not have, or no longer has. `means`: see flags.toml; `pair`: it
+    takes two values."""
 
     kind: str
     takes_value: bool
@@ -27,7 +27,7 @@ class WrongFlag:
 
 @dataclass(frozen=True)
 class BadBuild:
-    """A fault of the builds [first, last] with methods whose names begin with one of `types`.
+    """A bug in the builds [first, last], for methods whose names begin with one of `types`.
     `slots`: only with several."""
 
     first: int
@@ -39,8 +39,8 @@ class BadBuild:
 
 @dataclass(frozen=True)
 class OtherEngine:
-    """`removed` and `foreign`: flag → what says it there today, "" = nothing. `methods`: names of
-    methods elsewhere → its own."""
+    """`removed` and `foreign`: flag → its equivalent today, "" = none. `methods`: names of methods in
+    other engines → its own."""
 
     removed: Mapping[str, str]
     foreign: Mapping[str, str]
@@ -49,7 +49,7 @@ class OtherEngine:
 
 @cache
 def wrong_flags() -> Mapping[str, WrongFlag]:
-    """Spelling → what is known of it."""
+    """Spelling → the flag."""
     return {
         name: WrongFlag(r["kind"], r["value"], r["means"], r["why"], r.get("pair", False))
         for r in _data()["llama"]
@@ -58,7 +58,7 @@ def wrong_flags() -> Mapping[str, WrongFlag]:
 
 
 def synthetic() -> tuple[Sequence[str], str]:
-    """Options that replace verification, and what that does."""
+    """Options that bypass verification, and the effect."""
     table = _data()["synthetic"]
     return table["names"], table["why"]
 
@@ -72,17 +72,18 @@ def bad_builds() -> tuple[BadBuild, ...]:
 
 
 def type_aliases() -> Mapping[str, str]:
-    """Values of --spec-type that llama.cpp does not take → the one that is meant."""
+    """Values of --spec-type that llama.cpp does not know → the intended one."""
     found: Mapping[str, str] = _data()["type_aliases"]
     return found
 
 
 def renamed_variables() -> Mapping[str, str]:
-    """Variables that were renamed in b8943 → their names since."""
+    """Variables renamed in b8943 → their new names."""
     found: Mapping[str, str] = _data()["renamed_variables"]
     return found
 
 
+@cache
 def removed_variables() -> Mapping[str, tuple[int, str]]:
     """Variable → (first build that ignores it, what to do)."""
     return {name: (build, fix) for name, (build, fix) in _data()["removed_variables"].items()}

@@ -1,4 +1,4 @@
-"""A server's command line as it stands in somebody's text."""
+"""A server's command line in a text, and edits of it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from specllama.formats.shell_words import Word
 
-# How words stand in a text: SHELL parted by blanks; TEXT the same, inside of quotes that are
-# around all of them; FLOW and BLOCK, items of a YAML or JSON list; INI, one option a line; XML,
-# the strings of a property list.
+# How words are written: SHELL, separated by blanks; TEXT, the same inside one pair of quotes;
+# FLOW and BLOCK, items of a YAML or JSON list; INI, one option per line; XML, the strings of a
+# property list.
 SHELL, TEXT, FLOW, BLOCK, INI, XML = "shell", "text", "flow", "block", "ini", "xml"
 LLAMA, VLLM, SGLANG = "llama-server", "vLLM", "SGLang"
 
 
 @dataclass(frozen=True)
 class EnvVariable:
-    """NAME=value that the server is started with; text[start:end] is the name. `start` -1: it
-    is set outside of the text, in the file `source` where that is known. `value_at`: where the
-    value stands word for word, -1 = nowhere."""
+    """NAME=value in the server's environment; text[start:end] is the name. `start` -1: it is set
+    outside of the text, in the file `source` if known. `value_at`: position of the literal value,
+    -1 = none."""
 
     name: str
     value: str
@@ -34,9 +34,9 @@ class EnvVariable:
 
 @dataclass(frozen=True)
 class YamlScalar:
-    """The YAML text[start:end] that a command line is, and its value. `inner`: where the value
-    lies in the file as it is; None: escapes part them, so that places count in the value and the
-    text is written anew as a whole."""
+    """The YAML scalar text[start:end] with a command line, and its value. `inner`: position of the
+    value in the file; None: escapes differ, so positions count in the value and the whole scalar
+    is quoted again."""
 
     value: str
     start: int
@@ -46,11 +46,10 @@ class YamlScalar:
 
 @dataclass(frozen=True)
 class FoundCommand:
-    """One server. `words`: its arguments; `styles`: how each of them is written. `where`: what it
-    is called in the file. `build`: of the image it runs in. `begin`: where an argument goes when
-    there is none yet. `partial`: more options come from elsewhere. `site`: where the command
-    begins, -1 = unknown; a site may be come to in several ways, with other words each. `missing`:
-    files with variables that are not here."""
+    """One server. `words`: its arguments; `styles`: how each is written. `where`: its name in the
+    file. `build`: of its image. `begin`: where the first argument goes. `partial`: more options
+    come from other places. `site`: where the command begins, -1 = unknown; several paths may lead
+    to one site, each with its own words. `missing`: environment files that are missing."""
 
     program: str
     words: tuple[Word, ...]
@@ -67,7 +66,7 @@ class FoundCommand:
 
     @property
     def place(self) -> tuple[int, str]:
-        """The same for all ways to one server."""
+        """The same for all paths to one server."""
         return (self.site if self.site >= 0 else self.begin), self.where
 
     @property

@@ -1,5 +1,5 @@
-"""What a llama-server build can do when there is no engine to ask: its Capabilities by its number
-alone, from llama_server.txt and the table of builds in engine/build_facts.py."""
+"""Capabilities of a llama-server build by its number alone, without an engine: from
+llama_server.txt and the table of builds in engine/build_facts.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAFT_FLAGS_REMOVED = 8943
 SPEC_TYPES_ARE_A_LIST = 9113
 _DRAFT_SIMPLE = 9180
 _NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-# Options that are still listed after they were taken away, and what their help says (arg.cpp).
+# Removed options that are still listed, with their help text (arg.cpp).
 _STUBS = {
     "--draft-max": "use --spec-draft-n-max or --spec-ngram-mod-n-max",
     "--draft-min": "use --spec-draft-n-min or --spec-ngram-mod-n-min",
@@ -32,7 +32,7 @@ _STUBS = {
 
 @cache
 def capabilities(build: int = NEWEST) -> Capabilities:
-    """A mainline build, as far as the table knows it."""
+    """A mainline build, as far as the table goes."""
     types = tuple(_spec_types(build))
     options = []
     for spellings, hint, env in _rows():
@@ -52,12 +52,8 @@ def capabilities(build: int = NEWEST) -> Capabilities:
 
 
 def since(name: str) -> tuple[int, int] | None:
-    """(first, last build) that take the spelling; None when no build is known to."""
-    for spellings, _, _ in _rows():
-        for spelling, first, last in spellings:
-            if spelling == name:
-                return first, last
-    return None
+    """(first, last build) with this spelling; None if no build is known to have it."""
+    return _spans().get(name)
 
 
 def _spec_types(build: int) -> Iterator[str]:
@@ -71,13 +67,19 @@ def _spec_types(build: int) -> Iterator[str]:
 
 
 @cache
+def _spans() -> dict[str, tuple[int, int]]:
+    spellings = [spelling for row, _, _ in _rows() for spelling in row]
+    return {name: (first, last) for name, first, last in reversed(spellings)}
+
+
+@cache
 def _rows() -> tuple[tuple[tuple[tuple[str, int, int], ...], str, str], ...]:
     """((spelling, first, last), …), hint, variable of each line."""
     text = files("specllama.formats").joinpath("llama_server.txt").read_text(encoding="utf-8")
     rows = []
     for line in text.splitlines():
         if line.startswith("-"):
-            # a hint may hold a bar, but not behind a blank
+            # a hint may contain a bar, but not after a blank
             names, hint, env, *_ = [*line.split(" |"), "", ""]
             rows.append((tuple(map(_spelling, names.split())), hint.strip(), env.strip()))
     return tuple(rows)

@@ -8,24 +8,24 @@ from specllama.formats import server
 from specllama.formats.base import Decision, WrittenFiles, commented, yaml_text
 from specllama.formats.containers import PORT, Container, container
 
-# Whose GPU → what its device plugin calls one. Others have a plugin of the user's choice.
+# Vendor → resource name of its device plugin. Others have no standard one.
 _GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 _PERIOD_S = 10
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """One pod, its models in a volume of the cluster's."""
+    """One pod, its models on a volume of the cluster."""
     c = container(decision)
     name = decision.name
     secret = f"{name}-api-key"
     where = [f"{here} as {inside}" for here, inside in c.folders.items()]
     notes = (
         "kubectl apply -f FILE",
-        f"a PersistentVolumeClaim `models` is mounted at /models: put the files of {', '.join(where)}",
+        f"copy {', '.join(where)} to the volume of the PersistentVolumeClaim `models`, mounted at /models",
         *(
             (f"kubectl create secret generic {secret} --from-literal=api-key=…",)
             if c.key
-            else ("it has no API key: every pod of the cluster can use it",)
+            else ("no API key: every pod in the cluster can use it",)
         ),
         *c.notes,
     )
@@ -52,7 +52,7 @@ def _deployment(decision: Decision, c: Container, secret: str) -> dict[str, Any]
         ),
         "ports": [{"name": "http", "containerPort": PORT}],
         **({"resources": {"limits": {gpu: "1"}}} if gpu else {}),
-        # /health says 503 while the model is loaded
+        # /health is 503 while the model loads
         "startupProbe": {**health, "failureThreshold": server.loading_s(decision) // _PERIOD_S},
         "readinessProbe": health,
         "livenessProbe": {**health, "failureThreshold": 6},
@@ -90,5 +90,5 @@ def service(name: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """Kubernetes takes $(NAME) for a variable, $$ for $."""
+    """Escaped: $(NAME) is a variable in Kubernetes, $$ is $."""
     return text.replace("$", "$$")

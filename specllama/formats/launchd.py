@@ -1,4 +1,4 @@
-"""A launchd agent of macOS."""
+"""A launchd agent for macOS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEY_FILE = "~/.config/specllama/api-key"
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """The agent's property list: argv as it is, without any quoting."""
+    """The agent's property list: argv unquoted."""
     cmd = server.command(decision)
     label = f"specllama.{decision.name}"
     argv = list(cmd.argv)
@@ -24,14 +24,14 @@ def write(decision: Decision) -> WrittenFiles:
     )
     if decision.plan.settings.api_key and not cmd.value(server.KEY_FILE):
         argv += [server.KEY_FILE, str(Path(_KEY_FILE).expanduser())]
-        notes += (f"write the API key to {_KEY_FILE}, mode 0600",)
+        notes += (f"write the API key to {_KEY_FILE} (mode 0600)",)
     logs = str(Path(f"~/Library/Logs/{label}.log").expanduser())
     agent = {
         "Label": label,
         "ProgramArguments": argv,
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
-        "ProcessType": "Interactive",  # else macOS slows it down
+        "ProcessType": "Interactive",  # otherwise macOS throttles it
         "StandardOutPath": logs,
         "StandardErrorPath": logs,
     }
@@ -41,12 +41,12 @@ def write(decision: Decision) -> WrittenFiles:
     except (ValueError, ExpatError):
         same = False
     if not same:
-        raise FormatError("a property list cannot say a control character", "Rename the file.")
+        raise FormatError("a property list cannot hold control characters", "Rename the file.")
     head, rest = text.split("<plist", 1)
-    said = "".join(f"  {_comment(line)}\n" for line in (*decision.comments, *notes))
-    return WrittenFiles(f"{head}<!--\n{said}-->\n<plist{rest}", notes)
+    comment = "".join(f"  {_comment(line)}\n" for line in (*decision.comments, *notes))
+    return WrittenFiles(f"{head}<!--\n{comment}-->\n<plist{rest}", notes)
 
 
 def _comment(text: str) -> str:
-    """What may stand in an XML comment: no two hyphens together."""
+    """Text for an XML comment, which must not contain two hyphens in a row."""
     return re.sub(r"-(?=-)", "- ", one_line(text))

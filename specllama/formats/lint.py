@@ -1,10 +1,11 @@
-"""Command lines in, findings and corrected text out. Reads model files where they exist; starts
-nothing."""
+"""Command lines in, findings and corrected text out. Reads model files that exist; starts nothing."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from specllama.engine.capabilities import Capabilities
 from specllama.errors import UsageError
@@ -20,122 +21,173 @@ from specllama.formats import (
     lint_types,
     lint_variables,
 )
-from specllama.formats.edits import edited, touched, valued
-from specllama.formats.env_files import Files, nothing
+from specllama.formats.edits import Replacement, applied, replacements, with_value_position
+from specllama.formats.env_files import Files, no_files
 from specllama.formats.finding import Finding
-from specllama.formats.found_command import LLAMA, EnvVariable, FoundCommand, SpanEdit
-from specllama.formats.lint_merge import LintResult, settled
+from specllama.formats.found_command import LLAMA, EnvVariable, FoundCommand, WordEdit
+from specllama.formats.lint_merge import LintResult, merged
 from specllama.formats.lint_models import Models
 from specllama.formats.parsed_command import parse_command
 
-_ROUNDS = 500  # of putting right; a command takes some ten
-_AT_ONCE = 10**6
-Key = tuple[int, str, str]  # number of the command, rule, words
+_ROUNDS = 500  # of fixes; a command takes about ten
+_MAX_REJECTED = 60  # changes tried after which the text could not be read
+# Rules whose fix of one word does not depend on the fix of another, so that all are made at once.
+_INDEPENDENT = {
+    *("unknown-flag", "equals-sign", "bare-flag", "stray-word", "idle-flag", "refused-line"),
+    *("repeated-key", "underscore-key", "quoted-value", "dropped-key", "odd-switch"),
+}
+FindingKey = tuple[int, str, str]  # number of the server, rule, words
 Builds = Callable[[int | None], Capabilities]
 
 
 @dataclass(frozen=True)
 class LintContext:
-    """What lint may look at. `builds`: what the build can do that an image names (None: it names
-    none); `environ`: the variables that the commands would inherit; `files`: reads those with
+    """What lint may read. `builds`: the capabilities of the build that an image names (None: it
+    names none); `environ`: the variables that the commands would inherit; `files`: reads files of
     variables."""
 
     builds: Builds
     models: Models
     environ: Mapping[str, str] = field(default_factory=dict)
-    files: Files = nothing
+    files: Files = no_files
 
 
-def lint(text: str, kind: str, here: LintContext) -> tuple[LintResult, ...]:
+@dataclass(frozen=True)
+class _Fix:
+    """The changes of one finding."""
+
+    key: FindingKey
+    changes: tuple[Replacement, ...]
+
+
+def lint(text: str, kind: str, context: LintContext) -> tuple[LintResult, ...]:
     """Every server of the text. Raises UsageError for a text that cannot be read."""
-    found = commands.read(text, kind, here.files)
+    found = commands.read(text, kind, context.files)
     if not found and kind == commands.SCRIPT:
         found = commands.bare(text)
-    inherited = tuple(
-        EnvVariable(k, v) for k, v in here.environ.items() if k.startswith("LLAMA_ARG_")
-    )
-    all_of_them = [
-        replace(c, variables=(*inherited, *(valued(text, v) for v in c.variables))) for c in found
+    inherited = tuple(EnvVariable(k, v) for k, v in context.environ.items() if _is_read(k))
+
+    @cache
+    def placed(variable: EnvVariable) -> EnvVariable:
+        return with_value_position(text, variable)
+
+    servers = [
+        replace(c, variables=(*inherited, *(placed(v) for v in c.variables if _is_read(v.name))))
+        for c in found
     ]
-    return settled(text, [(c, tuple(_findings(text, c, here))) for c in all_of_them])
+    return merged(text, [(c, tuple(_findings(text, c, context))) for c in servers])
 
 
-def fixed(text: str, kind: str, here: LintContext) -> str:
-    """The text with everything put right that can be; the rest of it stays as it is. A change
-    after which it could not be read is not made."""
-    hopeless: set[Key] = set()
-    most = _AT_ONCE
+def _is_read(name: str) -> bool:
+    """Whether llama-server may read a variable of that name."""
+    return name.startswith(("LLAMA_", "HF_"))
+
+
+def fixed(text: str, kind: str, context: LintContext) -> str:
+    """The text with everything corrected that can be, the rest unchanged. A change after which it
+    could not be read is not made."""
+    rejected: set[FindingKey] = set()
+    batch, failures = len(text), 0
     for _ in range(_ROUNDS):
-        found = lint(text, kind, here)
-        chosen = _apart(found, hopeless)[:most]
-        if not chosen:
+        found = lint(text, kind, context)
+        fixes = _next_fixes(text, found, rejected)[:batch]
+        if not fixes or failures > _MAX_REJECTED:
             break
-        changed = text
-        for _, command, finding in chosen:
-            changed = edited(changed, command, finding.edits)
-        names = _names(changed, kind, here)
+        changed = applied(text, [r for fix in fixes for r in fix.changes])
+        names = _names(changed, kind, context)
         same = sorted(names) == sorted(f.command.where for f in found)
-        if same if len(chosen) > 1 else len(names) == len(found):
+        if same if len(fixes) > 1 else len(names) == len(found):
             text = changed
-            hopeless.clear()  # what could not be done may be possible now
-        elif len(chosen) > 1:
-            most = 1
+            rejected.clear()  # what could not be done may be possible now
+            batch *= 2
+            continue
+        failures += 1
+        if len(fixes) > 1:
+            batch = len(fixes) // 2
         else:
-            hopeless.add(chosen[0][0])
+            rejected.add(fixes[0].key)
     return text
 
 
-def _apart(
-    found: Sequence[LintResult], hopeless: set[Key]
-) -> list[tuple[Key, FoundCommand, Finding]]:
-    """What is put right next: a finding of each command, the last one in the text first, of
-    those that touch no common part of it."""
-    chances = []
-    for number, linted in enumerate(found):
-        keys = [(number, f.rule, f.words) for f in linted.findings]
-        own = zip(keys, linted.owners, linted.findings, strict=True)
-        chances += [c for c in own if c[2].edits and c[0] not in hopeless][:1]
+def _next_fixes(text: str, found: Sequence[LintResult], rejected: set[FindingKey]) -> list[_Fix]:
+    """The first fix of each server, and those of the same rule that do not depend on it; of those
+    that would touch the same part of the text the first."""
     out = []
-    free = float("inf")
-    for key, command, finding in sorted(chances, key=lambda c: _extent(*c[1:]), reverse=True):
-        end, start = _extent(command, finding)
-        if end < free:
-            out.append((key, command, finding))
-            free = start
+    claims = _Claims()
+    for number, server in enumerate(found):
+        first: Finding | None = None
+        for command, finding in zip(server.owners, server.findings, strict=True):
+            key = (number, finding.rule, finding.words)
+            if not finding.edits or key in rejected:
+                continue
+            if first is not None and not _independent(first, finding):
+                continue
+            first = first or finding
+            changes = replacements(text, command, finding.edits)
+            if claims.add(changes):
+                out.append(_Fix(key, changes))
     return out
 
 
-def _extent(command: FoundCommand, finding: Finding) -> tuple[int, int]:
-    """(end, start) of all that a change may touch."""
-    words = touched(command, finding.edits)
-    if command.scalar is not None and not any(w.origin is not None for w in words):
-        places = [(command.scalar.start, command.scalar.end)]
-    else:
-        places = [(w.start, w.end) for w in words]
-    places += [(e.start, e.end) for e in finding.edits if isinstance(e, SpanEdit)]
-    places = places or [(command.begin, command.begin)]
-    return max(end for _, end in places), min(start for start, _ in places)
+def _independent(first: Finding, second: Finding) -> bool:
+    """Whether both fixes may be made at once; two that only remove words may."""
+    edits = (*first.edits, *second.edits)
+    only_remove = all(isinstance(e, WordEdit) and not e.new for e in edits)
+    return first.rule == second.rule and (only_remove or first.rule in _INDEPENDENT)
 
 
-def _names(text: str, kind: str, here: LintContext) -> list[str]:
-    """The servers that a text starts, by what each is called; none when it cannot be read."""
+class _Claims:
+    """The parts of a text that changes touch."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int]] = []
+        self._inside: dict[int, _Claims] = {}  # scalars that are quoted again, by their start
+
+    def add(self, changes: Sequence[Replacement]) -> bool:
+        """Claims the places of all changes; False when one is taken."""
+        plain = {r.span for r in changes if r.scalar is None}
+        scalars = {r.scalar.start: r.span for r in changes if r.scalar is not None}
+        new = plain | {span for start, span in scalars.items() if start not in self._inside}
+        inside = [(r.scalar.start, r) for r in changes if r.scalar is not None]
+        free = all(self._is_free(*span) for span in new) and all(
+            self._inside[start]._is_free(r.start, r.end)
+            for start, r in inside
+            if start in self._inside
+        )
+        if not free:
+            return False
+        for span in new:
+            insort(self._spans, span)
+        for start, r in inside:
+            insort(self._inside.setdefault(start, _Claims())._spans, (r.start, r.end))
+        return True
+
+    def _is_free(self, start: int, end: int) -> bool:
+        """Whether neither is taken, nor what adjoins it."""
+        index = bisect_left(self._spans, (start, end))
+        before, after = self._spans[index - 1 : index] if index else [], self._spans[index:][:1]
+        return all(e < start for _, e in before) and all(end < s for s, _ in after)
+
+
+def _names(text: str, kind: str, context: LintContext) -> list[str]:
+    """What the servers that a text starts are called; none when it cannot be read."""
     try:
-        found = commands.read(text, kind, here.files) or commands.bare(text)
+        found = commands.read(text, kind, context.files) or commands.bare(text)
     except UsageError:
         return []
     return [name for _, name in {c.place for c in found}]
 
 
-def _findings(text: str, command: FoundCommand, here: LintContext) -> Iterator[Finding]:
+def _findings(text: str, command: FoundCommand, context: LintContext) -> Iterator[Finding]:
     if command.program != LLAMA:
         yield from lint_engines.findings(command)
         return
-    parsed = parse_command(command, here.builds(command.build))
+    parsed = parse_command(command, context.builds(command.build))
     yield from lint_flags.findings(parsed)
     yield from lint_presets.findings(text, parsed)
     yield from lint_types.piped(text, parsed)
     yield from lint_variables.findings(parsed)
     yield from lint_ik_llama.findings(parsed)
     yield from lint_spec.findings(parsed)
-    yield from lint_models.findings(parsed, here.models)
+    yield from lint_models.findings(parsed, context.models)
     yield from lint_limits.findings(parsed)

@@ -1,4 +1,4 @@
-"""Options that this build of llama-server does not take, or not in that form."""
+"""Options that this build of llama-server does not have, or not in that form."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _RULES = {
     flags.FOREIGN: "other-engine-flag",
 }
 _FLASH = {"on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"}
-_TYPO = 0.93  # so alike that --fix takes it for one
-# What only a draft method or an n-gram type can be given.
+_TYPO = 0.93  # similarity from which --fix corrects a typo
+# Purposes that only a draft method or an n-gram type has.
 _ROLES = {"draft-length", "draft-minimum", "lookup", "ngram-length", "min-hits", "-ngld"}
-# Newer spellings → what they are for, for builds that have an older one.
+# Newer spellings → their purpose, for builds with an older spelling.
 _MEANS = {"--spec-draft-n-max": "draft-length", "--spec-draft-n-min": "draft-minimum"}
 _SIZE = re.compile(r"--spec-ngram-(?:simple|map-k|map-k4v)-(size-n|size-m|min-hits)")
 _SIZE_MEANS = {"size-n": "lookup", "size-m": "ngram-length", "min-hits": "min-hits"}
@@ -62,11 +62,11 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
     if wrong is not None and parsed.caps.flavour == MAINLINE and not early:
         idle = wrong.means in _ROLES and not (parsed.speculates or parsed.incomplete)
         edits = (remove_option(use),) if idle else _translated(parsed, use, wrong.means)
-        fix = "take it out: nothing drafts here" if idle else _as_words(parsed, edits)
+        fix = "remove it: nothing drafts here" if idle else _as_words(parsed, edits)
         if weights := parsed.draft_repo_of(use):
             edits, fix = (
                 (),
-                f"-md FILE.gguf: {weights} as a GGUF, the only files llama-server loads",
+                f"-md FILE.gguf with {weights} converted to GGUF: llama-server loads no other files",
             )
         return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.why}", fix, edits)
     if re.match(r"-\S+\s+\S", use.name) and parsed.word(use.index).quoted:
@@ -74,9 +74,9 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
             "quoted-options",
             ENDS,
             shown,
-            "in quotes a variable is one argument, whatever blanks are in it: llama-server knows none of "
+            "a quoted variable is a single argument, blanks included, and llama-server has no option of "
             "that name",
-            'take the quotes off, or make it an array: NAME=(…), "${NAME[@]}"',
+            'remove the quotes, or use an array: NAME=(…), "${NAME[@]}"',
         )
     name, equals, value = use.name.partition("=")
     if equals and is_option(name, parsed.caps):
@@ -85,12 +85,12 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
             "equals-sign",
             ENDS,
             shown,
-            f"llama-server takes no {name}=…: it looks for an option of that whole name",
-            f"two words: {name} {value}",
+            f"llama-server does not support {name}=…: it looks for an option with that whole name",
+            f"{name} {value}",
             (replace_option(use, name, value),) if fixed else (),
         )
     if span is not None and not span[0] <= build <= span[1]:
-        return _of_other_builds(parsed, use, span, late=not early)
+        return _of_other_builds(parsed, use, span, removed=not early)
     known = [n for o in parsed.caps.options if not o.removed for n in o.names]
     near = next(iter(difflib.get_close_matches(use.name, known, n=1, cutoff=0.75)), "")
     typo = bool(near) and difflib.SequenceMatcher(None, use.name, near).ratio() >= _TYPO
@@ -98,14 +98,14 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
         "unknown-flag",
         ENDS,
         shown,
-        f"this llama-server has no option {use.name} ({parsed.caps.label}) and ends at once",
-        f"did you mean {near}?" if near else "take it out, or ask your build (--llama-server)",
+        f"this llama-server ({parsed.caps.label}) has no option {use.name} and exits at startup",
+        f"did you mean {near}?" if near else "remove it, or check your build with --llama-server",
         (WordEdit(use.index, 1, (near,)),) if typo else (),
     )
 
 
 def _of_other_builds(
-    parsed: ParsedCommand, use: OptionUse, span: tuple[int, int], late: bool
+    parsed: ParsedCommand, use: OptionUse, span: tuple[int, int], removed: bool
 ) -> Finding:
     first, last = span
     size = _SIZE.fullmatch(use.name)
@@ -115,19 +115,19 @@ def _of_other_builds(
     if not names and others is not None:
         found = parsed.caps.spelling(*others.names)
         names = (found,) if found else ()
-    why = f"removed after b{last}" if late else f"first in b{first}"
+    why = f"removed after b{last}" if removed else f"added in b{first}"
     return Finding(
-        "removed-flag" if late else "too-new-flag",
+        "removed-flag" if removed else "too-new-flag",
         ENDS,
         parsed.show(use),
-        f"{use.name}: {why}, this is {parsed.caps.label}: llama-server ends at once",
-        f"{names[0]} there" if names else ("take it out" if late else f"use build ≥ b{first}"),
+        f"{use.name} was {why}, and this is {parsed.caps.label}; llama-server exits at startup",
+        f"use {names[0]}" if names else ("remove it" if removed else f"use build ≥ b{first}"),
         (replace_option(use, names[0], *use.values),) if names else (),
     )
 
 
 def _translated(parsed: ParsedCommand, use: OptionUse, means: str) -> Edits:
-    """Changes that say the same as the build takes it; what is said already goes."""
+    """Edits to the build's equivalent; an option that is already set is not repeated."""
     if means == "load-mode":
         return _load_mode(parsed)
     if means == "config":
@@ -145,7 +145,7 @@ def _given(parsed: ParsedCommand, name: str) -> bool:
 
 
 def _types(parsed: ParsedCommand, use: OptionUse, means: str) -> Edits:
-    """`--speculative-algorithm X`, `--draft-self`: a --spec-type, unless there is one."""
+    """`--speculative-algorithm X`, `--draft-self`: becomes --spec-type unless that is set."""
     if parsed.all("--spec-type"):
         return (remove_option(use),)
     if means == "types":
@@ -157,7 +157,7 @@ def _types(parsed: ParsedCommand, use: OptionUse, means: str) -> Edits:
 
 
 def _load_mode(parsed: ParsedCommand) -> Edits:
-    """--mlock and its like as one -lm."""
+    """--mlock and similar options as one -lm."""
     old = [u for u in parsed.uses if (w := parsed.wrong_flag(u)) and w.means == "load-mode"]
     names = {u.name for u in old}
     lock = "--mlock" in names
@@ -169,12 +169,11 @@ def _load_mode(parsed: ParsedCommand) -> Edits:
         mode = "mmap+mlock" if lock else "mmap" if "--mmap" in names else "auto"
     keep = mode != "auto" and not _given(parsed, "-lm")
     first = replace_option(old[0], "-lm", mode) if keep else remove_option(old[0])
-    # back to front, so that the numbers of the words before stay right
     return (*(remove_option(u) for u in reversed(old[1:])), first)
 
 
 def _vllm_config(parsed: ParsedCommand, use: OptionUse) -> Edits:
-    """vLLM's JSON as options of llama-server."""
+    """vLLM's JSON as llama-server options."""
     try:
         given = json.loads(parsed.word(use.values[0]).text) if use.values else {}
     except ValueError:
@@ -212,40 +211,40 @@ def _values(parsed: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
         return
     if len(words) < option.arity:
         behind = use.index + use.count
-        next_is = parsed.word(behind).text if behind < len(parsed.command.words) else "the end"
+        next_is = parsed.word(behind).text if behind < len(parsed.command.words) else "nothing"
         yield Finding(
             "missing-value",
             ENDS,
             parsed.show(use),
-            f"{use.name} needs a value ({option.hint}), and {next_is} follows",
-            "give it one",
+            f"{use.name} needs a value ({option.hint}), but {next_is} follows",
+            "add the value",
         )
     elif option.hint == "N" and words[0].fixed and not _number(words[0].text, use):
         yield Finding(
             "bad-value",
             ENDS,
             parsed.show(use),
-            f"{use.name} takes a number, not {words[0].text!r}",
-            "give a number",
+            f"{use.name} needs a number, not {words[0].text!r}",
+            "use a number",
         )
 
 
 def _number(text: str, use: OptionUse) -> bool:
     if text in ("auto", "all") and any("gpu-layers" in n or n.endswith("ngl") for n in use.names):
         return True
-    return re.match(r"\s*[-+]?(\d|\.\d|inf)", text) is not None  # as std::stoi begins
+    return re.match(r"\s*[-+]?(\d|\.\d|inf)", text) is not None  # as std::stoi parses
 
 
 def _bare_flash(parsed: ParsedCommand, use: OptionUse) -> Finding:
     behind = use.index + 1
-    # what stands behind is another option, or a word of its own
+    # the next word is another option, or unrelated
     loose = use.values and is_option(parsed.word(behind).text, parsed.caps)
     edits: Edits = (WordEdit(use.index, 1 if loose or not use.values else 2, (use.index, "on")),)
     return Finding(
         "bare-flag",
         ENDS,
         use.written,
-        f"{use.written} needs on, off or auto from August 2025 on: it takes the next word for that",
+        f"{use.written} takes a value (on, off or auto) since August 2025, and reads the next word as it",
         f"{use.written} on",
         edits,
     )
@@ -261,19 +260,19 @@ def _unexpected(parsed: ParsedCommand, number: int) -> Finding:
         "stray-word",
         ENDS,
         word.text,
-        f"{before} takes no value: llama-server ends at {word.text!r}"
+        f"{before} takes no value; llama-server exits at {word.text!r}"
         if takes_none
-        else f"{word.text!r} is no option: llama-server ends at it",
-        "take it out",
+        else f"{word.text!r} is not an option; llama-server exits at startup",
+        "remove it",
         (WordEdit(number, 1),) if known else (),
     )
 
 
 def _as_words(parsed: ParsedCommand, edits: Edits) -> str:
-    """The words that changes put in."""
-    said = [
+    """The new words of the edits."""
+    texts = [
         " ".join(parsed.word(n).text if isinstance(n, int) else n for n in e.new)
         for e in edits
         if isinstance(e, WordEdit) and e.new
     ]
-    return " ".join(said) or "take it out"
+    return " ".join(texts) or "remove it"

@@ -1,5 +1,5 @@
-"""Mainline llama.cpp's options of speculation given to ik_llama.cpp, which says all of them in
-`--spec-type TYPE:key=value,…` (engine/ik_llama.py)."""
+"""Mainline llama.cpp's speculative options given to ik_llama.cpp, which has
+`--spec-type TYPE:key=value,…` for all of them (engine/ik_llama.py)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
     if parsed.caps.flavour != IK_LLAMA:
         return
     typed = parsed.all("--spec-type")
-    own = any(_own(t, parsed) for t in parsed.given_types)
-    strange = [u for u in parsed.uses if foreign(u)]
+    is_ik = any(_own(t, parsed) for t in parsed.given_types)
+    mainline_options = [u for u in parsed.uses if foreign(u)]
     methods = tuple(t for t in parsed.types if not ik_llama.unsupported(parsed.caps, t))
     if parsed.draft_uses and not parsed.types:
         methods = ("draft-simple",)
-    mainline = [u for u in typed if not own]
-    if own or not (strange or mainline):
+    mainline_types = [u for u in typed if not is_ik]
+    if is_ik or not (mainline_options or mainline_types):
         return
     stages = ik_llama.stages(_speculation(parsed, methods)) if methods else []
     words = [w for stage in stages for w in stage]
-    first, *others = sorted({*strange, *mainline}, key=lambda u: u.index)
+    first, *others = sorted({*mainline_options, *mainline_types}, key=lambda u: u.index)
     edits: Edits = (
         replace_option(first, *words) if words else remove_option(first),
         *(remove_option(u) for u in others),
@@ -38,14 +38,14 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
             "other-dialect",
             ENDS,
             parsed.show(use),
-            "mainline llama.cpp's way: ik_llama.cpp takes --spec-type TYPE:key=value,… for it",
-            " ".join(words) or "take it out",
+            "an option of mainline llama.cpp; ik_llama.cpp uses --spec-type TYPE:key=value,…",
+            " ".join(words) or "remove it",
             edits,
         )
 
 
 def foreign(use: OptionUse) -> bool:
-    """Whether an option that ik_llama.cpp lacks is one of mainline's speculation, new or old."""
+    """Whether an option unknown to ik_llama.cpp is a speculative one of mainline, new or old."""
     if use.usable:
         return False
     wrong = flags.wrong_flags().get(use.name)

@@ -1,4 +1,4 @@
-"""What would end the server or leaves nothing to draft, by the rules that serve itself asks."""
+"""Settings that make the server exit or leave nothing to draft, by the rules of `serve`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
         refusals.check_launch(Settings(Path(), "127.0.0.1", 8080, parallel=slots), user)
     except UsageError as e:
         yield _refused(e)
-        return  # what follows reads the same values
+        return  # the checks below read the same values
     if not parsed.types:
         return
     try:
@@ -46,7 +46,7 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
                 NOTHING,
                 why.split(":")[0],
                 why,
-                "take the speculation out",
+                "remove the speculative options",
                 tuple(remove_option(u) for u in named),
             )
     for option, why, advice in refusals.crash_risks(parsed.types, user):
@@ -63,13 +63,13 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
 
 
 def _refused(e: UsageError) -> Finding:
-    # serve's own words for where an option stands have no place here
+    # where serve found the option does not matter here
     what = e.message.replace(" after --", "")
-    return Finding("refused", ENDS, what.split(":")[0], what, "correct it, or leave it out")
+    return Finding("refused", ENDS, what.split(":")[0], what, "correct it, or remove it")
 
 
 def _options(parsed: ParsedCommand) -> LaunchOptions:
-    """The options whose values are known; files that are not here are on another machine."""
+    """The options whose values are known; missing files are on another machine."""
     given = tuple(
         ParsedOption(u.option, (u.name, *(parsed.word(v).text for v in u.values)))
         for u in parsed.uses
@@ -89,7 +89,7 @@ def _slots(parsed: ParsedCommand) -> int:
 
 
 def _speculation(parsed: ParsedCommand) -> Speculation:
-    """The lengths that the command line asks for; llama.cpp's own where it says nothing."""
+    """The lengths set by the command line, otherwise llama.cpp's defaults."""
 
     def number(name: str, default: int) -> int:
         word = parsed.value(name)

@@ -1,26 +1,28 @@
-"""What is said once of a server that a script comes to in several ways, and which fixes would touch
-words that another server shares."""
+"""One result for each server, however many paths through a script lead to it; a fix of words that
+servers share is made only where it is right for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 
-from specllama.formats.edits import edited, obstacle, touched
+from specllama.formats.edits import Replacement, obstacle, replacements, touched
 from specllama.formats.finding import ENDS, Finding
 from specllama.formats.found_command import FoundCommand, SpanEdit, WordEdit
 from specllama.formats.shell_words import Word
 
-Found = Sequence[tuple[FoundCommand, tuple[Finding, ...]]]
-Place = tuple[int, int, int]
-Edited = Callable[[int, Finding], str]  # the text after a finding's edits, by a command's number
+CommandFindings = Sequence[tuple[FoundCommand, tuple[Finding, ...]]]
+Location = tuple[int, int, int]  # scalar's start or -1, start, end
+Request = tuple[str, tuple[Replacement, ...]]  # a rule and what its fix writes
+_MAX_LINES = 3  # named in one sentence
 
 
 @dataclass(frozen=True)
 class LintResult:
-    """One server of a text and what is wrong with it. `owners`: the way to it (a command with the
-    words it has then) that each finding is of. `unseen`: variables whose value is unknown."""
+    """One server of a text and what is wrong with it. `owners`: for each finding, the command (one
+    path to the server) that it is about. `unseen`: variables whose value is unknown."""
 
     command: FoundCommand
     findings: tuple[Finding, ...]
@@ -28,35 +30,29 @@ class LintResult:
     unseen: tuple[str, ...]
 
 
-def settled(text: str, found: Found) -> tuple[LintResult, ...]:
-    """One answer for each server, with the edits that every way and every server bears."""
-    homes: dict[Place, set[int]] = {}
-    for number, (command, _) in enumerate(found):
-        for place in _places(command):
-            homes.setdefault(place, set()).add(number)
-
-    @cache
-    def edits_of(number: int, finding: Finding) -> str:
-        return edited(text, found[number][0], finding.edits)
-
+def merged(text: str, found: CommandFindings) -> tuple[LintResult, ...]:
+    """One result for each server, with the edits that are right for all paths and servers."""
+    sharing = _Sharing(text, found)
     servers: dict[tuple[int, str], list[tuple[FoundCommand, list[Finding]]]] = {}
     for number, (command, findings) in enumerate(found):
-        own = [_settled(text, found, number, f, homes, edits_of) for f in findings]
-        kept = [f for f in own if f is not None]
-        servers.setdefault(command.place, []).append((command, kept))
-    return tuple(_joined(ways) for ways in servers.values())
+        checked = [sharing.checked(number, f) for f in findings]
+        own = [f for f in checked if f is not None]
+        servers.setdefault(command.place, []).append((command, own))
+    return tuple(_result(paths) for paths in servers.values())
 
 
-def _joined(ways: Sequence[tuple[FoundCommand, list[Finding]]]) -> LintResult:
-    once: dict[tuple[str, ...], tuple[Finding, FoundCommand]] = {}
-    for command, findings in ways:
-        for n, f in enumerate(findings):
-            nth = sum(f == other for other in findings[:n])
-            once.setdefault((f.rule, f.words, f.happens, f.fix, str(nth)), (f, command))
-    unseen = dict.fromkeys(name for command, _ in ways for name in _unseen(command))
-    pairs = once.values()
+def _result(paths: Sequence[tuple[FoundCommand, list[Finding]]]) -> LintResult:
+    unique: dict[tuple[tuple[str, ...], int], tuple[Finding, FoundCommand]] = {}
+    for command, findings in paths:
+        repeats = Counter[tuple[str, ...]]()  # on one path they are about different words
+        for f in findings:
+            sentence = (f.rule, f.words, f.happens, f.fix)
+            unique.setdefault((sentence, repeats[sentence]), (f, command))
+            repeats[sentence] += 1
+    unseen = dict.fromkeys(name for command, _ in paths for name in _unseen(command))
+    pairs = unique.values()
     return LintResult(
-        ways[0][0], tuple(f for f, _ in pairs), tuple(c for _, c in pairs), tuple(unseen)
+        paths[0][0], tuple(f for f, _ in pairs), tuple(c for _, c in pairs), tuple(unseen)
     )
 
 
@@ -68,97 +64,118 @@ def _unseen(command: FoundCommand) -> Iterator[str]:
             yield word.text
 
 
-def _settled(
-    text: str,
-    found: Found,
-    number: int,
-    finding: Finding,
-    homes: dict[Place, set[int]],
-    edits_of: Edited,
-) -> Finding | None:
-    """The finding with the edits that can be made; None where it holds on some ways only."""
-    command = found[number][0]
-    if not finding.edits:
-        ways = [findings for c, findings in found if c.place == command.place]
-        always = all(any(f.rule == finding.rule for f in findings) for findings in ways)
-        return finding if always or finding.effect == ENDS else None
-    if why := obstacle(text, command, finding.edits):
-        return _left(finding, why)
-    against = _against(found, number, finding, homes, edits_of)
-    if not against:
-        return finding
-    if any(c.place == command.place for c in against):
-        on_some = "there are ways through the script on which it is right"
-        return _left(finding, on_some) if finding.effect == ENDS else None
-    if own := _as_own(found, command, finding):
-        return own
-    name = _shared(command, finding)
-    lines = sorted({text.count("\n", 0, c.place[0]) + 1 for c in against})
-    shown = ", ".join(map(str, lines))
-    return _left(
-        finding,
-        f"{name} is used in line{'s' * (len(lines) > 1)} {shown} too, where that would be wrong",
-    )
+class _Sharing:
+    """Which commands of a text share words, and which ask for the same change."""
+
+    def __init__(self, text: str, found: CommandFindings) -> None:
+        self._text = text
+        self._found = found
+        self._users: dict[Location, set[int]] = {}
+        self._paths: dict[tuple[int, str], list[int]] = {}
+        self._begins: dict[int, set[tuple[int, str]]] = {}
+        for number, (command, _) in enumerate(found):
+            self._paths.setdefault(command.place, []).append(number)
+            self._begins.setdefault(command.begin, set()).add(command.place)
+            for location in _locations(command):
+                self._users.setdefault(location, set()).add(number)
+        self._objecting: dict[tuple[frozenset[Location], Request], list[int]] = {}
+
+    def checked(self, number: int, finding: Finding) -> Finding | None:
+        """The finding with the edits that can be made; None where it holds on some paths only."""
+        command = self._found[number][0]
+        if not finding.edits:
+            return (
+                finding if finding.effect == ENDS or self._on_all_paths(number, finding) else None
+            )
+        if why := obstacle(self._text, command, finding.edits):
+            return _unfixed(finding, why)
+        against = self._against(number, finding)
+        if not against:
+            return finding
+        if any(self._found[n][0].place == command.place for n in against):
+            why = "it is right on another path through the script"
+            return _unfixed(finding, why) if finding.effect == ENDS else None
+        if own := self._in_own_words(command, finding):
+            return own
+        name = _shared_name(command, finding)
+        lines = self._lines(against)
+        return _unfixed(finding, f"{name} is also used in {lines}, where the change would be wrong")
+
+    def _on_all_paths(self, number: int, finding: Finding) -> bool:
+        paths = self._paths[self._found[number][0].place]
+        return all(any(f.rule == finding.rule for f in self._found[n][1]) for n in paths)
+
+    def _against(self, number: int, finding: Finding) -> list[int]:
+        """The servers, or paths to this one, that share the words and do not ask for the same."""
+        command = self._found[number][0]
+        changes = (e for e in finding.edits if isinstance(e, SpanEdit))
+        locations = _of_words(command, touched(command, finding.edits))
+        locations |= {_location(command, e.start, e.end) for e in changes}
+        shared = frozenset(p for p in locations if len(self._users.get(p, ())) > 1)
+        if not shared:
+            return []
+        request = finding.rule, replacements(self._text, command, finding.edits)
+        if (shared, request) not in self._objecting:
+            users = set().union(*(self._users[p] for p in shared))
+            self._objecting[shared, request] = sorted(users - self._asking.get(request, set()))
+        return self._objecting[shared, request]
+
+    @cached_property
+    def _asking(self) -> dict[Request, set[int]]:
+        """The commands that ask for each change."""
+        out: dict[Request, set[int]] = {}
+        for number, (command, findings) in enumerate(self._found):
+            for f in findings:
+                if f.edits and not any(w.start < 0 for w in touched(command, f.edits)):
+                    request = f.rule, replacements(self._text, command, f.edits)
+                    out.setdefault(request, set()).add(number)
+        return out
+
+    def _in_own_words(self, command: FoundCommand, finding: Finding) -> Finding | None:
+        """Inserted options go right after the program's name where the command has that to itself."""
+        changes = [e for e in finding.edits if isinstance(e, WordEdit)]
+        alone = self._begins[command.begin] == {command.place}
+        if alone and len(changes) == len(finding.edits) == 1 and not changes[0].count:
+            return replace(finding, edits=(WordEdit(0, 0, changes[0].new),))
+        return None
+
+    def _lines(self, numbers: Sequence[int]) -> str:
+        """The first lines of these commands: `line 3`, `lines 3, 4 and 7 more`."""
+        places = sorted({self._found[n][0].place[0] for n in numbers})
+        shown = [str(self._text.count("\n", 0, p) + 1) for p in places[:_MAX_LINES]]
+        shown = list(dict.fromkeys(shown))
+        more = f" and {len(places) - _MAX_LINES} more" if len(places) > _MAX_LINES else ""
+        return f"line{'s' * (len(places) > 1)} {', '.join(shown)}{more}"
 
 
-def _shared(command: FoundCommand, finding: Finding) -> str:
+def _shared_name(command: FoundCommand, finding: Finding) -> str:
     """What to call the words that others use too."""
-    homes = (w.origin.name for w in touched(command, finding.edits) if w.origin is not None)
+    origins = (w.origin.name for w in touched(command, finding.edits) if w.origin is not None)
     if any(isinstance(e, SpanEdit) for e in finding.edits):
         return finding.words.partition("=")[0]
-    return next(homes, "what is written there")
+    return next(origins, "what is written there")
 
 
-def _left(finding: Finding, why: str) -> Finding:
-    return replace(finding, edits=(), fix=f"{finding.fix} (--fix leaves it: {why})")
+def _unfixed(finding: Finding, why: str) -> Finding:
+    return replace(finding, edits=(), fix=f"{finding.fix} (not changed by --fix: {why})")
 
 
-def _against(
-    found: Found, number: int, finding: Finding, homes: dict[Place, set[int]], edits_of: Edited
-) -> list[FoundCommand]:
-    """The servers, or ways to this one, that share the words and do not ask for the same."""
-    command = found[number][0]
-    words = _keys(command, touched(command, finding.edits))
-    changes = (e for e in finding.edits if isinstance(e, SpanEdit))
-    words |= {_key(command, e.start, e.end) for e in changes}
-    others = {n for place in words for n in homes.get(place, ())} - {number}
-    if not others:
-        return []
-    result = edits_of(number, finding)
-
-    def asks_too(n: int) -> bool:
-        same = (f for f in found[n][1] if f.rule == finding.rule and f.edits)
-        return any(edits_of(n, f) == result for f in same)
-
-    return [found[n][0] for n in sorted(others) if not asks_too(n)]
-
-
-def _as_own(found: Found, command: FoundCommand, finding: Finding) -> Finding | None:
-    """Options that are put in, in the server's own words: right behind its name."""
-    changes = [e for e in finding.edits if isinstance(e, WordEdit)]
-    deployment = (c for c, _ in found if c.place != command.place)
-    alone = all(c.begin != command.begin for c in deployment)
-    if alone and len(changes) == len(finding.edits) == 1 and not changes[0].count:
-        return replace(finding, edits=(WordEdit(0, 0, changes[0].new),))
-    return None
-
-
-def _places(command: FoundCommand) -> set[Place]:
+def _locations(command: FoundCommand) -> set[Location]:
     variables = [v for v in command.variables if v.in_text]
-    names = {_key(command, v.start, v.end) for v in variables}
-    values = {_key(command, v.value_at, v.value_at + len(v.value)) for v in variables}
-    return _keys(command, command.words) | names | values
+    names = {_location(command, v.start, v.end) for v in variables}
+    values = {_location(command, v.value_at, v.value_at + len(v.value)) for v in variables}
+    return _of_words(command, command.words) | names | values
 
 
-def _keys(command: FoundCommand, words: Sequence[Word]) -> set[Place]:
-    placed = (w for w in words if w.start >= 0)
+def _of_words(command: FoundCommand, words: Sequence[Word]) -> set[Location]:
     return {
-        (-1, w.start, w.end) if w.origin is not None else _key(command, w.start, w.end)
-        for w in placed
+        (-1, w.start, w.end) if w.origin is not None else _location(command, w.start, w.end)
+        for w in words
+        if w.start >= 0
     }
 
 
-def _key(command: FoundCommand, start: int, end: int) -> Place:
-    """Places in a text that is written anew count from its own beginning."""
+def _location(command: FoundCommand, start: int, end: int) -> Location:
+    """Positions in a scalar that is quoted again count from its own beginning."""
     scalar = command.scalar
     return (scalar.start if scalar is not None and scalar.inner is None else -1), start, end

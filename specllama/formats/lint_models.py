@@ -1,5 +1,4 @@
-"""Whether target and draft of a command line fit: by the files where they exist, by names where
-they do not."""
+"""Whether a command line's target and draft fit: by the files if they exist, otherwise by name."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ from specllama.formats.lint_types import retyped
 from specllama.formats.parsed_command import OptionUse, ParsedCommand
 from specllama.gguf import GgufError, ModelInfo
 
-# Reads a model file; None when there is none. Raises GgufError for one that is no GGUF.
+# Reads a model file; None if it does not exist. Raises GgufError for one that is not GGUF.
 Models = Callable[[str], ModelInfo | None]
 
-SNIFFS = 10423  # first build that tells a sidecar's type by the file (arg.cpp)
+SNIFFS = 10423  # first build that detects a sidecar's type from the file (arg.cpp)
 _SNIFFED = ("dflash", "dspark", "mtp-head")
 _BY_NAME = (
     (r"(^|[^a-z])mtp([^a-z]|$)", "draft-mtp"),
@@ -45,7 +44,7 @@ def findings(parsed: ParsedCommand, models: Models) -> Iterator[Finding]:
     try:
         target, draft = _model(parsed, models, "-m"), _model(parsed, models, "-md")
     except GgufError as e:
-        yield Finding("refused-file", ENDS, e.message.split(":")[0], e.message, "get it again")
+        yield Finding("refused-file", ENDS, e.message.split(":")[0], e.message, "download it again")
         return
     yield from _no_type(parsed, draft)
     yield from _no_draft(parsed, target)
@@ -81,16 +80,16 @@ def _draft_counts(parsed: ParsedCommand) -> bool:
 
 
 def method_of(parsed: ParsedCommand, draft: ModelInfo | None) -> str:
-    """The method that a draft is for: by its file, else by its name."""
+    """The method for a draft: by its file, otherwise by its name."""
     if draft is not None:
         return METHOD_OF_KIND.get(draft.kind, "draft-simple")
-    said = parsed.text("-md") or parsed.text("-hfd") or ""
-    name = re.split(r"[/\\]", said.lower())[-1]
+    path = parsed.text("-md") or parsed.text("-hfd") or ""
+    name = re.split(r"[/\\]", path.lower())[-1]
     return next((m for pattern, m in _BY_NAME if re.search(pattern, name)), "draft-simple")
 
 
 def _no_type(parsed: ParsedCommand, draft: ModelInfo | None) -> Iterator[Finding]:
-    """-md that does nothing: --spec-type defaults to none (llama.cpp PR 23988)."""
+    """-md without effect: --spec-type defaults to none (llama.cpp PR 23988)."""
     if not parsed.has_draft or parsed.incomplete or parsed.caps.flavour != MAINLINE:
         return
     use = parsed.draft_uses[-1] if parsed.draft_uses else None
@@ -101,26 +100,26 @@ def _no_type(parsed: ParsedCommand, draft: ModelInfo | None) -> Iterator[Finding
                 "draft-unused",
                 NOTHING,
                 shown,
-                "--spec-type none: the draft is named, and nothing drafts",
-                "name a method, or take the draft out",
+                "--spec-type none: the draft is not used",
+                "set a method, or remove the draft",
             )
         elif parsed.types and not parsed.draft_types and not parsed.drafts_without_type:
             yield _beside_ngrams(parsed, shown, draft)
         return
     if "draft-simple" not in parsed.caps.spec_types and "draft" not in parsed.caps.spec_types:
-        return  # there -md alone is the way
+        return  # there -md alone is enough
     if parsed.caps.at_least >= SNIFFS and draft is not None and draft.kind in _SNIFFED:
         return
     words = spec_type([method_of(parsed, draft)], parsed.caps)
-    unasked = parsed.drafts_without_type
+    drafts_anyway = parsed.drafts_without_type
     yield Finding(
         "no-spec-type",
-        WORSE if unasked else NOTHING,
+        WORSE if drafts_anyway else NOTHING,
         shown,
-        "this build drafts with a warning; from b9464 on the same line does nothing"
-        if unasked
-        else "a draft alone does nothing from b9464 on: --spec-type defaults to none, and "
-        f"llama-server does not say so{_unless(parsed)}",
+        "this build drafts, with a warning; since b9464 -md alone has no effect"
+        if drafts_anyway
+        else "a draft alone has no effect since b9464: --spec-type defaults to none, and "
+        f"llama-server prints no warning{_unless(parsed)}",
         " ".join(words) or "use another build",
         _added(parsed, use, words),
     )
@@ -132,20 +131,20 @@ def _beside_ngrams(parsed: ParsedCommand, shown: str, draft: ModelInfo | None) -
         "draft-unused",
         NOTHING,
         shown,
-        "only n-gram methods are named: the draft is loaded, and does not draft",
+        "only n-gram methods are set: the draft is loaded but not used",
         f"--spec-type {','.join(types)}",
         retyped(parsed, types) if parsed.all("--spec-type") else (),
     )
 
 
 def _unless(parsed: ParsedCommand) -> str:
-    """A repository's sidecar is used by its name (arg.cpp, b10103)."""
+    """A repository's sidecar is found by its name (arg.cpp, b10103)."""
     only_repo = bool(parsed.text("-hfd")) and not parsed.text("-md")
-    return " (unless the repository holds a sidecar)" if only_repo else ""
+    return " (unless the repository has a sidecar)" if only_repo else ""
 
 
 def _added(parsed: ParsedCommand, use: OptionUse | None, words: tuple[str, ...]) -> Edits:
-    """--spec-type behind the draft, or at the end of the arguments, where there are any."""
+    """--spec-type after the draft, or at the end of the arguments if there are any."""
     if words and use is not None:
         return (insert_after(use, *words),)
     number = len(parsed.command.words)
@@ -153,7 +152,7 @@ def _added(parsed: ParsedCommand, use: OptionUse | None, words: tuple[str, ...])
 
 
 def _no_draft(parsed: ParsedCommand, target: ModelInfo | None) -> Iterator[Finding]:
-    """Methods whose draft is not named, or whose head is not in the target."""
+    """Methods without a draft, or whose head is not in the target."""
     if (
         parsed.has_draft
         or parsed.incomplete
@@ -163,15 +162,15 @@ def _no_draft(parsed: ParsedCommand, target: ModelInfo | None) -> Iterator[Findi
         return
     from_hub = bool(parsed.all("-hf"))  # a sidecar of the repository is found by its name
     for method in parsed.draft_types:
-        kept = tuple(t for t in parsed.types if t != method)
+        others = tuple(t for t in parsed.types if t != method)
         if method == "draft-mtp":
             if target is None or (found := own_head_verdict(target, parsed.caps)).ok:
                 continue
             if found.rule == "engine":
                 continue
-            happens, effect = f"{found.detail} ({found.rule}): llama-server ends", ENDS
+            happens, effect = f"{found.detail} ({found.rule}); llama-server exits", ENDS
         elif method in _NEED_A_FILE and not (from_hub and method != "draft-simple"):
-            happens = "no draft is named (-md): it serves, and drafts nothing"
+            happens = "there is no draft (-md): llama-server serves without drafting"
             effect = NOTHING
         else:
             continue
@@ -180,15 +179,15 @@ def _no_draft(parsed: ParsedCommand, target: ModelInfo | None) -> Iterator[Findi
             effect,
             f"--spec-type {method}",
             happens,
-            "`specllama pick-draft` finds a draft; without one take the method out",
-            retyped(parsed, kept),
+            "find a draft with `specllama pick-draft`, or remove the method",
+            retyped(parsed, others),
         )
 
 
 def _target(parsed: ParsedCommand, target: ModelInfo) -> Iterator[Finding]:
     shown = f"-m {Path(target.path).name}"
     fault = refusal(target, parsed.caps)
-    if fault is not None and not parsed.all("--override-kv"):  # which may mend it
+    if fault is not None and not parsed.all("--override-kv"):  # which may fix it
         yield Finding(
             "refused-file", ENDS, shown, f"{fault.detail} ({fault.rule})", "get another conversion"
         )
@@ -197,21 +196,21 @@ def _target(parsed: ParsedCommand, target: ModelInfo) -> Iterator[Finding]:
             "nothing-to-draft",
             NOTHING,
             shown,
-            "the model only embeds: there is nothing to draft",
-            "take the speculation out",
+            "an embedding model generates nothing to draft",
+            "remove the speculative options",
         )
     elif target.kind not in ("model", "embedding"):
         yield Finding(
             "not-a-target",
             ENDS,
             shown,
-            f"a file of the kind {target.kind} belongs to a model and cannot be served",
-            "name the model with -m, and this file with -md where it drafts",
+            f"a {target.kind} file is part of another model and cannot be served",
+            "set the model with -m, and this file with -md if it is a draft",
         )
 
 
 def _one_file(parsed: ParsedCommand, target: ModelInfo | None, draft: ModelInfo | None) -> bool:
-    """Whether target and draft are one file, by whatever names."""
+    """Whether target and draft are the same file, also by different paths."""
     if target is not None and draft is not None:
         return os.path.samefile(target.path, draft.path)
     names = parsed.text("-m"), parsed.text("-md")
@@ -226,26 +225,28 @@ def _same(parsed: ParsedCommand, target: ModelInfo | None) -> Finding:
         and target is not None
         and own_head_verdict(target, parsed.caps).ok
     ):
-        happens = "the head is in the target, which is loaded twice: draft-mtp needs no -md then"
+        happens = (
+            "the target already has the MTP head: draft-mtp needs no -md, which loads it twice"
+        )
         edits = tuple(remove_option(u) for u in parsed.all("-md"))
-        found = replace(found, fix="take -md out", edits=edits)
+        found = replace(found, fix="remove -md", edits=edits)
     return replace(found, rule="draft-is-target", effect=WORSE, happens=happens)
 
 
 def _misfit(parsed: ParsedCommand, why: str, draft: ModelInfo | None) -> Finding:
-    """The draft goes, and with it the methods that need it."""
-    dies = draft is not None and draft.kind != "model"
-    kept = tuple(t for t in parsed.types if not t.startswith("draft-"))
+    """The draft is removed, with the methods that need it."""
+    may_exit = draft is not None and draft.kind != "model"
+    others = tuple(t for t in parsed.types if not t.startswith("draft-"))
     edits = [remove_option(u) for u in parsed.all("-md")]
     in_arguments = bool(edits)
     if parsed.all("--spec-type"):
-        edits += [e for e in retyped(parsed, kept) if isinstance(e, WordEdit)]
+        edits += [e for e in retyped(parsed, others) if isinstance(e, WordEdit)]
     return Finding(
         "misfit",
-        ENDS if dies else NOTHING,
+        ENDS if may_exit else NOTHING,
         f"-md {parsed.text('-md')}",
-        f"{why}: " + ("llama-server may end" if dies else "it serves without drafting"),
-        "`specllama pick-draft` finds one that fits; this one goes",
+        f"{why}: " + ("llama-server may exit" if may_exit else "it serves without drafting"),
+        "remove it; find a compatible one with `specllama pick-draft`",
         tuple(edits) if in_arguments else (),
     )
 
@@ -257,7 +258,7 @@ def _swapped(parsed: ParsedCommand, target: ModelInfo, draft: ModelInfo) -> Find
         WORSE,
         f"-m {target.path.name} -md {draft.path.name}",
         "the draft is larger than the target: every token takes longer than without it",
-        "exchange them",
+        "swap -m and -md",
         (WordEdit(small, 1, (big,)), WordEdit(big, 1, (small,))) if big >= 0 and small >= 0 else (),
     )
 
@@ -271,7 +272,7 @@ def _wrong_type(parsed: ParsedCommand, draft: ModelInfo) -> Iterator[Finding]:
         "wrong-spec-type",
         ENDS,
         f"--spec-type {parsed.draft_types[0]}",
-        f"{draft.path.name} is of the kind {draft.kind}: it drafts with {method} only",
+        f"{draft.path.name} is a {draft.kind} file and drafts only with {method}",
         f"--spec-type {','.join(types)}",
         retyped(parsed, types),
     )

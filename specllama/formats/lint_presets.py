@@ -1,5 +1,5 @@
-"""What a router takes otherwise from a preset than from a command line (llama.cpp,
-common/preset.cpp and tools/server/server-models.cpp, b11434; each tried on its router)."""
+"""Where the router reads a preset differently from a command line (llama.cpp, common/preset.cpp
+and tools/server/server-models.cpp, b11434; each tried on its router)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from specllama.formats.preset_file import (
     EVERYWHERE,
     PresetLine,
     PresetSection,
+    names_by_id,
     same_id,
     sections,
+    sections_by_start,
 )
 
-# What the router sets for its children, or takes from its own command line only.
+# What the router sets for its child servers, or reads only from its own command line.
 _ROUTERS_OWN = set(
     "--host --port --api-key --api-key-file --ssl-key-file --ssl-cert-file --models-dir --models-max "
     "--models-preset --models-autoload".split()
@@ -38,21 +40,21 @@ _LETTERS = {
 
 
 def findings(text: str, parsed: ParsedCommand) -> Iterator[Finding]:
-    """What is wrong with the section of a preset that a command is."""
+    """Findings about the section of a preset that a command is."""
     if not parsed.command.paired:
         return
-    every = sections(text)
-    section = next(s for s in every if s.options and s.start == parsed.command.begin)
-    if text.startswith(BOM) and section is next(s for s in every if s.options):
+    with_options = sections_by_start(text)
+    section = with_options[parsed.command.begin]
+    if text.startswith(BOM) and section is next(iter(with_options.values())):
         yield Finding(
             "byte-order-mark",
             ENDS,
             "the file's first three bytes",
-            "the file begins with a byte-order mark (Windows editors write it): the router ends at it",
-            "save it as UTF-8 without BOM",
+            "the file begins with a byte-order mark (added by Windows editors); the router exits",
+            "save it as UTF-8 without a BOM",
             (SpanEdit(0, len(BOM), ""),),
         )
-    yield from _header(text, section, every)
+    yield from _header(text, section)
     by_key = {line.key_at: line for line in section.lines}
     for line in section.lines:
         if line.refused:
@@ -66,19 +68,17 @@ def findings(text: str, parsed: ParsedCommand) -> Iterator[Finding]:
             yield from _switch(parsed, use, use.option)
 
 
-def _header(
-    text: str, section: PresetSection, every: tuple[PresetSection, ...]
-) -> Iterator[Finding]:
+def _header(text: str, section: PresetSection) -> Iterator[Finding]:
     name, blank = section.name, section.name.strip()
     if not name and not _names_a_model(section):
-        free = all(s.name != EVERYWHERE for s in every)
+        free = all(s.name != EVERYWHERE for s in sections(text))
         first = section.options[0].start
         yield Finding(
             "no-section",
             NOTHING,
             section.options[0].key,
-            "keys before any [section] become a model of the name default, and hold for no other",
-            "put them under [*]: what is there holds for every model",
+            "keys before the first [section] define a model named default and apply to no other",
+            "put them under [*], which applies to every model",
             (SpanEdit(first, first, f"[*]{_newline(text)}"),) if free else (),
         )
     elif name != blank:
@@ -87,20 +87,20 @@ def _header(
             "blank-in-name",
             WORSE,
             f"[{name}]",
-            f"blanks before the bracket belong to the model's id: it is {name!r}",
+            f"blanks before the bracket are part of the model's id: {name!r}",
             f"[{blank}]",
             tuple(SpanEdit(at, text.index("]", at), blank) for at in begins),
         )
     if section.earlier:
         yield _repeated(text, section)
-    twins = [s.name for s in every if s.name != name and same_id(s.name) == same_id(name)]
+    twins = [n for n in names_by_id(text)[same_id(name)] if n != name]
     if ":" in name and twins and name < max(twins):
         yield Finding(
             "repeated-section",
             NOTHING,
             f"[{name}]",
-            f"the router makes {same_id(name)} of it and of [{twins[0]}]: only one of them is left",
-            "give one of them another name",
+            f"the router maps this and [{twins[0]}] to {same_id(name)}: only one of them is used",
+            "rename one of them",
         )
 
 
@@ -110,14 +110,14 @@ def _names_a_model(section: PresetSection) -> bool:
 
 
 def _repeated(text: str, section: PresetSection) -> Finding:
-    """All of it goes under the last header, where the two do not contradict each other."""
-    lost = [line for s in section.earlier for line in s.lines]
+    """Merged under the last header, unless the sections contradict each other."""
+    ignored = [line for s in section.earlier for line in s.lines]
     values: dict[str, set[str]] = {}
-    for line in (*lost, *section.lines):
+    for line in (*ignored, *section.lines):
         values.setdefault(line.key, set()).add(line.value)
-    both = sorted(k for k, said in values.items() if len(said) > 1)
-    there = {line.key for line in section.lines}
-    moved = {line.key: line for line in lost if line.key not in there}.values()
+    both = sorted(k for k, found in values.items() if len(found) > 1)
+    present = {line.key for line in section.lines}
+    moved = {line.key: line for line in ignored if line.key not in present}.values()
     edits = [SpanEdit(s.start, s.end, "") for s in section.earlier]
     end = section.lines[-1].end
     new = "".join(f"{_newline(text)}{text[line.start : line.end]}" for line in moved)
@@ -125,11 +125,11 @@ def _repeated(text: str, section: PresetSection) -> Finding:
         "repeated-section",
         NOTHING,
         f"[{section.name}]",
-        "the section stands there more than once, and the last one replaces the others whole: lost are "
-        + (", ".join(line.key for line in lost) or "no keys"),
-        f"give one of them another name, or join them: they differ in {', '.join(both)}"
+        "the section is repeated, and only the last one counts; ignored: "
+        + (", ".join(line.key for line in ignored) or "no keys"),
+        f"rename one of them, or merge them: they differ in {', '.join(both)}"
         if both
-        else "one section with all the keys",
+        else "merge them into one section",
         () if both else (*edits, SpanEdit(end, end, new)),
     )
 
@@ -143,15 +143,15 @@ def _refused(text: str, line: PresetLine) -> Finding:
         "refused-line",
         ENDS,
         text[line.start : line.end].strip(),
-        f"{line.refused}: the router ends, whatever else the file holds",
+        f"{line.refused}; the router exits, whatever else the file contains",
         line.right,
         (SpanEdit(line.start, line.end, line.right),),
     )
 
 
 def _spellings(parsed: ParsedCommand, by_key: dict[int, PresetLine]) -> Iterator[Finding]:
-    """Of several keys for one option the router takes the last in the order of the alphabet; of one
-    key given twice the last line."""
+    """Of several keys for one option the router uses the alphabetically last, of one key given twice
+    the last line."""
     groups: dict[tuple[str, ...], list[OptionUse]] = {}
     for use in parsed.uses:
         if use.option is not None and "--spec-type" not in use.names:
@@ -168,9 +168,9 @@ def _spellings(parsed: ParsedCommand, by_key: dict[int, PresetLine]) -> Iterator
                 "repeated-key",
                 NOTHING,
                 f"{keys[n]} = {parsed.word(use.index + 1).text}",
-                f"{keys[counts]} = {value} is the same option and counts: "
-                + ("it stands later" if same else "its name is later in the alphabet"),
-                "keep one of them; what is left does what both do today",
+                f"{keys[counts]} = {value} is the same option and wins: "
+                + ("it comes later" if same else "its name is alphabetically later"),
+                "remove this one; nothing changes",
                 (remove_option(use),),
             )
 
@@ -183,7 +183,7 @@ def _key(parsed: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             "underscore-key",
             ENDS,
             key,
-            "a preset knows no spelling with _: the router ends at it",
+            "presets do not support spellings with _; the router exits",
             use.name.lstrip("-"),
             (replace_option(use, use.name, use.index + 1),),
         )
@@ -192,7 +192,7 @@ def _key(parsed: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             "quoted-value",
             WORSE,
             shown,
-            "a preset has no quotes: they become part of the value",
+            "presets have no quotes: they become part of the value",
             value[1:-1],
             (replace_option(use, use.index, value[1:-1]),),
         )
@@ -202,8 +202,8 @@ def _key(parsed: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             "dropped-key",
             NOTHING,
             shown,
-            "the router drops it without a word: it is its own to say, for all models",
-            f"take it out; start the router with {name} where it is wanted",
+            "the router silently ignores it here; it is set for all models on the router's command line",
+            f"remove it; start the router with {name} if you need it",
             (remove_option(use),),
         )
     if use.option is not None and use.option.arity > 1:
@@ -211,14 +211,14 @@ def _key(parsed: ParsedCommand, use: OptionUse) -> Iterator[Finding]:
             "two-values",
             ENDS,
             shown,
-            "a preset cannot say options with two values: the router ends at it",
-            "take it out",
+            "presets do not support options with two values; the router exits",
+            "remove it",
             (remove_option(use),),
         )
 
 
 def _cut(parsed: ParsedCommand, use: OptionUse, line: PresetLine) -> Iterator[Finding]:
-    """# and ; begin a comment wherever they stand; a value that goes on behind one is cut."""
+    """# and ; begin a comment anywhere, and cut off the rest of a value."""
     whole = parsed.word(use.index + 1).text + line.cut
     glued = bool(line.value) and line.end - len(line.cut) == line.value_at + len(line.value)
     comment = use.option is not None and use.option.hint == "N" and line.value.isdecimal()
@@ -232,10 +232,10 @@ def _cut(parsed: ParsedCommand, use: OptionUse, line: PresetLine) -> Iterator[Fi
         "cut-value",
         ENDS if is_file else WORSE,
         f"{line.key} = {whole}",
-        f"a preset has no quotes and no escapes: the value ends before {line.cut[0]}, it is {line.value}",
+        f"presets have no quotes or escapes: {line.cut[0]} begins a comment, so the value is {line.value}",
         f"sampler-seq = {seq}"
         if seq
-        else "give the file another name, or a link to it"
+        else "rename the file, or use a link to it"
         if is_file
         else f"write it without {line.cut[0]}",
         (replace_option(use, "--sampler-seq", seq),) if seq else (),
@@ -243,15 +243,15 @@ def _cut(parsed: ParsedCommand, use: OptionUse, line: PresetLine) -> Iterator[Fi
 
 
 def _switch(parsed: ParsedCommand, use: OptionUse, option: HelpOption) -> Iterator[Finding]:
-    """preset.cpp, parse_bool_arg and to_args: words that are neither on nor off."""
+    """Words that are neither on nor off (preset.cpp, parse_bool_arg and to_args)."""
     key, value = use.written.lstrip("-"), parsed.word(use.index + 1).text
     negative = use.name in option.opposites
     on = value not in _ON if negative else value not in _OFF
     meant = value.lower()
     if meant not in (*_MEANT_ON, *_MEANT_OFF):
         return
-    wanted = (meant in _MEANT_ON) != negative
-    if wanted or not on:
+    intended = (meant in _MEANT_ON) != negative
+    if intended or not on:
         return
     name = next((n for n in reversed(option.names) if n not in option.opposites), use.name)
     right = "true" if meant in _MEANT_ON else "false"
@@ -259,7 +259,7 @@ def _switch(parsed: ParsedCommand, use: OptionUse, option: HelpOption) -> Iterat
         "odd-switch",
         WORSE,
         f"{key} = {value}".strip(),
-        f"{value!r} is neither on nor off there, and counts as the opposite: the router passes {name}",
+        f"{value!r} is neither on nor off to the router, which passes {name}, the opposite",
         f"{key} = {right}",
         (replace_option(use, use.index, right),),
     )

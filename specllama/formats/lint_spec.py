@@ -1,4 +1,4 @@
-"""What a llama-server command line makes of speculation: methods, lengths, slots."""
+"""Speculative decoding in a llama-server command line: methods, lengths, slots."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from specllama.formats.found_command import WordEdit
 from specllama.formats.parsed_command import OptionUse, ParsedCommand
 
 _LENGTH = "--spec-draft-n-max"
-# Options that only a draft model or a sidecar reads.
+# Options that only a draft model or a sidecar uses.
 _OF_DRAFTS = (
     "--spec-draft-n-min --spec-draft-p-min --draft-p-min -ngld -devd -ctkd -ctvd -td -tbd -otd -cmoed "
     "-ncmoed --spec-draft-backend-sampling --spec-draft-sampling"
 ).split()
 _SLOTS, _CACHE = "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE"
-_DEAD = ("--spec-draft-p-split", "--draft-p-split")  # read by nothing in the server
+_DEAD = ("--spec-draft-p-split", "--draft-p-split")  # unused in the server
 _NGRAM = re.compile(r"--spec-(ngram-simple|ngram-map-k4v|ngram-map-k|ngram-mod)-([a-z-]+)$")
-_MAX_AS_LENGTH = 16  # -ngld of such a number, without a draft length, is meant as one
+_MAX_AS_LENGTH = 16  # -ngld up to this, without a draft length, is meant as one
 
 
 def findings(parsed: ParsedCommand) -> Iterator[Finding]:
     if parsed.caps.flavour != MAINLINE:
-        return  # ik_llama.cpp has a --spec-type of its own grammar
+        return  # ik_llama.cpp's --spec-type has its own grammar
     yield from lint_types.findings(parsed)
     yield from _lengths(parsed)
     yield from _idle(parsed)
@@ -55,15 +55,15 @@ def _lengths(parsed: ParsedCommand) -> Iterator[Finding]:
             "ngram-length",
             NOTHING,
             parsed.show(length),
-            f"{_LENGTH} moves draft models and heads only; each n-gram type has its own length",
-            " ".join(f"{n} …" for n in names) or "take it out",
+            f"{_LENGTH} applies to draft models and heads only; each n-gram type has its own length",
+            " ".join(f"{n} …" for n in names) or "remove it",
             (replace_option(length, *new),) if new else (remove_option(length),),
         )
     layers = parsed.last("-ngld")
     given = parsed.text(_LENGTH) is not None or any(
         w.means == "draft-length" for u in parsed.uses if (w := parsed.wrong_flag(u))
     )
-    # who places the target's layers one by one places the draft's too
+    # with an explicit -ngl, -ngld is meant as layers too
     given = given or length is not None or (parsed.text("-ngl") or "").isdecimal()
     if layers is None or given or not layers.values or not parsed.has_draft:
         return
@@ -74,39 +74,39 @@ def _lengths(parsed: ParsedCommand) -> Iterator[Finding]:
             "layers-as-length",
             WORSE,
             parsed.show(layers),
-            "it is how many of the draft's layers lie on the GPU, not how many tokens are drafted; "
-            "the rest of the draft stays on the CPU",
-            " ".join(f"{n} {word.text}" for n in names) + ", and no -ngld",
+            "-ngld is the number of draft layers on the GPU, not the draft length; the other layers "
+            "stay on the CPU",
+            " ".join(f"{n} {word.text}" for n in names) + ", without -ngld",
             (replace_option(layers, *(w for n in names for w in (n, layers.values[0]))),),
         )
 
 
 def _idle(parsed: ParsedCommand) -> Iterator[Finding]:
-    """Options that nothing reads, given the methods that are on."""
+    """Options without effect for the methods that are on."""
     if parsed.incomplete:
         return
     for use in parsed.uses:
         if use.usable and (why := _why_idle(parsed, use)):
             yield Finding(
-                "idle-flag", NOTHING, parsed.show(use), why, "take it out", (remove_option(use),)
+                "idle-flag", NOTHING, parsed.show(use), why, "remove it", (remove_option(use),)
             )
 
 
 def _why_idle(parsed: ParsedCommand, use: OptionUse) -> str:
     names = set(use.names)
     if names & set(_DEAD):
-        return "nothing in llama-server reads it"
+        return "llama-server ignores it"
     if names & {*_OF_DRAFTS, _LENGTH} and not parsed.speculates:
-        return "there is no draft and no --spec-type: nothing reads it"
+        return "no effect without a draft or --spec-type"
     if names & set(_OF_DRAFTS) and parsed.only_ngrams:
-        return "the n-gram types have no draft model: nothing reads it"
+        return "no effect on n-gram types, which have no draft model"
     m = next(filter(None, (_NGRAM.match(n) for n in use.names)), None)
     if m is None:
         return ""
     if m[1] not in parsed.types:
-        return f"{m[1]} is not among the methods: nothing reads it"
+        return f"no effect: {m[1]} is not among the methods"
     if m[2] == "min-hits" and not ngram_names("min-hits", m[1]):
-        return "only ngram-map-k4v reads its min-hits"
+        return "min-hits has an effect for ngram-map-k4v only"
     return ""
 
 
@@ -120,9 +120,9 @@ def _slots(parsed: ParsedCommand) -> Iterator[Finding]:
             "parallel",
             WORSE,
             parsed.show(use) if use is not None else f"{_SLOTS}={text}",
-            f"{slots} slots: the draft's memory and kept states grow with them, the gain falls, and "
-            "each has only its part of the context",
-            "-np 1, for one user at a time",
+            f"{slots} slots: each adds memory for the draft and its checkpoints, the speed-up shrinks, "
+            "and the slots share the context",
+            "-np 1 for a single user",
             (WordEdit(use.index, 2, (use.index, "1")),)
             if use is not None
             else set_variable(parsed.variable(_SLOTS), "1"),
@@ -136,8 +136,8 @@ def _draft_cache(parsed: ParsedCommand) -> Iterator[Finding]:
             yield Finding(
                 "quantised-draft-cache",
                 WORSE,
-                parsed.show(use) if use is not None else f"{name} by its variable: {kind}",
-                "a quantised KV cache of the draft halves acceptance or ends it (issues 25725, 15039)",
+                parsed.show(use) if use is not None else f"{name} {kind} (set by a variable)",
+                "a quantised KV cache of the draft halves the acceptance rate or worse (issues 25725, 15039)",
                 "leave it at f16",
                 (remove_option(use),)
                 if use is not None
@@ -150,7 +150,7 @@ def _synthetic(parsed: ParsedCommand) -> Iterator[Finding]:
     for use in parsed.all(*names):
         if use.usable:
             yield Finding(
-                "harmful-flag", WORSE, parsed.show(use), why, "take it out", (remove_option(use),)
+                "harmful-flag", WORSE, parsed.show(use), why, "remove it", (remove_option(use),)
             )
 
 
@@ -169,5 +169,5 @@ def _bad_builds(parsed: ParsedCommand) -> Iterator[Finding]:
                 WORSE,
                 parsed.caps.label,
                 bad.why,
-                "use a newer build" + (", or one slot" if bad.slots else ""),
+                "use a newer build" + (", or a single slot" if bad.slots else ""),
             )

@@ -1,4 +1,4 @@
-"""--spec-type: names that are none, lists that are parted wrongly, types that exclude each other."""
+"""--spec-type: unknown names, wrongly separated lists, types that exclude each other."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from specllama.formats.finding import (
 from specllama.formats.found_command import SpanEdit, WordEdit
 from specllama.formats.parsed_command import SPEC_TYPE_VARIABLE, ParsedCommand, meant_type
 
+_PIPED = re.compile(r"\|([\w-]+)(?:\|[\w-]+)*")
+
 
 def findings(parsed: ParsedCommand) -> Iterator[Finding]:
     yield from _types(parsed)
@@ -29,20 +31,20 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
 
 
 def retyped(parsed: ParsedCommand, types: tuple[str, ...]) -> Edits:
-    """The first --spec-type names these methods, or goes where there are none."""
+    """Sets the first --spec-type to these methods, or removes it if there are none."""
     if not parsed.all("--spec-type"):
         return set_variable(parsed.variable(SPEC_TYPE_VARIABLE), ",".join(types) or "none")
     first, *others = parsed.all("--spec-type")
     words = spec_type(types, parsed.caps)
     if not words:
-        kept: WordEdit = remove_option(first)
+        edit: WordEdit = remove_option(first)
     else:
-        kept = WordEdit(first.index, first.count, (first.index, words[1]))
-    return (kept, *(remove_option(u) for u in others))
+        edit = WordEdit(first.index, first.count, (first.index, words[1]))
+    return (edit, *(remove_option(u) for u in others))
 
 
 def _types(parsed: ParsedCommand) -> Iterator[Finding]:
-    """Values of --spec-type that this build does not take or cannot run."""
+    """Values of --spec-type that this build does not know or cannot run."""
     uses = parsed.all("--spec-type")
     variable = parsed.variable(SPEC_TYPE_VARIABLE)
     if not all(u.usable for u in uses) or not (uses or variable):
@@ -52,24 +54,24 @@ def _types(parsed: ParsedCommand) -> Iterator[Finding]:
         shown = f"{variable.name}={variable.value}"
     option = "--spec-type " if uses else f"{SPEC_TYPE_VARIABLE}="
     runs = tuple(t for t in parsed.types if not unsupported(parsed.caps, t))
-    says = f"{option}{','.join(runs)}" if runs else "take it out"
+    fix = f"{option}{','.join(runs)}" if runs else "remove it"
     if "none" in parsed.given_types and runs:
         yield Finding(
             "none-in-list",
             NOTHING,
             shown,
-            "none, wherever it stands in the list, switches every method off",
-            says,
+            "none anywhere in the list switches every method off",
+            fix,
             retyped(parsed, runs),
         )
-    if (strange := _unparted(parsed)) is not None:
+    if (name := _unsplit(parsed)) is not None:
         yield Finding(
             "list-of-types",
             ENDS,
             shown,
-            "llama-server parts the list at commas, and at nothing else: it looks for a method of the "
-            f"name {strange!r} and ends at once",
-            says,
+            "llama-server splits the list at commas only: it looks for a method named "
+            f"{name!r} and exits at startup",
+            fix,
             retyped(parsed, runs),
         )
     for given in dict.fromkeys(parsed.given_types):
@@ -87,7 +89,7 @@ def _types(parsed: ParsedCommand) -> Iterator[Finding]:
                 ENDS,
                 shown,
                 _unknown_type(given, meant),
-                says,
+                fix,
                 edits,
             )
         elif given == "draft-simple":  # its name from b9180 on
@@ -97,8 +99,8 @@ def _types(parsed: ParsedCommand) -> Iterator[Finding]:
                 "unknown-spec-type",
                 ENDS,
                 shown,
-                f"{parsed.caps.label} knows no --spec-type {given}: it ends at once",
-                "take it out: there -md alone drafts" if alone else "--spec-type draft",
+                f"{parsed.caps.label} does not know --spec-type {given} and exits at startup",
+                "remove it: in this build -md alone is enough" if alone else "--spec-type draft",
                 retyped(parsed, left),
             )
         elif reason := unsupported(parsed.caps, given):
@@ -108,19 +110,19 @@ def _types(parsed: ParsedCommand) -> Iterator[Finding]:
                 "unsupported-type" if newer else "unknown-spec-type",
                 ENDS,
                 shown,
-                f"{reason}: it ends at once",
+                f"{reason}; llama-server exits at startup",
                 f"did you mean {near[0]}?" if near and not newer else "use a newer build",
             )
 
 
 def piped(text: str, parsed: ParsedCommand) -> Iterator[Finding]:
-    """Types without quotes around them, so that the shell takes | for a pipe."""
+    """Unquoted types, so that the shell reads | as a pipe."""
     use = parsed.all("--spec-type")[-1:]
     words = parsed.command.words
     if not use or parsed.command.scalar is not None or use[0].values != (len(words) - 1,):
         return
     last = words[-1]
-    behind = re.match(r"\|([\w-]+)(?:\|[\w-]+)*", text[last.end :])
+    behind = _PIPED.match(text, last.end)
     if last.origin is not None or not behind or text[last.start : last.end] != last.text:
         return
     others = [meant_type(t, parsed.caps) for t in behind[0][1:].split("|")]
@@ -131,15 +133,15 @@ def piped(text: str, parsed: ParsedCommand) -> Iterator[Finding]:
         "list-of-types",
         ENDS,
         f"--spec-type {last.text}{behind[0]}",
-        f"the shell takes | for a pipe and looks for a program named {behind[1]}; llama-server gets "
-        f"{last.text} and nothing that stands behind it",
+        f"the shell reads | as a pipe to a program named {behind[1]}; llama-server gets only "
+        f"{last.text}",
         f"--spec-type {types}",
-        (SpanEdit(last.start, last.end + behind.end(), types),),
+        (SpanEdit(last.start, behind.end(), types),),
     )
 
 
-def _unparted(parsed: ParsedCommand) -> str | None:
-    """A part of a list between its commas that is no single name (common/arg.cpp: string_split)."""
+def _unsplit(parsed: ParsedCommand) -> str | None:
+    """An item of a list that is not a single name (common/arg.cpp: string_split)."""
     if (parsed.caps.build or known_builds.NEWEST) < known_builds.SPEC_TYPES_ARE_A_LIST:
         return None
     parts = (p for text in parsed.type_lists for p in text.split(","))
@@ -149,15 +151,15 @@ def _unparted(parsed: ParsedCommand) -> str | None:
 def _unknown_type(given: str, meant: str) -> str:
     if meant == given.lower().replace("_", "-"):
         return (
-            f"--spec-type {given}: the names are in lower case and with dashes, {meant}; llama-server "
-            "ends at once"
+            f"--spec-type {given}: names are lower case with hyphens ({meant}); llama-server exits "
+            "at startup"
         )
     if meant.startswith("ngram-") and "self" in given:
         return (
-            f"--spec-type {given} does not exist: llama.cpp has no self-speculation; what guides call "
-            "so are the n-gram types (PR 18471)"
+            f"--spec-type {given} does not exist: llama.cpp has no self-speculation; guides mean the "
+            "n-gram types (PR 18471)"
         )
-    return f"--spec-type {given} does not exist in this build: llama-server ends at once"
+    return f"--spec-type {given} does not exist in this build; llama-server exits at startup"
 
 
 def _repeated(parsed: ParsedCommand) -> Iterator[Finding]:
@@ -168,15 +170,15 @@ def _repeated(parsed: ParsedCommand) -> Iterator[Finding]:
                 "repeated-spec-type",
                 WORSE,
                 f"{v.name}={v.value}",
-                "the variable and the option add up; nothing on the command line takes it back",
+                "the variable and the option add up; no option can undo the variable",
                 "unset the variable",
             )
         return
     build = parsed.caps.build or known_builds.NEWEST
     happens = (
-        "of two lines the preset keeps the last one"
+        "only the last of the preset's lines counts"
         if parsed.command.paired
-        else "they add up, whatever is meant"
+        else "they add up"
         if build >= 9246
         else "only the last one counts"
     )
@@ -192,18 +194,18 @@ def _repeated(parsed: ParsedCommand) -> Iterator[Finding]:
 
 
 def _drafts_at_once(parsed: ParsedCommand) -> Iterator[Finding]:
-    """Two draft methods, several n-gram types in one value where only one is taken."""
+    """Two draft methods; lists in a build that allows a single type."""
     uses = parsed.all("--spec-type")
     if len(parsed.draft_types) > 1 and uses:
-        kept = tuple(t for t in parsed.types if t not in parsed.draft_types[1:])
+        types = tuple(t for t in parsed.types if t not in parsed.draft_types[1:])
         yield Finding(
             "two-drafts",
             ENDS,
             " ".join(parsed.show(u) for u in uses),
-            f"{' and '.join(parsed.draft_types)} share one draft context: llama-server ends, or they disturb "
-            "each other",
-            f"--spec-type {','.join(kept)}",
-            retyped(parsed, kept),
+            f"{' and '.join(parsed.draft_types)} share one draft context: llama-server exits, or they "
+            "interfere with each other",
+            f"--spec-type {','.join(types)}",
+            retyped(parsed, types),
         )
     build = parsed.caps.build or known_builds.NEWEST
     if (
@@ -211,12 +213,12 @@ def _drafts_at_once(parsed: ParsedCommand) -> Iterator[Finding]:
         and build < known_builds.SPEC_TYPES_ARE_A_LIST
         and len(uses) == 1
     ):
-        kept = tuple(t for t in parsed.types if t in parsed.caps.spec_types)[:1]
+        types = tuple(t for t in parsed.types if t in parsed.caps.spec_types)[:1]
         yield Finding(
             "list-of-types",
             ENDS,
             parsed.show(uses[0]),
-            f"{parsed.caps.label} takes one type; a list came with b{known_builds.SPEC_TYPES_ARE_A_LIST}",
-            f"--spec-type {','.join(kept) or 'none'}",
-            retyped(parsed, kept),
+            f"{parsed.caps.label} allows one type; lists came with b{known_builds.SPEC_TYPES_ARE_A_LIST}",
+            f"--spec-type {','.join(types) or 'none'}",
+            retyped(parsed, types),
         )

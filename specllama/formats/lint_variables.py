@@ -1,4 +1,4 @@
-"""LLAMA_ARG_* variables that end llama-server, or that it ignores by now."""
+"""LLAMA_ARG_* variables that make llama-server exit, or that it ignores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
     for v in parsed.command.variables:
         first, fix = flags.removed_variables().get(v.name, (build + 1, ""))
         if build >= first:
-            why = f"llama-server ignores it from b{first} on"
+            why = f"its option was removed in b{first}; llama-server ignores it"
             yield Finding("renamed-variable", NOTHING, f"{v.name}={v.value}", why, fix)
         name = flags.renamed_variables().get(v.name)
         if name is None:
@@ -28,9 +28,9 @@ def findings(parsed: ParsedCommand) -> Iterator[Finding]:
             "fatal-variable" if fatal else "renamed-variable",
             ENDS if fatal else NOTHING,
             f"{v.name}={v.value}",
-            "llama-server reads it and ends: it stands for an option that was removed"
+            "it sets an option that was removed; llama-server exits at startup"
             if fatal
-            else f"it was renamed in b{known_builds.DRAFT_FLAGS_REMOVED}: llama-server ignores it",
+            else f"renamed in b{known_builds.DRAFT_FLAGS_REMOVED}; llama-server ignores the old name",
             f"{name}={v.value}"
             if v.in_text
             else f"{name}={v.value} in {v.source}"

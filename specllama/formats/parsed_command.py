@@ -1,4 +1,4 @@
-"""A llama-server command line against what a build takes: its options, its methods."""
+"""A llama-server command line matched against a build: its options and methods."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _DRAFT_PRESETS = ("--fim-qwen-7b-spec", "--fim-qwen-14b-spec")  # arg.cpp: with 
 
 @dataclass(frozen=True)
 class OptionUse:
-    """One option as it is written. `name`: as llama.cpp looks it up; `option` None: this build
-    has none of that name. `values`: numbers of words. `count`: the words it takes in all."""
+    """One option as written. `name`: as llama.cpp looks it up; `option` None: this build has none of
+    that name. `index`: of its word; `values`: of the words of its values. `count`: of all its
+    words."""
 
     name: str
     option: HelpOption | None
@@ -43,8 +44,8 @@ class OptionUse:
 
 @dataclass(frozen=True)
 class ParsedCommand:
-    """`stray`: words where an option should stand. `open`: a variable there may hold any
-    option, so that nothing is surely missing."""
+    """`unexpected`: words where an option should be. `incomplete`: an unknown variable may contain
+    any option, so nothing is known to be missing."""
 
     command: FoundCommand
     caps: Capabilities
@@ -55,13 +56,22 @@ class ParsedCommand:
     def word(self, number: int) -> Word:
         return self.command.words[number]
 
+    @cached_property
+    def _by_name(self) -> dict[str, list[OptionUse]]:
+        out: dict[str, list[OptionUse]] = {}
+        for use in self.uses:
+            for name in use.names:
+                out.setdefault(name, []).append(use)
+        return out
+
     def all(self, *names: str) -> tuple[OptionUse, ...]:
         """Every use of the options with one of these spellings, usable in this build or not."""
-        wanted = set(names)
-        return tuple(u for u in self.uses if wanted & set(u.names))
+        found = {u.index: u for n in names for u in self._by_name.get(n, ())}
+        return tuple(found[index] for index in sorted(found))
 
     def last(self, *names: str) -> OptionUse | None:
-        return next(reversed(self.all(*names)), None)
+        uses = (self._by_name[n][-1] for n in names if n in self._by_name)
+        return max(uses, key=lambda u: u.index, default=None)
 
     def value(self, *names: str) -> Word | None:
         """The value that counts, the last one."""
@@ -69,8 +79,8 @@ class ParsedCommand:
         return self.word(use.values[0]) if use is not None and use.values else None
 
     def text(self, *names: str) -> str | None:
-        """What an option is set to, by an argument or its variable; None also where a variable
-        of the shell hides it."""
+        """The value of an option, by an argument or its variable; None also if a shell variable
+        hides it."""
         word = self.value(*names)
         if word is not None:
             return word.text if word.fixed else None
@@ -78,16 +88,21 @@ class ParsedCommand:
         found = self.variable(option.env) if option is not None and option.env else None
         return found.value if found is not None and found.fixed else None
 
+    @cached_property
+    def _variables(self) -> dict[str, EnvVariable]:
+        return {v.name: v for v in self.command.variables}
+
     def variable(self, name: str) -> EnvVariable | None:
-        return next((v for v in reversed(self.command.variables) if v.name == name), None)
+        """The one that counts, the last of that name."""
+        return self._variables.get(name)
 
     def show(self, use: OptionUse) -> str:
-        """The option and its value as a user wrote it."""
+        """The option and its values as written."""
         return " ".join([use.written, *(self.word(v).text for v in use.values)])
 
-    @property
+    @cached_property
     def draft_uses(self) -> tuple[OptionUse, ...]:
-        """What names a draft, or means to."""
+        """Options that set a draft, or are meant to."""
         known = {*_DRAFT_FILE, *_DRAFT_REPO, *_DRAFT_PRESETS}
         return tuple(u for u in self.uses if known & set(u.names) or self._means_draft(u))
 
@@ -95,33 +110,33 @@ class ParsedCommand:
         wrong = self.wrong_flag(use)
         return wrong is not None and wrong.means in ("draft-file", "draft-repo")
 
-    @property
+    @cached_property
     def has_draft(self) -> bool:
         return bool(self.draft_uses or self.draft_variable)
 
-    @property
+    @cached_property
     def draft_variable(self) -> str:
-        """The variable that names a draft, or meant to under its old name; "" = none."""
-        wanted = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
+        """The variable that sets a draft, also by its old name; "" = none."""
+        names = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
         for v in self.command.variables:
-            if v.name in wanted or flags.renamed_variables().get(v.name) in wanted:
+            if v.name in names or flags.renamed_variables().get(v.name) in names:
                 return f"{v.name}={v.value}"
         return ""
 
     def wrong_flag(self, use: OptionUse) -> flags.WrongFlag | None:
-        """What is known of an option that this build does not take."""
+        """The table's entry of an option that this build does not have."""
         found = None if use.usable else flags.wrong_flags().get(use.name)
         if found is None or found.means != "draft-file" or not use.values:
             return found
         text = self.word(use.values[0]).text
-        if text.lower() in ("[ngram]", "ngram"):  # vLLM's, where a model's name stands
+        if text.lower() in ("[ngram]", "ngram"):  # vLLM's value in place of a model
             return replace(found, means="types:ngram-simple")
         from_hub = _REPO.fullmatch(text) is not None and "gguf" in text.lower()
         return replace(found, means="draft-repo") if from_hub else found
 
     def draft_repo_of(self, use: OptionUse) -> str:
-        """The Hugging Face repository that a draft is named by where llama-server needs a GGUF
-        file; "" = it is not."""
+        """The Hugging Face repository given as a draft where llama-server needs a GGUF file; "" =
+        none."""
         known = self.wrong_flag(use)
         if known is None or known.means != "draft-file" or not use.values:
             return ""
@@ -137,14 +152,14 @@ class ParsedCommand:
             words.append(variable.value)
         return tuple(words)
 
-    @property
+    @cached_property
     def given_types(self) -> tuple[str, ...]:
-        """The names in them, also where llama-server would not part them."""
+        """The names in them, also where llama-server would not split them."""
         return tuple(t.strip() for w in self.type_lists for t in re.split("[,|;]", w) if t.strip())
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """The methods that are meant: known names, each once, `none` left out."""
+        """The intended methods: known names, each once, without `none`."""
         meant = [meant_type(t, self.caps) for t in self.given_types]
         meant = ["draft-simple" if t == "draft" else t for t in meant]
         for use in self.uses:
@@ -158,43 +173,43 @@ class ParsedCommand:
             meant.append("ngram-mod")
         return tuple(dict.fromkeys(t for t in meant if t != "none"))
 
-    @property
+    @cached_property
     def has_types(self) -> bool:
-        """Whether any method is named, in whatever way, or may be."""
+        """Whether a method is set, or may be."""
         return bool(
             self.types
             or self.all("--spec-type", "--spec-default")
             or self.variable(SPEC_TYPE_VARIABLE)
         )
 
-    @property
+    @cached_property
     def drafts_without_type(self) -> bool:
         """Builds in which -md alone speculates: before --spec-type knew drafts, and with a
         warning until b9463 (llama.cpp PR 23988)."""
         build = self.caps.at_least
         return "draft-simple" not in self.caps.spec_types or 0 < build < 9464
 
-    @property
+    @cached_property
     def draft_types(self) -> tuple[str, ...]:
         return tuple(t for t in self.types if t.startswith("draft-"))
 
-    @property
+    @cached_property
     def ngram_types(self) -> tuple[str, ...]:
         return tuple(t for t in self.types if t.startswith("ngram-"))
 
-    @property
+    @cached_property
     def only_ngrams(self) -> bool:
-        """No method drafts but n-grams, and no draft is there that was meant to."""
+        """Only n-gram methods, and no draft is set."""
         return bool(self.ngram_types) and not self.draft_types and not self.has_draft
 
-    @property
+    @cached_property
     def speculates(self) -> bool:
         config = any(w.means == "config" for u in self.uses if (w := self.wrong_flag(u)))
         return bool(self.types) or self.has_draft or config
 
 
 def meant_type(given: str, caps: Capabilities) -> str:
-    """The method that a name means: in lower case and with dashes, or another program's name."""
+    """The method that a name stands for: corrected in case and dashes, or another program's name."""
     plain = given.lower()
     for name in (given, plain, plain.replace("_", "-")):
         meant = flags.type_aliases().get(name, name)
@@ -204,7 +219,7 @@ def meant_type(given: str, caps: Capabilities) -> str:
 
 
 def parse_command(command: FoundCommand, caps: Capabilities) -> ParsedCommand:
-    """The options of a command line, as llama.cpp's parser would part them."""
+    """The options of a command line, as llama.cpp's parser splits them."""
     uses: list[OptionUse] = []
     unexpected: list[int] = []
     words, index, incomplete = command.words, 0, command.partial
@@ -231,12 +246,12 @@ def _use(words: Sequence[Word], index: int, caps: Capabilities, paired: bool) ->
     if paired:
         switch = option is not None and not option.hint and not option.removed
         return OptionUse(name, option, index, () if switch else (index + 1,), written, 2)
-    wanted = _arity(name, option, words[index + 1 : index + 2])
+    arity = _arity(name, option, words[index + 1 : index + 2])
     values: list[int] = []
-    for number in range(index + 1, min(index + 1 + wanted, len(words))):
+    for number in range(index + 1, min(index + 1 + arity, len(words))):
         text = words[number].text
         if text.startswith("-") and is_option(text, caps):
-            break  # llama.cpp would take it as the value; what is meant is another option
+            break  # llama.cpp would use it as the value, but another option is intended
         values.append(number)
     return OptionUse(name, option, index, tuple(values), written, 1 + len(values))
 
@@ -251,12 +266,12 @@ def _arity(name: str, option: HelpOption | None, following: Sequence[Word]) -> i
 
 
 def lookup_name(written: str) -> str:
-    """The spelling by which llama.cpp looks an option up (arg.cpp: _ counts as -)."""
+    """The spelling that llama.cpp looks up (arg.cpp: _ is read as -)."""
     return written.replace("_", "-") if written.startswith("--") else written
 
 
 def find_option(name: str, caps: Capabilities) -> HelpOption | None:
-    """The option, usable or still listed as removed; by its variable as well (presets)."""
+    """The option, usable or listed as removed; also by its variable (presets)."""
     usable = caps.find(name)
     if usable is not None:
         return usable
@@ -266,6 +281,6 @@ def find_option(name: str, caps: Capabilities) -> HelpOption | None:
 
 
 def is_option(text: str, caps: Capabilities) -> bool:
-    """Whether a word is surely an option: one of this build, or known to be wrong."""
+    """Whether a word is certainly an option: of this build, or a known wrong one."""
     name = lookup_name(text)
     return find_option(name, caps) is not None or name in flags.wrong_flags()

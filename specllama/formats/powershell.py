@@ -1,4 +1,4 @@
-"""A script for PowerShell."""
+"""A PowerShell script."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from specllama.formats import server
 from specllama.formats.base import Decision, WrittenFiles, commented
 
-# Each of these opens or closes a text in single quotes (PowerShell's tokenizer).
+# All of these are single quotes to PowerShell's tokenizer.
 _QUOTES = re.compile("['\u2018\u2019\u201a\u201b]")
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """The command, one option a line."""
+    """The command, one option per line."""
     cmd = server.command(decision)
     lines = [f"& {_joined(cmd.program)}", *(_joined(o.words) for o in cmd.options)]
     unset = "".join(
@@ -20,11 +20,11 @@ def write(decision: Decision) -> WrittenFiles:
     )
     notes: tuple[str, ...] = ()
     if decision.plan.settings.api_key and not cmd.value(server.KEY_FILE):
-        notes = ("llama-server takes the API key from the variable LLAMA_API_KEY",)
-    # before 7.3 PowerShell loses the double quotes inside an argument
+        notes = ("set LLAMA_API_KEY before you run it: llama-server reads the API key from there",)
+    # PowerShell before 7.3 drops double quotes inside an argument
     needs = "#requires -Version 7.3\n" if any('"' in w for w in cmd.argv) else ""
     text = needs + commented((*decision.comments, *notes)) + unset + " `\n  ".join(lines) + "\n"
-    # Windows' own PowerShell reads a file without this mark in the old code page
+    # without a BOM, Windows PowerShell assumes the ANSI code page
     mark = "" if text.isascii() else "\ufeff"
     return WrittenFiles(mark + text, notes)
 
@@ -36,5 +36,5 @@ def _joined(words: tuple[str, ...]) -> str:
 
 
 def quoted(word: str) -> str:
-    """A text as PowerShell takes it literally."""
+    """A PowerShell literal."""
     return "'" + _QUOTES.sub(lambda m: m[0] * 2, word) + "'"

@@ -1,6 +1,6 @@
 """A preset of llama-server's router: INI as common/preset.cpp reads it (b11434).
 
-It has no quotes and no escapes: a value ends at the first `#` or `;`, without a word.
+It has no quotes and no escapes: a value ends silently at the first `#` or `;`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from specllama.engine.option_sources import ParsedOption
 from specllama.formats import server
 from specllama.formats.base import Decision, FormatError, WrittenFiles, commented
 
-# The router takes these itself and drops them from a section (server-models.cpp, b11434).
+# Options of the router itself: it drops them from a section (server-models.cpp, b11434).
 _ROUTERS = (server.HOST, server.PORT, server.KEY_FILE, "--ssl-key-file", "--ssl-cert-file")
-# Given more than once they add up; by comma they do too (common/arg.cpp).
+# Repeated, these add up; a comma-separated list is the same (common/arg.cpp).
 _ADD_UP = {
     *("--lora", "--lora-scaled", "--control-vector", "--control-vector-scaled"),
     *("--override-tensor", "--override-tensor-draft", "--override-kv", "--rpc", "--spec-type"),
@@ -23,13 +23,13 @@ _CUTS = re.compile(r"[#;\n\r]")
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """One section, named like the model's file. Raises FormatError for a build without a router,
-    and for values that INI would cut."""
+    """One section, named after the model's file. Raises FormatError for a build without a router,
+    and for values that the INI parser would cut off."""
     plan = decision.plan
     if plan.capabilities.find("--models-preset") is None:
         raise FormatError(
             f"{plan.engine.label} ({plan.capabilities.label}) has no router that reads presets",
-            "Name a llama-server of b7389 or later with --llama-server.",
+            "Set a llama-server of build b7389 or later with --llama-server.",
         )
     cmd = server.command(decision)
     keys: dict[str, str] = {}
@@ -40,7 +40,7 @@ def write(decision: Decision) -> WrittenFiles:
     start = shlex.join(
         (*cmd.program, "--models-preset", "FILE", *(w for o in own for w in o.words))
     )
-    how = f"start it with no model and no speculation of its own: {start}"
+    how = f"start the router without model or speculation options: {start}"
     notes = (*decision.comments, how, *_notes(decision))
     lines = "".join(f"{key} = {value}".rstrip() + "\n" for key, value in keys.items())
     text = f"{commented(notes, ';')}\n[{decision.name}]\n{lines}"
@@ -51,13 +51,21 @@ def _notes(decision: Decision) -> tuple[str, ...]:
     key = decision.plan.settings.api_key
     ignored = ", ".join(decision.plan.user.ignored)
     return (
-        *(("the router takes the API key from the variable LLAMA_API_KEY",) if key else ()),
-        *((f"unset {ignored} where the router starts: its servers read them",) if ignored else ()),
+        *(
+            ("set LLAMA_API_KEY before you start the router: it reads the API key from there",)
+            if key
+            else ()
+        ),
+        *(
+            (f"unset {ignored} before you start the router: its servers read them",)
+            if ignored
+            else ()
+        ),
     )
 
 
 def line(given: ParsedOption) -> tuple[str, str]:
-    """(key, value) of one option, by a long spelling."""
+    """(key, value) of one option, with a long spelling."""
     option, words = given.option, given.words
     off = option.opposites
     positive = [n for n in option.names if n.startswith("--") and n not in off]
@@ -66,13 +74,19 @@ def line(given: ParsedOption) -> tuple[str, str]:
     if len(words) == 1:
         return key, "false" if positive and words[0] in off else "true"
     if len(words) > 2:
-        raise FormatError(f"a preset cannot say {shlex.join(words)}: it takes one value per option")
+        raise FormatError(
+            f"a preset cannot hold {shlex.join(words)}: it allows one value per option"
+        )
     value = words[1]
     if _CUTS.search(value) or value != value.strip():
-        what = "a blank at its end" if value != value.strip() else "# or ; or a line break"
+        what = (
+            "a trailing blank"
+            if value != value.strip()
+            else "everything after #, ; or a line break"
+        )
         raise FormatError(
-            f"a preset cannot say {shlex.join(words)}: {what} would be cut off",
-            "Rename the file, or take another --format." if "/" in value else "",
+            f"a preset cannot hold {shlex.join(words)}: {what} would be cut off",
+            "Rename the file, or use another --format." if "/" in value else "",
         )
     return key, value
 

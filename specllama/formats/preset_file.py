@@ -1,12 +1,12 @@
-"""Presets of llama-server's router: the lines of an INI file as llama.cpp reads them
-(common/preset.cpp, b11434), and what they would be where it refuses them."""
+"""Presets of llama-server's router: an INI file parsed as llama.cpp does (common/preset.cpp,
+b11434), with corrections of the lines that it rejects."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from specllama.errors import UsageError
 from specllama.formats import known_builds
@@ -15,16 +15,16 @@ from specllama.formats.shell_words import Word
 
 BOM = "\ufeff"
 EVERYWHERE = "*"
-_ROUTERS = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")  # no options
+_ROUTERS = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")  # not options
 _SECTION = re.compile(r"\[([^\]]*)\][ \t]*(?:[#;].*)?$")
 _PAIR = re.compile(r"([ \t]*)(-*)([A-Za-z_][\w.-]*)([ \t]*(=)?[ \t]*)([^#;]*?)[ \t]*([#;].*)?$")
 
 
 @dataclass(frozen=True)
 class PresetLine:
-    """`key = value`; text[start:end] is the line without its end. `cut`: what stands behind the
-    value, from # or ; on. `refused`: why the router ends at it, "" = it does not; `right`: the
-    line as it must be then."""
+    """`key = value`; text[start:end] is the line without its end. `cut`: the rest of the line from
+    # or ; on. `refused`: why the router rejects it, "" = it does not; `right`: the corrected
+    line."""
 
     start: int
     end: int
@@ -39,8 +39,8 @@ class PresetLine:
 
 @dataclass(frozen=True)
 class PresetSection:
-    """text[start:end]; `name` "" = the lines before any header. `earlier`: sections of the same
-    name, of which nothing is left."""
+    """text[start:end]; `name` "" = the lines before the first header. `earlier`: ignored sections of
+    the same name."""
 
     name: str
     start: int
@@ -50,13 +50,13 @@ class PresetSection:
 
     @property
     def options(self) -> tuple[PresetLine, ...]:
-        """The lines that the model gets, not the router."""
+        """The lines for the model, not the router."""
         return tuple(line for line in self.lines if line.key not in _ROUTERS)
 
 
 def read(text: str) -> Iterator[FoundCommand]:
-    """The models of a preset. What [*] sets holds in the others as well. Raises UsageError for a
-    line that is neither `key = value` nor a header."""
+    """The models of a preset; [*] applies to all of them. Raises UsageError for a line that is
+    neither `key = value` nor a header."""
     found = sections(text)
     shared = {
         _variable(line): line.value
@@ -82,16 +82,31 @@ def read(text: str) -> Iterator[FoundCommand]:
         )
 
 
-@lru_cache(maxsize=2)  # asked for again for each of its models
+@lru_cache(maxsize=2)  # for each of its models
 def sections(text: str) -> tuple[PresetSection, ...]:
     """Those that count, in order."""
-    parted: dict[str, PresetSection] = {}
+    last: dict[str, PresetSection] = {}
     for section in _all(text):
-        before = parted.pop(section.name, None)
+        before = last.pop(section.name, None)
         if before is not None:
             section = replace(section, earlier=(*before.earlier, replace(before, earlier=())))
-        parted[section.name] = section
-    return tuple(parted.values())
+        last[section.name] = section
+    return tuple(last.values())
+
+
+@lru_cache(maxsize=2)
+def sections_by_start(text: str) -> dict[int, PresetSection]:
+    """Those with options, in order."""
+    return {s.start: s for s in sections(text) if s.options}
+
+
+@lru_cache(maxsize=2)
+def names_by_id(text: str) -> dict[str, list[str]]:
+    """The names of sections that the router gives one id."""
+    out: dict[str, list[str]] = {}
+    for section in sections(text):
+        out.setdefault(same_id(section.name), []).append(section.name)
+    return out
 
 
 def _all(text: str) -> Iterator[PresetSection]:
@@ -103,7 +118,7 @@ def _all(text: str) -> Iterator[PresetSection]:
         body, place = line[skip:], at + skip
         if header := _SECTION.match(body):
             if not header[1].strip(" \t"):
-                raise UsageError(f"line {number}: [] names no model: the router ends at it")
+                raise UsageError(f"line {number}: [] names no model; the router exits")
             yield PresetSection(name, start, at, tuple(lines))
             name, start, lines = header[1].lstrip(" \t"), place, []
         elif body.strip() and body.strip()[0] not in "#;":
@@ -111,7 +126,7 @@ def _all(text: str) -> Iterator[PresetSection]:
             if found is None:
                 raise UsageError(
                     f"line {number}: {body.strip()[:60]!r} is neither `key = value` nor [section]",
-                    "A preset's keys begin in the first column, without dashes.",
+                    "Keys of a preset begin in the first column, without dashes.",
                 )
             lines.append(found)
         at += len(whole)
@@ -126,11 +141,11 @@ def _line(body: str, place: int) -> PresetLine | None:
     value_at = place + m.start(6)
     refused = []
     if indent:
-        refused.append("a key begins in the first column")
+        refused.append("a key must begin in the first column")
     if dashes:
-        refused.append("a key has no dashes")
+        refused.append("a key must have no dashes")
     if not equals:
-        refused.append("a key has = and a value")
+        refused.append("a key needs = and a value")
         if not value and not _is_switch(key):
             return None
         value = value or "true"
@@ -154,7 +169,7 @@ def _words(line: PresetLine) -> tuple[Word, Word]:
 
 
 def _variable(line: PresetLine) -> str:
-    """The variable that stands for an option; "" = none."""
+    """The variable of an option; "" = none."""
     if line.key.startswith("LLAMA_ARG_"):
         return line.key
     option = known_builds.capabilities().find(_dashed(line.key).replace("_", "-"))
@@ -168,13 +183,14 @@ def _dashed(key: str) -> str:
     return f"-{key}" if f"-{key}" in _short_names() else f"--{key}"
 
 
+@cache
 def _short_names() -> set[str]:
     caps = known_builds.capabilities()
     return {n for o in caps.options for n in o.names if not n.startswith("--")} | {"-cd", "-dio"}
 
 
 def same_id(name: str) -> str:
-    """The id that the router makes of a section's name: the last part of a tag, upper-case."""
+    """The id that the router derives from a section's name: the last part of a tag, upper-case."""
     head, colon, tag = name.rpartition(":")
     last = re.search(r"[-.]([A-Za-z0-9_]+)$", tag)
     return f"{head}:{(last[1] if last else tag).upper()}" if colon else name

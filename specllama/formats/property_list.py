@@ -23,7 +23,7 @@ _ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read(text: str) -> Iterator[FoundCommand]:
-    """Raises UsageError for what is no property list."""
+    """Raises UsageError for an invalid property list."""
     try:
         job = plistlib.loads(text.encode())
     except (
@@ -35,16 +35,16 @@ def read(text: str) -> Iterator[FoundCommand]:
         IndexError,
         AttributeError,
     ) as e:
-        raise UsageError(f"it is no property list ({e})") from None
+        raise UsageError(f"not a valid property list ({e})") from None
     given = job.get("ProgramArguments") if isinstance(job, Mapping) else None
-    # comments hold nothing
+    # comments are blanked
     source = re.sub(r"<!--.*?-->", lambda m: " " * len(m[0]), text, flags=re.S)
     array = _ARRAY.search(source)
     if not isinstance(given, list) or array is None:
         return
     words = [_word(m) for m in _STRING.finditer(source, array.start(1), array.end(1))]
     if [w.text for w in words] != given:
-        raise UsageError("its ProgramArguments are written in a way that cannot be put right")
+        raise UsageError("unsupported notation in ProgramArguments")
     variables = tuple(_variables(source))
     found = server(words)
     if found is not None:

@@ -1,5 +1,4 @@
-"""llama-server's command as the formats write it: its options one by one, files that are found
-from any folder."""
+"""llama-server's command for the formats: its options one by one, with absolute paths."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _BYTES_PER_S = 100e6  # of a slow disk
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """What is run. `program`: the words before llama-server's own arguments."""
+    """A command. `program`: the words before llama-server's own arguments."""
 
     program: tuple[str, ...]
     options: tuple[ParsedOption, ...]
@@ -34,25 +33,26 @@ class ServerCommand:
         return (*self.program, *(w for o in self.options for w in o.words))
 
     def value(self, name: str) -> str | None:
-        """The last value of the option that has this spelling."""
+        """The last value of the option with this spelling."""
         found = (o.words[-1] for o in reversed(self.options) if name in o.option.names)
         return next(found, None)
 
     def without(self, *names: str) -> ServerCommand:
-        """The same less the options with one of these spellings."""
+        """The command without the options of these names."""
         left = tuple(o for o in self.options if not set(names) & set(o.option.names))
         return ServerCommand(self.program, left)
 
 
 def command(decision: Decision) -> ServerCommand:
-    """The plan's command with absolute paths. Raises FormatError for a word that no text file can
-    hold."""
+    """The plan's command with absolute paths. Raises FormatError for a word that is not UTF-8."""
     plan = decision.plan
     words = plan.command.argv
     for word in words:
         if re.search("[\ud800-\udfff]", word):
             shown = word.encode("utf-8", "backslashreplace").decode()
-            raise FormatError(f"{shown} is no UTF-8, which a text file has to be", "Rename it.")
+            raise FormatError(
+                f"{shown} is not valid UTF-8 and cannot be written to a text file", "Rename it."
+            )
     at = len(plan.engine.argv)
     program = tuple(absolute(w) if os.sep in w else w for w in words[:at])
     options = parsed(words[at:], plan.capabilities)
@@ -60,7 +60,7 @@ def command(decision: Decision) -> ServerCommand:
 
 
 def absolute(path: str) -> str:
-    """The path from the root, links left as they are."""
+    """The absolute path, links not resolved."""
     return os.path.abspath(path)
 
 
@@ -80,36 +80,36 @@ def with_paths(given: ParsedOption, change: Callable[[str], str]) -> ParsedOptio
 
 
 def _scaled(word: str, change: Callable[[str], str]) -> str:
-    """One adapter of a list; a scale may stand behind a colon."""
+    """One adapter of a list, with an optional scale after a colon."""
     scale = None if Path(word).exists() else re.search(r":[-+.\d]+$", word)
     return change(word[: scale.start()]) + scale[0] if scale else change(word)
 
 
 def refuse_writing(cmd: ServerCommand, where: str) -> None:
-    """Raises FormatError when the server is told to write files, which it cannot in `where`."""
+    """Raises FormatError if an option makes the server write files, which it cannot in `where`."""
     for option in cmd.options:
         if _WRITTEN & set(option.option.names):
             raise FormatError(
-                f"{' '.join(option.words)}: {where} may only read your files",
-                f"Leave {option.words[0]} out, or take another --format.",
+                f"{' '.join(option.words)}: {where} has read-only access to your files",
+                f"Remove {option.words[0]}, or use another --format.",
             )
 
 
 def devices(decision: Decision) -> tuple[str, ...]:
-    """The devices that the plan was made for, as llama.cpp lists them."""
+    """The plan's devices, as llama.cpp names them."""
     budget = decision.plan.budget
     return budget.request.machine.names if budget is not None else ()
 
 
 def uses_gpu(decision: Decision) -> bool:
-    """Whether the server may use a GPU of its machine: one that was counted, or nothing was."""
-    mine = [name for name in devices(decision) if not name.startswith("RPC")]
-    return bool(mine) or decision.plan.budget is None
+    """Whether the server may use a local GPU: one is in the budget, or there is no budget."""
+    local = [name for name in devices(decision) if not name.startswith("RPC")]
+    return bool(local) or decision.plan.budget is None
 
 
 def loading_s(decision: Decision) -> int:
-    """Seconds that loading may take before a supervisor should call it dead: generous, from the
-    files' bytes."""
+    """Seconds that loading may take before a supervisor should give up: generous, from the files'
+    sizes."""
     size = decision.plan.target.file_bytes
     draft = decision.plan.choice.draft
     size += draft.file_bytes if draft is not None else 0

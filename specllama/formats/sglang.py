@@ -33,14 +33,14 @@ _ONE_STAGE = (DFLASH, DSPARK)  # refuse pp above 1 (0.5.23, arg_groups/speculati
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """The file, and how it is started on each machine."""
+    """The file, and the start command for each machine."""
     config, notes = configured(decision)
     notes = (*_start(decision, str(config["model-path"])), *notes)
     return configuration(decision, "SGLang", config, notes)
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the configuration, what to know besides). Raises FormatError."""
+    """(configuration, notes). Raises FormatError."""
     a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
@@ -61,27 +61,27 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     config |= {"nnodes": a.nodes} if a.nodes > 1 else {}
     notes = a.notes
     if a.kind:
-        more, said = _speculation(a)
-        config |= more
-        notes = (*said, *notes)
+        options, more = _speculation(a)
+        config |= options
+        notes = (*more, *notes)
     return config, (*notes, *open_note(decision))
 
 
 def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
         raise FormatError(
-            "SGLang drafts in one way at a time: no draft together with n-grams",
-            "Plan one of them: --method mtp, draft, … or ngram-simple.",
+            "SGLang cannot combine a draft with n-grams",
+            "Choose one of them: --method mtp, draft, … or ngram-simple.",
         )
     if a.parallel:
         raise FormatError(
-            f"SGLang has no drafts that guess all their tokens in one pass but DFlash and DSpark: {a.draft}",
-            "vLLM has: --format vllm.",
+            f"SGLang supports no parallel drafts except DFlash and DSpark: {a.draft}",
+            "Use --format vllm.",
         )
     if a.kind == SMALL and not a.same_tokens:
         raise FormatError(
-            "SGLang takes a draft model only with exactly the target's tokens, and these differ",
-            "Take a draft of the target's own family and size of vocabulary, or --format vllm.",
+            "SGLang requires a draft model with the target's vocabulary, and this one differs",
+            "Use a draft of the same family and vocabulary size, or --format vllm.",
         )
     out: dict[str, Any] = {"speculative-algorithm": _ALGORITHMS[a.kind]}
     if a.draft:
@@ -90,24 +90,24 @@ def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
         out["speculative-num-draft-tokens"] = a.k + 1
         if a.ngram is not None:
             out["speculative-ngram-max-trie-depth"] = max(18, a.ngram.n + 1)
-        return out, ("NGRAM is the nearest that SGLang has to llama.cpp's n-gram types",)
+        return out, ("NGRAM is SGLang's closest match for llama.cpp's n-gram types",)
     if a.kind == DSPARK:
         return out | {"speculative-dspark-block-size": a.k}, ()
     if a.kind == DFLASH:
-        return out, ("SGLang drafts the whole block that the DFlash checkpoint names",)
-    # all three: with the steps alone SGLang fails at its check of the page size
+        return out, ("SGLang takes the draft length from the DFlash checkpoint (its block size)",)
+    # all three: with the steps alone SGLang fails its page size check
     out |= {
         "speculative-num-steps": a.k,
         "speculative-eagle-topk": 1,
         "speculative-num-draft-tokens": a.k + 1,
     }
     if a.kind == MTP and not a.draft:
-        return out, (f"{a.target} has to hold its MTP head: not every copy of a model does",)
+        return out, (f"{a.target} must include the MTP head; not every copy of a model does",)
     return out, ()
 
 
 def _start(decision: Decision, model: str) -> tuple[str, ...]:
-    """`sglang serve` looks for the model on the command line before it reads the file."""
+    """`sglang serve` needs the model on the command line: it checks it before it reads the file."""
     nodes, start = (
         decision.deployment.nodes,
         f"sglang serve --model-path {model} --config FILE.yaml",
@@ -118,6 +118,6 @@ def _start(decision: Decision, model: str) -> tuple[str, ...]:
         return (start,)
     return (
         f"on each machine: {start} --node-rank N --dist-init-addr FIRST:20000, "
-        f"N = 0 to {nodes - 1}, FIRST the address of number 0",
-        "what they send each other is not encrypted: in a private network only",
+        f"N = 0 to {nodes - 1}, FIRST = the address of machine 0",
+        "traffic between the machines is not encrypted: use a private network only",
     )

@@ -1,7 +1,7 @@
-"""Command lines cut into words, each with its place in the text. Nothing is run or expanded.
+"""Splits command lines into words with their positions. Nothing is run or expanded.
 
-The rules are those of a POSIX shell as shlex.split has them, with what it lacks: places, line
-continuations, comments, and operators that end a command. Windows paths keep their backslashes.
+The rules of a POSIX shell as in shlex.split, plus positions, line continuations, comments, and
+operators that end a command. Windows paths keep their backslashes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _BLANK = " \t\r"
 _OPERATORS = ";&|()\n"
 _REDIRECTION = re.compile(r"\d*(>>?|<<<|<)[&|]?")
 _HERE = re.compile(r"""\d*<<[-~]?[ \t]*(['"\\]?)(\w+)['"]?""")
-# POSIX takes the backslashes out of such a path, which nobody means who writes one.
+# POSIX would remove the backslashes of such a path, which nobody intends.
 _WINDOWS_PATH = re.compile(r"(?:--?[\w-]+=)?(?:[A-Za-z]:|\.\.?)\\(?!\r?\n)")
-_ESCAPED = (" ", "\t", "'", '"')  # what begins no folder's name
+_ESCAPED = (" ", "\t", "'", '"')  # these begin no folder's name
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _DYNAMIC = re.compile(r"\$[\w{(@*#?]|`|%[A-Za-z]")
 
 
 @dataclass(frozen=True)
 class WordOrigin:
-    """The shell variable that a word is written in. `text`: between quotes that close behind all
-    of it, so that no word in it can have its own."""
+    """The shell variable that a word is written in. `text`: inside one pair of quotes, so that its
+    words cannot be quoted themselves."""
 
     name: str
     text: bool
@@ -47,8 +47,8 @@ class Word:
 
 @dataclass(frozen=True)
 class SimpleCommand:
-    """A simple command. `before`: the operators that part it from the one before. `arrays`:
-    number of a word NAME= → the words in its brackets."""
+    """A simple command. `before`: the operators between it and the previous one. `arrays`: index of
+    a word NAME= → the words in its parentheses."""
 
     words: list[Word]
     before: str = ""
@@ -58,21 +58,21 @@ class SimpleCommand:
 def split(
     source: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
 ) -> list[list[Word]]:
-    """The words of each simple command in source[start:end]. `lines`: a line's end ends a command
-    (else it is a blank). `plain`: no shell reads it, so that operators are letters as others.
-    Redirections are left out. Raises UsageError for an open quote."""
+    """The words of each simple command in source[start:end]. `lines`: a line end ends a command
+    (otherwise it is a blank). `plain`: no shell reads it, so operators are ordinary characters.
+    Redirections are left out. Raises UsageError for an unclosed quote."""
     return [s.words for s in simples(source, start, end, lines=lines, plain=plain)]
 
 
 def simples(
     source: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
 ) -> list[SimpleCommand]:
-    """The same with what stands between the commands."""
+    """The same, with the operators between the commands."""
     pos, end = start, len(source) if end is None else end
     found = [SimpleCommand([])]
     between = ""
     redirected = False
-    documents: list[str] = []  # ends of the here-documents that begin behind this line
+    documents: list[str] = []  # delimiters of the here-documents that begin after this line
     while pos < end:
         c = source[pos]
         if c == "\n" and documents:
@@ -111,7 +111,7 @@ def simples(
 
 
 def _array_words(source: str, pos: int, end: int) -> tuple[list[Word], int]:
-    """The words of an array, and the place behind its closing bracket."""
+    """The words of an array, and the position after its closing parenthesis."""
     words: list[Word] = []
     while pos < end and source[pos] != ")":
         if source.startswith(("\\\n", "\\\r\n"), pos):
@@ -143,7 +143,7 @@ def _word(source: str, start: int, end: int, plain: bool = False) -> Word:
     windows = _WINDOWS_PATH.match(source, start, end) is not None
     while pos < end and source[pos] not in stops:
         c = source[pos]
-        if source.startswith(("\\\n", "\\\r\n"), pos):  # a line's end joins
+        if source.startswith(("\\\n", "\\\r\n"), pos):  # a line continuation
             pos = source.index("\n", pos) + 1
         elif c == "\\" and windows and source[pos + 1 : pos + 2] not in _ESCAPED:
             text += c
@@ -181,7 +181,7 @@ def _double_quoted(source: str, pos: int, end: int) -> tuple[str, int]:
 
 
 def _closing(source: str, pos: int, end: int) -> int:
-    """Behind the bracket that closes the one at `at`; the end where nothing does."""
+    """The position after the bracket that closes the one at `pos`; the end if nothing does."""
     opening, closing = source[pos], {"{": "}", "(": ")"}[source[pos]]
     depth = 0
     for i in range(pos, end):
@@ -194,4 +194,4 @@ def _closing(source: str, pos: int, end: int) -> int:
 def _open_quote(source: str, pos: int) -> UsageError:
     line = source.count("\n", 0, pos) + 1
     shown = " ".join(source[pos : pos + 30].split())
-    return UsageError(f"line {line}: the quote before {shown} is never closed")
+    return UsageError(f"line {line}: unclosed quote before {shown}")

@@ -1,5 +1,5 @@
-"""llama-swap's macros: ${name} in a command line stands for the text that `macros` gives the name,
-for the whole file or for one model (internal/config/macros.go of v250)."""
+"""llama-swap's macros: ${name} in a command line is replaced with the text under `macros`, of the
+file or of one model (internal/config/macros.go of v250)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Words = Callable[[yaml.ScalarNode], list[Word] | None]
 
 
 def macros(node: yaml.Node | None, known: Bindings, words: Words) -> Mapping[str, ShellValue]:
-    """What `known` and the mapping `node` give, each name with what it may name itself. `words`:
-    those of a scalar with their places in the file; None where escapes part them."""
+    """The macros of `known` and of the mapping `node`, expanded. `words`: those of a scalar with their
+    positions in the file; None if escapes shift them."""
     out = dict(known)
     for name, value in _given(node):
         origin = WordOrigin(f"macro {name}", text=True)
@@ -24,10 +24,12 @@ def macros(node: yaml.Node | None, known: Bindings, words: Words) -> Mapping[str
         text = str(value.value)
         if found is None:
             found = [Word(w, -1, -1, "$" not in w) for w in text.split()]
-        put = expanded(found, out)
-        put = [w if w.origin is not None else replace(w, origin=origin) for w in put]
-        known_text = " ".join(w.text for w in put) if all(w.fixed for w in put) else None
-        out[name] = sane(ShellValue(tuple(put), known_text))
+        expansion = expanded(found, out)
+        expansion = [w if w.origin is not None else replace(w, origin=origin) for w in expansion]
+        known_text = (
+            " ".join(w.text for w in expansion) if all(w.fixed for w in expansion) else None
+        )
+        out[name] = sane(ShellValue(tuple(expansion), known_text))
     return out
 
 

@@ -1,4 +1,4 @@
-"""A systemd unit: for the machine when root asks, else for the user's own manager."""
+"""A systemd unit: a system unit for root, otherwise a user unit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specllama.formats.base import Decision, WrittenFiles, commented
 
 _KEY_FILE = "/etc/specllama/api-key"
 _KEY_ENV = "%E/specllama/api-key.env"
-# A user's manager knows no such target.
+# The user manager has no such target.
 _NETWORK = "After=network-online.target\nWants=network-online.target\n"
-# Works without mount namespaces, in a user's manager too.
+# Works without mount namespaces, so in the user manager too.
 _HARDENED = """\
 NoNewPrivileges=yes
 LockPersonality=yes
@@ -42,8 +42,8 @@ CacheDirectory=specllama
 Environment="HOME=%C/specllama"
 """
 _NO_DEVICES = "PrivateDevices=yes\n"
-# The devices are those of NVIDIA, AMD and Intel. NVIDIA's nodes are made by a set-uid helper, which
-# NoNewPrivileges stops: so it runs before, with full rights, where it is there.
+# Devices of NVIDIA, AMD and Intel. NVIDIA's nodes are created by a setuid helper, which
+# NoNewPrivileges blocks: so it runs first, with full privileges, where it exists.
 _GPU = """\
 ExecStartPre=+-/usr/bin/nvidia-modprobe -c 0 -u
 PrivateDevices=no
@@ -61,10 +61,10 @@ def write(decision: Decision) -> WrittenFiles:
 
 
 def unit(decision: Decision, for_machine: bool) -> WrittenFiles:
-    """The unit of the machine's manager, or of a user's."""
+    """A system unit (`for_machine`) or a user unit."""
     cmd = server.command(decision)
     if for_machine:
-        server.refuse_writing(cmd, "a service of the machine")
+        server.refuse_writing(cmd, "a system service")
     name = f"specllama-{decision.name}"
     words = [quoted(cmd.program[0], program=True), *map(quoted, cmd.program[1:])]
     lines = [" ".join(words), *(" ".join(map(quoted, o.words)) for o in cmd.options)]
@@ -74,13 +74,13 @@ def unit(decision: Decision, for_machine: bool) -> WrittenFiles:
     if keyed and for_machine:
         key = f"LoadCredential=api-key:{_KEY_FILE}\n"
         lines.append(f'"{server.KEY_FILE}" "%d/api-key"')
-        notes += (f"write the API key to {_KEY_FILE}, root's with mode 0600",)
+        notes += (f"write the API key to {_KEY_FILE} (owner root, mode 0600)",)
     elif keyed:
         key = f"EnvironmentFile={_KEY_ENV}\n"
-        notes += ('write LLAMA_API_KEY="…" to ~/.config/specllama/api-key.env, mode 0600',)
+        notes += ('write LLAMA_API_KEY="…" to ~/.config/specllama/api-key.env (mode 0600)',)
     if any("mlock" in word for o in cmd.options for word in o.words[:2]):
         key += "LimitMEMLOCK=infinity\n"
-    wanted = "multi-user.target" if for_machine else "default.target"
+    target = "multi-user.target" if for_machine else "default.target"
     text = (
         f"{commented((*decision.comments, *notes))}\n"
         f"[Unit]\nDescription=llama-server with {decision.name}\n"
@@ -89,24 +89,24 @@ def unit(decision: Decision, for_machine: bool) -> WrittenFiles:
         "[Service]\nType=exec\nExecStart=" + " \\\n  ".join(lines) + "\n"
         "Restart=on-failure\nRestartSec=5\nTimeoutStopSec=30\n"
         f"{key}{_HARDENED}{_MACHINE + _devices(decision) if for_machine else ''}\n"
-        f"[Install]\nWantedBy={wanted}\n"
+        f"[Install]\nWantedBy={target}\n"
     )
     return WrittenFiles(text, notes)
 
 
 def _devices(decision: Decision) -> str:
-    """A GPU's device files, and the groups of them that this machine has: systemd starts no unit
-    that names a group which is not there."""
+    """Access to a GPU's device files, and their groups on this machine: systemd does not start a
+    unit that names a missing group."""
     if not server.uses_gpu(decision):
         return _NO_DEVICES
     groups = [name for name in _GROUPS if _is_group(name)]
     if not groups:
         return _GPU + (
-            "# This machine has none of the groups that may own a GPU's files; where they are:\n"
+            "# None of the usual GPU device groups exists here; on a machine that has them:\n"
             f"#SupplementaryGroups={' '.join(_GROUPS)}\n"
         )
     return _GPU + (
-        "# Those that own a GPU's files on this machine: elsewhere only what `getent group` knows.\n"
+        "# The GPU device groups of this machine; on another one list only those `getent group` knows.\n"
         f"SupplementaryGroups={' '.join(groups)}\n"
     )
 
@@ -124,8 +124,8 @@ def _is_group(name: str) -> bool:
 
 
 def quoted(word: str, program: bool = False) -> str:
-    """A word of ExecStart=, literally: in double quotes, where \\, ", % and $ are doubled or
-    escaped and control characters written as \\xNN. In the program's path a $ is one already."""
+    """A literal word of ExecStart=: in double quotes, with \\, ", % and $ escaped or doubled and
+    control characters as \\xNN. In the program's path $ is not special."""
     word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     word = re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", word)
     return f'"{word if program else word.replace("$", "$$")}"'
@@ -135,15 +135,15 @@ def _machine_notes(name: str, cmd: server.ServerCommand) -> tuple[str, ...]:
     in_home = [w for w in cmd.argv if w.startswith(("/root/", "/home/"))]
     return (
         f"save as /etc/systemd/system/{name}.service; systemctl enable --now {name}",
-        "it runs as a user of its own, who must be able to read the program and the models"
-        + (f": {in_home[0]} lies in a home" if in_home else ""),
-        "at boot the GPU may come late: llama-server then serves on the CPU and says nothing; "
-        "`specllama probe --url` shows the speed",
+        "it runs as a dynamic user, who must be able to read the program and the models"
+        + (f"; {in_home[0]} is in a home folder" if in_home else ""),
+        "if the GPU is not ready at boot, llama-server silently falls back to the CPU; "
+        "check the speed with `specllama probe --url`",
     )
 
 
 def _user_notes(name: str) -> tuple[str, ...]:
     return (
         f"save as ~/.config/systemd/user/{name}.service; systemctl --user enable --now {name}",
-        "`loginctl enable-linger` keeps it running when you log out",
+        "`loginctl enable-linger` keeps it running after you log out",
     )

@@ -1,4 +1,4 @@
-"""The servers that a systemd unit starts, with the variables that it sets or reads from files
+"""The servers that a systemd unit starts, with variables set or read from files
 (systemd.service(5), systemd.exec(5))."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from specllama.formats.shell_commands import assignments, quoted_assignment, ser
 from specllama.formats.shell_variables import ShellValue, expanded
 from specllama.formats.shell_words import Word, WordOrigin, split
 
-# Lines go on behind a backslash; comments may stand between them.
+# A backslash continues a line; comments may come between.
 _SETTING = re.compile(
     r"^[ \t]*(Environment|EnvironmentFile|ExecStart)[ \t]*=[ \t]*"
     r"((?:[^\n]*\\[ \t]*\r?\n(?:[ \t]*[#;][^\n]*\n)*)*[^\n]*)",
@@ -22,8 +22,8 @@ _SETTING = re.compile(
 
 
 def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
-    """In whatever order the lines stand; one without a value takes back those before it."""
-    # a ; in the first column is a comment, also between continued lines
+    """Lines in any order; one without a value resets those before it."""
+    # ; in the first column begins a comment, also between continued lines
     source = re.sub(r"(?m)^[ \t]*;[^\n]*", lambda m: "#" + " " * (len(m[0]) - 1), text)
     given: dict[str, list[list[Word]]] = {}
     for m in _SETTING.finditer(source):
@@ -37,10 +37,10 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
     known = {v.name: _value(text, v) for v in variables}
     missing: list[str] = []
     for name in (w.text.lstrip("-") for line in given.get("EnvironmentFile", ()) for w in line[:1]):
-        found = env_files.variables(name, files)  # it counts more than Environment=
+        found = env_files.variables(name, files)  # it overrides Environment=
         missing += [f"EnvironmentFile={name}"] if found is None else []
         variables += found or ()
-        known.update({v.name: _elsewhere(v) for v in found or ()})
+        known.update({v.name: _unplaced(v) for v in found or ()})
     for line in given.get("ExecStart", ()):
         yield from _started(line, known, tuple(variables), tuple(missing))
 
@@ -51,7 +51,7 @@ def _started(
     variables: tuple[EnvVariable, ...],
     missing: tuple[str, ...],
 ) -> Iterator[FoundCommand]:
-    # ${NAME} is always one argument, $NAME is parted at blanks
+    # ${NAME} is always one argument, $NAME is split at blanks
     words = expanded([replace(w, quoted=w.text.startswith("${")) for w in line], known)
     found = server(words)
     if found is not None:
@@ -60,18 +60,18 @@ def _started(
 
 
 def _value(text: str, variable: EnvVariable) -> ShellValue:
-    """Its words with their places, where it is written without escapes."""
+    """Its words, with their positions if it is written without escapes."""
     start = variable.end + 1
     start += text[start : start + 1] in ("'", '"')
     end = start + len(variable.value)
     if not variable.fixed or text[start:end] != variable.value:
-        return _elsewhere(variable)
+        return _unplaced(variable)
     origin = WordOrigin(variable.name, text=True)
     words = [w for line in split(text, start, end, plain=True) for w in line]
     return ShellValue(tuple(replace(w, origin=origin) for w in words), variable.value)
 
 
-def _elsewhere(variable: EnvVariable) -> ShellValue:
+def _unplaced(variable: EnvVariable) -> ShellValue:
     name = f"{variable.name} of {variable.source}" if variable.source else variable.name
     origin = WordOrigin(name, text=True)
     words = (Word(w, -1, -1, variable.fixed, origin=origin) for w in variable.value.split())

@@ -1,5 +1,5 @@
-"""TensorRT-LLM's configuration file, for `trtllm-serve MODEL --config FILE`. Only the fields that
-all versions from 1.2 on have: an unknown one stops the server."""
+"""TensorRT-LLM's configuration file, for `trtllm-serve MODEL --config FILE`. Only fields that all
+versions from 1.2 on have: the server rejects unknown ones."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _SINCE = {"DFlash": "1.3", "DSpark": "1.3.0rc27", "SA": "1.3", "PARD": "1.3"}
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """The file, and the command that takes it."""
+    """The file, and the start command."""
     a = engine_request(decision)
     if a.nodes > 1:
         raise FormatError(
-            "over several machines TensorRT-LLM is started by MPI or Slurm, which no file can say",
-            "Take --format vllm or sglang, or one machine.",
+            "on several machines TensorRT-LLM is started by MPI or Slurm, which this file cannot express",
+            "Use --format vllm or sglang, or one machine.",
         )
     config: dict[str, Any] = {}
     notes = a.notes
@@ -51,7 +51,7 @@ def write(decision: Decision) -> WrittenFiles:
     if decision.plan.settings.api_key:
         notes = (
             *notes,
-            "the API key is not written: no option for one is known; put a proxy before it",
+            "the API key is left out: TensorRT-LLM has no known option for one; use a proxy",
         )
     return configuration(decision, "TensorRT-LLM", config, notes)
 
@@ -60,17 +60,19 @@ def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     kind = _TYPES[a.kind]
     if a.parallel:
         if a.kind != SMALL:
-            raise FormatError(f"TensorRT-LLM has no P-EAGLE: {a.draft}", "vLLM has: --format vllm.")
+            raise FormatError(
+                f"TensorRT-LLM does not support P-EAGLE: {a.draft}", "Use --format vllm."
+            )
         kind = "PARD"
     if a.kind == MTP and a.draft:
         raise FormatError(
-            "TensorRT-LLM loads MTP heads from the target's own repository only",
-            "Take --format vllm or sglang, or --method ngram-simple.",
+            "TensorRT-LLM loads MTP heads only from the target's own repository",
+            "Use --format vllm or sglang, or --method ngram-simple.",
         )
     if a.kind == SMALL and not a.same_tokens:
         raise FormatError(
-            "TensorRT-LLM takes a draft model only with the target's tokens, and these differ",
-            "Take a draft of the target's own family, or --format vllm.",
+            "TensorRT-LLM requires a draft model with the target's vocabulary, and this one differs",
+            "Use a draft of the same family, or --format vllm.",
         )
     notes: tuple[str, ...] = ()
     out: dict[str, Any] = {"decoding_type": kind, "max_draft_len": a.k}
@@ -81,10 +83,11 @@ def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
         if a.kind not in (EAGLE3, MTP) and kind != "PARD":
             raise FormatError(
-                f"TensorRT-LLM has no {kind} together with n-grams", "Plan one of them: --method."
+                f"TensorRT-LLM cannot combine {kind} with n-grams",
+                "Choose one of them with --method.",
             )
         out["sa_config"] = {"threshold": a.ngram.n if a.ngram is not None else 4}
-        notes = ("sa_config, copies beside the draft, needs TensorRT-LLM 1.3 or later",)
+        notes = ("sa_config (n-grams together with a draft) needs TensorRT-LLM 1.3 or later",)
     if kind in _SINCE:
         notes = (*notes, f"{kind} needs TensorRT-LLM {_SINCE[kind]} or later")
     return out, notes

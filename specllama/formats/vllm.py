@@ -29,24 +29,24 @@ _METHODS = {
     NGRAM: "ngram",
     SUFFIX: "suffix",
 }
-# In the name of a draft that was asked to be a plain model or an MTP head, these make it
-# something else (vllm 0.33.0, config/speculative.py:1445-1456).
+# In the name of a draft model or MTP head these change its type, whatever the method is
+# (vllm 0.33.0, config/speculative.py:1445-1456).
 _TAKEN_FOR = ("eagle-", "eagle3", "dflash", "dspark")
 
-# Whose drafts vLLM can stop by the number of requests (docs/features/speculative_decoding/
+# Kinds that vLLM can switch off by the number of requests (docs/features/speculative_decoding/
 # dynamic_speculative_decoding.md of 0.33.0: tested with these; others "may or may not work").
 _STOPPED = (EAGLE3, DFLASH)
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """The file, and how it is started on each machine."""
+    """The file, and the start command for each machine."""
     config, notes = configured(decision)
     notes = (*_start(decision), *notes)
     return configuration(decision, "vLLM", config, notes)
 
 
 def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the configuration, what to know besides). Raises FormatError."""
+    """(configuration, notes). Raises FormatError."""
     a = engine_request(decision)
     settings = decision.plan.settings
     config: dict[str, Any] = {
@@ -57,7 +57,7 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
     }
     if a.context:
         config["max-model-len"] = a.context
-    if a.requests > 1:  # one slot is a choice for one user of llama.cpp
+    if a.requests > 1:  # one slot is llama.cpp's setting for a single user
         config["max-num-seqs"] = a.requests
     if a.tp > 1:
         config["tensor-parallel-size"] = a.tp
@@ -73,40 +73,42 @@ def configured(decision: Decision) -> tuple[dict[str, Any], tuple[str, ...]]:
 def _speculation(a: EngineRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if a.copies:
         raise FormatError(
-            "vLLM drafts in one way at a time: no draft together with n-grams",
-            "Plan one of them: --method mtp, draft, … or ngram-simple.",
+            "vLLM cannot combine a draft with n-grams",
+            "Choose one of them: --method mtp, draft, … or ngram-simple.",
         )
     method = _METHODS[a.kind]
     wrong = next((w for w in _TAKEN_FOR if w in a.draft.lower()), None)
     if method in ("draft_model", "mtp") and wrong:
         raise FormatError(
-            f"vLLM takes a draft with {wrong!r} in its name for another kind: {a.draft}",
-            "Copy it to a folder with another name, or plan with a draft of that kind.",
+            f"vLLM misdetects the type of {a.draft}, because its name contains {wrong!r}",
+            "Copy it to a folder with another name, or use a draft of that type.",
         )
     out: dict[str, Any] = {"method": method}
     if a.draft:
         out["model"] = a.draft
     whole = a.k % a.heads if a.kind == MTP and a.k > a.heads > 0 else 0
-    out["num_speculative_tokens"] = a.k - whole  # several times all heads
+    out["num_speculative_tokens"] = a.k - whole  # a multiple of the heads
     notes: tuple[str, ...] = ()
     if a.kind == NGRAM and a.ngram is not None:
         out |= {"prompt_lookup_max": a.ngram.n, "prompt_lookup_min": a.ngram.n}
     if a.kind == SUFFIX:
         notes = (
-            "suffix is the nearest that vLLM has to this n-gram type: pip install arctic-inference==0.1.1",
+            "suffix is vLLM's closest match for this n-gram type; it needs `pip install arctic-inference==0.1.1`",
         )
     if a.kind == SMALL and not a.same_size:
         out["use_heterogeneous_vocab"] = True
-        notes = ("the vocabularies have other sizes: vLLM drafts with the tokens that both have",)
+        notes = ("the vocabularies differ in size: vLLM drafts only tokens that are in both",)
     if a.parallel and a.kind in (SMALL, EAGLE3):
         out["parallel_drafting"] = True
     limit = record("concurrency")["hardly_pays_above"]
     if a.kind in _STOPPED and a.requests > limit:
         schedule = [[1, limit, a.k], [limit + 1, a.requests, 0]]
         out["num_speculative_tokens_per_batch_size"] = schedule
-        notes = (f"it drafts for up to {limit} requests at once: a rule of thumb, measure yours",)
+        notes = (
+            f"drafting stops above {limit} concurrent requests: a rule of thumb; measure your own limit",
+        )
     if a.kind == MTP and not a.draft:
-        notes = (f"{a.target} has to hold its MTP head: not every copy of a model does",)
+        notes = (f"{a.target} must include the MTP head; not every copy of a model does",)
     return out, notes
 
 
@@ -119,5 +121,5 @@ def _start(decision: Decision) -> tuple[str, ...]:
     return (
         f"on the first machine: {each} 0 --master-addr FIRST",
         f"on the others: {each} {more or '1 --master-addr FIRST --headless'}",
-        "what they send each other is not encrypted: in a private network only",
+        "traffic between the machines is not encrypted: use a private network only",
     )

@@ -1,5 +1,5 @@
 """Servers in YAML: llama-swap's `cmd`, the `command`, `args` and `entrypoint` of compose and
-Kubernetes, each word with its place in the text."""
+Kubernetes, each word with its position in the text."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ from specllama.formats.shell_variables import Bindings, ShellValue
 from specllama.formats.shell_words import Word
 from specllama.formats.yaml_scalars import commands, keys, listed, pairs, words
 
-_LINE = ("cmd",)  # of llama-swap: a command line, whatever its line ends
+_LINE = ("cmd",)  # llama-swap's command line; line ends are blanks
 _LISTS = ("entrypoint", "command", "args")  # in the order in which they are joined
 _SERVER = re.compile(r"(^|[\s/\\])(llama-server|vllm|sglang)\b")
-_SCRIPT = re.compile(r"-[a-z]*c")  # sh -c: what follows is a script
+_SCRIPT = re.compile(r"-[a-z]*c")  # sh -c: a script follows
 _MAX_NODES = 100_000
 
 
 @dataclass(frozen=True)
 class _File:
-    """What is the same for every node of a file. `macros`: llama-swap's for all models."""
+    """What is the same for every node of a file. `macros`: llama-swap's for all models; `used`:
+    names in ${…}."""
 
     text: str
     files: env_files.Files
     macros: Bindings
-    visited: set[int]  # nodes that were looked at: an anchor may hold itself
+    used: frozenset[str]
+    visited: set[int]  # nodes that were read: an anchor may hold itself
 
 
 def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
-    """Raises UsageError for what is no YAML."""
+    """Raises UsageError for invalid YAML."""
     try:
         roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
-        why = getattr(e, "problem", None) or "it cannot be read"
-        raise UsageError(f"{where}it is no YAML ({why})") from None
+        why = getattr(e, "problem", None) or "could not be read"
+        raise UsageError(f"{where}invalid YAML ({why})") from None
     known: Bindings = {}
     for root in roots:
         known = swap_macros.macros(keys(root).get("macros"), known, lambda n: words(text, n))
-    file = _File(text, files, known, set())
+    used = frozenset(re.findall(r"\$\{([^{}]*)\}", text))
+    file = _File(text, files, known, used, set())
     for root in roots:
         yield from _walk(file, root, "")
 
@@ -62,7 +65,7 @@ def _walk(file: _File, node: yaml.Node | None, where: str) -> Iterator[FoundComm
     given = keys(node)
     yield from _of_mapping(file, given, where)
     for key, child in given.items():
-        # what compose's services take from x-… is no service
+        # an x-… extension in compose is not a service
         part = key.startswith("x-") and "services" in given
         if key not in (*_LINE, *_LISTS) and not part:
             yield from _walk(file, child, key)
@@ -79,8 +82,12 @@ def _of_mapping(file: _File, given: dict[str, yaml.Node], where: str) -> Iterato
         found += commands(file.text, cmd, plain=True, known=own)
     found += _listed(file, given, bool(set_here))
     for name, child in given.items() if where == "macros" else ():
-        used = f"${{{name}}}" in file.text  # then it is looked at where it is put in
-        if not used and isinstance(child, yaml.ScalarNode) and _SERVER.search(child.value):
+        # one that is used is checked where it is used
+        if (
+            name not in file.used
+            and isinstance(child, yaml.ScalarNode)
+            and _SERVER.search(child.value)
+        ):
             for c in commands(file.text, child, plain=True, known=file.macros):
                 found.append(replace(c, where=f"macro {name}", partial=True))
     for c in found:
@@ -89,8 +96,8 @@ def _of_mapping(file: _File, given: dict[str, yaml.Node], where: str) -> Iterato
 
 
 def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterator[FoundCommand]:
-    """The server that image, entrypoint, command and args make together; variables may be all
-    that it is given."""
+    """The server started by image, entrypoint, command and args together; it may be configured by
+    variables alone."""
     named = given.get("image")
     kind, build = (
         shell_commands.image(named.value) if isinstance(named, yaml.ScalarNode) else ("", None)
@@ -125,7 +132,7 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
 def _variables(
     file: _File, given: dict[str, yaml.Node]
 ) -> tuple[tuple[EnvVariable, ...], tuple[str, ...]]:
-    """(what the server is started with, what says more of it and is not here)."""
+    """(variables of the server, sources of more that are not available here)."""
     out: list[EnvVariable] = []
     missing = ["envFrom"] if "envFrom" in given else []
     for name in _named_files(given.get("env_file")):

@@ -1,5 +1,5 @@
-"""Command lines that are one YAML text or a list of words, with their places in the file where these
-can be told."""
+"""Command lines in a YAML scalar or list of words, with their positions in the file where
+possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pair = tuple[yaml.ScalarNode, yaml.Node]
 
 def pairs(node: yaml.Node | None, merged_before: set[int] | None = None) -> dict[str, Pair]:
     """A mapping's keys and values by the keys' text, with those of `<<: *anchor` that it does not set
-    itself. `merged_before`: mappings that have nothing new to give, or hold themselves."""
+    itself. `merged_before`: mappings that were merged already: one may contain itself."""
     visited = set() if merged_before is None else merged_before
     if not isinstance(node, yaml.MappingNode) or id(node) in visited:
         return {}
@@ -44,7 +44,7 @@ def keys(node: yaml.Node | None) -> dict[str, yaml.Node]:
 
 
 def items(text: str, start: int, end: int) -> list[Word]:
-    """The words of a JSON list in text[start:end]. Raises UsageError when it is none."""
+    """The words of a JSON list in text[start:end]. Raises UsageError if it is not a list."""
     source = re.sub(r"\\[ \t]*\n", lambda m: " " * (len(m[0]) - 1) + "\n", text[start:end])
     try:
         node = yaml.compose(source, Loader=yaml.SafeLoader)
@@ -52,7 +52,7 @@ def items(text: str, start: int, end: int) -> list[Word]:
         node = None
     if not isinstance(node, yaml.SequenceNode):
         line = text.count("\n", 0, start) + 1
-        raise UsageError(f"line {line}: {source.strip()[:60]} is no list of words")
+        raise UsageError(f"line {line}: {source.strip()[:60]} is not a list of strings")
     found = listed(node)
     return [replace(w, start=w.start + start, end=w.end + start) for w in found]
 
@@ -71,7 +71,7 @@ def listed(node: yaml.SequenceNode) -> list[Word]:
 
 
 def words(text: str, node: yaml.ScalarNode) -> list[Word] | None:
-    """The words of a text that no shell reads; None where escapes part their places."""
+    """The words of a scalar that no shell reads; None if escapes shift their positions."""
     start, end = _span(text, node)
     value = str(node.value)
     if _texts(text, start, end, plain=True) != _texts(value, 0, len(value), plain=True):
@@ -91,8 +91,8 @@ def commands(
     build: int | None = None,
     known: Bindings | None = None,
 ) -> Iterator[FoundCommand]:
-    """The servers of a command line (`plain`) or a script. `kind`: what the image runs, so that
-    arguments are enough; `known`: what ${name} stands for."""
+    """The servers of a command line (`plain`) or a script. `kind`: the program of the image, so that
+    arguments are enough; `known`: values of ${name}."""
     start, end = _span(text, node)
     value = str(node.value)
     direct = _texts(text, start, end, plain) == _texts(value, 0, len(value), plain)
@@ -101,7 +101,7 @@ def commands(
     scalar = YamlScalar(value, node.start_mark.index, node.end_mark.index)
     if direct:
         scalar = replace(scalar, value=text[start:end], inner=start)
-    blocked = node.style in ("|", ">")  # nothing ends one but its indentation
+    blocked = node.style in ("|", ">")  # only the indentation ends one
     found = list(shell_commands.shell(source, *span, plain=plain, known=known))
     given = [w for line in split(source, *span, plain=plain) for w in line]
     if not found and kind and given and given[0].text.startswith("-"):
@@ -114,13 +114,13 @@ def commands(
 
 
 def _unplaced(command: FoundCommand, at: int) -> FoundCommand:
-    """Variables have no place in the file then; `at`: the text's, for the command's own."""
+    """Variables have no position in the file then; `at`: of the scalar, for the command."""
     variables = tuple(EnvVariable(v.name, v.value) for v in command.variables)
     return replace(command, variables=variables, site=at + 1 + max(command.site, 0))
 
 
 def _span(text: str, node: yaml.ScalarNode) -> tuple[int, int]:
-    """Where the text lies, without what is around it."""
+    """The position of the text, without its quotes."""
     start, end = node.start_mark.index, node.end_mark.index
     if node.style in ("|", ">"):
         return text.find("\n", start, end) + 1 or start, end
