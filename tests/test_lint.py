@@ -250,7 +250,10 @@ for m in a b; do llama-server -m "$m" $A --draft-max 4; done
     assert found == ["removed-flag", "removed-flag"]
     assert done == text  # on one way it is the draft's length, on the other the n-grams'
     said = [f.fix for x in lint(text, SCRIPT, HERE) for f in x.findings]
-    assert ["not changed by --fix: it is right on another path" in fix for fix in said] == [True, True]
+    assert ["not changed by --fix: it is right on another path" in fix for fix in said] == [
+        True,
+        True,
+    ]
 
 
 def test_a_variable_of_two_servers_is_put_right_for_both() -> None:

@@ -18,10 +18,10 @@ def write(decision: Decision) -> WrittenFiles:
     c = container(decision)
     name = decision.name
     secret = f"{name}-api-key"
-    where = [f"{here} as {inside}" for here, inside in c.folders.items()]
+    where = [f"{here} to {inside}" for here, inside in c.folders.items()]
     notes = (
         "kubectl apply -f FILE",
-        f"copy {', '.join(where)} to the volume of the PersistentVolumeClaim `models`, mounted at /models",
+        f"copy {', '.join(where)} on the PersistentVolumeClaim `models`",
         *(
             (f"kubectl create secret generic {secret} --from-literal=api-key=…",)
             if c.key
