@@ -24,12 +24,12 @@ from specllama.serving.trial_servers import TrialServers
 from specllama.tuning.confidence import Ratios, ratios
 from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask, warm_up
 
-_LEAST_TOKENS = 12  # of an answer that counts
+_MIN_TOKENS = 12  # of a valid response
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A server to be measured. `default`: a reader of llama.cpp's guide has it for nothing."""
+    """A server to be measured. `default`: what llama.cpp's guide recommends."""
 
     name: str
     plan: Plan
@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Shot:
-    """One answer. `key`: round and prompt, the same for all settings."""
+    """One response. `key`: round and prompt, the same for all settings."""
 
     setting: str
     key: tuple[int, int]
@@ -49,15 +49,14 @@ class Shot:
 
 @dataclass
 class Shots:
-    """All answers of a case, and the speeds that follow."""
+    """All responses of a case, and the resulting speeds."""
 
     shots: list[Shot] = field(default_factory=list)
 
     def ratio(self, name: str, base: str, rounds: Sequence[int] | None = None) -> Ratios:
-        """How much faster `name` is than `base`, by prompt, over the rounds that both were in."""
+        """The speed-up of `name` over `base`, per prompt, in the rounds that both were in."""
         own, other = (
-            {s.key: s for s in self._of(n, rounds) if s.tokens >= _LEAST_TOKENS}
-            for n in (name, base)
+            {s.key: s for s in self._of(n, rounds) if s.tokens >= _MIN_TOKENS} for n in (name, base)
         )
         pairs = [(other[k], own[k]) for k in own if k in other]
         return ratios(
@@ -70,7 +69,7 @@ class Shots:
         ]
 
     def swing(self, name: str) -> float:
-        """The slowest answer ÷ the fastest of a setting whose steps should all take the same."""
+        """The slowest ÷ the fastest response of a setting whose steps should all take the same time."""
         seen = [s.ms_per_token for s in self.shots if s.setting == name and s.ms_per_token]
         return max(seen) / min(seen) if seen else 1.0
 
@@ -95,14 +94,14 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends all servers."""
+        """Stops all servers."""
         with ExitStack() as all_of_them:
             for runner in self._labs.values():
                 all_of_them.callback(runner.stop)
         self._labs.clear()
 
     def round(self, settings: Sequence[Setting], asked: Sequence[int]) -> int:
-        """Each setting answers the prompts numbered `asked`. Returns the round's number."""
+        """Runs the prompts numbered `asked` with each setting. Returns the round's number."""
         number, self.rounds = self.rounds, self.rounds + 1
         up = [s for s in settings if self._started(s)]
         for turn, i in enumerate(asked):
@@ -151,8 +150,7 @@ class Bench:
     def _restore(
         self, url: str, client: Client, i: int, question: TokenizedPrompt, job: Job
     ) -> None:
-        """Brings the prompt into the server's cache from another server's file, and writes that
-        where there is none."""
+        """Restores the prompt's state from another server's file, or evaluates it and writes the file."""
         if self.kept is None:
             return
         if i not in self._saved:

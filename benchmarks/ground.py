@@ -1,4 +1,4 @@
-"""What benchmarks/real.py stands on: models, the engine, and a home where nothing is remembered."""
+"""Set-up of benchmarks/real.py: models, the engine, and a home folder without saved results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOREIGN = ("LLAMA_", "SPECLLAMA_", "HF_", "GGML_")
 
 @dataclass(frozen=True)
 class Models:
-    """Where they lie: `large` says what `small` says, `draft` nearly so; `mtp` has a head."""
+    """Paths of the models: `large` generates what `small` does, `draft` nearly so; `mtp` has a head."""
 
     folder: Path
     large: Path
@@ -34,13 +34,13 @@ class Models:
 
 
 def engine() -> str:
-    """A value for --llama-server: the tests' native one, one on PATH, else the embedded one."""
+    """A value for --llama-server: the tests' native server, one on PATH, or the embedded one."""
     named = os.environ.get("SPECLLAMA_TEST_LLAMA_SERVER")
     return named or shutil.which("llama-server") or "embedded"
 
 
 def models() -> Models:
-    """Fetched and built where that was not done before; kept outside the checkout."""
+    """Fetches and builds missing models; they are stored outside the checkout."""
     source = _fetched() / "smollm2.gguf"
     made_by = [Path(str(m.__file__)).read_bytes() for m in (real_models, large_target)]
     settings = repr((source.stat().st_size, _LAYERS, _DROP, _MTP_LAYERS, _MTP_FF)).encode()
@@ -70,15 +70,15 @@ def _fetched() -> Path:
 
 
 def _mtp(out: Path) -> None:
-    """A target with a head, of 196 million parameters. In F32: smaller matrices are read so fast
-    that computing takes longer, and no draft would pay."""
+    """A target with a head, of 196 million parameters. In F32: smaller matrices load so fast
+    that compute dominates, and no draft would pay off."""
     packed = out.with_name("packed.gguf")
     large_target.build(packed, _MTP_LAYERS, _MTP_FF, _TINY_MTP)
     real_models.widen(packed, out)
 
 
 def _make(path: Path, build: Callable[[Path], object]) -> None:
-    """Builds a file that is not there; half a file never gets its name."""
+    """Builds a missing file; an incomplete one never gets its name."""
     if path.exists():
         return
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -89,8 +89,8 @@ def _make(path: Path, build: Callable[[Path], object]) -> None:
 
 @contextmanager
 def fresh_home(near: Path) -> Iterator[Path]:
-    """A new folder beside the models, where caches, logs and the home lie while this lasts, and
-    no setting from outside holds: the tuner finds and remembers nothing."""
+    """A temporary folder next to the models for caches, logs and the home, without settings from
+    outside: the tuner finds no saved results."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(dir=near) as folder:
         try:
@@ -104,7 +104,7 @@ def fresh_home(near: Path) -> Iterator[Path]:
 
 
 def alone(folder: Path, *files: Path) -> tuple[Path, ...]:
-    """The files by links in a folder of their own, so that nothing else lies beside them."""
+    """Links to the files in a folder of their own, so that no other files are next to them."""
     folder.mkdir()
     return tuple(_linked(f, folder / f.name) for f in files)
 
@@ -115,7 +115,7 @@ def _linked(file: Path, link: Path) -> Path:
 
 
 def machine() -> str:
-    """The processor and what is free of it."""
+    """The processor and its load."""
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Builds a large target that says what the tiny one says.
+"""Builds a large target that generates what the tiny one does.
 
     python benchmarks/large_target.py OUT.gguf [--layers 30] [--ff 8192] [--like tests/models/target.gguf]
 
@@ -64,7 +64,7 @@ def build(out: Path, layers: int, ff: int, like: Path = _TINY) -> int:
         elif name.endswith("ffn_down.weight"):
             data = np.concatenate((data, _zeros(data.shape[0], ff - old_ff)), axis=1)
         block = re.match(r"blk\.(\d+)\.(.*)", name)
-        if block and int(block[1]) >= old_layers:  # the MTP head stays behind the layers
+        if block and int(block[1]) >= old_layers:  # the MTP head stays after the layers
             name = f"blk.{int(block[1]) + more}.{block[2]}"
         add(name, data)
     last = old_layers - 1

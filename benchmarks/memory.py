@@ -93,8 +93,8 @@ def rows(binary: str, folder: Path, names: Iterable[str] = GIANTS) -> Iterator[R
 
 
 def find() -> str | None:
-    """llama-fit-params on PATH, beside the tests' native server, or where .ci/build-llama
-    keeps what it built."""
+    """llama-fit-params on PATH, next to the tests' native server, or in .ci/build-llama's
+    output folder."""
     server = os.environ.get("SPECLLAMA_TEST_LLAMA_SERVER")
     folders = [Path(server).parent] if server else []
     folders += sorted((Path.home() / ".cache" / "specllama" / "ci").glob("*/bin"))

@@ -33,13 +33,13 @@ _THREADS = ("-t", "1")
 _BUDGET = 60.0  # of `serve`, by default
 _GUIDE_K, _GUIDE_NGRAM = 4, (12, 48)
 _PLAIN, _SPEC_DEFAULT = "plain", "--spec-default"
-_HOPELESS = 0.97  # of a grid whose best is slower, none is measured again
+_HOPELESS = 0.97  # a grid whose best setting is slower is not measured again
 _CHARACTERS = 4  # in a token, roughly
 
 
 @dataclass(frozen=True)
 class Case:
-    """`draft`: small (a model beside it), mtp (a head in it) or none."""
+    """`draft`: small (a separate model), mtp (a head in the target) or none."""
 
     name: str
     workload: str
@@ -116,8 +116,8 @@ class Ground:
         )
 
     def _prompts(self) -> list[str]:
-        """The held-out prompts that are not too long for this machine; the shortest, the
-        longest, and so on: a round asks a few only, and copies come from long ones."""
+        """The held-out prompts that are not too long for this machine, ordered shortest, longest, and
+        so on: a round uses only a few, and n-grams need long ones."""
         text = (_PROMPTS / f"{self.case.workload}.txt").read_text(encoding="utf-8")
         found = [p.strip("\n") for p in text.split("\n=====\n") if p.strip()]
         most = self.size.long[self.case.draft == "none"] * _CHARACTERS
@@ -126,8 +126,7 @@ class Ground:
         return list(dict.fromkeys(in_turn))
 
     def turns(self, number: int) -> list[list[int]]:
-        """The prompts of a repetition's three rounds, by number: the next ones, from the first
-        again after the last."""
+        """The prompts of a repetition's three rounds, by number, cyclically."""
         n, total = self.size.asked, len(self.bench.prompts)
         starts = [(number * 3 + turn) * n for turn in range(3)]
         return [[(start + i) % total for i in range(min(n, total))] for start in starts]
@@ -140,7 +139,7 @@ class Ground:
         return prepare(settings, spec_options, (*_THREADS, *user), self.engine, check_port=False)
 
     def tune(self) -> tuple[TuningOutcome, float]:
-        """What `serve` would find at its first start, and in how many seconds."""
+        """The result of `serve`'s first tuning, and the seconds it takes."""
         plan = self.plan()
         wanted = TuningOptions(AUTO, _BUDGET, SearchScope(user_choice=self.draft is not None))
         started = time.monotonic()
@@ -169,7 +168,7 @@ class Ground:
 
 
 def _name(s: Speculation | None) -> str:
-    """As short as a table wants it."""
+    """A short name for a table."""
     if s is None:
         return _PLAIN
     words = [w for w in label(s).split() if not w.endswith(".gguf") and "=" not in w]
@@ -188,7 +187,7 @@ def _guides(s: Speculation) -> bool:
 
 
 def rows(case: Case, size: Size, engine: str, models: ground.Models, repeat: int) -> Iterator[Row]:
-    """The case, so many times. The grid's answers are kept from one time to the next."""
+    """Repeats the case. The grid's responses are kept from one repetition to the next."""
     say = _Say(case.name)
     with ground.fresh_home(models.folder) as folder:
         target = models.mtp if case.draft == "mtp" else models.large
