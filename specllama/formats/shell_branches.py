@@ -1,5 +1,5 @@
-"""The ways through a shell script: what its variables hold at each command, one answer for each
-branch that was taken before it. Nothing is run; a loop's body counts as done once or never."""
+"""The paths through a shell script: the values of its variables at each command, for each
+combination of branches before it. Nothing is run; a loop's body counts as run once or never."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specllama.formats.shell_variables import KEYWORDS, POSITIONAL, UNKNOWN, Bin
 from specllama.formats.shell_words import SimpleCommand
 
 Paths = tuple[Bindings, ...]
-_MAX_PATHS = 16  # ways that are told apart
+_MAX_PATHS = 16  # paths that are followed separately
 _MAX_NAMES = 300
 
 _LOOPS = ("for", "while", "until", "select")
@@ -19,8 +19,8 @@ _ENDS = {"fi": "if", "esac": "case", "done": "loop"}
 
 @dataclass
 class _OpenBranch:
-    """A branching that is open. `entry`: the ways that lead to it; `ends`: those out of the
-    branches so far; `complete`: one branch is taken whatever holds."""
+    """A branching that is not closed yet. `entry`: the paths into it; `ends`: those out of the
+    branches so far; `complete`: one branch is always taken."""
 
     kind: str
     entry: Paths
@@ -31,69 +31,69 @@ class _OpenBranch:
 def walk(
     source: str, simples: Sequence[SimpleCommand], known: Bindings
 ) -> Iterator[tuple[SimpleCommand, Paths]]:
-    """Each simple command with the ways that lead to it. `known`: what is set before."""
-    ways: Paths = (known,)
+    """Each simple command with the paths that lead to it. `known`: variables set before."""
+    paths: Paths = (known,)
     forks: list[_OpenBranch] = []
-    skipped: list[Bindings] = []  # ways that a && or || left before this command
+    skipped: list[Bindings] = []  # paths that left before this command, at a && or ||
     for simple in simples:
         chained = simple.before.strip("\n") in ("&&", "||")
         if not chained and skipped:
-            ways, skipped = _merged([*ways, *skipped]), []
-        ways = _branched(simple, ways, forks)
-        yield simple, ways
-        changes = [dict(assigned(source, simple, known)) for known in ways]
+            paths, skipped = _merged([*paths, *skipped]), []
+        paths = _branched(simple, paths, forks)
+        yield simple, paths
+        changes = [dict(assigned(source, simple, known)) for known in paths]
         if not any(changes):
             continue
         if chained:
-            skipped += ways
-        after = [_with(known, new) for known, new in zip(ways, changes, strict=True)]
-        ways = _merged(after)
+            skipped += paths
+        after = [_with(known, new) for known, new in zip(paths, changes, strict=True)]
+        paths = _merged(after)
 
 
 def _with(known: Bindings, new: Bindings) -> Bindings:
-    """Beyond a number of names that no script has, the others stay unknown."""
-    kept = {n: v for n, v in new.items() if n in known or len(known) < _MAX_NAMES}
-    return {**known, **kept} if kept else known
+    """With the new variables; beyond a limit that no real script reaches they stay unknown."""
+    new = {n: v for n, v in new.items() if n in known or len(known) < _MAX_NAMES}
+    return {**known, **new} if new else known
 
 
-def _branched(simple: SimpleCommand, ways: Paths, forks: list[_OpenBranch]) -> Paths:
-    """The ways that lead into a command, after the keywords before it."""
+def _branched(simple: SimpleCommand, paths: Paths, forks: list[_OpenBranch]) -> Paths:
+    """The paths into a command, after the keywords before it."""
     fork = forks[-1] if forks else None
     next_case = simple.before.startswith(";;") and simple.words[0].text != "esac"
     if fork is not None and fork.kind == "case" and next_case:
-        fork.ends += ways
-        ways = fork.entry
+        fork.ends += paths
+        paths = fork.entry
     for word in simple.words:
         text = word.text
         if text == "if":
-            forks.append(_OpenBranch("if", ways))
+            forks.append(_OpenBranch("if", paths))
         elif text == "case":
-            forks.append(_OpenBranch("case", ways))
+            forks.append(_OpenBranch("case", paths))
             break
         elif text in _LOOPS:
-            forks.append(_OpenBranch("loop", ways))
+            forks.append(_OpenBranch("loop", paths))
         elif fork is not None and text in ("elif", "else") and fork.kind == "if":
-            fork.ends += ways
+            fork.ends += paths
             fork.complete = text == "else"
-            ways = fork.entry
+            paths = fork.entry
         elif fork is not None and _ENDS.get(text) == fork.kind:
             forks.pop()
-            ends = [*fork.ends, *ways]
-            ways = _merged(ends if fork.complete else [*ends, *fork.entry])
+            ends = [*fork.ends, *paths]
+            paths = _merged(ends if fork.complete else [*ends, *fork.entry])
             fork = forks[-1] if forks else None
         elif fork is not None and fork.kind == "case" and text == "*":
             fork.complete = True
         elif text == "function" or (text == "{" and "()" in simple.before):
-            return tuple({**known, POSITIONAL: UNKNOWN} for known in ways)
+            return tuple({**known, POSITIONAL: UNKNOWN} for known in paths)
         if text not in KEYWORDS:
             break
-    return ways
+    return paths
 
 
-def _merged(ways: Sequence[Bindings]) -> Paths:
-    """Each once; of too many, one in which what differs is unknown."""
+def _merged(paths: Sequence[Bindings]) -> Paths:
+    """Without duplicates; too many become one, in which differing values are unknown."""
     out: list[Bindings] = []
-    for known in ways:
+    for known in paths:
         if known not in out:
             out.append(known)
     if len(out) <= _MAX_PATHS:
@@ -103,5 +103,5 @@ def _merged(ways: Sequence[Bindings]) -> Paths:
     return ({n: first[n] if _agreed(n, out) else UNKNOWN for n in names},)
 
 
-def _agreed(name: str, ways: Sequence[Bindings]) -> bool:
-    return all(known.get(name) == ways[0].get(name) for known in ways)
+def _agreed(name: str, paths: Sequence[Bindings]) -> bool:
+    return all(known.get(name) == paths[0].get(name) for known in paths)

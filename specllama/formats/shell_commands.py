@@ -1,4 +1,4 @@
-"""Servers in shell text: which words start one, with which variables and in which image."""
+"""Servers in shell text: which words start one, with which variables, in which image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from specllama.formats.shell_words import SimpleCommand, Word, simples
 _LLAMA_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*$")
 _VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai(?::|$|@)")
 _SGLANG_IMAGE = re.compile(r"lmsysorg/sglang(?::|$|@)")
-# Words before a program, and programs that name one without starting it.
+# Words before a program, and programs that mention one without starting it.
 _PREFIXES = set(
     "env exec nohup sudo time then do else ! { if while until setsid & call start".split()
 )
@@ -46,18 +46,18 @@ def shell(
     known: Bindings | None = None,
 ) -> Iterator[FoundCommand]:
     """The servers in text[start:end], which is shell text (`plain`: a command line that no shell
-    reads), in order; one whose variables depend on branches comes once for each way there.
-    `known`: what is set before."""
+    reads), in order; one whose variables depend on branches is yielded once for each path.
+    `known`: variables set before."""
     commands = simples(text, start, end, lines=lines, plain=plain)
-    for simple, ways in walk(text, commands, known or {}):
-        found = list(dict.fromkeys(_started(simple, ways)))
+    for simple, paths in walk(text, commands, known or {}):
+        found = list(dict.fromkeys(_started(simple, paths)))
         if not found:
-            found = list(dict.fromkeys(_nested(text, simple.words, ways)))
+            found = list(dict.fromkeys(_nested(text, simple.words, paths)))
         yield from found
 
 
-def _started(simple: SimpleCommand, ways: Paths) -> Iterator[FoundCommand]:
-    for known in ways:
+def _started(simple: SimpleCommand, paths: Paths) -> Iterator[FoundCommand]:
+    for known in paths:
         found = server(expanded(simple.words, known))
         if found is not None:
             variables = (*_set(known), *assignments(simple.words))
@@ -66,15 +66,15 @@ def _started(simple: SimpleCommand, ways: Paths) -> Iterator[FoundCommand]:
 
 
 def _files(words: Sequence[Word]) -> Iterator[str]:
-    """docker's files of variables."""
+    """docker's environment files."""
     for before, word in pairwise(words):
         if before.text == "--env-file":
             yield f"--env-file {word.text}"
 
 
 def _set(known: Bindings) -> Iterator[EnvVariable]:
-    """What was set before the server, as its environment; whether it was exported is not asked:
-    it was meant to."""
+    """Variables set before the server, as its environment; export is not required: it was
+    intended."""
     for name, value in known.items():
         if value.start >= 0 and name.startswith("LLAMA_ARG_"):
             at = value.start
@@ -111,7 +111,7 @@ def styles(words: Sequence[Word]) -> list[str]:
 
 
 def _first(words: Sequence[Word]) -> int:
-    """The number of the word that is the program."""
+    """The index of the program's word."""
     return next((i for i, w in enumerate(words) if not _before(w.text)), len(words))
 
 
@@ -120,7 +120,7 @@ def _starts_nothing(words: Sequence[Word]) -> bool:
 
 
 def _before(text: str) -> bool:
-    """Words that stand before a program."""
+    """Words that may come before a program."""
     return bool(ASSIGNMENT.match(text)) or text in _PREFIXES or _name(text) == "env"
 
 
@@ -129,7 +129,7 @@ def _name(text: str) -> str:
 
 
 def image(name: str) -> tuple[str, int | None]:
-    """(what a container image runs, its build); "" when it is none of ours."""
+    """(the program of a container image, its build); "" for an unknown image."""
     if _LLAMA_IMAGE.search(name):
         return LLAMA, known_builds.of_image(name)
     if _VLLM_IMAGE.search(name):
@@ -156,7 +156,7 @@ def _program(words: Sequence[Word], i: int, text: str) -> tuple[str, int, int | 
 
 
 def assignments(words: Sequence[Word]) -> Iterator[EnvVariable]:
-    """NAME=value before a program, after `export` and `env`, and behind docker's -e."""
+    """NAME=value before a program, after `export` and `env`, and after docker's -e."""
     leading = True
     for i, word in enumerate(words):
         before = words[i - 1].text if i else ""
@@ -175,19 +175,19 @@ def assignments(words: Sequence[Word]) -> Iterator[EnvVariable]:
 
 
 def quoted_assignment(text: str, word: Word) -> Iterator[EnvVariable]:
-    """ "NAME=value": the name begins behind the quote."""
+    """ "NAME=value": the name begins after the quote."""
     m = ASSIGNMENT.match(word.text)
     start = text.find(m[1], word.start, word.end) if m else -1
     if m and start >= 0:  # a name that is written with escapes is not found
         yield EnvVariable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
 
 
-def _nested(text: str, words: Sequence[Word], ways: Paths) -> Iterator[FoundCommand]:
+def _nested(text: str, words: Sequence[Word], paths: Paths) -> Iterator[FoundCommand]:
     """Servers in a quoted word: sh -c '…'."""
     own = tuple(assignments(words))
     for word in () if _starts_nothing(words) else words:
         inside = text[word.start + 1 : word.end - 1]
         if inside == word.text and re.search(r"(llama-server|vllm|sglang)\S*\s", inside):
             for c in shell(text, word.start + 1, word.end - 1):
-                for known in ways:
+                for known in paths:
                     yield replace(c, variables=(*_set(known), *own, *c.variables))

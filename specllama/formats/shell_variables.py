@@ -1,5 +1,5 @@
-"""What shell variables and arrays hold, put in where a script uses them: ARGS=(-m x …), then
-"${ARGS[@]}". Words keep the places where they are written."""
+"""Values of shell variables and arrays, expanded where a script uses them: ARGS=(-m x …), then
+"${ARGS[@]}". Words keep the positions where they are written."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 # a name with hyphens is a macro of llama-swap
 _USE = re.compile(r"\$(?:\{([\w-]+|@)(\[[@*]\])?\}|(\w+|@))")
 _DECLARE = ("export", "local", "readonly", "declare", "typeset")
-# Words that may stand before an assignment.
+# Words that may come before an assignment.
 KEYWORDS = ("if", "then", "elif", "else", "while", "until", "do", "{", "!")
-# A variable may double itself over and over.
+# A variable may double itself repeatedly.
 _MAX_WORDS = 2_000
 _MAX_TEXT = 100_000
 POSITIONAL = "@"  # what `set --` sets
@@ -24,9 +24,9 @@ POSITIONAL = "@"  # what `set --` sets
 
 @dataclass(frozen=True)
 class ShellValue:
-    """What a variable holds. `words`: the parts of an array, or of a text between its blanks;
-    None: unknown. `text`: all of it, None where it is an array or unknown. `at`: where the name
-    stands that it was set with."""
+    """The value of a variable. `words`: the items of an array, or the words of a text; None:
+    unknown. `text`: all of it, None for an array or if unknown. `start`: position of the name in
+    the assignment."""
 
     words: tuple[Word, ...] | None
     text: str | None = None
@@ -41,7 +41,7 @@ Bindings = Mapping[str, ShellValue]
 def assigned(
     source: str, simple: SimpleCommand, known: Bindings
 ) -> Iterator[tuple[str, ShellValue]]:
-    """What a simple command sets."""
+    """The variables that a simple command sets."""
     words = simple.words
     first = next((i for i, w in enumerate(words) if w.text not in KEYWORDS), len(words))
     name = words[first].text if first < len(words) else ""
@@ -75,7 +75,7 @@ def _value(
     known: Bindings,
     old: ShellValue | None,
 ) -> ShellValue:
-    """`old`: what += adds to."""
+    """`old`: the value that += appends to."""
     if bracketed is not None:
         words = _homed(expanded(bracketed, known), WordOrigin(m[1], text=False))
         if old is not None and old.words is None:
@@ -88,7 +88,7 @@ def _value(
     if old is None:
         return sane(new)
     if old.array:
-        return UNKNOWN  # its first element grows
+        return UNKNOWN  # appends to its first element
     apart = not old.text or not text or old.text[-1:].isspace() or text[:1].isspace()
     both = old.words is not None and new.words is not None and apart
     return sane(
@@ -101,7 +101,7 @@ def _value(
 
 
 def _parts(source: str, word: Word, m: re.Match[str], known: Bindings) -> tuple[Word, ...] | None:
-    """The words that a text is parted into where it is used without quotes."""
+    """The words of a text when it is used unquoted."""
     value = word.text[m.end() :]
     start = word.start + m.end()
     raw = source[start : word.end]
@@ -132,12 +132,12 @@ def _homed(words: Sequence[Word], origin: WordOrigin) -> tuple[Word, ...]:
 
 
 def sane(value: ShellValue) -> ShellValue:
-    """The value, unless it has more words than anybody means."""
+    """The value; unknown if it has absurdly many words."""
     return UNKNOWN if value.words is not None and len(value.words) > _MAX_WORDS else value
 
 
 def expanded(words: Sequence[Word], known: Bindings) -> list[Word]:
-    """The words with what is known put in; what is not stays as it is."""
+    """The words with known variables expanded; unknown ones stay."""
     out: list[Word] = []
     for word in words:
         out += [word] if word.fixed else _expand(word, known)
@@ -156,11 +156,11 @@ def _expand(word: Word, known: Bindings) -> list[Word]:
 
 
 def _text(text: str, known: Bindings) -> str | None:
-    """With what is known put in; None where something is not."""
+    """The text with variables expanded; None if one is unknown."""
     values = {m[0]: known.get(m[1] or m[3], UNKNOWN).text for m in _USE.finditer(text)}
     if None in values.values() or "$(" in text or "`" in text:
         return None
     if sum(len(values[m[0]] or "") for m in _USE.finditer(text)) > _MAX_TEXT:
         return None
-    put = _USE.sub(lambda m: values[m[0]] or "", text)
-    return None if "$" in _USE.sub("", text) and re.search(r"\$[\w{@*#?]", put) else put
+    result = _USE.sub(lambda m: values[m[0]] or "", text)
+    return None if "$" in _USE.sub("", text) and re.search(r"\$[\w{@*#?]", result) else result

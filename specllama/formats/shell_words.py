@@ -127,7 +127,7 @@ def _array_words(source: str, pos: int, end: int) -> tuple[list[Word], int]:
 
 
 def _heredoc_end(source: str, pos: int, end: int, last: str) -> int:
-    """The end of the line that ends a here-document which begins behind `at`."""
+    """The end of the line that closes a here-document which begins after `pos`."""
     found = re.compile(rf"^[ \t]*{last}[ \t]*$", re.M).search(source, pos + 1, end)
     return found.end() if found else end
 
