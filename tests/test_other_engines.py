@@ -236,7 +236,7 @@ def test_p_eagle_and_pard_draft_in_parallel() -> None:
     assert spoken("vllm", pard)["method"] == "draft_model"
     assert spoken("vllm", pard)["parallel_drafting"] is True
     assert spoken("tensorrt-llm", pard)["decoding_type"] == "PARD"
-    for name, what in (("sglang", "one pass"), ("tensorrt-llm", "no P-EAGLE")):
+    for name, what in (("sglang", "no parallel drafts"), ("tensorrt-llm", "not support P-EAGLE")):
         with pytest.raises(FormatError, match=what):
             write(name, heads)
     assert "parallel_drafting" not in spoken("vllm", decision("simple", draft_repo="a/leopard-1b"))
@@ -307,7 +307,7 @@ def test_whatever_a_file_names_as_its_base_is_a_repository_or_none(text: str, st
 
 
 def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:
-    with pytest.raises(FormatError, match="which Hugging Face repository") as e:
+    with pytest.raises(FormatError, match="the Hugging Face repository") as e:
         write("vllm", decided(None, target_repo=None))
     assert "--target-repo" in e.value.hint
     spec = Speculation(("draft-simple",), DRAFT.path)
