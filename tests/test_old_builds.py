@@ -42,7 +42,7 @@ def test_one_with_avx512_says_so_where_the_cpu_has_none(
         return
     binary, path = engine(old_builds, name)
     argv = ("serve", MODELS / "target.gguf", "--draft", MODELS / "draft.gguf", "--tune", "off")
-    done = specllama(*argv, "--llama-server", binary, PYTHONPATH=path)
+    done = specllama(*argv, "--port", "0", "--llama-server", binary, PYTHONPATH=path)
     assert done.returncode == 1
     assert "built for another CPU (SIGILL: this one lacks AVX-512)" in done.stderr
     assert "retrying" not in done.stderr
