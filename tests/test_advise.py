@@ -334,7 +334,7 @@ def test_without_a_measurement_the_cost_is_not_known(
     argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--price", "2.50/h"]
     assert run(argv) == 0
     out = capsys.readouterr().out
-    assert "cost     not known: no speed was measured; `specllama probe" in out
+    assert "cost     unknown: no speed was measured; run `specllama probe" in out
     assert run([*argv, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cost_per_million"]["without"] is None
 

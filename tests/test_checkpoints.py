@@ -134,6 +134,6 @@ def test_inspect_says_what_a_checkpoint_is(tmp_path: Path) -> None:
     assert (
         lines[1] == "kind     p-eagle: a Hugging Face checkpoint (P-EAGLE drafter), not a GGUF file"
     )
-    assert lines[2] == "shape    1 layers, hidden size 4096"
+    assert lines[2] == "shape    1 layer, hidden size 4096"
     data = json.loads(specllama("inspect", place / "config.json", "--json").stdout)
     assert (data["kind"], data["hidden_size"]) == ("p-eagle", 4096)

@@ -265,7 +265,7 @@ def test_no_engine_is_blamed_for_a_broken_config(
     assert run(["doctor", "--llama-server", str(path)]) == 1
     out = capsys.readouterr().out
     assert out.count("unknown setting 'typo'") == 1
-    assert "did not pass" not in out
+    assert "failed to start" not in out
     assert "not started: fix the config file first" in out
 
 

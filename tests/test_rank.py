@@ -191,7 +191,7 @@ def test_no_draft_is_suggested_for_itself_or_for_a_target_of_its_own_size(
     assert run(["pick-draft", str(file), "--vram", "8GiB", "--llama-server", "embedded"]) == 1
     out = capsys.readouterr().out
     assert "get " not in out
-    assert f"nothing of {found.name} is known that could draft for this one" in out
+    assert f"no draft for this model is known in the {found.name} family" in out
 
 
 def test_a_target_that_names_no_size_is_taken_by_its_parameters(tmp_path: Path) -> None:

@@ -403,12 +403,12 @@ def test_the_command_says_everything(tmp_path: Path) -> None:
     rest = ("--llama-server", "embedded", "--", "-t", "1")
     dry = specllama(*args, "--dry-run", *rest)
     assert dry.returncode == 0, dry.stderr
-    assert "target.gguf, 9 answers in 5 conversations of chats.jsonl" in dry.stdout
+    assert "target.gguf, 9 responses in 5 conversations of chats.jsonl" in dry.stdout
     assert "nothing is generated again" in dry.stdout
     done = specllama(*args, *rest)
     assert done.returncode == 0, done.stderr
     out = done.stdout
-    assert "target.gguf, 8 answers of " in out
+    assert "target.gguf, 8 responses of " in out
     assert "skipped  1 response: too long for a context of 1,024" in out
     assert "--spec-default (ngram-mod 24/48/64)" in out
     assert "verdict  " in out
