@@ -323,7 +323,7 @@ def test_a_damaged_list_of_switches_is_empty(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--strict",), "--adaptive may switch speculation off, which --strict forbids"),
+        (("--strict",), "--adaptive cannot be combined with --strict: it may turn speculation off"),
         (("--", "--spec-type", "ngram-simple"), "--adaptive cannot be combined with --spec-type"),
         (("--", "--ssl-cert-file", "c", "--ssl-key-file", "k"), "does not work with --ssl-*"),
     ],

@@ -152,7 +152,7 @@ def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() ->
     )  # fmt: skip
     c = Candidate("draft-simple", draft, predict(target, "draft-simple", draft, "code"), (), m)
     (line,) = cost_lines(PickResult((c,), ()))
-    assert "draft.gguf: guessed from bytes, not measured (target.gguf cannot" in line
+    assert "draft.gguf: estimated from file sizes, not measured (target.gguf cannot" in line
 
 
 @pytest.mark.usefixtures("llama_cpp")

@@ -313,7 +313,7 @@ def test_inspect_never_says_yes_to_a_file_with_a_fault(tmp_path: Path) -> None:
     for what, start in (
         ("layers without end", "serve    no: "),
         ("a key that comes twice", "serve    not by llama.cpp: "),
-        ("a tensor type of a fork", "serve    not known: "),
+        ("a tensor type of a fork", "serve    unknown: "),
     ):
         path = FILES[what][0](tmp_path / "m.gguf")
         done = specllama("inspect", path)
@@ -337,7 +337,7 @@ def test_inspect_says_nothing_of_drafts_for_a_file_that_never_loads(tmp_path: Pa
     done = specllama("inspect", FILES["no layers"][0](tmp_path / "m.gguf"))
     assert "drafts" not in done.stdout
     done = specllama("inspect", HEADS["FastMTP"][0](tmp_path / "head.gguf"))
-    assert "serve    not known: it uses d2t" in done.stdout
+    assert "serve    unknown: it uses d2t" in done.stdout
     assert "drafts" not in done.stdout
 
 

@@ -109,7 +109,7 @@ def test_dry_run_says_what_would_be_measured_and_starts_nothing() -> None:
     assert [c["methods"] for c in second["candidates"]] == [["draft-simple"]], "only the named one"
     done = specllama("probe", "--url", "http://127.0.0.1:9", "--dry-run")
     assert done.returncode == 2
-    assert "nothing is launched" in done.stderr
+    assert "--dry-run cannot be combined with --url" in done.stderr
 
 
 def about(draft: Path | None = None, **scope: Any) -> set[str]:
