@@ -110,7 +110,7 @@ def test_a_table_wider_than_the_terminal_is_shown_by_row(
         assert lines == (
             ["file size verdict", "a-rather-long-name.gguf 1.0 MiB fits as a whole"]
             if table
-            else ["file a-rather-long-name.gguf", "size 1.0 MiB", "verdict fits as a whole"]
+            else ["file a-rather-long-name.gguf", "size 1.0 MiB, verdict fits as a", "whole"]
         )
 
 

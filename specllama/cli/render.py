@@ -74,7 +74,7 @@ class Printer:
 
     def table(self, table: Any) -> None:
         """A rich table; in a pipe as wide as its content, so that no path is cut. A table wider
-        than the terminal is printed row by row, one line per cell."""
+        than the terminal is printed row by row, as text that wraps."""
         if not self._console.is_terminal:
             self._console.width = _PIPE
         elif self._console.measure(table, options=_unbounded(self._console)).maximum > (
@@ -145,12 +145,13 @@ def _unbounded(console: Console) -> ConsoleOptions:
 
 
 def _by_row(table: Table) -> Iterator[str]:
-    """The cells of a wide table: the first of each row, then the others under it."""
+    """The rows of a wide table: the first cell, and under it the others with their names."""
     names = [str(c.header) for c in table.columns]
     for cells in zip(*(c.cells for c in table.columns), strict=True):
         first, *others = (str(c) for c in cells)
         yield f"{names[0]:<8} {first}"
-        yield from (f"  {n} {c}" for n, c in zip(names[1:], others, strict=True) if c.strip())
+        named = (f"{n} {c}" for n, c in zip(names[1:], others, strict=True) if c.strip())
+        yield f"         {', '.join(named)}"
 
 
 class ProgressReport:
