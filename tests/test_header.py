@@ -131,7 +131,7 @@ def test_array_longer_than_the_file_is_an_error_not_an_allocation(tmp_path: Path
 
 
 def test_of_a_repeated_key_the_first_counts(tmp_path: Path) -> None:
-    entries = [struct.pack("<Q", 1) + b"k" + struct.pack("<II", 4, v) for v in (1, 2, 1)]
+    entries = [struct.pack("<Q", 1) + b"k" + struct.pack("<II", 4, v) for v in (1, 2, 3)]
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 3) + b"".join(entries))
     header = read_header(tmp_path / "m.gguf")
     assert header.fields["k"] == 1
