@@ -80,7 +80,7 @@ def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
         "state": "decided",
         "prompts": "profile",
         "texts": 8,
-        "earlier": OpenResult(),
+        "open_result": OpenResult(),
         "file": Path("x"),
         "tried": TriedSetting(SPEC, alpha, 1 + 4 * alpha),
     }
@@ -195,7 +195,7 @@ def test_memory_decides_before_speed(tmp_path: Path, capsys: pytest.CaptureFixtu
     argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--vram", "8M"]
     assert run(argv) == 0
     out = capsys.readouterr().out
-    assert "rule     memory is the limit, before speed" in out
+    assert "rule     the requested setup does not fit in memory" in out
     assert "change   more memory: the requested setup does not fit (GPU0 is" in out
 
 
@@ -324,7 +324,7 @@ def test_ways_that_were_only_predicted_are_not_called_measured(
     assert run([*words(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
     out = capsys.readouterr().out
     assert "measured plain decoding" in out
-    assert "was predicted from that" in out
+    assert "the rest is predicted from that" in out
     assert "0 of" not in out
 
 
