@@ -411,7 +411,7 @@ def test_without_steps_the_cost_comes_from_whole_answers() -> None:
     m = measurement_of(
         [answered(ms=90.0), answered(ms=99.0), replace(answered(), tokens=2, ms=1.0)]
     )
-    assert m.missing == ("per-token timings: α by position and step costs are unknown",)
+    assert m.missing == ("no per-token timings: α by position and step costs are unknown",)
     assert m.cost is not None
     assert m.cost.ms == pytest.approx(10.5)
     assert measurement_of([answered()]).cost is None

@@ -427,7 +427,7 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
     from specllama.tuning.errors import TuningError
 
     path = file(tmp_path, {"prompt": "x", "answer": "word " * 2000})
-    with pytest.raises(TuningError, match="of 1 answers, 1 too long"):
+    with pytest.raises(TuningError, match="of 1 responses, 1 too long"):
         replay(asked(), read_conversations(path), tmp_path / "log", _Silent())
 
 

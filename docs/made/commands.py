@@ -116,7 +116,8 @@ def _long(option: str) -> bool:
 
 
 def _param(p: Any, context: Any) -> Param:
-    names = tuple(sorted(p.opts, key=_long)) if p.opts[0].startswith("-") else ()
+    spellings = (*p.opts, *p.secondary_opts)
+    names = tuple(sorted(spellings, key=_long)) if p.opts[0].startswith("-") else ()
     values = help_pages.choices(p) or tuple(
         item.value for item in p.shell_complete(context, "") if item.value
     )

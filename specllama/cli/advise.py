@@ -10,7 +10,6 @@ import typer
 
 from specllama.cli.help_pages import MODEL, OUTPUT
 from specllama.cli.options import (
-    SERVER_ARGUMENTS,
     AsJson,
     Context,
     Draft,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("advise", epilog=f"{SERVER_ARGUMENTS}.")(advise)
+    app.command("advise", epilog="Arguments after -- are llama-server's, as for `serve`.")(advise)
 
 
 def advise(

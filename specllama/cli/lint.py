@@ -56,8 +56,8 @@ def lint(
     says otherwise. With --fix, text shared by several servers is changed only if that is right
     for all of them.
 
-    Exits with 0 if there are no findings (with --fix: none left), 1 if there are, 2 for bad
-    input.
+    Exits with 0 if there are no problems (with --fix: none left), with 1 if there are, with 2 for
+    bad input.
     """
     from specllama.cli.render import Printer
     from specllama.formats.lint import LintContext, fixed

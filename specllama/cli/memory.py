@@ -10,7 +10,6 @@ import typer
 from specllama.cli import complete
 from specllama.cli.help_pages import MEMORY, MODEL
 from specllama.cli.options import (
-    SERVER_ARGUMENTS,
     AsJson,
     Context,
     Draft,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("memory", epilog=f"{SERVER_ARGUMENTS} (-ngl, -ts, …).")(memory)
+    app.command("memory", epilog="Arguments after -- are llama-server's (-ngl, -ts, …).")(memory)
 
 
 def memory(

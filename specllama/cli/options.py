@@ -154,7 +154,7 @@ Prompts = Annotated[
         "--prompts",
         metavar="FILE",
         rich_help_panel=TUNING,
-        help="Tune on your own prompts: JSON lines (OpenAI messages work too), or texts "
+        help="Measure on your own prompts: JSON lines (OpenAI messages work too), or texts "
         "separated by `---` lines.",
     ),
 ]
@@ -213,7 +213,7 @@ DryRun = Annotated[
     typer.Option(
         "--dry-run",
         rich_help_panel=OUTPUT,
-        help="Print the decisions and the command, but start nothing.",
+        help="Print what would be done, but start nothing.",
     ),
 ]
 Quiet = Annotated[

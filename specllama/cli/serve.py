@@ -67,7 +67,8 @@ def serve(
         typer.Option(
             "--tune",
             rich_help_panel=TUNING,
-            help="auto reuses saved results, or runs a short benchmark; full runs a long one.",
+            help="auto reuses saved results, or runs a short benchmark; full runs a long one; "
+            "off does neither.",
         ),
     ] = "auto",
     budget: Annotated[

@@ -19,7 +19,9 @@ from specllama.engine.failure_patterns import (
 
 _ANOTHER_BINARY = "Use a binary built for this CPU, or `--llama-server embedded`."
 _ANOTHER_WHEEL = "Use another version of xllamacpp (`pip install -U xllamacpp`), or your own binary with --llama-server."
-_STOP_SPECLLAMA = "This is not a fault. To stop the server, stop specllama, which restarts it."
+_STOP_SPECLLAMA = (
+    "This is not a bug: to stop the server, stop specllama, which otherwise restarts it."
+)
 _WINDOWS = {
     0xC000001D: "SIGILL",
     0xC0000005: "SIGSEGV",

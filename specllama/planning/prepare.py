@@ -216,7 +216,7 @@ def _address_notes(settings: Settings, user: LaunchOptions) -> Iterator[str]:
     settable = (("HOST", settings.host), ("PORT", settings.port), ("CTX_SIZE", settings.context))
     for name, value in settable:
         if os.environ.get(f"LLAMA_ARG_{name}", "").strip() == str(value):
-            yield f"LLAMA_ARG_{name}={value} is set in the environment"
+            yield f"LLAMA_ARG_{name}={value} from the environment is used"
     local = settings.host.startswith(("127.", "localhost", "::1"))
     keys = settings.api_key or user.secrets or os.environ.get(API_KEY_ENV)
     if not local and not keys and user.value("--api-key-file") is None:

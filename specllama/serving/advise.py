@@ -24,7 +24,7 @@ REPORTS, NOTHING, PREDICTED, COPIES = "reports", "nothing fits", "predicted", "c
 RULES = {
     REQUESTED: "set by your options",
     MEASURED: "measured on this machine",
-    MEMORY: "memory is the limit, before speed",
+    MEMORY: "the requested setup does not fit in memory",
     REPORTS: "published measurements agree that it does not pay off, so it is not measured",
     NOTHING: "no draft or n-gram method fits this model and this engine",
     PREDICTED: "the highest predicted speed-up; serve measures it",

@@ -214,7 +214,7 @@ def _cached_line(stored: Result) -> str:
 
 def _open_lines(stored: Result) -> Sequence[str]:
     if stored.state == CRASHED:
-        return [f"on {results.format_time(stored.when)} {stored.reason}; retrying"]
+        return [f"{stored.reason} ({results.format_time(stored.when)}); retrying"]
     verb = "continuing" if stored.open_result.predictions else "restarting"
     return [
         f"{verb} the unfinished run of {results.format_time(stored.when)} ({stored.texts} prompts)"

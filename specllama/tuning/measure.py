@@ -153,7 +153,7 @@ def measurement_of(answers: Sequence[Answer], hybrid: bool = False) -> Measureme
     """The responses of one server, with what is missing and what is wrong with them."""
     missing = []
     if answers and not any(a.steps for a in answers):
-        missing.append("per-token timings: α by position and step costs are unknown")
+        missing.append("no per-token timings: α by position and step costs are unknown")
     found = Measurement(tuple(answers), missing=tuple(missing))
     return replace(found, findings=tuple(_findings(found, hybrid)))
 
@@ -293,7 +293,7 @@ def _findings(m: Measurement, hybrid: bool) -> Iterator[str]:
     if m.accepts_nothing:
         yield cost_without_gain(m.drafted, m.accepted)
     if hybrid and m.alpha == 1.0 and m.drafted >= _MANY_DRAFTS:
-        yield f"all {m.drafted} drafted tokens accepted on a hybrid target: its state may not be rolled back"
+        yield f"all {m.drafted} drafted tokens were accepted on a hybrid target: its state may not be rolled back"
 
 
 def _degenerate(text: str) -> bool:

@@ -56,7 +56,7 @@ def tokenize_conversations(
     for i, r in enumerate(source.requests):
         spent = max(answered / _ANSWERED_PER_S, total / _TOKENS_PER_S)
         if out and spent >= task.budget:
-            left["beyond --budget"] = len(source.requests) - i
+            left["over the --budget (raise it to replay them)"] = len(source.requests) - i
             break
         try:
             as_is = isinstance(r.prompt, str) and not task.chat
@@ -81,7 +81,9 @@ def tokenize_conversations(
     if not out:
         reasons = ", ".join(f"{n} {why}" for why, n in left.items())
         more = f" ({refused})" if refused else ""
-        raise TuningError(f"nothing to replay: of {len(source.requests)} answers, {reasons}{more}")
+        raise TuningError(
+            f"nothing to replay: of {len(source.requests)} responses, {reasons}{more}"
+        )
     replayable = [source.requests[i] for i, _ in out]
     groups = tuple(conversation_groups(replayable, _MOST_GROUPS))
     if len(set(groups)) < _LEAST_CONVERSATIONS:  # then each response is a group of its own

@@ -52,7 +52,9 @@ def measure_baseline(run: Run, served: RunningServer) -> Baseline:
         run.report("measuring verification costs")
         samples = batch_times(client, questions, run.job(_COST_SHARE * task.budget), _largest(task))
         if len(samples) < 2:
-            limitations += ("cache_prompt: verification costs are only measured with a draft",)
+            limitations += (
+                "no prompt cache (cache_prompt): verification costs are only measured with a draft",
+            )
     run.set_prompts(questions, first, _prompt_ms(samples, first))
     run.report("generating baseline responses")
     answers, short_step = _answers(run, client)
@@ -82,10 +84,10 @@ def prepare_prompts(
         ids = [client.tokenize(_text(client, p, run.task)) for p in prompts]
     except EngineError:
         warm_up(client, job)
-        limitation = "/apply-template or /tokenize: n-gram sizes are tried instead of predicted"
+        limitation = "no /apply-template or /tokenize: n-gram sizes are tried instead of predicted"
         return plain, (limitation,), _first(client, plain, job)
     if not all(ids) or not first.ids or not first.ms_per_token:
-        limitation = "return_tokens: n-gram sizes are tried instead of predicted"
+        limitation = "no return_tokens: n-gram sizes are tried instead of predicted"
         return plain, (limitation,), _first(client, plain, job)
     return tuple(TokenizedPrompt(p, i) for p, i in zip(prompts, ids, strict=True)), (), first
 
