@@ -45,9 +45,8 @@ def _sections() -> Iterator[str]:
     yield from (f"| `{name}` | {span} |" for name, span in sorted(_spellings().items()))
     yield "\n## Bugs and differences\n"
     yield "| builds | what | source |\n|---|---|---|"
-    for name, fact in sorted(FACTS.items(), key=lambda x: x[1].first):
-        what = name.replace("_", " ")
-        yield f"| {_span(fact.first, fact.last)} | {what} | {fact.source} |"
+    for fact in sorted(FACTS.values(), key=lambda fact: fact.first):
+        yield f"| {_span(fact.first, fact.last)} | {fact.title} | {fact.source} |"
     yield "\n## MTP heads\n"
     yield "Architectures whose MTP head runs (`draft-mtp`), and from which build.\n"
     yield "| architecture | from |\n|---|---|"

@@ -24,11 +24,7 @@ from specllama.serving.serve import check_engagement
 _LOADED = re.compile(r"load_backend: loaded (\w+) backend")
 _FAMILIES = {"MTL": "Metal"}
 
-# Rows of FACTS that are bugs of a build, with a message for users.
-_FAULTS = {
-    "mtp_cannot_start": "models with an MTP head fail to start",
-    "slots_read_wrong_rows": "lower acceptance with more than one slot",
-}
+_BUGS = ("mtp_cannot_start", "slots_read_wrong_rows")  # rows of FACTS
 
 
 def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineReport:
@@ -74,9 +70,9 @@ def backends(listed: str) -> Iterator[str]:
 
 def faults(caps: Capabilities) -> Iterator[str]:
     """Known bugs and limits of this build that affect speculation. Pure."""
-    for name, message in _FAULTS.items():
+    for name in _BUGS:
         if caps.fact(name) is Tristate.YES:
-            yield f"{message} ({FACTS[name].source})"
+            yield f"{FACTS[name].title} ({FACTS[name].source})"
     if "draft-eagle3" in caps.spec_types and caps.fact("eagle3_drafts") is Tristate.NO:
         yield f"draft-eagle3 is listed but does not draft ({FACTS['eagle3_drafts'].source})"
     if caps.flavour == MAINLINE and caps.options and not caps.spec_types:

@@ -11,30 +11,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fact:
-    """True for builds in [first, last] of mainline llama.cpp."""
+    """True for builds in [first, last] of mainline llama.cpp. `title`: what users read."""
 
     first: int
     last: int | None
+    title: str
     source: str
 
 
 # Facts that the help text does not show. Builds as llama.cpp numbers them.
 FACTS: Mapping[str, Fact] = {
-    "eagle3_drafts": Fact(9611, None, "PR 18039; b9601 lists draft-eagle3 but it is a stub"),
-    "mtp_cannot_start": Fact(10741, 10748, "issue 28196: no MTP model starts"),
+    "eagle3_drafts": Fact(
+        9611, None, "draft-eagle3 works", "PR 18039; b9601 lists it but it is a stub"
+    ),
+    "mtp_cannot_start": Fact(10741, 10748, "models with an MTP head fail to start", "issue 28196"),
     "loads_mtp_on_demand": Fact(
-        10218, None, "common.cpp, load_mtp: MTP blocks with draft-mtp only"
+        10218, None, "MTP blocks are loaded only for draft-mtp", "common.cpp, load_mtp"
     ),
     "few_outputs": Fact(
-        9493, None, "PR 23861: room for the logits of drafts, not of a whole ubatch"
+        9493, None, "the logits buffer is sized for drafts, not for a whole ubatch", "PR 23861"
     ),
     "fit_counts_draft": Fact(
-        10630, None, "common/fit.cpp, extra: --fit makes room for the draft too"
+        10630, None, "--fit leaves room for the draft", "common/fit.cpp, extra"
     ),
     "fit_adds_draft": Fact(
-        9341, None, "PR 23485: a draft model is measured alone and added to --fit-target"
+        9341, None, "--fit measures a draft model separately", "PR 23485: adds it to --fit-target"
     ),
-    "slots_read_wrong_rows": Fact(9180, 11292, "PR 29019: α falls with more than one slot"),
+    "slots_read_wrong_rows": Fact(
+        9180, 11292, "lower acceptance with more than one slot", "PR 29019"
+    ),
 }
 
 # Options and the first build that lists them: a build without a number is at least that new.
