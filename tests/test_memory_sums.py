@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory import SETTINGS, Row, ours, rows, theirs
+from specllama.engine.embedded_values import EXPERTS
 from specllama.gguf import inspect
 from specllama.memory import oracle
 from specllama.memory.cache import kv_bytes, state_bytes
@@ -25,7 +26,7 @@ from specllama.memory.estimate import (
     target_use,
     total,
 )
-from specllama.memory.overrides import EXPERTS, Override, moved_tensors
+from specllama.memory.overrides import Override, moved_tensors
 from specllama.memory.use import CACHE_TYPES, ModelUse
 from tests import zoo
 from tests.giants import GIANTS, build

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from specllama.engine.embedded_values import EXPERTS
 from specllama.gguf import inspect
 from specllama.memory.decide import FITS, FitRequest, experts_in_ram, verdict_of
 from specllama.memory.devices import Device, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import GpuSplit, estimate, needed, per_device
 from specllama.memory.overrides import (
-    EXPERTS,
     Override,
     first_layers,
     moved_tensors,

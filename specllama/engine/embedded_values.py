@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specllama.gguf.faults import MAX_LAYERS
+
 Apply = Callable[[Any, str], None]  # (CommonParams, value)
 
-_MAX_LAYERS = 512  # llama.cpp, LLAMA_MAX_LAYERS
 # arg.cpp, is_truthy and is_falsey
 _ON, _OFF = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0")
 
@@ -209,24 +210,24 @@ def words(value: str) -> list[str]:
     return [v for v in value.split(",") if v]
 
 
-# common.h, LLM_FFN_EXPS_REGEX and LLM_FFN_DENSE_REGEX
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-_DENSE = r"\.ffn_(up|down|gate)\."
+# common/common.h: LLM_FFN_EXPS_REGEX, LLM_FFN_DENSE_REGEX
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+DENSE = r"\.ffn_(up|down|gate)\."
 
 
 def experts_on_cpu(value: str) -> str:
     """--cpu-moe as --override-tensor has it."""
-    return f"{_EXPERTS}=CPU"
+    return f"{EXPERTS}=CPU"
 
 
 def first_experts_on_cpu(value: str) -> str:
     """--n-cpu-moe N."""
-    return _first_on_cpu(value, _EXPERTS)
+    return _first_on_cpu(value, EXPERTS)
 
 
 def first_dense_on_cpu(value: str) -> str:
     """--n-cpu-ffn N."""
-    return _first_on_cpu(value, _DENSE)
+    return _first_on_cpu(value, DENSE)
 
 
 def _first_on_cpu(value: str, names: str) -> str:
@@ -234,7 +235,7 @@ def _first_on_cpu(value: str, names: str) -> str:
         raise BadValue(f"{value!r} is negative")
     if count >= 2**31:
         raise BadValue(f"{value!r} is too large")
-    return ",".join(rf"blk\.{i}{names}=CPU" for i in range(min(count, _MAX_LAYERS)))
+    return ",".join(rf"blk\.{i}{names}=CPU" for i in range(min(count, MAX_LAYERS)))
 
 
 def adapters(value: str) -> list[Any]:

@@ -13,9 +13,6 @@ from specllama.gguf import ModelInfo, Tensor, tensors
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.place import RAM
 
-# common/common.h: LLM_FFN_EXPS_REGEX, LLM_FFN_DENSE_REGEX
-EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-DENSE = r"\.ffn_(up|down|gate)\."
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 _MOST_LAYERS = 10_000
 EMBEDDING, OUTPUT, REST = -1, -2, -3  # in place of a block's number

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.capabilities import Capabilities, Tristate
+from specllama.engine.embedded_values import DENSE, EXPERTS
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.option_sources import ParsedOption
 from specllama.engine.settings import Settings, Speculation
@@ -15,8 +16,6 @@ from specllama.memory.devices import MIB, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import Drafting, MemoryLine
 from specllama.memory.overrides import (
-    DENSE,
-    EXPERTS,
     Override,
     first_layers,
     moved_tensors,

@@ -20,7 +20,7 @@ from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.arms import label, way
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.results_json import read_spec, spec_data
+from specllama.tuning.results_json import read_ratios, read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.counters import NOTHING, Counts
 from specllama.watching.summary import TrafficSummary, summarize
@@ -30,7 +30,6 @@ _HALF_LIFE_DAYS = 7  # of use
 _MAX_SETTINGS = 4  # draft lengths or n-gram sizes
 _MAX_SAMPLES = 40  # per setting: speed-ups of parts of the traffic
 _MIN_WEIGHT = 1.0  # in tokens; older counts below it are dropped
-_MAX_LOG = 20.0
 
 
 @dataclass(frozen=True)
@@ -261,16 +260,12 @@ def _read_counts(data: Mapping[str, Any]) -> TrafficCounts:
     stored = {n: data["counts"][n] for n in _COUNTED}
     counts: dict[str, Any] = {n: None if x is None else float(x) for n, x in stored.items()}
     by_position = tuple(float(x) for x in data["by_position"])
-    logs = tuple(float(x) for x in data["logs"])
-    weights = tuple(float(x) for x in data["weights"])
-    numbers = [x for x in (*counts.values(), *by_position, *weights) if x is not None]
-    if not all(0 <= x < math.inf for x in numbers) or not all(abs(x) < _MAX_LOG for x in logs):
-        raise ValueError("no counts")
-    if len(logs) != len(weights) or not all(weights):
-        raise ValueError("logs and weights")
+    numbers = [x for x in (*counts.values(), *by_position) if x is not None]
+    if not all(0 <= x < math.inf for x in numbers):
+        raise ValueError("count out of range")
     return TrafficCounts(
         read_spec(data["speculation"]),
         Counts(**counts, by_position=by_position),
-        Ratios(logs, weights),
+        read_ratios(data),
         float(data["when"]),
     )

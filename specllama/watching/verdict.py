@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specllama.tuning.judge import LEAST_GAIN
 from specllama.watching.summary import BETTER, SURELY, TrafficSummary, figures
 
 UNKNOWN, PAYS, EVEN, SLOWER, LOW, VERY_LOW, ACCEPTED = (
     *("unknown", "pays", "even", "slower"),
     *("low acceptance", "very low acceptance", "accepted"),
 )
-_GAIN = 1.03  # below it speculation makes no difference
 _OVER = 0.5  # probability of being slower at which "slower" or "pays" ends
 _STILL_BETTER = 1.02
 _NEAR = 0.03  # of α
@@ -58,7 +58,7 @@ def verdict(
 def _by_speed(speedup: float, slower: float, before: str) -> str:
     if slower > SURELY or (before == SLOWER and slower > _OVER):
         return SLOWER
-    if (slower < 1 - SURELY and speedup >= _GAIN) or (before == PAYS and slower < _OVER):
+    if (slower < 1 - SURELY and speedup >= LEAST_GAIN) or (before == PAYS and slower < _OVER):
         return PAYS
     return EVEN
 
