@@ -263,6 +263,9 @@ def test_the_verdict_is_one_line_for_any_outcome(probed: ProbeResult) -> None:
     assert report_facts.verdict([off]).startswith("Speculative decoding does not pay off on chat")
     assert report_facts.verdict([cut_short]).startswith("No verdict on code yet")
     assert report_facts.verdict([stopped]).startswith("No verdict on chat yet")
+    for p in (cut_short, stopped):
+        assert next(iter(probe_lines.verdict(p))).startswith("verdict  open")
+    assert '<p class="reason">No verdict' in report.html([cut_short])
     every = report_facts.verdict([probed, off, cut_short])
     assert every == (
         "Speculative decoding: 1.12x on code, no speed-up on chat, no verdict on code yet."

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from specllama.tuning.confidence import Interval
     from specllama.tuning.measure import Measurement
 
-_TEXT = ("arm", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
+_TEXT = ("setting", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
 _MORE = ("first token", "draft/verify", "memory")
 
 
@@ -59,7 +59,7 @@ def table(p: ProbeResult) -> Table:
 
     out = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns(p):
-        out.add_column(name, justify="left" if name == "arm" else "right")
+        out.add_column(name, justify="left" if name == "setting" else "right")
     for cells in rows(p):
         out.add_row(*cells)
     return out
@@ -175,9 +175,11 @@ def below_table(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
 
 def verdict(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     """The verdict and what it rests on."""
+    from specllama.tuning.arms import OPEN
+
     t = p.tuned
     about = f" for {length}" if (length := about_length(p)) else ""
-    word = "on" if t.best else "open" if p.stopped else "off"
+    word = "on" if t.best else "open" if p.stopped or t.state == OPEN else "off"
     yield f"verdict  {word}{about}: {t.reason}"
     yield from expected_lines(t, verbose)
     yield from deep_lines(t)

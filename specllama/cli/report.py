@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from specllama.serving.probe import ProbeResult
 
 _NAMED = {
-    "arm": "setting",
     "chance slower": "chance it is slower",
     "draft/verify": "draft / verify",
 }
