@@ -161,11 +161,11 @@ probe T V --parallel 100000000000        | 2 | at most 256 slots
 probe T V --context -5                   | 2 | --context -5
 serve T V --vram nan                     | 2 | 'nan' is not a size
 serve T V --vram inf                     | 2 | 'inf' is not a size
-serve T V --vram 100000000000            | 2 | not a sensible size
+serve T V --vram 100000000000            | 2 | out of range (1 MiB to 1 PiB)
 serve T V --vram {digits}                | 2 | is not a size
 serve T V --vram 8,,8                    | 2 | '' is not a size
 serve T V --vram 0x8                     | 2 | '0x8' is not a size
-memory T V --vram 1KiB                   | 2 | not a sensible size
+memory T V --vram 1KiB                   | 2 | out of range (1 MiB to 1 PiB)
 memory T V --vram 8;8                    | 2 | is not a size
 memory T V --vram 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1 | 2 | 17 GPUs
 pick-draft T V --vram -8                 | 2 | is not a size
@@ -250,8 +250,8 @@ probe T V --replay {binary.txt}          | 2 | not UTF-8 text
 probe T V --replay {deep.jsonl}          | 2 | line 1 is not JSON
 probe T V --replay {nested.jsonl}        | 2 | nested too deeply
 probe T V --replay {role.jsonl}          | 2 | neither messages nor a prompt
-probe T V --replay {question.jsonl}      | 2 | no answer in it
-probe T V --replay {calls.jsonl}         | 2 | its only answers are tool calls
+probe T V --replay {question.jsonl}      | 2 | contains no response
+probe T V --replay {calls.jsonl}         | 2 | its only responses are tool calls
 probe T V --replay {wide.jsonl}          | 2 | longer than 4 Mi characters
 probe T V --replay {word.jsonl} --draft-lengths 3 | 2 | cannot be combined with --draft-lengths
 # ---- what goes together, and where it is written
@@ -278,18 +278,18 @@ probe --url ftp://127.0.0.1              | 2 | --url ftp://127.0.0.1
 probe --url unix:///x                    | 2 | --url unix:///x
 probe --url {url}                        | 1 | no response from
 probe --url http://127.0.0.1:1           | 1 | Is the server running
-serve T V --api-key ä                    | 2 | an HTTP header cannot carry
+serve T V --api-key ä                    | 2 | not allowed in an HTTP header
 serve T V --api-key ' '                  | 2 | the API key is empty
-serve T V --api-key {lines}              | 2 | an HTTP header cannot carry
-serve T V -- --api-key ä                 | 2 | an HTTP header cannot carry
-serve T V -- --api-key-file {key.txt}    | 2 | an HTTP header cannot carry
+serve T V --api-key {lines}              | 2 | not allowed in an HTTP header
+serve T V -- --api-key ä                 | 2 | not allowed in an HTTP header
+serve T V -- --api-key-file {key.txt}    | 2 | not allowed in an HTTP header
 serve T V -- --api-key-file {binary.txt} | 2 | not a text file
 serve T V -- --api-key-file {nope}       | 2 | there is no such file
 serve T V -- --lora {nope}               | 2 | there is no such file
 serve T V -- --lora {page.gguf}          | 2 | web page saved as .gguf
 serve T V -- --host ' '                  | 2 | --host after -- is empty
 serve T V -- -b 0                        | 2 | a number of tokens
-probe --url http://127.0.0.1:1 --api-key ä | 2 | an HTTP header cannot carry
+probe --url http://127.0.0.1:1 --api-key ä | 2 | not allowed in an HTTP header
 """
 
 
@@ -508,8 +508,8 @@ def test_odd_environments_change_nothing(
     [
         ("SPECLLAMA_LLAMA_SERVER", "/nope", 2, "SPECLLAMA_LLAMA_SERVER: /nope does not exist"),
         ("SPECLLAMA_LLAMA_SERVER", "~nouser", 2, "does not exist"),
-        ("SPECLLAMA_API_KEY", "ä", 2, "an HTTP header cannot carry"),
-        ("SPECLLAMA_API_KEY", "a\nb", 2, "an HTTP header cannot carry"),
+        ("SPECLLAMA_API_KEY", "ä", 2, "not allowed in an HTTP header"),
+        ("SPECLLAMA_API_KEY", "a\nb", 2, "not allowed in an HTTP header"),
         ("LLAMA_API_KEY", "ä", 2, "LLAMA_API_KEY contains a character"),
         ("SPECLLAMA_API_KEY", "key\n", 0, "--metrics"),
         ("LLAMA_API_KEY", "key\r\n", 0, "--metrics"),
@@ -575,7 +575,10 @@ def test_the_state_folder_is_a_file(
         ),
         (["--n-max", "3", "--p-min", "0.5", "--method", "none"], "--n-max, --p-min: no effect"),
         (["--draft-cache", "f16", "--method", "ngram-simple"], "--draft-cache: no effect"),
-        (["--draft-layers", "3", "--method", "none"], "--draft-layers: no effect, nothing drafts"),
+        (
+            ["--draft-layers", "3", "--method", "none"],
+            "--draft-layers: no effect, nothing is drafted",
+        ),
     ],
 )
 def test_what_has_no_effect_is_said(

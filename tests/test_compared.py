@@ -76,7 +76,9 @@ def test_a_dead_draft_says_what_it_is() -> None:
     t, _ = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), told)
     rows = unconfirmed(t, told)
     assert ["it only costs time: 0 of " in r.why for r in rows] == [True, True]
-    assert "eagle3.gguf is untrained, badly converted or made for another model" in rows[1].why
+    assert (
+        "eagle3.gguf is untrained, converted incorrectly or made for another model" in rows[1].why
+    )
 
 
 def test_every_draft_has_its_part_of_the_budget() -> None:

@@ -108,7 +108,7 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         lambda to: edited(TARGET, to, {"split.count": _u16(3), "split.no": _u16(0)}),
         "parts",
         ALWAYS,
-        "it is one of 3 parts (split.count)",
+        "split.count says 3 parts",
     ),
     "a vision tower inside": (
         lambda to: edited(
@@ -321,7 +321,7 @@ def test_inspect_never_says_yes_to_a_file_with_a_fault(tmp_path: Path) -> None:
         assert start in done.stdout
         assert FILES[what][3] in " ".join(done.stdout.split())
     data = json.loads(specllama("inspect", path, "--json").stdout)
-    assert data["serve"].startswith("not known: ")
+    assert data["serve"].startswith("unknown: ")
     assert data["faults"][0]["rule"] == "tensor type"
 
 

@@ -366,7 +366,7 @@ def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
     ("args", "says"),
     [
         (("--n-max", "20000000"), "must be a whole number from 1 to 512"),
-        (("--api-key", "\u043a"), "a character that an HTTP header cannot carry"),
+        (("--api-key", "\u043a"), "a character that is not allowed in an HTTP header"),
     ],
 )
 def test_its_options_have_serves_limits(

@@ -88,7 +88,7 @@ def test_what_no_record_says_is_the_other_profiles_and_that_is_said(
     assert run(["profiles", "new", "mine", "--from", str(file), "--like", "reasoning"]) == 0
     out = capsys.readouterr().out
     assert "temperature 0.6: from reasoning" in out
-    assert "512 tokens are measured: from reasoning" in out
+    assert "measured up to 512 tokens: from reasoning" in out
     w = workloads.load("mine")
     assert w.sampling == workloads.load("reasoning").sampling  # thinking too
 

@@ -50,7 +50,7 @@ def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
 
 
 def test_a_lora_that_is_none() -> None:
-    with pytest.raises(UsageError, match="of kind model, not a LoRA"):
+    with pytest.raises(UsageError, match="a model file, not a LoRA"):
         check_launch(SETTINGS, options("--lora", str(MODELS / "draft.gguf")))
 
 

@@ -96,7 +96,7 @@ def test_tool_calls_are_context_only(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "f"}}
     found = read_conversations(file(tmp_path, {"messages": talk, "tools": [tool]}))
     assert [r.prompt for r in found.requests] == [Conversation(tuple(talk[:3]), (tool,))]
-    with pytest.raises(UsageError, match="its only answers are tool calls"):
+    with pytest.raises(UsageError, match="its only responses are tool calls"):
         read_conversations(file(tmp_path, {"messages": talk[:2]}))
 
 
@@ -110,10 +110,10 @@ def test_tool_calls_are_context_only(tmp_path: Path) -> None:
         ("7", "line 2 has neither messages nor a prompt"),
         ({"messages": [{"role": ["user"], "content": "a"}]}, "line 2 has neither"),
         ({"messages": [user("a"), said(None)]}, "line 2 has neither"),
-        ({"messages": [user("a")]}, "line 2 contains no answer"),
-        ({"messages": [said("A")]}, "line 2 contains no answer"),
-        ({"messages": [user("a"), said("")]}, "line 2 contains no answer"),
-        ({"prompt": "a"}, "line 2 contains no answer"),
+        ({"messages": [user("a")]}, "line 2 contains no response"),
+        ({"messages": [said("A")]}, "line 2 contains no response"),
+        ({"messages": [user("a"), said("")]}, "line 2 contains no response"),
+        ({"prompt": "a"}, "line 2 contains no response"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: Any, what: str) -> None:
@@ -460,7 +460,7 @@ def test_what_does_not_go_together_is_said(
 def test_a_bad_file_ends_with_2(tmp_path: Path) -> None:
     done = specllama("probe", TARGET, "--replay", file(tmp_path, {"prompt": "p"}))
     assert done.returncode == 2
-    assert "line 1 contains no answer" in done.stderr
+    assert "line 1 contains no response" in done.stderr
 
 
 def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_an_untrained_drafter_on_a_real_server(kind: str, engine: str, tmp_path:
         assert s.info["speculation"] == "useless"
         assert "it only costs time: " in s.info["only_costs"]
         assert (
-            f"{kind}.gguf is untrained, badly converted or made for another model"
+            f"{kind}.gguf is untrained, converted incorrectly or made for another model"
             in s.info["remedy"]
         )
         assert "speculation ON, but it only costs time" in s.err

@@ -97,7 +97,7 @@ def lines(a: Advice) -> Iterator[str]:
     yield f"decision {on}: {a.plan.choice.reason}"
     yield f"rule     {RULES[a.rule]}"
     if (r := a.result) is not None:
-        yield f"measured {_figures(r)}, {format_time(r.when)}"
+        yield f"measured {_figures(r)} ({format_time(r.when)})"
     yield from (f"note     {s}" for s in a.notes)
     for r in a.elsewhere:
         on = "on" if r.speculation is not None else "off"
@@ -130,8 +130,8 @@ def _cost_lines(a: Advice, price: HourlyPrice) -> Iterator[str]:
         yield f"cost     unknown: no speed was measured{how}"
         return
     unit = f" {price.currency}" if price.currency else ""
-    fast = f", {cost.speculating:.2f}{unit} with speculation" if cost.speculating else ""
-    yield f"cost     a million tokens: {cost.plain:.2f}{unit} without{fast}"
+    fast = f", {cost.speculating:.2f}{unit} with it" if cost.speculating else ""
+    yield f"cost     a million tokens: {cost.plain:.2f}{unit} without speculation{fast}"
     yield (
         "         for one request at a time; concurrent requests cost less each and gain less "
         "from speculation"

@@ -168,7 +168,8 @@ _OTHER_FORMS = {
 }
 
 
-# click would split these: -cmoe into -c moe, -hf into -h and -f. -c takes numbers only.
+# click would split these: -cmoe into -c moe, -hf into -h and -f. -c takes numbers only. So clusters
+# such as -qv are unsupported.
 _GLUED = re.compile("-[chqv][a-z]")
 
 

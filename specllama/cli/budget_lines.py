@@ -44,11 +44,11 @@ def advice(b: Budget) -> Iterator[str]:
     if v.kind != TOO_BIG:
         return
     if longest := longest_context(q, None):
-        yield f"advice   without a draft a context of {longest:,} tokens fits: -c {longest}"
+        yield f"advice   without a draft, a context of {longest:,} tokens fits: -c {longest} --method none"
     elif q.use.mapped:
         yield (
             "advice   llama.cpp reads weights that exceed RAM from disk (mmap), at the disk's "
-            "speed; use a smaller quantization"
+            "speed; use a smaller quantisation"
         )
 
 

@@ -26,7 +26,7 @@ SUMMARIES: Mapping[str, str] = {
     "results": "Show or clear saved measurements",
     "profiles": "List, show and create workload profiles",
     "doctor": "Check engines, devices, folders and settings, and report problems",
-    "demo": "Try speculative decoding with a tiny built-in pair of models",
+    "demo": "Try speculative decoding with built-in test models",
 }
 
 

@@ -1,4 +1,4 @@
-"""`specllama demo`: all of `serve` on the packaged tiny pair, in seconds."""
+"""`specllama demo`: all of `serve` on the packaged tiny models, in seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def demo(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try speculative decoding with a tiny built-in pair of models.
+    """Try speculative decoding with built-in test models.
 
     Starts the server, sends one completion, shows how many drafted tokens were accepted, and
     stops.
@@ -44,7 +44,7 @@ def demo(
     printer = Printer(as_json, quiet)
     settings = Settings(demo_model("target.gguf"), host="127.0.0.1", port=0, context=1024)
     spec_options = SpeculationOptions("code", draft=demo_model("draft.gguf"))
-    # The tiny pair needs one thread: more would only wait for each other.
+    # The tiny models need one thread; more are slower.
     plan = prepare(settings, spec_options, ("-t", "1"), llama_server or "embedded")
     engine = plan.engine if llama_server else replace(plan.engine, why="default of the demo")
     plan = replace(plan, engine=engine, choice=replace(plan.choice, reason="part of the demo"))
@@ -74,7 +74,7 @@ def demo(
             f"drafted  {plural(t.drafted, 'token')} for this response of {t.tokens}, "
             f"{t.accepted} accepted; server stopped"
         )
-    printer.detail("note     drafting works; a model this small is faster without it")
+    printer.detail("note     drafting works, but a model this small is faster without speculation")
     if not engagement.engaged or engagement.only_costs:
         raise StrictError("the demo did not speculate", f"Log: {running.server.log}")
 

@@ -32,7 +32,7 @@ def doctor(
 ) -> None:
     """Check engines, devices, folders and settings, and report problems.
 
-    Starts each engine briefly with a tiny built-in pair of models. The output can be pasted into
+    Starts each engine briefly with built-in test models. The output can be pasted into
     an issue: it contains no keys, user names or host names. Exits with 1 if serve cannot work.
     """
     from specllama.cli.options import no_passthrough
@@ -101,9 +101,9 @@ def _engine(e: EngineReport, broken: bool) -> Iterator[str]:
     elif e.start is None:
         yield "         not started: the engines above are tried first"
     elif e.start.started and e.start.drafted:
-        yield f"         starts with the tiny pair: {e.start.said}"
+        yield f"         starts with the test models: {e.start.said}"
     else:
-        yield f"         failed to start with the tiny pair: {e.start.said}"
+        yield f"         failed to start with the test models: {e.start.said}"
 
 
 def _folder(f: FolderReport) -> str:
@@ -113,10 +113,13 @@ def _folder(f: FolderReport) -> str:
     holds = [f"{n} {what}" for n, what in counts if n]
     if f.bytes:
         holds.append(mib(f.bytes))
-    state = "does not exist yet" if not f.exists else ", ".join(holds) or "empty"
-    can = f"not writable ({f.unwritable})" if f.unwritable else "writable"
-    free = f", {mib(f.free)} free on its disk" if f.free is not None else ""
-    return f"{f.what:<8} {f.path}: {can}; {state}{free}"
+    free = f"{mib(f.free)} free on its disk" if f.free is not None else ""
+    if not f.exists:
+        state = f"cannot be created ({f.unwritable})" if f.unwritable else "can be created"
+    else:
+        can = f"not writable ({f.unwritable})" if f.unwritable else "writable"
+        state = f"{can}; {', '.join(holds) or 'empty'}"
+    return f"{f.what:<8} {f.path}: {state}{', ' if free else ''}{free}"
 
 
 def _models(m: ModelFolder) -> str:

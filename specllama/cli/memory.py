@@ -151,8 +151,8 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     if (last := _last_time(plan)) is not None:
         real, share = last["real_bytes"] / 2**20, last["share"]
         printer.detail(
-            f"measured {real:,.1f} MiB when these files were last served, {share:+.1%} "
-            "from the estimate then"
+            f"measured {real:,.1f} MiB when these files were last served ({share:+.1%} "
+            "compared with the estimate)"
         )
 
 
@@ -179,7 +179,7 @@ def _longest(b: Budget) -> str:
     drafting = b.request.drafting
     none = "no context fits"
     if partly := longest_context(b.request, None, partly=True):
-        none += f" without layers in RAM ({partly:,} tokens with them)"
+        none += f" on the GPU alone ({partly:,} tokens with layers in RAM)"
     plain = longest_context(b.request, None)
     if drafting is None:
         return f"{plain:,} tokens" if plain else none

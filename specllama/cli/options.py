@@ -95,7 +95,7 @@ NMax = Annotated[
         rich_help_panel=DRAFT,
         min=1,
         max=MAX_DRAFT_TOKENS,
-        help="Draft length K: the most tokens per draft.",
+        help="Draft length K: maximum tokens per draft.",
     ),
 ]
 PMin = Annotated[
@@ -241,6 +241,6 @@ AsJson = Annotated[
 
 
 def no_passthrough(server_arguments: Sequence[str], command: str) -> None:
-    """For commands that start no server of yours. Raises UsageError for arguments after --."""
+    """For commands that start no server. Raises UsageError for arguments after --."""
     if server_arguments:
         raise UsageError(f"{command} takes no arguments after --")

@@ -183,7 +183,7 @@ def _print(
             plain = (
                 f"{room.longest_without:,} tokens fit"
                 if room.longest_without
-                else "no context fits completely"
+                else "no context length fits"
             )
             printer.detail(
                 f"memory   in addition to the target, at a context of {room.context:,} tokens; "

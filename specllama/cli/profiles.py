@@ -100,7 +100,9 @@ def show(
         printer.say(line)
     for file in files:
         printer.say(f"file     {file}")
-    printer.say(f"copy     `specllama profiles new NAME --like {name}`, to {user_profiles_dir()}")
+    printer.say(
+        f"copy     `specllama profiles new NAME --like {name}` copies it to {user_profiles_dir()}"
+    )
     for line in _prompt_lines(workload) if verbose else ():
         printer.say(line)
 
@@ -159,7 +161,10 @@ def _made_lines(name: str, made: NewProfile) -> Iterator[str]:
     yield f"profile  {made.file}"
     yield f"prompts  {_sizes(made.sizes)}: {made.prompts}"
     yield f"sampling temperature {made.temperature.value:g}: {made.temperature.source}"
-    yield f"response up to {made.answer_length.value:.0f} tokens are measured: {made.answer_length.source}"
+    yield (
+        f"length   responses are measured up to {made.answer_length.value:.0f} tokens: "
+        f"{made.answer_length.source}"
+    )
     yield f"run      specllama serve MODEL --workload {name}"
 
 
@@ -187,9 +192,9 @@ def _lines(w: Workload) -> Iterator[str]:
     settings += [f"thinking {'on' if thinking else 'off'}"] if thinking is not None else []
     yield f"sampling {', '.join(settings)}"
     yield f"methods  {', '.join(w.methods)}"
-    yield f"n-grams  {w.ngram.n} tokens looked up, {w.ngram.m} drafted, at first"
-    yield f"draft    K={w.n_max}, p_min {w.p_min:g}, at first"
-    yield f"response up to {w.answer} tokens are measured"
+    yield f"n-grams  {w.ngram.n} tokens looked up, {w.ngram.m} drafted, initially"
+    yield f"draft    K={w.n_max}, p_min {w.p_min:g}, initially"
+    yield f"length   responses are measured up to {w.answer} tokens"
 
 
 def _prompt_lines(w: Workload) -> Iterator[str]:

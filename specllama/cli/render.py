@@ -205,7 +205,7 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[str]:
     for warning in plan.notes:
         yield f"note     {warning}"
     for change in plan.command.changes:
-        yield f"yours    {change}"
+        yield f"options  {change}"
     yield from environment_lines(plan)
 
 
@@ -229,9 +229,9 @@ def decision_lines(plan: Plan) -> Iterator[str]:
 def environment_lines(plan: Plan) -> Iterator[str]:
     """Options from the environment, and the ones that were dropped."""
     if also := [f"{' '.join(g.words)} ({g.source})" for g in plan.user.from_outside]:
-        yield f"yours    the environment also sets {', '.join(also)}"
+        yield f"options  also set in the environment: {', '.join(also)}"
     if plan.user.secrets:
-        yield "yours    keys are passed to the server in its environment, not on its command line"
+        yield "options  keys are passed to the server in its environment, not on its command line"
     if plan.command.dropped:
         yield f"ignored  environment: {', '.join(plan.command.dropped)}"
 

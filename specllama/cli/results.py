@@ -70,7 +70,7 @@ def results(
         return
     if not found and not requests and not changes:
         what = f" for {model}" if model is not None else ""
-        printer.say(f"no results{what} yet: `specllama probe MODEL` or `serve` measures")
+        printer.say(f"no results{what} yet: run `specllama probe MODEL` or `specllama serve MODEL`")
         return
     if found:
         printer.table(_table(found))

@@ -87,7 +87,9 @@ def serve(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", rich_help_panel=TUNING, help="Speculate even where it measured slower."
+            "--force",
+            rich_help_panel=TUNING,
+            help="Speculate even if it measured slower than plain decoding.",
         ),
     ] = False,
     adaptive: Annotated[
@@ -104,7 +106,8 @@ def serve(
         typer.Option(
             "--idle-probes/--no-idle-probes",
             rich_help_panel=TUNING,
-            help="Without saved results, time a few short requests while the server is idle.",
+            help="If no step times are saved, measure them with a few short requests while the "
+            "server is idle.",
         ),
     ] = True,
     host: Host = "127.0.0.1",

@@ -62,7 +62,7 @@ def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = Non
     if draft.kind == P_EAGLE:
         return _no("P-EAGLE", f"{NO_P_EAGLE}. {P_EAGLE_IN_VLLM}")
     if method is None:
-        return _no("kind", f"a file of type {draft.kind} cannot draft")
+        return _no("kind", f"a {draft.kind} file cannot draft")
     if caps is not None and (reason := unsupported(caps, method)):
         return _no("engine", reason)
     if not draft.tensors:

@@ -98,9 +98,7 @@ def rank_drafts(
     for model in sorted(found.models, key=lambda m: m.path not in found.near):
         method = METHOD_OF_KIND.get(model.kind, "")
         if not method and model.kind != P_EAGLE:
-            rejected.append(
-                Rejection(model.title, "kind", f"a file of type {model.kind} cannot draft")
-            )
+            rejected.append(Rejection(model.title, "kind", f"a {model.kind} file cannot draft"))
             continue
         if own.ok and method == "draft-mtp":
             # A sidecar would replace the head in the target (llama.cpp, server-context.cpp)
@@ -146,7 +144,7 @@ def _verdict(
 ) -> compat.Compatibility:
     share = model.active_bytes / max(1, target.active_bytes)
     if model.kind == "model" and share > _HALF:
-        detail = f"it reads {share:.0%} of the target's bytes per token, too many to pay off"
+        detail = f"it reads {share:.0%} of the target's bytes per token: too much to pay off"
         return compat.Compatibility(False, "size", detail)
     found = compat.verdict(target, model, caps)
     doubt = next(

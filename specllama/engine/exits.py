@@ -86,7 +86,7 @@ def explain(exit_code: int, log: str, embedded: bool = False) -> Exit:
     if name:
         return _by_signal(name, error)
     if exit_code == 0:
-        return Exit("ended", "it exited cleanly (exit code 0), as if someone stopped it")
+        return Exit("ended", "it exited with code 0, as if it had been stopped")
     error = error or _last_line(log)
     last = f"; last line: {error}" if error else ""
     return Exit("code", f"it exited with code {exit_code}{last}", blames_speculation=True)

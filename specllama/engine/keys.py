@@ -11,7 +11,7 @@ def usable(text: str, where: str) -> str:
     key = text.strip()
     if not key.isascii() or not key.isprintable():
         raise UsageError(
-            f"the API key in {where} contains a character that an HTTP header cannot carry",
+            f"the API key in {where} contains a character that is not allowed in an HTTP header",
             "Use ASCII letters, digits and punctuation.",
         )
     return key

@@ -158,7 +158,7 @@ def _length(spec: Speculation | None, notes: list[str]) -> tuple[int, NgramSizes
     k = min(spec.ngram.m, MAX_NGRAM_DRAFT)
     if k < spec.ngram.m:
         notes.append(
-            f"draft length {k} instead of {spec.ngram.m}: this engine verifies that many in every step"
+            f"draft length {k} instead of {spec.ngram.m}: this engine verifies that many tokens in every step"
         )
     return k, spec.ngram
 
@@ -258,9 +258,9 @@ def _common_notes(decision: Decision, kind: str) -> Iterator[str]:
 def concurrency() -> str:
     """The speed-up with concurrent requests, with its source."""
     row = record("concurrency")
-    figures = ", ".join(f"{gain:g}x at {n}" for n, gain in row["speedup"])
+    figures = ", ".join(f"{gain:g}x with {n}" for n, gain in row["speedup"])
     limit = f"rarely pays off above {row['hardly_pays_above']}"
-    return f"reported as {figures} ({limit}; {row['source']}), not measured here"
+    return f"reported elsewhere, not measured here: {figures} at a time ({limit}; source: {row['source']})"
 
 
 def configuration(

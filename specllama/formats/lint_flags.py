@@ -74,7 +74,7 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
             "quoted-options",
             ENDS,
             shown,
-            "a quoted variable is a single argument, blanks included, and llama-server has no option of "
+            "a quoted variable is a single argument, spaces included, and llama-server has no option of "
             "that name",
             'remove the quotes, or use an array: NAME=(…), "${NAME[@]}"',
         )

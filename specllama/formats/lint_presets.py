@@ -87,7 +87,7 @@ def _header(text: str, section: PresetSection) -> Iterator[Finding]:
             "blank-in-name",
             WORSE,
             f"[{name}]",
-            f"blanks before the bracket are part of the model's id: {name!r}",
+            f"spaces before the bracket are part of the model's id: {name!r}",
             f"[{blank}]",
             tuple(SpanEdit(at, text.index("]", at), blank) for at in begins),
         )

@@ -80,7 +80,7 @@ def line(given: ParsedOption) -> tuple[str, str]:
     value = words[1]
     if _CUTS.search(value) or value != value.strip():
         what = (
-            "a trailing blank"
+            "a trailing space"
             if value != value.strip()
             else "everything after #, ; or a line break"
         )

@@ -135,7 +135,7 @@ def _machine_notes(name: str, cmd: server.ServerCommand) -> tuple[str, ...]:
     in_home = [w for w in cmd.argv if w.startswith(("/root/", "/home/"))]
     return (
         f"save as /etc/systemd/system/{name}.service; systemctl enable --now {name}",
-        "it runs as a dynamic user, who must be able to read the program and the models"
+        "it runs as a dynamic user (DynamicUser=), which must be able to read the program and the models"
         + (f"; {in_home[0]} is in a home folder" if in_home else ""),
         "if the GPU is not ready at boot, llama-server silently falls back to the CPU; "
         "check the speed with `specllama probe --url`",

@@ -28,6 +28,6 @@ def d2t_fault(headers: Sequence[Header], files: Sequence[Source], tokens: int) -
             ids = struct.unpack(f"<{len(data) // 8}q", data[: len(data) // 8 * 8])
             bad = next((i for i, token in enumerate(ids) if not 0 <= token < tokens), None)
             if bad is not None:
-                detail = f"row {bad} of d2t maps to token {ids[bad]}, of {tokens} in the vocabulary"
+                detail = f"row {bad} of d2t maps to token {ids[bad]}, but the vocabulary has only {tokens} tokens"
                 return Fault("d2t", detail, ALWAYS)
     return None

@@ -150,7 +150,7 @@ def _parts(h: Header, parts: int, tensors: int) -> Iterator[Fault]:
     """The keys of a split model against its files."""
     count = h.number("split.count")
     if count > 1 and parts == 1:
-        detail = f"it is one of {count} parts (split.count), but is not named as a part"
+        detail = f"split.count says {count} parts, but the file is not named like a part of a split model"
         yield Fault("parts", f"{detail}: give all parts their original names", ALWAYS)
     elif count != parts and parts > 1:
         detail = f"its name says {parts} parts, but split.count is {count or 'missing'}"

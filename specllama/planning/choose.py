@@ -96,7 +96,7 @@ def parse_methods(text: str) -> tuple[str, ...]:
         name = _SHORT_NAMES.get(word, word)
         if word == "draft-self":
             raise UsageError(
-                "llama.cpp has no draft-self; what guides call self-speculation is its n-gram methods",
+                "llama.cpp has no draft-self: guides mean its n-gram methods",
                 "Use --method ngram-simple (or ngram-map-k, ngram-mod).",
             )
         if word in ("none", "off"):
@@ -146,7 +146,7 @@ def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choi
     method = METHOD_OF_KIND.get(draft.kind, "")
     requested = next((m for m in r.methods if m.startswith("draft-")), method)
     if method and requested != method:
-        return _off(name, "kind", f"{requested} cannot use a file of kind {draft.kind}")
+        return _off(name, "kind", f"{requested} cannot use a {draft.kind} file")
     verdict = compat.verdict(r.target, draft, caps)
     if not verdict.ok:
         helps = remedy(r.target, method, verdict.rule)

@@ -178,16 +178,14 @@ def _first_fitting(
     smallest = candidates[-1]
     raise UsageError(
         f"no file in {repo.name} fits: {smallest.name}: {problem}",
-        "Free memory, choose a smaller model, or force a file with OWNER/REPO:QUANT.",
+        "Free memory, choose a smaller model, or select a file with OWNER/REPO:QUANT.",
     )
 
 
 def _model(file: RemoteFile) -> ModelInfo:
     target, _ = hub.read_remote(file.repo, file.name)
     if target.kind != "model":
-        raise UsageError(
-            f"{file.label} is of kind {target.kind}, which cannot be served on its own"
-        )
+        raise UsageError(f"{file.label}: a {target.kind} file cannot be served on its own")
     return target
 
 

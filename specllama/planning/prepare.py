@@ -260,7 +260,7 @@ def target_info(path: Path) -> ModelInfo:
     target = _with_ollama_name(inspect(path))
     if target.kind != "model":
         raise UsageError(
-            f"{path} is of kind {target.kind}, which cannot be served on its own",
+            f"{path}: a {target.kind} file cannot be served on its own",
             "Use the model it belongs to.",
         )
     return target

@@ -52,7 +52,7 @@ def _check_adapters(user: LaunchOptions) -> None:
         except GgufError as e:
             raise UsageError(f"--lora: {e.message}", e.hint) from None
         if kind != "adapter":
-            raise UsageError(f"--lora {file}: is of kind {kind}, not a LoRA adapter")
+            raise UsageError(f"--lora {file}: a {kind} file, not a LoRA adapter")
 
 
 def suitable_choice(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
@@ -69,7 +69,8 @@ def suitable_choice(choice: Choice, user: LaunchOptions, slots: int) -> Choice:
     needed = slots * (max_drafted(spec) + 1)
     if (have := batch_size(user)) < needed:
         raise UsageError(
-            f"-b {have} is too small: {slots} slot(s) verify up to {needed} tokens in one step",
+            f"-b {have} is too small: {slots} {'slots verify' if slots > 1 else 'slot verifies'} up to "
+            f"{needed} tokens in one step",
             "Leave out -b, or draft fewer tokens (--n-max, or n-gram sizes after --).",
         )
     return choice

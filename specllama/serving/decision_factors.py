@@ -54,7 +54,7 @@ def decision_factors(
         doubted = served.choice.speculation is None
         yield DecisionFactor(
             "a measurement",
-            "there is no result for exactly this setup, so a general rule decided",
+            "nothing was measured for this setup, so a general rule decided",
             _command(
                 "probe", plan, *(("--all",) if doubted else ()), *_same_options(plan, spec_options)
             ),
@@ -97,7 +97,7 @@ def decision_factors(
     if served.choice.speculation is not None:
         yield DecisionFactor(
             "many users",
-            f"the gain with concurrent requests is {concurrency()}",
+            f"speed-up with concurrent requests: {concurrency()}",
             _command("plan", plan, "--format", "vllm", *_same_options(plan, spec_options)),
         )
 

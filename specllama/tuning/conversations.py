@@ -1,4 +1,4 @@
-"""Past conversations of the user: every answer is a request with a known response."""
+"""Past conversations of the user: every response in them belongs to a request."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _CUT = "length"  # OpenAI's finish_reason of a response that reached its token l
 
 @dataclass(frozen=True)
 class PastRequest:
-    """One request with its answer. `line` of the file: its requests are one conversation.
-    `truncated`: the answer reached its token limit."""
+    """One request with its response. `line` of the file: its requests are one conversation.
+    `truncated`: the response reached its token limit."""
 
     line: int
     prompt: Prompt
@@ -33,7 +33,7 @@ class PastRequest:
 
 @dataclass(frozen=True)
 class Conversations:
-    """The contents of a file. `calls`: answers that are tool calls. Their exact tokens are not in
+    """The contents of a file. `calls`: responses that are tool calls. Their exact tokens are not in
     the file, so they only serve as context."""
 
     path: Path
@@ -42,10 +42,10 @@ class Conversations:
 
 
 def read_conversations(path: Path) -> Conversations:
-    """All answered requests of a file, in order.
+    """All requests of a file that have a response, in order.
 
     Raises UsageError for a file that cannot be read or has none, with the number of an invalid
-    line or one without an answer.
+    line or one without a response.
     """
     requests: list[PastRequest] = []
     calls = 0
@@ -53,22 +53,22 @@ def read_conversations(path: Path) -> Conversations:
         found = _record(number, data) if isinstance(data, dict) else None
         if found is None:
             raise UsageError(
-                f"{_OPTION} {path}: line {number} has neither messages nor a prompt with an answer",
+                f"{_OPTION} {path}: line {number} has neither messages nor a prompt with a response",
                 _FORM,
             )
         answered, called = found
         if not answered and not called:
-            raise UsageError(f"{_OPTION} {path}: line {number} contains no answer", _FORM)
+            raise UsageError(f"{_OPTION} {path}: line {number} contains no response", _FORM)
         requests += answered
         calls += called
     if not requests:
-        what = "its only answers are tool calls" if calls else "no conversation found"
+        what = "its only responses are tool calls" if calls else "no conversation found"
         raise UsageError(f"{_OPTION} {path}: {what}", _FORM)
     return Conversations(path, tuple(requests), calls)
 
 
 def _record(number: int, data: Mapping[str, Any]) -> tuple[list[PastRequest], int] | None:
-    """The requests of a line, and how many answers are tool calls; None if it is invalid."""
+    """The requests of a line, and how many responses are tool calls; None if it is invalid."""
     truncated = data.get("finish_reason") == _CUT
     messages = data.get("messages")
     if isinstance(messages, list) and messages:

@@ -36,10 +36,10 @@ def advice_for(spec: Speculation) -> str:
         )
     if spec.draft is None:
         return (
-            "its MTP head is damaged, badly converted or quantised too far: use another file of "
+            "its MTP head is damaged, converted incorrectly or quantised too far: use another file of "
             "this model, or use --method none"
         )
     return (
-        f"{shown_name(spec.draft)} is untrained, badly converted or made for another model: use the "
+        f"{shown_name(spec.draft)} is untrained, converted incorrectly or made for another model: use the "
         "one made for this model (`specllama pick-draft --hub`), or use --method none"
     )
