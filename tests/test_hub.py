@@ -94,6 +94,18 @@ def test_a_download_that_breaks_off_is_resumed(hub: Hub, coder: Path) -> None:
     assert any(r.startswith("bytes=") and r.endswith("-") for _, _, r in hub.requests)
 
 
+def test_a_model_that_the_hub_knows_no_drafts_of_is_not_passed_over(hub: Hub) -> None:
+    """It names no base model: nothing was searched, and that was not said."""
+    target = MODELS / "target.gguf"
+    done = specllama("pick-draft", target, "--hub", *EMBEDDED)
+    assert done.returncode == 0, done.stderr
+    assert "the Hub has no repository to search: none is known for this" in done.stdout
+    (warning,) = json.loads(specllama("pick-draft", target, "--hub", "--json", *EMBEDDED).stdout)[
+        "warnings"
+    ]
+    assert warning.startswith("the Hub has no repository to search")
+
+
 def test_drafts_declare_their_base_model(hub: Hub, tmp_path: Path) -> None:
     path = repo(hub, "someone/tiny-draft-GGUF")
     shutil.copy(MODELS / "draft.gguf", path / "tiny.Q5_1.gguf")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from specllama.planning.candidate_memory import CandidateMemory
 
 _SHOWN_REJECTED = 12
+_NOTHING_TO_SEARCH = (
+    "the Hub has no repository to search: none is known for this model's family or base model"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -134,7 +137,10 @@ def pick_draft(
         found = discover(info, folders or [])
     if hub:
         with printer.busy("searching the Hugging Face Hub …"):
-            found = found.and_also(remote.search(info))
+            repositories = remote.repositories(info)
+            found = found.and_also(remote.search(info, repositories))
+        if not repositories:
+            warnings = (*warnings, _NOTHING_TO_SEARCH)
     picked = rank_drafts(info, profile, caps, found)
     if measure:
         from specllama.drafts.measured import measure_candidates

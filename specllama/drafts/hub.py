@@ -107,11 +107,9 @@ def read_remote(repo: str, file: str) -> tuple[ModelInfo, list[Header]]:
     return model_info(headers, [Path(f"{repo}:{name}") for name in names]), headers
 
 
-def search(target: ModelInfo) -> DiscoveredDrafts:
-    """Drafts for `target` on the Hub: known ones of its family, and repositories that declare its
-    base model. Reads headers only. Paths are OWNER/REPO:FILE.
-    Raises HubError if no repository could be read."""
-    repos = _repositories(target)
+def search(target: ModelInfo, repos: Sequence[str]) -> DiscoveredDrafts:
+    """Drafts for `target` in these repositories of the Hub. Reads headers only. Paths are
+    OWNER/REPO:FILE. Raises HubError if no repository could be read."""
     failures: list[HubError] = []
     rejected: list[Rejection] = []
     candidates: list[RemoteFile] = []
@@ -141,8 +139,9 @@ def read_drafts(target: ModelInfo, found: Sequence[RemoteFile]) -> DiscoveredDra
     return DiscoveredDrafts(tuple(sorted(models, key=lambda m: m.file_bytes)), tuple(rejected))
 
 
-def _repositories(target: ModelInfo) -> list[str]:
-    """Repositories to search, each once."""
+def repositories(target: ModelInfo) -> list[str]:
+    """Repositories to search, each once: known drafts of its family, and those that declare its
+    base model. () if the file tells neither. Raises HubError if the Hub cannot be asked."""
     repos: list[str] = []
     family = family_of(target)
     for suggestion in family.suggestions if family else ():

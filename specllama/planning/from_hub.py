@@ -221,7 +221,7 @@ def _drafts(
         return DiscoveredDrafts(), ()
     in_repository = hub.read_drafts(target, sidecars(files))
     try:
-        found = hub.search(target)
+        found = hub.search(target, hub.repositories(target))
     except HubError as e:
         found = DiscoveredDrafts((), (Rejection("the Hub", "unreadable", e.message),))
         return in_repository.and_also(found), (f"skipped the search for drafts: {e.message}",)
