@@ -281,6 +281,9 @@ def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
     assert "--fit-target" not in plan.with_speculation(None).command.argv
     found = feasible_methods(plan)
     assert [w.speculation.methods for w in found] == [("draft-simple",), ("ngram-simple",)]
+    budget = plan.with_speculation(found[1].speculation).budget
+    whose = {line.who for line in budget.lines} if budget is not None else {}
+    assert whose == {"target"}, "the draft that is not loaded takes nothing"
     assert found[0].max_k == 16, "memory has room; the cost curve says how much is of use"
 
 

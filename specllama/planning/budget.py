@@ -200,6 +200,13 @@ def explain_budget(b: Budget) -> Iterator[str]:
         yield f"{device}: {size / MIB:,.0f} of {d.free / MIB:,.0f} MiB free ({largest})"
 
 
+def budget_with(b: Budget, drafting: Drafting | None) -> Budget:
+    """The budget of the same server with another draft, or none."""
+    request = replace(b.request, use=b.chosen.use, drafting=drafting, others=(), ngram=None)
+    found = options(request)
+    return Budget(request, b.requested_context, found, found[0], found[1:], b.prompt_cache)
+
+
 def plain_budget(b: Budget) -> Budget:
     """The budget of the same server without speculation."""
     request = replace(b.request, drafting=None, others=(), ngram=None)

@@ -20,7 +20,7 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.planning import memory_inputs
-from specllama.planning.budget import Budget, plain_budget
+from specllama.planning.budget import Budget, budget_with, plain_budget
 from specllama.planning.choose import Choice
 from specllama.planning.memory_choice import apply_option, next_option, with_draft_placement
 from specllama.planning.refusals import limit_notes
@@ -131,11 +131,14 @@ class Plan:
         ways += [(a.speculation, a.draft) for a in self.choice.all_alternatives]
         path = spec.draft if spec is not None else None
         draft = next((d for _, d in ways if d is not None and d.path == path), None)
-        settings = replace(self.settings, fit_target=())
-        if self.budget is not None:
-            spec, target = with_draft_placement(
-                self.budget, spec, draft, self.user, self.capabilities
-            )
+        settings, budget = replace(self.settings, fit_target=()), self.budget
+        if budget is not None:
+            if draft is not self.choice.draft:
+                machine = budget.request.machine
+                budget = budget_with(
+                    budget, memory_inputs.drafting_of(spec, draft, self.user, machine)
+                )
+            spec, target = with_draft_placement(budget, spec, draft, self.user, self.capabilities)
             settings = replace(settings, fit_target=target)
         settings = replace(settings, speculation=spec)
         return replace(
@@ -149,6 +152,7 @@ class Plan:
             ),
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
+            budget=budget,
         )
 
     def _warnings(self, spec: Speculation | None, draft: ModelInfo | None) -> tuple[str, ...]:
