@@ -26,6 +26,7 @@ from specllama.serving.advise import (
     MEASURED,
     NOTHING,
     PREDICTED,
+    REJECTED,
     REPORTS,
     REQUESTED,
     rule_of,
@@ -168,6 +169,9 @@ def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
     assert rule_of(plan, plan, None, SpeculationOptions("code")) == PREDICTED
     assert rule_of(plan, off, None, SpeculationOptions("code")) == REPORTS
     assert rule_of(off, off, None, SpeculationOptions("code")) == NOTHING
+    own = SpeculationOptions("code", MODELS / "other-vocab.gguf")
+    assert rule_of(off, off, None, own) == REJECTED
+    assert "no --draft" in [c.what for c in decision_factors(off, off, None, own)]
     none = planned(tmp_path, SpeculationOptions("code", method="none"))
     assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == REQUESTED
     copies = plan.with_speculation(made.COPIED)

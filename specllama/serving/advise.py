@@ -21,11 +21,13 @@ from specllama.tuning.results import Result
 # Which rule decided.
 REQUESTED, MEASURED, MEMORY = "asked", "measured", "memory"
 REPORTS, NOTHING, PREDICTED, COPIES = "reports", "nothing fits", "predicted", "copies"
+REJECTED = "rejected"
 RULES = {
     REQUESTED: "set by your options",
     MEASURED: "measured on this machine",
     MEMORY: "the requested setup does not fit in memory",
     REPORTS: "published measurements agree that it does not pay off, so it is not measured",
+    REJECTED: "the draft or method that you set does not fit this model and this engine",
     NOTHING: "no draft or n-gram method fits this model and this engine",
     PREDICTED: "the highest predicted speed-up; serve measures it",
     COPIES: "no draft fits, so n-grams copy earlier text; serve measures them",
@@ -100,9 +102,10 @@ def rule_of(
     if plan.choice.speculation is not None and served.choice.speculation is None:
         return REPORTS
     spec = served.choice.speculation
+    set_by_user = spec_options.draft is not None or spec_options.method is not None
     if spec is None:
-        return NOTHING
-    if spec_options.draft is not None or spec_options.method is not None:
+        return REJECTED if set_by_user else NOTHING
+    if set_by_user:
         return REQUESTED
     return PREDICTED if spec.uses_draft else COPIES
 

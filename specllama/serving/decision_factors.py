@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specllama.drafts.families import family_of
 from specllama.drafts.ollama import shown_name
@@ -58,6 +58,15 @@ def decision_factors(
             _command(
                 "probe", plan, *(("--all",) if doubted else ()), *_same_options(plan, spec_options)
             ),
+        )
+    requested = spec_options.draft is not None or spec_options.method not in (None, "none")
+    if plan.choice.speculation is None and requested and not sets_own_types(plan):
+        option = "--draft" if spec_options.draft is not None else "--method"
+        free = replace(spec_options, draft=None, method=None)
+        yield DecisionFactor(
+            f"no {option}",
+            "without it specllama uses the best draft that fits, or n-grams",
+            _command("advise", plan, *_same_options(plan, free)),
         )
     if plan.budget is not None and plan.budget.adjusted:
         why = plan.budget.requested.verdict.missing or plan.budget.requested.verdict.kind
