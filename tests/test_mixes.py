@@ -100,6 +100,16 @@ def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own()
     assert len(keys) == 3
 
 
+def test_results_are_found_again_by_either_spelling_of_an_option() -> None:
+    settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
+    wanted = SpeculationOptions("code", method="ngram-simple")
+    keys = [
+        result_subject(prepare(settings, wanted, words, "embedded"), (), SearchScope()).key
+        for words in (("-t", "1"), ("--threads", "1"), ("-t", "2"))
+    ]
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     lines = [{"prompt": "one"}, {"messages": messages}]

@@ -78,7 +78,7 @@ def _option_words(plan: Plan, scope: SearchScope, prompts: Sequence[Prompt]) -> 
     yield from scope.other_options
     for flag in plan.user.flags:
         if not _IRRELEVANT & set(flag.option.names):
-            yield " ".join(flag.words)
+            yield " ".join((flag.option.names[0], *flag.words[1:]))  # --threads 1 is -t 1
     for name, value in sorted(plan.command.env.items()):
         secret = "KEY" in name or "TOKEN" in name
         if name.startswith(_ENV) and not secret:
