@@ -20,6 +20,7 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.results import Subject, all_results, clear, find, stale_lines, store
 from specllama.tuning.search import OpenResult
+from tests import made
 
 SPEC = Speculation(
     ("ngram-simple", "draft-simple"),
@@ -84,6 +85,18 @@ def test_what_was_decided_comes_back() -> None:
     assert kept.since == kept.when
     assert kept.open_result == OpenResult()
     assert all_results() == (kept,)
+
+
+def test_the_speed_is_the_baselines_times_the_speed_up() -> None:
+    """Seen: an arm measured while the machine was busy, and `results` with a quarter of the speed
+    that the table of probe had."""
+    won = arm()
+    plain = made.plain()
+    store(ABOUT, replace(answered(DECIDED, won, best=won), plain=plain))
+    kept, _ = find(ABOUT)
+    assert kept is not None
+    speed = plain.measurement.tokens_per_second
+    assert kept.tokens_per_second == pytest.approx(speed * won.speedup.value)
 
 
 def test_off_is_an_answer_too() -> None:

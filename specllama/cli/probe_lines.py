@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from specllama.planning.plan import Plan
     from specllama.serving.probe import PlannedProbe, ProbeResult
     from specllama.tuning.arms import Arm, Baseline, TuningResult
-    from specllama.tuning.confidence import Interval
     from specllama.tuning.measure import Measurement
 
 _TEXT = ("setting", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
@@ -67,6 +66,8 @@ def table(p: ProbeResult) -> Table:
 
 def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
     """The cells of the table: measured settings first, then the others with what is known."""
+    from specllama.tuning.arms import decoding_speed
+
     plain = p.tuned.plain
     if plain is not None:
         m = plain.measurement
@@ -82,7 +83,7 @@ def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
             f"{m.alpha:.2f}" if m.alpha is not None else "",
             _alpha_k(arm),
             f"{tau:.2f}" if tau else "",
-            *_speeds(p, tokens_per_second(plain, m, arm.speedup)),
+            *_speeds(p, decoding_speed(plain, m, arm.speedup)),
             interval(arm.speedup),
             chance(arm.slower),
             _first_token(arm, plain),
@@ -94,8 +95,10 @@ def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
 
 def _unconfirmed_row(p: ProbeResult, o: Unconfirmed) -> tuple[str, ...]:
     """A setting that was not confirmed: the result of its one launch, or its prediction."""
+    from specllama.tuning.arms import decoding_speed
+
     m, plain = o.measurement, p.tuned.plain
-    speed = tokens_per_second(plain, m, o.speedup) if m else 0.0
+    speed = decoding_speed(plain, m, o.speedup) if m else 0.0
     speeds = _speeds(p, speed) if m else ("",) * len(_speeds(p, 0.0))
     tau = m.log.tokens_per_step if m else None
     extra = extra_memory(p.plan, o.speculation)
@@ -109,14 +112,6 @@ def _unconfirmed_row(p: ProbeResult, o: Unconfirmed) -> tuple[str, ...]:
         *("",) * 3,
         f"+{mib(extra)}" if extra else "",
     )
-
-
-def tokens_per_second(plain: Baseline | None, own: Measurement, speedup: Interval | None) -> float:
-    """The baseline's speed times the speed-up, if both are known: a machine's speed drifts, and
-    `own` was measured at another time."""
-    if plain is None or speedup is None:
-        return own.tokens_per_second
-    return plain.measurement.tokens_per_second * speedup.value
 
 
 def _speeds(p: ProbeResult, all_together: float) -> tuple[str, ...]:

@@ -120,7 +120,9 @@ def results(p: ProbeResult) -> Iterator[KeyFact]:
     if t.plain is not None:
         plain = t.plain.measurement.tokens_per_second
         if m is not None and best is not None:
-            speed = probe_lines.tokens_per_second(t.plain, m, best.speedup)
+            from specllama.tuning.arms import decoding_speed
+
+            speed = decoding_speed(t.plain, m, best.speedup)
             yield KeyFact(
                 "Decoding speed", f"{speed:.1f} tok/s", f"plain decoding {plain:.1f} tok/s"
             )

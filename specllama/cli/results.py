@@ -169,7 +169,7 @@ def _table(found: Sequence[Result]) -> Table:
     from specllama.cli.tuning_lines import interval
     from specllama.tuning.results import format_time
 
-    names = ("model", "workload", "state", "served with", "speed-up", "chance slower", "tok/s")
+    names = ("model", "workload", "state", "served with", "best speed-up", "chance slower", "tok/s")
     out = Table(box=None, pad_edge=False, header_style="bold")
     for name in (*names, "prompts", "since"):
         out.add_column(name, justify="right" if name in names[4:] else "left")

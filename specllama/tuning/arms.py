@@ -209,3 +209,13 @@ class TuningResult:
     loads: int
     seconds: float
     state: str = DECIDED
+
+
+def decoding_speed(
+    plain: Baseline | None, measurement: Measurement, speedup: Interval | None
+) -> float:
+    """Tokens per second of a setting: the baseline's speed times the speed-up, if both are known,
+    because a machine's speed drifts between one measurement and the next."""
+    if plain is None or speedup is None:
+        return measurement.tokens_per_second
+    return plain.measurement.tokens_per_second * speedup.value

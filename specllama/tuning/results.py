@@ -26,6 +26,7 @@ from specllama.tuning.arms import (
     OPEN,
     Arm,
     TuningResult,
+    decoding_speed,
     label,
 )
 from specllama.tuning.judge import fastest
@@ -123,7 +124,6 @@ def store(subject: Subject, tuned: TuningResult) -> None:
     best, now = tuned.best, time.time()
     fastest_arm = best or fastest(tuned.arms)
     s = fastest_arm.speedup if fastest_arm is not None else None
-    measured = best or tuned.plain
     data = {
         "version": _VERSION,
         "target": subject.target,
@@ -139,13 +139,20 @@ def store(subject: Subject, tuned: TuningResult) -> None:
         "reason": tuned.reason,
         "speedup": [s.value, s.low, s.high] if s is not None else None,
         "slower": fastest_arm.slower if fastest_arm is not None else None,
-        "tokens_per_second": measured.measurement.tokens_per_second if measured else None,
+        "tokens_per_second": _speed(tuned),
         "tried": _tried_data(fastest_arm) if fastest_arm is not None else None,
         "times": times_data(step_times(tuned)),
         "short": _short_step_of(tuned),
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
     write_stored(_folder() / f"{subject.key}.json", data)
+
+
+def _speed(tuned: TuningResult) -> float | None:
+    """Tokens per second of what is served."""
+    if tuned.best is not None:
+        return decoding_speed(tuned.plain, tuned.best.measurement, tuned.best.speedup)
+    return tuned.plain.measurement.tokens_per_second if tuned.plain is not None else None
 
 
 def _short_step_of(tuned: TuningResult) -> float | None:
