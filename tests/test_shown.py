@@ -308,7 +308,7 @@ def test_serve_tells_the_tuner_what_was_asked_and_takes_its_server(
 def test_a_server_that_was_handed_over_is_stopped_when_anything_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(o: TuningOutcome) -> list[str]:
+    def broken(o: TuningOutcome, full: bool) -> list[str]:
         raise ZeroDivisionError("told nobody")
 
     monkeypatch.setattr("specllama.cli.tuning_lines.tuning_lines", broken)

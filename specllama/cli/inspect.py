@@ -154,7 +154,7 @@ def serve_line(m: ModelInfo) -> str:
         return "yes"
     if m.kind == "embedding":
         return "for embeddings only, which speculation does not apply to"
-    return f"no: a {m.kind} file belongs to another model"
+    return f"no: this {m.kind} file belongs to another model"
 
 
 def drafts(m: ModelInfo) -> Iterator[str]:
