@@ -29,7 +29,7 @@ coverage:
 made:
     python -m docs.made
 
-# Everything, from nothing, as CI runs it
+# Everything from scratch, as CI runs it
 ci:
     .ci/run
 

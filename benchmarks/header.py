@@ -1,6 +1,6 @@
 """Our header reader against gguf-py's, and pick-draft over many real-size headers.
 
-    python benchmarks/header.py VOCAB_FOLDER [--files 200]
+    python -m benchmarks.header VOCAB_FOLDER [--files 200]
 
 VOCAB_FOLDER: llama.cpp's ggml-vocab-*.gguf files (`.ci/build-llama` keeps them in
 its cache beside the binaries). Prints, per file, the time of everything `inspect` needs,

@@ -1,6 +1,6 @@
 """Builds a large target that generates what the tiny one does.
 
-    python benchmarks/large_target.py OUT.gguf [--layers 30] [--ff 8192] [--like tests/models/target.gguf]
+    python -m benchmarks.large_target OUT.gguf [--layers 30] [--ff 8192] [--like tests/models/target.gguf]
 
 The tiny target's layers stay as they are; added layers end in zero matrices, so the
 residual stream passes through them unchanged, and added FFN columns meet zero rows of

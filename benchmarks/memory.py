@@ -1,4 +1,4 @@
-"""Ours against llama-fit-params: `python benchmarks/memory.py [LLAMA_FIT_PARAMS]`.
+"""Memory estimates against llama-fit-params: `python -m benchmarks.memory [LLAMA_FIT_PARAMS]`.
 
 Headers of well-known models at their real dimensions (tests/giants.py) at several contexts,
 cache types, ubatch sizes, with and without flash attention. One row per configuration:

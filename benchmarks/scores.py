@@ -1,4 +1,4 @@
-"""What benchmarks/real.py says of the tuner: rows, verdicts, and whether the goals are met. Pure."""
+"""Evaluates the tuner for benchmarks/real.py: rows, verdicts, whether the goals are met. Pure."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "specllama"
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
-# Top to bottom. Modules without a package of their own lie below everything.
+# Top to bottom. Modules without a package of their own are below everything.
 LAYERS = [
     *("cli", "doctor", "serving", "watching", "formats", "tuning", "planning"),
     *("drafts", "memory", "own_profiles", "workloads", "prompts", "engine", "gguf"),

@@ -135,7 +135,7 @@ def _settings(s: UserSettings) -> Iterator[str]:
     for path in s.llama_config:
         yield f"settings {path}: llama.cpp's config, read"
     for name in s.profiles:
-        yield f"profile  {name}: yours"
+        yield f"profile  {name} (your own)"
     variables = (
         f"{k}={v}" if v not in ("set", "empty") else f"{k} {v}" for k, v in s.variables.items()
     )

@@ -58,7 +58,7 @@ def list_profiles(ctx: typer.Context, as_json: AsJson = False) -> None:
     for title in ("name", "from", "prompts", "temperature", "description"):
         table.add_column(title, justify="right" if title in ("prompts", "temperature") else "left")
     for w, file in found:
-        origin = "yours" if file.parent == user_profiles_dir() else "built-in"
+        origin = "own" if file.parent == user_profiles_dir() else "built-in"
         table.add_row(w.name, origin, str(len(w.prompts)), _temperature(w), w.title)
     printer.table(table)
     for message in broken.values():

@@ -174,7 +174,7 @@ def _table(found: Sequence[Result]) -> Table:
     for name in (*names, "prompts", "since"):
         out.add_column(name, justify="right" if name in names[4:] else "left")
     for r in found:
-        source = "yours" if r.prompts == "yours" else "profile's"
+        source = "own" if r.prompts == "yours" else "profile's"
         out.add_row(
             shown_name(Path(r.target)),
             r.workload,

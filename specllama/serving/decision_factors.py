@@ -112,7 +112,7 @@ def decision_factors(
 
 
 def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[DecisionFactor]:
-    """Another draft, or another quant."""
+    """Another draft, or another quantisation."""
     if "draft-simple" not in spec.methods:
         return
     draft = next(
@@ -156,13 +156,13 @@ def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[D
     if draft is not None and share > _EXPENSIVE and draft.bits_per_weight > _SMALL_BITS + 1:
         smaller = share * _SMALL_BITS / draft.bits_per_weight
         yield DecisionFactor(
-            "another quant of the draft",
+            "another quantisation of the draft",
             f"{reads} at {draft.bits_per_weight:.1f} bits per weight; Q4_K_M would read {smaller:.0%}",
         )
     if draft is not None and share > _EXPENSIVE and plan.target.bits_per_weight < 8:
         larger = share * plan.target.bits_per_weight / 8.5
         yield DecisionFactor(
-            "another quant of the target",
+            "another quantisation of the target",
             f"the draft's share shrinks as the target grows: {larger:.0%} with a Q8_0 target",
         )
 

@@ -34,7 +34,7 @@ _MAP_M = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 @dataclass(frozen=True)
 class KnownText:
-    """One request with known token ids. `prompt` as tokenised by the server, with special tokens;
+    """One request with known token ids. `prompt` as tokenized by the server, with special tokens;
     the first token of `answer` came from the prompt. `limit`: token limit of the request, 0 =
     the length of the answer. An answer shorter than its limit ended with an end-of-generation
     token, which is part of it (return_tokens includes it)."""
