@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# what signal is made of, without the import of enum, which takes some ms
+# the C module behind signal: importing signal itself imports enum, which takes some ms
 import _signal  # type: ignore[import-not-found]
 import sys
 
@@ -11,7 +11,7 @@ def main() -> None:
     """The `specllama` command. Exits 0, 1 (a run failed), 2 (usage, input), 3 (--strict), or
     128 + a signal's number."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback of what is being imported
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback from an import in progress
     from specllama.cli.app import run
     from specllama.stop import Stopped, ignore_from_now, stop_on_signals
 

@@ -78,7 +78,7 @@ def _run(argv: Sequence[str]) -> int:
         code = _invoke(arguments or ["--help"], server_arguments)
     except Stopped as e:
         return _print_error("stopped", "", e.exit_code)
-    except SystemExit as e:  # completion ends that way
+    except SystemExit as e:  # how shell completion exits
         return e.code if isinstance(e.code, int) else 0
     except Exception as e:
         if "--debug" in arguments:

@@ -53,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Note:
-    """Words just above a point; `end`: they end there, else they are centred on it."""
+    """Text just above a point; `end`: right-aligned there, else centred."""
 
     x: float
     y: float
@@ -118,7 +118,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class ShareChart:
-    """How each bar's whole is split in two. `rows`: (label, share of the first part)."""
+    """Two-part bars. `rows`: (label, share of the first part)."""
 
     title: str
     caption: str

@@ -36,7 +36,7 @@ class HelpCommand(TyperCommand):
     """A command with such a page."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        # Not through click: it writes UTF-8 where the encoding is ASCII. It adds the last line end.
+        # Not through click: it writes UTF-8 where the encoding is ASCII. And it adds a newline.
         print(page(self, ctx).rstrip(), end="")
 
 
@@ -44,7 +44,7 @@ class HelpGroup(TyperGroup):
     """A group of commands with such a page."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        # Not through click: it writes UTF-8 where the encoding is ASCII. It adds the last line end.
+        # Not through click: it writes UTF-8 where the encoding is ASCII. And it adds a newline.
         print(page(self, ctx).rstrip(), end="")
 
     def summaries(self) -> Mapping[str, str]:
@@ -122,7 +122,7 @@ def default(param: Any) -> str:
 
 def _sections(params: list[Any]) -> Mapping[str, list[Any]]:
     """Title → its parameters. A command with options outside the panels has one list of options;
-    --help stands last."""
+    --help comes last."""
     options = [p for p in params if p.param_type_name == "option"]
     small = any(p.rich_help_panel is None and p.name != "help" for p in options)
     found: dict[str, list[Any]] = {}

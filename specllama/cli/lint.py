@@ -83,7 +83,7 @@ def lint(
         printer = Printer(as_json=fix)  # the text alone on stdout
         _print_findings(printer, name, found)
         if corrected is not None:
-            if os.linesep == "\r\n":  # stdout makes them of \n there
+            if os.linesep == "\r\n":  # stdout converts \n to them there
                 corrected = corrected.replace("\r\n", "\n")
             print(corrected, end="" if corrected.endswith("\n") else "\n")
     if any(linted.findings for linted in left):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def measured_lengths(trial: Trial, arms: Sequence[Arm]) -> dict[int, Interval]:
-    """K → speed-up of the arms that are the trial's way at that length."""
+    """K → speed-up of the arms with the trial's method at that length."""
     spec = trial.speculation
     return {
         a.speculation.n_max: a.speedup
@@ -46,7 +46,7 @@ _SHOWN_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def few_sizes(sizes: Iterable[int], always: Collection[int]) -> list[int]:
-    """Those that fit a terminal or a figure, `always` among them."""
+    """As many sizes as fit a terminal or figure, `always` among them."""
     return [x for x in sizes if x in _SHOWN_SIZES or x in always]
 
 

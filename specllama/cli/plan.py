@@ -200,7 +200,7 @@ def plan(
         workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer
     )
     server_arguments = (*multi_machine.rpc_arguments(rpc), *(ctx.obj or ()))
-    notes_out = Printer(as_json=to is not None, quiet=quiet)  # stdout is the format's
+    notes_out = Printer(as_json=to is not None, quiet=quiet)  # stdout is for the file
     settings, unseen = resolved(
         notes_out, model, settings, spec_options, server_arguments, llama_server, False
     )
@@ -220,7 +220,7 @@ def plan(
         return
     written = write(to.value, decision)
     notes = written.notes
-    if to.value not in HF_FORMATS:  # those are the way out themselves
+    if to.value not in HF_FORMATS:  # they are the remedy themselves
         notes += multi_machine.advice(decision.plan)
     if output is None:
         _print(written)
@@ -228,7 +228,7 @@ def plan(
             if not quiet and not (sys.stdout.isatty() and one_line(note) in written.text):
                 print(shown(note), file=sys.stderr)
         return
-    if not overwrite:  # again: deciding takes its time
+    if not overwrite:  # again: another program may have written it meanwhile
         check_replaceable(output, MADE)
     save(output, written.text.encode("utf-8"))
     for line in (*decision.reasons, *notes):

@@ -46,7 +46,7 @@ def draw(chart: Chart, axes: Axes) -> None:
 
 
 def shortened(words: str, most: int) -> str:
-    """The words as they can be shown, their middle left out where they are too long."""
+    """The words as they can be shown, shortened in the middle if too long."""
     words = shown(words)
     if len(words) <= most:
         return words
@@ -205,7 +205,7 @@ def _(chart: ShareChart, axes: Axes) -> None:
 
 
 def _rows(axes: Axes, rows: int) -> None:
-    """A place for each row, 0 at the top, with the legend above them."""
+    """A position for each row, 0 at the top, with the legend above them."""
     rows = max(rows, _LEAST_ROWS)
     axes.set_ylim(rows - 0.4, -0.8 - 0.13 * (rows + 0.4))
     axes.set_yticks([])

@@ -94,7 +94,7 @@ def machine(plan: Plan) -> KeyFact:
 
 
 def results(p: ProbeResult) -> Iterator[KeyFact]:
-    """What came of one workload."""
+    """The results of one workload."""
     t, best = p.tuned, p.tuned.best
     if best is not None:
         i = best.speedup

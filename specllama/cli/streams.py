@@ -99,7 +99,7 @@ class LenientStream:
 
 
 def output_is_optional() -> None:
-    """From here on lost output is no failure: the command serves."""
+    """From here on lost output is not an error: the command serves."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, LenientStream):
             stream.optional = True

@@ -92,7 +92,7 @@ def outline(x: float, y: float, w: float, h: float, best: bool) -> str:
 
 @dataclass
 class Frame:
-    """Where numbers lie: `x` and `y` inside a box of these edges."""
+    """A plot area with these edges; `x` and `y` map values to coordinates."""
 
     left: float
     right: float
@@ -128,7 +128,7 @@ class Frame:
         self.parts.append(text(middle, self.floor + 38, self.x.label, SOFT, "middle"))
 
     def clipped(self, inside: Iterable[str]) -> None:
-        """What lies outside is cut off at the frame."""
+        """Clips at the frame."""
         box = rect(self.left, self.top, self.right - self.left, self.floor - self.top, INK)
         self.parts.append(f'<clipPath id="%CLIP%">{box}</clipPath>')
         self.parts.append(f'<g clip-path="url(#%CLIP%)">{"".join(inside)}</g>')

@@ -135,7 +135,7 @@ def _harmless(host: str) -> bool:
 
 
 def redacted(value: T, who: Identity) -> T:
-    """A value of findings.py with every text in it private."""
+    """A value of findings.py with every text in it redacted."""
     return _cleaned(value, who)  # type: ignore[no-any-return]
 
 

@@ -115,7 +115,8 @@ def _nearly(parameters: int, size: str) -> bool:
 
 
 def _calls_itself(part: str, called: str) -> bool:
-    """4B is neither in E4B nor in 26B-A4B; 3.6 is in Qwen3.6."""
+    """Whether a name contains this size or version as a whole part: 4B is in neither E4B nor
+    26B-A4B; 3.6 is in Qwen3.6."""
     before = r"(?<![0-9a-z.])" if _SIZE.fullmatch(part) else r"(?<![0-9.])"
     return bool(re.search(rf"{before}{re.escape(part)}(?![0-9a-z])", called, re.I))
 

@@ -17,7 +17,7 @@ from specllama.gguf import ModelInfo
 # Verifying one more token on a dense model costs little more than its arithmetic
 # (tests/test_rank.py compares it with a reported pair).
 _DENSE_PER_TOKEN = 0.03
-# Share of experts in a MoE model's active bytes; the rest is attention and shared.
+# Share of experts in a MoE model's active bytes; the rest is attention and shared experts.
 _EXPERT_SHARE = 0.8
 
 

@@ -74,7 +74,7 @@ HOOKED_ARCHITECTURES = frozenset(
     "nanbeige".split()
 )
 
-# Of those, the ones that also expose what leaves their last layer, which a drafter asks for with
+# Of those, the ones that also expose the output of their last layer, which a drafter requests by
 # the id after the last layer's: to EAGLE-3 (t_h_nextn; elsewhere it reads another batch's
 # numbers) and to DFlash and DSpark (t_layer_inp[n_layer]; elsewhere an assertion).
 LAST_OUTPUT_FOR_EAGLE3 = frozenset(

@@ -1,4 +1,4 @@
-"""API keys as an HTTP header can carry them: printable ASCII."""
+"""API keys that an HTTP header can contain: printable ASCII."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from specllama.errors import UsageError
 
 def usable(text: str, where: str) -> str:
     """The key without surrounding whitespace (files and `$(cat …)` leave a newline); "" if
-    nothing is left. Raises UsageError, without the key in it, if no header can carry it."""
+    nothing is left. Raises UsageError, without the key in it, if no header can contain it."""
     key = text.strip()
     if not key.isascii() or not key.isprintable():
         raise UsageError(

@@ -74,7 +74,7 @@ def commented(lines: Sequence[str], mark: str = "#") -> str:
 
 def one_line(text: str) -> str:
     """A text fit for a comment: line breaks (in a file's name) and control characters, which some
-    parsers reject anywhere, become blanks."""
+    parsers reject anywhere, become spaces."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

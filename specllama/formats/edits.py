@@ -80,7 +80,7 @@ def applied(text: str, changes: Sequence[Replacement]) -> str:
         quoted = json.dumps(applied(scalar.value, inner), ensure_ascii=False)
         plain.append(Replacement(scalar.start, scalar.end, quoted))
     parts, position = [], 0
-    # of two at one place the later one was meant to stand first
+    # of two insertions at one position, the later one goes first
     ordered = sorted(plain, key=lambda r: (r.start, r.end), reverse=True)
     for r in reversed(ordered):
         parts += [text[position : r.start], r.new]
@@ -116,7 +116,7 @@ def _replacement(
     change: WordEdit | SpanEdit,
     later: Sequence[Replacement],
 ) -> Replacement:
-    """One change. `offset`: of the source in the file; `later`: those behind it in the source."""
+    """One change. `offset`: of the source in the file; `later`: the changes after it in the source."""
     if isinstance(change, SpanEdit):
         return Replacement(change.start - offset, change.end - offset, change.new)
     style = _style(command, change)
@@ -220,23 +220,23 @@ def _glue(text: str, at: int, style: str) -> str:
 def _with_separator(
     text: str, start: int, end: int, style: str, later: Sequence[Replacement]
 ) -> tuple[int, int]:
-    """The span of removed words with the blanks, the comma or the line that goes with them."""
+    """The span of removed words with their spaces, comma or line."""
     if style == BLOCK:
         close = text.find("\n", end)
         return text.rfind("\n", 0, start) + 1, len(text) if close < 0 else close + 1
     if style != FLOW:
-        return _blank_before(text, start, continued=style != XML), end
+        return _spaces_before(text, start, continued=style != XML), end
     # the last items of a list go with the comma before them
     last = bool(later) and later[-1].start == end and not later[-1].new
     behind = None if last else _COMMA.match(text, end)
     if behind is not None:
         return start, behind.end()
-    blank = _blank_before(text, start, continued=False)
-    return (blank - 1 if text[blank - 1 : blank] == "," else start), end
+    spaces = _spaces_before(text, start, continued=False)
+    return (spaces - 1 if text[spaces - 1 : spaces] == "," else start), end
 
 
-def _blank_before(text: str, position: int, continued: bool) -> int:
-    """Where the blanks before a position begin. `continued`: a mark that continues the line on the
+def _spaces_before(text: str, position: int, continued: bool) -> int:
+    """Where the spaces before a position begin. `continued`: a mark that continues the line on the
     next one (sh, PowerShell, cmd) counts as one."""
     while position:
         c = text[position - 1]
@@ -268,6 +268,6 @@ def _ini(
         start = len(text) if close < 0 else close + 1
     end = len(text) if close < 0 else close + 1
     if start == len(text) and text and not text.endswith("\n"):
-        # another line that is appended brings the line end
+        # an appended line adds the line end itself
         written = "\n" + (written.removesuffix("\n") if later else written)
     return Replacement(start, end, written)

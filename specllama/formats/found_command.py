@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specllama.formats.shell_words import Word
 
-# How words are written: SHELL, separated by blanks; TEXT, the same inside one pair of quotes;
+# How words are written: SHELL, separated by spaces; TEXT, the same inside one pair of quotes;
 # FLOW and BLOCK, items of a YAML or JSON list; INI, one option per line; XML, the strings of a
 # property list.
 SHELL, TEXT, FLOW, BLOCK, INI, XML = "shell", "text", "flow", "block", "ini", "xml"
@@ -66,7 +66,7 @@ class FoundCommand:
 
     @property
     def place(self) -> tuple[int, str]:
-        """The same for all paths to one server."""
+        """Identifies the server: equal for all paths to it."""
         return (self.site if self.site >= 0 else self.begin), self.where
 
     @property

@@ -79,7 +79,7 @@ def _rows() -> tuple[tuple[tuple[tuple[str, int, int], ...], str, str], ...]:
     rows = []
     for line in text.splitlines():
         if line.startswith("-"):
-            # a hint may contain a bar, but not after a blank
+            # a hint may contain a bar, but not after a space
             names, hint, env, *_ = [*line.split(" |"), "", ""]
             rows.append((tuple(map(_spelling, names.split())), hint.strip(), env.strip()))
     return tuple(rows)

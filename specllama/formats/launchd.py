@@ -48,5 +48,6 @@ def write(decision: Decision) -> WrittenFiles:
 
 
 def _comment(text: str) -> str:
-    """Text for an XML comment, which must not contain two hyphens in a row."""
-    return re.sub(r"-(?=-)", "- ", one_line(text))
+    """Text for an XML comment, which must not contain two hyphens in a row: they become
+    non-breaking hyphens."""
+    return re.sub("-{2,}", lambda m: "\u2011" * len(m[0]), one_line(text))

@@ -163,14 +163,14 @@ class _Claims:
         return True
 
     def _is_free(self, start: int, end: int) -> bool:
-        """Whether neither is taken, nor what adjoins it."""
+        """Whether the span and its neighbours are free."""
         index = bisect_left(self._spans, (start, end))
         before, after = self._spans[index - 1 : index] if index else [], self._spans[index:][:1]
         return all(e < start for _, e in before) and all(end < s for s, _ in after)
 
 
 def _names(text: str, kind: str, context: LintContext) -> list[str]:
-    """What the servers that a text starts are called; none when it cannot be read."""
+    """The names of the servers that a text starts; none when it cannot be read."""
     try:
         found = commands.read(text, kind, context.files) or commands.bare(text)
     except UsageError:

@@ -16,7 +16,7 @@ from specllama.formats.shell_words import Word
 CommandFindings = Sequence[tuple[FoundCommand, tuple[Finding, ...]]]
 Location = tuple[int, int, int]  # scalar's start or -1, start, end
 Request = tuple[str, tuple[Replacement, ...]]  # a rule and what its fix writes
-_MAX_LINES = 3  # named in one sentence
+_MAX_LINES = 3  # listed in one message
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class _Sharing:
 
 
 def _shared_name(command: FoundCommand, finding: Finding) -> str:
-    """What to call the words that others use too."""
+    """A name for words shared with other servers."""
     origins = (w.origin.name for w in touched(command, finding.edits) if w.origin is not None)
     if any(isinstance(e, SpanEdit) for e in finding.edits):
         return finding.words.partition("=")[0]

@@ -17,7 +17,7 @@ _REDIRECTION = re.compile(r"\d*(>>?|<<<|<)[&|]?")
 _HERE = re.compile(r"""\d*<<[-~]?[ \t]*(['"\\]?)(\w+)['"]?""")
 # POSIX would remove the backslashes of such a path, which nobody intends.
 _WINDOWS_PATH = re.compile(r"(?:--?[\w-]+=)?(?:[A-Za-z]:|\.\.?)\\(?!\r?\n)")
-_ESCAPED = (" ", "\t", "'", '"')  # these begin no folder's name
+_ESCAPED = (" ", "\t", "'", '"')  # no folder name begins with these
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _DYNAMIC = re.compile(r"\$[\w{(@*#?]|`|%[A-Za-z]")
 
@@ -35,7 +35,8 @@ class WordOrigin:
 class Word:
     """`text` without its quotes; text[start:end] of the source is how it is written. Not `fixed`:
     it holds a variable or a substitution, so that what it will be is unknown. `quoted`: it begins
-    with a double quote. `home`: where it is written, when that is not the command itself."""
+    with a double quote. `origin`: the variable it is written in, None = the
+    command itself."""
 
     text: str
     start: int
@@ -59,7 +60,7 @@ def split(
     source: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
 ) -> list[list[Word]]:
     """The words of each simple command in source[start:end]. `lines`: a line end ends a command
-    (otherwise it is a blank). `plain`: no shell reads it, so operators are ordinary characters.
+    (otherwise it counts as a space). `plain`: no shell reads it, so operators are ordinary characters.
     Redirections are left out. Raises UsageError for an unclosed quote."""
     return [s.words for s in simples(source, start, end, lines=lines, plain=plain)]
 

@@ -56,7 +56,7 @@ _GROUPS = ("video", "render")
 
 
 def write(decision: Decision) -> WrittenFiles:
-    """The unit, its first lines saying where it goes."""
+    """The unit, with a comment saying where to save it."""
     return unit(decision, for_machine=hasattr(os, "geteuid") and os.geteuid() == 0)
 
 

@@ -51,7 +51,7 @@ def _started(
     variables: tuple[EnvVariable, ...],
     missing: tuple[str, ...],
 ) -> Iterator[FoundCommand]:
-    # ${NAME} is always one argument, $NAME is split at blanks
+    # ${NAME} is always one argument, $NAME is split at spaces
     words = expanded([replace(w, quoted=w.text.startswith("${")) for w in line], known)
     found = server(words)
     if found is not None:

@@ -16,7 +16,7 @@ from specllama.formats.shell_variables import Bindings, ShellValue
 from specllama.formats.shell_words import Word
 from specllama.formats.yaml_scalars import commands, keys, listed, pairs, words
 
-_LINE = ("cmd",)  # llama-swap's command line; line ends are blanks
+_LINE = ("cmd",)  # llama-swap's command line; line ends count as spaces
 _LISTS = ("entrypoint", "command", "args")  # in the order in which they are joined
 _SERVER = re.compile(r"(^|[\s/\\])(llama-server|vllm|sglang)\b")
 _SCRIPT = re.compile(r"-[a-z]*c")  # sh -c: a script follows

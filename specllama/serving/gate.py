@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 class Gate:
     """Where requests go, and how many are in flight. Used by the relay's thread and by the one that
     replaces servers. `target` None: they wait. Quiet time is time without a request that computes;
-    a GET, as monitors send, does not end it. `waited`: requests since it was shut."""
+    a GET, as monitors send, does not end it. `waited`: requests since it was closed."""
 
     clock: Callable[[], float] = time.monotonic
     target: tuple[str, int] | None = None
@@ -54,7 +54,7 @@ class Gate:
             self.waited += 1
 
     def shut_if_quiet(self, seconds: float) -> bool:
-        """Shuts if nothing was computed for so long and nothing is in flight."""
+        """Closes if nothing was computed for that long and nothing is in flight."""
         with self._lock:
             if self.in_flight or self._quiet() < seconds:
                 return False

@@ -73,7 +73,8 @@ def apply_past_traffic(
 
 
 def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[str, ...]]:
-    """The plan for speculation that prompts refuted: on if real requests were surely faster with it."""
+    """The plan with speculation that tuning had turned off: on if real requests were certainly
+    faster with it."""
     found, lines = predict_from_traffic(plan, scope)
     if found is None or not is_sure_gain(found.known, found.known):
         return off, ()

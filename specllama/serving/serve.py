@@ -100,14 +100,14 @@ def _serve(
     adaptive: AdaptiveController | None,
 ) -> None:
     quick, served = 0, False
-    before: Plan | None = None  # what served, if another is tried in its place
+    before: Plan | None = None  # the previous plan, while another is tried
     try:
         while True:
             running, up = up or _launch_or_restore(plan, before, log, report), None
             answered, following = time.monotonic(), None
             url = adaptive.url if adaptive is not None else running.plan.settings.url
             try:
-                if adaptive is not None and served:  # somebody may wait
+                if adaptive is not None and served:  # requests may be waiting
                     adaptive.open(running, report)
                 with report.busy("verifying speculation …"):
                     engagement = check_engagement(running, known or before is not None)

@@ -121,7 +121,7 @@ def _search(
         with stop_on_signals(INTERRUPT):
             found = tune(runner, task, progress, earlier, prior)
     except Interrupted as e:
-        if e.partial.arms:  # a refuted setting is not served
+        if e.partial.arms:  # a setting that was not confirmed is not served
             return TuningOutcome(
                 _with_tuned(plan, e.partial), "skipped", (*notes, "skipped"), e.partial
             )

@@ -1,8 +1,8 @@
-"""Acceptance for every K on one running server, for builds whose requests say their K and whose
-answers do not show their steps (ik_llama.cpp: `speculative.n_max`, seen with 8337e4cd3).
+"""Acceptance for every K on one running server, for builds that accept K per request and do
+not report steps (ik_llama.cpp: `speculative.n_max`, seen with 8337e4cd3).
 
-The draft still generates as many tokens as the server was started with, and the rest is cut: a
-response shows the acceptance at a K, not its cost. The cost follows from the baseline (V(b)) and
+The draft still generates as many tokens as the server was started with, and the rest is discarded:
+a response shows the acceptance at a K, not its cost. The cost follows from the baseline (V(b)) and
 from the draft's time here. No prompt is sent twice: such a server drafts a known prompt perfectly.
 """
 

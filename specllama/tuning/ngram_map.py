@@ -34,7 +34,7 @@ class _Value:
 
 @dataclass
 class _Key:
-    """`at`: where the key n-gram stands; `counted`: up to where its followers are counted.
+    """`at`: position of the key n-gram; `counted`: up to where its followers are counted.
     Without k4v, `values` is one entry that only holds `accepted`."""
 
     at: int
@@ -72,7 +72,7 @@ class MapRule:
         self._text, self._grams = text, text.grams(n)
         self._hashes = text.hashes(n, _FACTOR, _TABLE)
         self._by_gram = {}
-        for key in self._keys:  # of two that now stand at equal tokens the older one is found
+        for key in self._keys:  # of two with equal tokens, the older one is found
             if key.at < len(self._grams.first):
                 self._by_gram.setdefault(self._grams.first[key.at], key)
 
@@ -107,14 +107,14 @@ class MapRule:
         return self._text.tokens[at + n : at + n + min(m, value.accepted)]
 
     def _ranges(self, length: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """(from, down to but without) of what is searched and then indexed, in this order:
+        """Ranges (start, exclusive end, descending) that are searched and then indexed, in order:
         the prompt, then the answer. What lies just before the prompt's end never is."""
         reach = self._n + self._m + 1
         prompt = self._begun - reach, self._indexed
         return prompt, (length - reach, max(self._begun, self._indexed))
 
     def _find(self, start: int, length: int) -> int:
-        """Where the n-gram at `start` stood before; 0 = nowhere."""
+        """Where the n-gram at `start` occurred before; 0 = nowhere."""
         first, before = self._grams.first, self._grams.before
         at = self._table.get(self._hashes[start], 0)
         if 0 < at < length - self._n - self._m - 1 and first[at] == first[start]:

@@ -12,7 +12,7 @@ from specllama.tuning.ngram_text import Text
 # common/ngram-mod.cpp and common/speculative.cpp (common_speculative_impl_ngram_mod)
 _MOD_ENTRIES = 4 * 1024 * 1024
 _MOD_FACTOR = 6364136223846793005
-_MOD_FULL = 0.25  # of the table in use: it is emptied
+_MOD_FULL = 0.25  # share of the table in use at which it is cleared
 _MOD_CHUNK = 32  # tokens of new history before it is added
 _MOD_LOW, _MOD_LOW_ROUNDS = 0.25, 5
 
@@ -55,7 +55,7 @@ class SimpleRule:
 
 class ModRule:
     """One table over all requests: hash of `match` tokens → the token after them. The
-    drafted tokens are looked up in turn; fewer than `least` are thrown away.
+    drafted tokens are looked up in turn; fewer than `least` are discarded.
 
     `match` below 16 gives a warning in the log and nothing else (ngram_mod's constructor).
     With several slots the table is shared; this is one slot's.

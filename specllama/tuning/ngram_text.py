@@ -13,15 +13,15 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Grams:
-    """For every position: where the n-gram that starts there starts first, and where it
-    started last before. `before` is 0 for none: llama.cpp's searches leave out position 0."""
+    """For every position: where the n-gram that starts there first occurs, and where it
+    last occurred before. `before` is 0 for none: llama.cpp's searches leave out position 0."""
 
     first: Sequence[int]
     before: Sequence[int]
 
 
 class Text:
-    """Token ids of one request, prompt and answer, with the indexes asked for so far."""
+    """Token ids of one request, prompt and answer, with the indexes built so far."""
 
     def __init__(self, tokens: tuple[int, ...]) -> None:
         self.tokens = tokens

@@ -165,7 +165,7 @@ def _replay(
     at = start + 1  # the answer's first token comes from the prompt's batch
     while at < end:
         # get_n_draft_max: the tokens left to generate less the one that verification adds,
-        # and two tokens of the context; when nothing is left, no rule is asked.
+        # and two tokens of the context; when nothing is left, no rule is called.
         room = limit - at - 1
         if context:
             room = min(room, context - (at - 1) - 2)

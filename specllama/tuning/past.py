@@ -1,5 +1,5 @@
-"""Conversations that were held, through a server without speculation: their tokens, and what
-verifying several at once costs. Nothing of them is generated again."""
+"""Past conversations, tokenized by a server without speculation, and what verifying several
+tokens at once costs there. Nothing of them is generated again."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def tune(
             _confirm_best(run, known)
             if run.stop_reason or any(wins(a) for a in run.arms):
                 return _answered(run)
-            run.predictions.clear()  # refuted: search normally, with one more load
+            run.predictions.clear()  # not confirmed: search normally, with one more load
             run.task = replace(task, loads=task.loads + 1)
         # with several slots, the baseline cannot be measured on another server
         if known.predictions and task.slots == 1:
@@ -129,13 +129,12 @@ def _confirm_best(run: Run, previous: OpenResult) -> None:
         if _settled(run):
             continue
         restarts = bool(run.arms) or any(d.crashed for d in run.dropped)
-        if (
-            run.loads + (2 if restarts else 1) > run.task.loads
-        ):  # one load is reserved to serve without speculation
+        # one load is reserved to serve without speculation
+        if run.loads + (2 if restarts else 1) > run.task.loads:
             run.drop(label(p.speculation), run.load_limit)
             continue
         if (needed := run.needs(loads=1)) > run.seconds_left:
-            if len(p.known) and p.known.value < LEAST_GAIN:  # worth a try, but not at another start
+            if len(p.known) and p.known.value < LEAST_GAIN:  # not continued at the next start
                 run.drop(label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})")
                 continue
             predicted = f" ({p.known.value:.2f}x predicted)" if len(p.known) else ""

@@ -34,7 +34,9 @@ class RequestLog:
 
     def _scan(self, data: bytes) -> None:
         self._count += data.count(_ANSWERED)
-        self._rest = data[1 - len(_ANSWERED) :]  # too short to hold one that was counted
+        self._rest = data[
+            1 - len(_ANSWERED) :
+        ]  # may be the start of one; cannot be one that was counted
 
 
 def size(path: Path) -> int:

@@ -1,7 +1,7 @@
 """Which of a server's models to use: a loaded text model. Pure.
 
 A router, a swapping proxy or a desktop program lists the models it can load, and loads any that
-is requested. We never cause that.
+is requested. specllama never loads one.
 """
 
 from __future__ import annotations
