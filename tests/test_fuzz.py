@@ -20,8 +20,8 @@ from specllama.gguf.header import parse_header
 from specllama.gguf.oddities import oddities
 from specllama.gguf.source import BytesSource
 from specllama.memory.errors import MemoryInputError
-from specllama.memory.estimate import Places, model_lines
-from specllama.memory.use import Use
+from specllama.memory.estimate import GpuSplit, model_lines
+from specllama.memory.use import ModelUse
 path, seed, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 raw, rng = path.read_bytes(), random.Random(seed)
 end = parse_header(BytesSource(raw)).data_offset
@@ -41,8 +41,8 @@ for _ in range(rounds):
         info = model_info([header], [path])
         list(oddities(info))
         good += 1
-        list(model_lines("target", info, Use(4096), Places(("GPU0",), (1.0,))))
-        list(model_lines("draft", info, Use(4096, flash=False), Places(), mtp=True))
+        list(model_lines("target", info, ModelUse(4096), GpuSplit(("GPU0",), (1.0,))))
+        list(model_lines("draft", info, ModelUse(4096, flash=False), GpuSplit(), mtp=True))
     except (GgufError, MemoryInputError):
         pass
     worst = max(worst, time.perf_counter() - begin)

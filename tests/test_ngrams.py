@@ -335,7 +335,7 @@ def test_the_grid_has_no_sizes_that_never_draft() -> None:
         assert all(replay(method, s, []) == () for s in sizes)
     assert all(s.m >= s.n for s in grid("ngram-simple"))
     for call in (grid, lambda m: rule(m, NgramSizes(2, 2))):
-        with pytest.raises(ValueError, match="no n-gram type"):
+        with pytest.raises(ValueError, match="not an n-gram method"):
             call("draft-simple")
 
 

@@ -32,17 +32,17 @@ from pathlib import Path
 opened = []
 sys.addaudithook(lambda event, args: opened.append(os.path.abspath(args[0])) if event == "open" else None)
 from specllama import resources, workloads
-from specllama.cli.report import write_html
+from specllama.cli.report import html
 from specllama.drafts import families
-from specllama.formats import builds, elsewhere, flags
+from specllama.formats import engine_config, flags, known_builds
 from specllama.gguf.files import inspect
 for name in workloads.names():
     workloads.load(name)
 for name in ("target", "draft"):
     inspect(resources.demo_model(f"{name}.gguf"))
-families._data(), builds._rows(), elsewhere._records(), flags._data()
+families._data(), known_builds._rows(), engine_config._records(), flags._data()
 with contextlib.suppress(Exception):  # the template is read first, then finds no result
-    write_html(Path(sys.argv[1]), ())
+    html(())
 print(json.dumps(opened))
 """
 
