@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specllama.doctor.findings import DoctorReport, EngineReport, FolderReport, Problem
+from specllama.engine.locate import NOT_FOUND
 
 _LOW_DISK = 500 * 2**20
 _VARIABLES = {
@@ -24,10 +25,7 @@ def problems(r: DoctorReport) -> tuple[Problem, ...]:
 
 def _engines(r: DoctorReport) -> Iterator[Problem]:
     if not r.engines and not r.wrong_engines:
-        yield Problem(
-            "no llama-server found, and the embedded engine (xllamacpp) is not installed",
-            "Install llama.cpp, set a binary with --llama-server, or `pip install xllamacpp`.",
-        )
+        yield Problem(*NOT_FOUND)
     for e in r.engines:
         if e.problem:
             another = "Set another with --llama-server, or use `--llama-server embedded`."

@@ -21,6 +21,10 @@ EMBEDDED = "embedded"
 _EXE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
 _ON_PATH, _IN_STANDARD_LOCATION = "found on PATH", "found in a standard location"
 _NONE_FOUND = "no llama-server on PATH or in the standard locations"
+NOT_FOUND = (  # message and hint
+    "no llama-server found, and the embedded engine (xllamacpp) is not installed",
+    f"Install llama.cpp, set a binary with --llama-server or {ENV}, or `pip install xllamacpp`.",
+)
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,7 @@ def locate(explicit: str | None = None) -> Engine:
             return _native(file, _IN_STANDARD_LOCATION)
     if _embedded_file() is not None:
         return _embedded(_NONE_FOUND)
-    raise EngineError(
-        "no llama-server found, and the embedded engine (xllamacpp) is not installed",
-        f"Install llama.cpp, set a binary with --llama-server or {ENV}, or `pip install xllamacpp`.",
-    )
+    raise EngineError(*NOT_FOUND)
 
 
 def everything(

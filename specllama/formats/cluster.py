@@ -15,7 +15,7 @@ from typing import Any
 from specllama.formats import kubernetes, server, sglang, vllm
 from specllama.formats.base import Decision, WrittenFiles, commented, yaml_text
 from specllama.formats.containers import published
-from specllama.formats.engine_config import record
+from specllama.formats.engine_config import UNENCRYPTED, record
 
 _CACHE = "/root/.cache/huggingface"
 _RENDEZVOUS = 20000
@@ -126,7 +126,7 @@ def _compose(decision: Decision, e: ClusterEngine) -> WrittenFiles:
             "on the first machine: FIRST=ADDRESS docker compose -f FILE --profile first up",
             f"on the others: FIRST=ADDRESS NODE_RANK=N docker compose -f FILE --profile other up, "
             f"N = 1 to {nodes - 1}",
-            "traffic between the machines is not encrypted: use a private network only",
+            UNENCRYPTED,
         )
     notes = (*notes, *e.notes)
     text = commented((*decision.comments, *notes)) + yaml_text({"services": services})

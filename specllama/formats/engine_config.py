@@ -37,6 +37,7 @@ _ON_HUB = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s]+/[^
 # amd/PARD-…); vLLM needs an option for them.
 _P_EAGLE = re.compile(r"(?:^|[-_/.])p[-_]?eagle", re.I)
 _PARD = re.compile(r"(?:^|[-_/.])pard(?:$|[-_.])", re.I)
+UNENCRYPTED = "traffic between the machines is not encrypted: use a private network only"
 _NAMED = (("eagle3", EAGLE3), ("eagle-3", EAGLE3), ("dflash", DFLASH), ("dspark", DSPARK))
 
 

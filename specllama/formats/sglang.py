@@ -13,6 +13,7 @@ from specllama.formats.engine_config import (
     NGRAM,
     SMALL,
     SUFFIX,
+    UNENCRYPTED,
     EngineRequest,
     check_tensor_parallel,
     configuration,
@@ -119,5 +120,5 @@ def _start(decision: Decision, model: str) -> tuple[str, ...]:
     return (
         f"on each machine: {start} --node-rank N --dist-init-addr FIRST:20000, "
         f"N = 0 to {nodes - 1}, FIRST = the address of machine 0",
-        "traffic between the machines is not encrypted: use a private network only",
+        UNENCRYPTED,
     )

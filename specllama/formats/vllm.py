@@ -13,6 +13,7 @@ from specllama.formats.engine_config import (
     NGRAM,
     SMALL,
     SUFFIX,
+    UNENCRYPTED,
     EngineRequest,
     configuration,
     engine_request,
@@ -121,5 +122,5 @@ def _start(decision: Decision) -> tuple[str, ...]:
     return (
         f"on the first machine: {each} 0 --master-addr FIRST",
         f"on the others: {each} {more or '1 --master-addr FIRST --headless'}",
-        "traffic between the machines is not encrypted: use a private network only",
+        UNENCRYPTED,
     )
