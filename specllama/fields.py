@@ -62,7 +62,7 @@ class Fields:
         return float(value)
 
     def integer(self, name: str, least: int, most: int, default: int | None = None) -> int:
-        value = self._get(name, allowed := f"a whole number{_range(least, most)}", default)
+        value = self._get(name, allowed := f"an integer{_range(least, most)}", default)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self._error(name, value, allowed)
         return value

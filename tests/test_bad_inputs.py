@@ -121,7 +121,7 @@ serve {part-00001-of-00002.gguf} V       | 2 | parts of this model are missing
 serve T V --draft T                      | 2 | target itself
 # ---- numbers
 serve T V --n-max nan                    | 2 | --n-max nan
-serve T V --n-max 0                      | 2 | --n-max 0: must be a whole number from 1 to 512
+serve T V --n-max 0                      | 2 | --n-max 0: must be an integer from 1 to 512
 serve T V --n-max 20000000               | 2 | --n-max 20000000
 serve T V --n-max 100000000000           | 2 | --n-max 100000000000
 serve T V --p-min nan                    | 2 | --p-min nan: must be a number from 0 to 1
@@ -133,7 +133,7 @@ serve T V --budget 100000000000          | 2 | --budget 100000000000
 serve T V --context nan                  | 2 | --context nan
 serve T V --context -1                   | 2 | --context -1
 serve T V --context 100000000000         | 2 | --context 100000000000
-serve T V --parallel 0                   | 2 | --parallel 0: must be a whole number, 1 or more
+serve T V --parallel 0                   | 2 | --parallel 0: must be an integer, 1 or more
 serve T V --parallel 100000000000        | 2 | at most 256 slots
 serve T V --port -1                      | 2 | --port -1
 serve T V --port 70000                   | 2 | --port 70000

@@ -139,8 +139,8 @@ def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Pa
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["-c", "-5"], "must be a whole number from 0"),
-        (["-c", "99999999999"], "must be a whole number from 0"),
+        (["-c", "-5"], "must be an integer from 0"),
+        (["-c", "99999999999"], "must be an integer from 0"),
         (["-ctk", "q9_9"], "unknown cache type 'q9_9'"),
         (["-ctv", "q8_0", "--", "-fa", "off"], "needs flash attention"),
         (["--vram", "lots"], "'lots' is not a size"),

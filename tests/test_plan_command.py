@@ -365,7 +365,7 @@ def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--n-max", "20000000"), "must be a whole number from 1 to 512"),
+        (("--n-max", "20000000"), "must be an integer from 1 to 512"),
         (("--api-key", "\u043a"), "a character that is not allowed in an HTTP header"),
     ],
 )

@@ -217,7 +217,7 @@ def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:
     at = probe_lines.columns(p).index("speed-up")
     assert {cells[at] for cells in probe_lines.rows(p)} == {"not measured"}
     said = list(probe_lines.below_table(p))
-    assert said[0] == f"verdict  off: {t.reason}"
+    assert said[0] == f"verdict  open: {t.reason}"
     assert len(said) == 3
     assert "stopped early, no verdict yet" in probe_lines.title(p)
     assert figures(t) == []

@@ -115,11 +115,11 @@ def lines(m: ModelInfo) -> Iterator[str]:
         )
     yield f"serve    {serve_line(m)}"
     for fault in m.faults[1:]:
-        yield f"         and {fault.detail} ({fault.rule})"
+        yield f"         also {fault.detail} ({fault.rule})"
     for line in drafts(m):
         yield f"drafts   {line}"
     for odd in oddities(m):
-        yield f"odd      {odd}"
+        yield f"note     {odd}"
 
 
 def _shape(m: ModelInfo) -> str:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from specllama.tuning.replayed import ReplayedSetting
 
 _COLUMNS = (
-    "setting", "drafted", "accepted", "α", "tokens per step", "predicted speed-up", "basis"
+    "setting", "drafted", "accepted", "α", "tokens per step", "predicted speed-up", "source"
 )  # fmt: skip
-_LEFT = ("setting", "basis")
+_LEFT = ("setting", "source")
 
 
 def planned_replay_lines(p: PlannedProbe, source: Conversations) -> Iterator[str]:

@@ -10,7 +10,7 @@ from specllama.cli.spellings import OWN_NAMES
 
 
 def wrong_value(error: Any, words: Sequence[str]) -> str:
-    """`--n-max 0: must be a whole number from 1 to 512`, for typer's error about a number or a
+    """`--n-max 0: must be an integer from 1 to 512`, for typer's error about a number or a
     choice; "" for its other errors. `words`: the command line as it was typed."""
     param, context = getattr(error, "param", None), getattr(error, "ctx", None)
     if type(error).__name__ != "BadParameter" or param is None:
@@ -25,7 +25,7 @@ def _allowed(param: Any) -> str:
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     if kind not in (int, float):
         return ""
-    number = "a whole number" if kind is int else "a number"
+    number = "an integer" if kind is int else "a number"
     least, most = getattr(param, "min", None), getattr(param, "max", None)
     if least is not None and most is not None:
         return f"{number} from {_bound(least)} to {_bound(most)}"
