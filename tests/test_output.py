@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,6 +94,7 @@ class Terminal:
     def __init__(self, width: int) -> None:
         self.printer = Printer()
         self.printer._console._force_terminal = True
+        self.printer._console.is_interactive = True
         self.printer._console.width = width
         self.printer._console.no_color = True
 
@@ -112,6 +114,23 @@ def test_a_table_wider_than_the_terminal_is_shown_by_row(
             if table
             else ["file a-rather-long-name.gguf", "size 1.0 MiB, verdict fits as a", "whole"]
         )
+
+
+@pytest.mark.parametrize("file", ["draft.gguf", "a-draft-model-with-a-rather-long-name.gguf"])
+def test_a_progress_bar_of_80_columns_shows_label_and_seconds(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with Terminal(80).printer.progress("probing") as bar:
+        bar.step(f"measuring draft-simple {file} K=4: acceptance and the cost of each K", 0.5, 44)
+    out = capsys.readouterr().out
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out)
+    (line,) = {x.strip() for x in re.split(r"[\r\n]", text) if "measuring" in x}
+    assert "probing" in line
+    assert "━" in line
+    assert "measuring draft-simple" in line
+    assert line.endswith(", 44 s left")
+    assert (f"{file} K=4, 44 s left" in line) == (file == "draft.gguf")
 
 
 NAMES = ("m[red]x.gguf", "d[/x].gguf", "[/].gguf", ":smile:.gguf", "m[link=x]y.gguf")

@@ -64,13 +64,11 @@ def test_without_a_terminal_progress_is_said_at_once_and_then_every_ten_seconds(
 
 
 def test_on_a_terminal_the_bar_shows_it() -> None:
-    drawn: list[tuple[str, float]] = []
-    bar = ProgressReport(
-        lambda text: pytest.fail("said"), lambda text, share: drawn.append((text, share))
-    )
+    drawn: list[tuple[str, str, float]] = []
+    bar = ProgressReport(lambda text: pytest.fail("said"), lambda *values: drawn.append(values))
     bar.step("learning", 0.25, 45.0)
     bar.step("", 0.5, 30.0)
-    assert drawn == [("learning, 45 s left", 0.25), ("learning, 30 s left", 0.5)]
+    assert drawn == [("learning", "45 s left", 0.25), ("learning", "30 s left", 0.5)]
 
 
 # ---- serve ------------------------------------------------------------------------

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # commands that start no server import render too
 _SHOWN_REJECTED = 6
 _COMMANDS = ("run ", "without ", "baseline ", "           specllama ")  # lines to copy
 _PIPE = 400  # columns of a table that is not on a terminal
+_BAR = 16  # columns of a progress bar: label, bar and description fit into 80
 _OFTEN_S = 10.0  # between two lines of progress
 
 
@@ -119,13 +120,15 @@ class Printer:
         from rich.progress import BarColumn, Progress, TextColumn
 
         text = TextColumn("{task.description}", markup=False)
-        columns = (TextColumn(shown(title), markup=False), BarColumn(), text)
+        columns = (TextColumn(shown(title), markup=False), BarColumn(_BAR), text)
+        room = self._console.width - len(title) - _BAR - 2
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task("", total=1.0)
-            yield ProgressReport(
-                lambda text: None,
-                lambda text, share: bar.update(task, completed=share, description=shown(text)),
-            )
+
+            def draw(text: str, left: str, share: float) -> None:
+                bar.update(task, completed=share, description=_bar_text(text, left, room))
+
+            yield ProgressReport(lambda text: None, draw)
 
 
 def _console(stderr: bool) -> Console:
@@ -161,7 +164,7 @@ class ProgressReport:
     def __init__(
         self,
         say: Callable[[str], None],
-        draw: Callable[[str, float], None] | None = None,
+        draw: Callable[[str, str, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say, self._draw, self._clock = say, draw, clock
@@ -170,14 +173,23 @@ class ProgressReport:
     def step(self, text: str, share: float, left_s: float) -> None:
         self._text = text or self._text
         left = f"{left_s:.0f} s left" if left_s >= 0.5 else "the budget is spent"
-        line = f"{self._text}, {left}"
         if self._draw is not None:
-            self._draw(line, share)
+            self._draw(self._text, left, share)
             return
         now = self._clock()
         if self._text != self._shown or now - self._at >= _OFTEN_S:
             self._shown, self._at = self._text, now
-            self._say(line)
+            self._say(f"{self._text}, {left}")
+
+
+def _bar_text(text: str, left: str, room: int) -> str:
+    """What is measured, without details, and the time left, in at most `room` columns: the file's
+    name is cut first."""
+    from rich.text import Text
+
+    what = Text(shown(text.split(": ")[0]))
+    what.truncate(max(1, room - len(left) - 2), overflow="ellipsis")
+    return f"{what.plain}, {left}"
 
 
 def _draft_name(plan: Plan, path: Path) -> str:
