@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from specllama.cli.app import run
 from specllama.engine import process
 from specllama.engine.command import LaunchCommand
 from specllama.engine.settings import Settings
@@ -297,3 +298,23 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
         found = probing.probe(asked, tmp_path / "log", None)  # type: ignore[arg-type]
     assert [p.tuned.workload for p in found] == (["chat", "code"] if something else ["chat"])
     assert [p.stopped for p in found] == ([False, True] if something else [False])
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_ctrl_c_before_anything_is_measured_exits_with_130(
+    replay: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specllama.serving.probe.probe", interrupt)
+    monkeypatch.setattr("specllama.serving.replay.replay", interrupt)
+    past = tmp_path / "past.jsonl"
+    past.write_text('{"prompt": "a", "answer": "b"}\n')
+    words = ["--replay", str(past)] if replay else []
+    assert run(["probe", str(TARGET), "--llama-server", "embedded", *words]) == 130
+    what = "replayed" if replay else "measured"
+    assert f"stopped before anything was {what}" in capsys.readouterr().err

@@ -37,14 +37,14 @@ def measured(printer: Printer, options: ProbeOptions) -> tuple[ProbeResult, ...]
     """The results; after Ctrl-C or another signal, those measured so far."""
     from specllama.logs import new_log
     from specllama.serving.probe import probe as run
-    from specllama.tuning.errors import TuningError
+    from specllama.tuning.errors import NothingMeasured
 
     log = new_log(0).with_suffix(".probe.log")
     try:
         with printer.progress("probing") as progress:
             return run(options, log, progress)
     except KeyboardInterrupt:
-        raise TuningError("stopped before anything was measured") from None
+        raise NothingMeasured("stopped before anything was measured") from None
 
 
 def show(printer: Printer, found: tuple[ProbeResult, ...], outputs: Mapping[str, Path]) -> None:
@@ -87,7 +87,7 @@ def show_replay(printer: Printer, options: ProbeOptions, file: Path, dry_run: bo
     from specllama.logs import new_log
     from specllama.serving.replay import plan_replay, replay
     from specllama.tuning.conversations import read_conversations
-    from specllama.tuning.errors import TuningError
+    from specllama.tuning.errors import NothingMeasured
 
     source = read_conversations(file)
     if dry_run:
@@ -101,7 +101,7 @@ def show_replay(printer: Printer, options: ProbeOptions, file: Path, dry_run: bo
         with printer.progress("replay") as progress:
             found = replay(options, source, new_log(0).with_suffix(".replay.log"), progress)
     except KeyboardInterrupt:
-        raise TuningError("stopped before anything was replayed") from None
+        raise NothingMeasured("stopped before anything was replayed") from None
     if printer.as_json:
         printer.json(lines.data(found))
         return
