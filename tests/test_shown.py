@@ -42,7 +42,7 @@ class Clock:
         return self.now
 
 
-def test_without_a_terminal_progress_is_said_at_once_and_then_every_ten_seconds() -> None:
+def test_without_a_terminal_progress_is_printed_at_once_and_then_every_ten_seconds() -> None:
     said: list[str] = []
     clock = Clock()
     bar = ProgressReport(said.append, clock=clock)
@@ -88,7 +88,7 @@ def lines(probed: ProbeResult, t: TuningResult) -> list[str]:
     return list(tuning_lines(TuningOutcome(probed.plan, "measured", ("a note",), t)))
 
 
-def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: ProbeResult) -> None:
+def test_serve_prints_the_decision_and_why_the_other_settings_lost(probed: ProbeResult) -> None:
     said = lines(probed, made.tuned())
     assert said[0] == "tuning   a note"
     assert said[1] == f"tuned    {made.REASON} (4 model loads, 57 s)"
@@ -101,7 +101,7 @@ def test_serve_says_the_answer_and_why_each_other_way_is_not_it(probed: ProbeRes
     assert off[1] == f"tuned    off: {made.REASON} (1 model load, 57 s)"
 
 
-def test_what_the_answer_says_is_not_said_again(probed: ProbeResult) -> None:
+def test_a_reason_is_not_printed_twice(probed: ProbeResult) -> None:
     why = "it takes 30.0 ms per token, the target 40.0 ms: it cannot pay off"
     both = (DroppedSetting("draft-simple a.gguf", why), DroppedSetting("draft-simple b.gguf", why))
     t = replace(made.tuned(best=False), predictions=(), dropped=both, reason="no draft pays")
@@ -110,7 +110,7 @@ def test_what_the_answer_says_is_not_said_again(probed: ProbeResult) -> None:
     assert lines(probed, t)[2:] == []
 
 
-def test_an_interval_that_is_not_known_is_said() -> None:
+def test_an_unknown_interval_is_reported() -> None:
     assert interval(Interval(1.2, 0.0, math.inf)) == "1.20x (too few prompts for an interval)"
     assert interval((1.2, 1.1, 1.3)) == "1.20x (1.10 to 1.30)"
     assert interval(None) == ""
@@ -279,7 +279,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dic
     return app.run([*command, "--llama-server", "embedded", *args]), told
 
 
-def test_serve_tells_the_tuner_what_was_asked_and_takes_its_server(
+def test_serve_passes_its_options_to_the_tuner_and_takes_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.txt"
@@ -318,7 +318,7 @@ def test_a_server_that_was_handed_over_is_stopped_when_anything_fails(
     assert "told nobody" in capsys.readouterr().err
 
 
-def test_bad_prompts_are_said_before_anything_starts(
+def test_bad_prompts_are_reported_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, told = serve(monkeypatch, Up(), "--prompts", "/nowhere.txt")
@@ -327,7 +327,7 @@ def test_bad_prompts_are_said_before_anything_starts(
     assert "/nowhere.txt: cannot be read" in capsys.readouterr().err
 
 
-def test_what_takes_long_is_said_now_and_then_without_a_terminal(
+def test_slow_steps_print_progress_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("specllama.cli.render._OFTEN_S", 0.01)
@@ -381,7 +381,7 @@ def test_a_reason_in_a_list_is_a_line(reason: str, said: str) -> None:
     assert brief(reason.strip()) == said
 
 
-def test_results_say_reasons_in_full_where_that_is_asked(
+def test_verbose_results_print_reasons_in_full(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # other tests left results
