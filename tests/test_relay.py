@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from specllama.engine.errors import EngineError
+from specllama.errors import UsageError
 from specllama.planning.plan import free_port
 from specllama.serving.gate import Gate
 from specllama.serving.relay import Relay
@@ -373,6 +374,13 @@ def test_all_addresses_are_ipv4_too() -> None:
 def test_a_port_that_is_taken_is_said() -> None:
     with relayed() as (_, url, _servers), pytest.raises(EngineError, match="cannot be used"):
         Relay("127.0.0.1", int(url.rpartition(":")[2]))
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nobody.invalid", "x" * 300])
+def test_a_host_that_is_not_this_machine_is_named_not_the_port(host: str) -> None:
+    for listen in (free_port, Relay):
+        with pytest.raises(UsageError, match=f"--host {host} is not an address of this machine"):
+            listen(host, 0)
 
 
 def test_its_end_ends_what_waits() -> None:

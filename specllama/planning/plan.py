@@ -13,7 +13,7 @@ from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.client import Conversation, Prompt
 from specllama.engine.command import LaunchCommand, build
-from specllama.engine.errors import EngineError
+from specllama.engine.errors import cannot_listen
 from specllama.engine.launch_options import LaunchOptions, is_number
 from specllama.engine.locate import Engine
 from specllama.engine.settings import Settings, Speculation
@@ -228,7 +228,8 @@ def _port(user_port: str | None, default: int) -> int:
 
 
 def free_port(host: str, port: int) -> int:
-    """`port` if it can be bound, a free one for 0. Raises EngineError if it is taken."""
+    """`port` if it can be bound, a free one for 0. Raises EngineError if it is taken, UsageError
+    for a host that is not this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as s:
         if sys.platform != "win32":
@@ -236,10 +237,6 @@ def free_port(host: str, port: int) -> int:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             s.bind((host, port))
-        except (OSError, OverflowError) as e:
-            reason = getattr(e, "strerror", None) or e
-            raise EngineError(
-                f"port {port} on {host} cannot be used ({reason})",
-                "Use another --port, or --port 0 for a free one.",
-            ) from None
+        except (OSError, OverflowError, UnicodeError) as e:
+            raise cannot_listen(host, port, e) from None
         return int(s.getsockname()[1])

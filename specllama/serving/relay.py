@@ -19,7 +19,7 @@ from typing import Any
 
 import h11
 
-from specllama.engine.errors import EngineError
+from specllama.engine.errors import cannot_listen
 from specllama.serving.connection import HttpConnection, RequestReader
 from specllama.serving.forwarding import forwarded, kept_headers
 from specllama.serving.gate import Gate
@@ -38,7 +38,7 @@ class _ServerBroke(Exception):
 
 
 class Relay:
-    """Listens at `host`:`port` in its own thread. Raises EngineError if it cannot."""
+    """Listens at `host`:`port` in its own thread. Raises as free_port does."""
 
     def __init__(self, host: str, port: int) -> None:
         self.gate = Gate()
@@ -50,12 +50,8 @@ class Relay:
         self._thread.start()
         try:
             self._listening.result()
-        except (OSError, OverflowError) as e:
-            reason = getattr(e, "strerror", None) or e
-            raise EngineError(
-                f"port {port} on {host} cannot be used ({reason})",
-                "Use another --port, or --port 0 for a free one.",
-            ) from None
+        except (OSError, OverflowError, UnicodeError) as e:
+            raise cannot_listen(host, port, e) from None
 
     def open(self, host: str, port: int) -> None:
         """Forwards requests to this address, the waiting ones first."""
