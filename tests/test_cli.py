@@ -150,6 +150,30 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert done.returncode != 0
 
 
+def test_debug_may_stand_after_the_command(tmp_path: Path) -> None:
+    from specllama.cli.app import run
+    from specllama.errors import SpecllamaError
+
+    with pytest.raises(SpecllamaError):
+        run(["inspect", str(tmp_path / "nope.gguf"), "--debug"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("results", "--frob"), "See `specllama results --help`."),
+        (("probe", "x.gguf", "--frob"), "`specllama probe MODEL -- --frob …`"),
+    ],
+)
+def test_only_commands_that_take_server_options_point_to_them(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.cli.app import run
+
+    assert run(words) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_no_colour_codes_in_pipes(tmp_path: Path) -> None:
     done = specllama("serve", TARGET, "--dry-run", "--llama-server", "embedded", FORCE_COLOR="")
     assert "\x1b" not in done.stdout + done.stderr

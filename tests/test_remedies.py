@@ -27,7 +27,7 @@ def target() -> ModelInfo:
             "draft-eagle3",
             "hidden size",
             "use an EAGLE-3 head trained for this model (hidden size 256, 4 layers, "
-            "4,096 tokens); `specllama pick-draft target.gguf --hub` searches for one",
+            f"4,096 tokens); `specllama pick-draft {TARGET} --hub` searches for one",
         ),
         ("draft-dspark", "target layers", "use a DSpark drafter trained for this model"),
         ("draft-simple", "token text", "use a smaller model of its family with the same 4,096"),

@@ -17,11 +17,13 @@ import typer
 from specllama import __version__
 from specllama.cli.commands import SUMMARIES, MainGroup, load
 from specllama.cli.shown import cut, wrapped
-from specllama.cli.spellings import OWN_NAMES, with_own_names
+from specllama.cli.spellings import OWN_NAMES, PASSTHROUGH_COMMANDS, with_own_names
 from specllama.cli.streams import lenient_output
 from specllama.cli.wrong_values import wrong_value
 from specllama.errors import SpecllamaError, UsageError
 from specllama.stop import Stopped
+
+_DEBUG = "--debug"
 
 app = typer.Typer(
     name="specllama",
@@ -48,7 +50,7 @@ def _options(
             "--version", help="Print the version and exit.", callback=_version, is_eager=True
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option(_DEBUG, help="Show tracebacks.")] = False,
 ) -> None:
     pass
 
@@ -68,20 +70,22 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    arguments, server_arguments = split(argv)
-    typed = arguments
+    typed, server_arguments = split(argv)
+    arguments = [w for w in typed if w != _DEBUG]  # it may stand anywhere
     try:
         _check_words(arguments, server_arguments)
         arguments, server_arguments = with_own_names(arguments, server_arguments)
         if glued := next((w for w in arguments if _GLUED.match(w)), None):
-            return _print_error(*_no_option(glued, (), arguments))
+            return _print_error(
+                *_no_option(glued, (), arguments, " ".join(("specllama", *arguments[:1])))
+            )
         code = _invoke(arguments or ["--help"], server_arguments)
     except Stopped as e:
         return _print_error("stopped", "", e.exit_code)
     except SystemExit as e:  # how shell completion exits
         return e.code if isinstance(e.code, int) else 0
     except Exception as e:
-        if "--debug" in arguments:
+        if _DEBUG in typed:
             raise
         return _print_exception(e, typed)
     return code if isinstance(code, int) else 0
@@ -138,11 +142,11 @@ def _print_exception(e: Exception, words: Sequence[str] = ()) -> int:
         return _print_error("stopped", "", 130)
     # typer's own (its exception classes moved between versions, so by what they offer)
     if hasattr(e, "format_message"):
-        if type(e).__name__ == "NoSuchOption":
-            near = getattr(e, "possibilities", None) or ()
-            return _print_error(*_no_option(getattr(e, "option_name", ""), near, words))
         context = getattr(e, "ctx", None)
         command = context.command_path if context else "specllama"
+        if type(e).__name__ == "NoSuchOption":
+            near = getattr(e, "possibilities", None) or ()
+            return _print_error(*_no_option(getattr(e, "option_name", ""), near, words, command))
         message = wrong_value(e, words) or _reworded(e.format_message())
         return _print_error(message, f"See `{command} --help`.", 2)
     if isinstance(e, OSError) and e.strerror:  # of a file or folder no code checks
@@ -157,7 +161,8 @@ def _print_exception(e: Exception, words: Sequence[str] = ()) -> int:
 
 def _reworded(message: str) -> str:
     """Typer's message in our wording."""
-    return message.replace("Got unexpected extra argument(s)", "too many arguments:")
+    one = re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message)
+    return f"unexpected argument: {one[1]}" if one else message
 
 
 # llama-server's names for what specllama takes in another form.
@@ -173,7 +178,9 @@ _OTHER_FORMS = {
 _GLUED = re.compile("-[chqv][a-z]")
 
 
-def _no_option(name: str, near: Sequence[str], words: Sequence[str]) -> tuple[str, str, int]:
+def _no_option(
+    name: str, near: Sequence[str], words: Sequence[str], command: str
+) -> tuple[str, str, int]:
     """(message, hint, exit code) for an unknown option, as it was typed (-ngl, not -n)."""
     from difflib import get_close_matches
 
@@ -185,7 +192,9 @@ def _no_option(name: str, near: Sequence[str], words: Sequence[str]) -> tuple[st
         return f"No such option: {written}", f"Use {_OTHER_FORMS[written]}.", 2
     nearest = get_close_matches(name, near, 1, 0.7)
     meant = f"Did you mean {nearest[0]}?" if nearest else ""
-    hint = f"Options of llama-server go after --: `specllama serve MODEL -- {written} …`."
+    hint = f"See `{command} --help`."
+    if command.removeprefix("specllama ") in PASSTHROUGH_COMMANDS:
+        hint = f"Options of llama-server go after --: `{command} MODEL -- {written} …`."
     return f"No such option: {written}", f"{meant} {hint}".strip(), 2
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from specllama.errors import UsageError
 
-_COMMANDS = ("serve", "plan", "probe", "memory", "advise")
+# The commands that take llama-server's options, after --.
+PASSTHROUGH_COMMANDS = ("serve", "plan", "probe", "memory", "advise")
 # llama-server's name → specllama's.
 OWN_NAMES = {
     **dict.fromkeys(("-md", "--model-draft", "--draft-model", "--spec-draft-model"), "--draft"),
@@ -40,7 +41,7 @@ def with_own_names(
 
     Raises UsageError if an option that is passed on has no value.
     """
-    if not arguments or arguments[0] not in _COMMANDS:
+    if not arguments or arguments[0] not in PASSTHROUGH_COMMANDS:
         return list(arguments), tuple(server_arguments)
     own = {**OWN_NAMES, **_NAMES_IN.get(arguments[0], {})}
     passed_on = [o for o in _PASSED_ON if o not in (*own, *own.values())]

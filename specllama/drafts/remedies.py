@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from specllama.drafts.families import family_of
 from specllama.engine.build_facts import HOOKED_ARCHITECTURES, MTP_ARCHITECTURES
 from specllama.gguf import ModelInfo
@@ -41,7 +43,8 @@ def remedy(target: ModelInfo, method: str, rule: str) -> str:
         return (
             f"llama.cpp does not support MTP for {arch}: use {hooked}a smaller model of its family"
         )
-    return f"{_fits(target, method)}{_known(target, method)}; `specllama pick-draft {target.path.name} --hub` searches for one"
+    search = shlex.join(["specllama", "pick-draft", str(target.path), "--hub"])
+    return f"{_fits(target, method)}{_known(target, method)}; `{search}` searches for one"
 
 
 def _fits(target: ModelInfo, method: str) -> str:
