@@ -519,7 +519,7 @@ def test_a_build_without_the_counters_says_so(tmp_path: Path, old_builds: Path) 
     assert data["tokens_per_second"] > 0
     assert data["requests"] == 1
     (missing,) = data["missing"]
-    assert "llama.cpp does from b10289 on" in missing
+    assert "llama.cpp does since b10289" in missing
 
 
 def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

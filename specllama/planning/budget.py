@@ -202,7 +202,7 @@ def explain_budget(b: Budget) -> Iterator[str]:
 
 def budget_with(b: Budget, drafting: Drafting | None) -> Budget:
     """The budget of the same server with another draft, or none."""
-    request = replace(b.request, use=b.chosen.use, drafting=drafting, others=(), ngram=None)
+    request = replace(b.request, use=b.chosen.use, drafting=drafting)
     found = options(request)
     return Budget(request, b.requested_context, found, found[0], found[1:], b.prompt_cache)
 
