@@ -34,17 +34,22 @@ def check_replaceable(path: Path, mark: str) -> None:
 def check_writable(path: Path, option: str) -> None:
     """Called before minutes of work. Raises UsageError if `path` cannot be written."""
     path = expand_user(str(path))
+    check_folder(path, option)
     exists = os.path.lexists(path)
-    if os.path.isdir(path):
-        raise UsageError(f"{option} {path}: is a folder", "Name a file in it.")
-    if not os.path.isdir(path.absolute().parent):
-        raise UsageError(f"{option} {path}: no such folder")
     try:
         path.open("ab").close()
         if not exists:
             path.unlink()
     except OSError as e:
         raise UsageError(f"{option} {path}: cannot be written ({e.strerror or e})") from None
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Raises UsageError if `path` is a folder, or in one that does not exist."""
+    if os.path.isdir(path):
+        raise UsageError(f"{option} {path}: is a folder", "Name a file in it.")
+    if not os.path.isdir(path.absolute().parent):
+        raise UsageError(f"{option} {path}: no such folder")
 
 
 def save(path: Path, data: bytes, option: str = "-o") -> None:

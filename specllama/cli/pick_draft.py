@@ -122,6 +122,8 @@ def pick_draft(
         raise UsageError("--download needs --hub")
     if text is not None and not measure:
         raise UsageError("--text needs --measure")
+    if threads is not None and not measure:
+        raise UsageError("--threads needs --measure")
     printer = Printer(quiet=quiet, verbose=verbose)
     for folder in folders or []:
         if not os.path.isdir(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -161,6 +160,7 @@ def serve(
 ) -> None:
     """Serve MODEL with speculative decoding and verify that it drafts."""
     from specllama.cli.from_hub import resolved
+    from specllama.cli.output import check_folder
     from specllama.cli.render import Printer, plan_data, plan_lines
     from specllama.cli.serve_lines import ServeReport
     from specllama.cli.streams import output_is_optional
@@ -182,8 +182,8 @@ def serve(
     )
     from specllama.stop import Stopped
 
-    if log is not None and os.path.isdir(log):
-        raise UsageError(f"--log {log} is a folder", "Name a file in it.")
+    if log is not None:
+        check_folder(log, "--log")
     if adaptive and strict:
         raise UsageError("--adaptive cannot be combined with --strict: it may turn speculation off")
     own = read_prompts(prompts) if prompts is not None else ()
