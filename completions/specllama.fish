@@ -198,7 +198,7 @@ complete -c specllama -n '__specllama_at lint' -l json -d 'Print one JSON object
 complete -c specllama -n '__specllama_at lint' -s h -l help -d 'Show this message and exit.'
 complete -c specllama -n '__specllama_at watch' -l url -x -d 'Server to watch, of any engine; unless set, the `serve` running on this machine.'
 complete -c specllama -n '__specllama_at watch' -l port -x -d 'Watch the server on this port of this machine.'
-complete -c specllama -n '__specllama_at watch' -l model -x -a '(__specllama_gguf)' -d 'Behind a router: the model to watch. It is never loaded.'
+complete -c specllama -n '__specllama_at watch' -l model -x -a '(__specllama_gguf)' -d 'Model to watch, of several behind a router. It is never loaded.'
 complete -c specllama -n '__specllama_at watch' -l api-key -x -d 'API key of the server. Prefer the variable: arguments show up in `ps`.'
 complete -c specllama -n '__specllama_at watch' -l every -x -d 'Time between two updates.'
 complete -c specllama -n '__specllama_at watch' -l once -d 'Print one snapshot and exit.'

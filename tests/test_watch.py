@@ -213,6 +213,28 @@ def test_a_router_is_asked_for_its_loaded_model_and_wakes_none() -> None:
     assert not any("model=nobody" in a for a in script.asked)
 
 
+def test_a_server_of_another_model_is_not_watched_as_the_named_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served = {"data": [{"id": "/m/mtp.gguf", "aliases": ["small"], "owned_by": "llamacpp"}]}
+    told = {
+        "/models": httpx.Response(200, json=served),
+        "/v1/models": httpx.Response(200, json=served),
+    }
+    metrics = httpx.Response(200, text="llamacpp:tokens_predicted_total 1\n")
+    monkeypatch.setattr(
+        "specllama.watching.reader.get", lambda http, path, *_: told.get(path, metrics)
+    )
+    for name in ("", "small", "mtp.gguf", "/m/mtp.gguf"):
+        with watching("http://127.0.0.1:1", name) as watch:
+            assert watch.look().state == UP
+    with watching("http://127.0.0.1:1", "foo") as watch:
+        for _ in range(2):
+            with pytest.raises(WatchingError, match="has no model foo") as e:
+                watch.look()
+            assert e.value.hint == "Models: /m/mtp.gguf"
+
+
 def test_slots_are_all_there_is_without_metrics() -> None:
     script = Script()
     script.metrics = False

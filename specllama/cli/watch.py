@@ -43,7 +43,7 @@ def watch(
         typer.Option(
             "--model",
             metavar="NAME",
-            help="Behind a router: the model to watch. It is never loaded.",
+            help="Model to watch, of several behind a router. It is never loaded.",
         ),
     ] = "",
     api_key: ApiKey = None,

@@ -20,6 +20,7 @@ from specllama.watching.address import client, get
 from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot, parse
 from specllama.watching.engines import ENGINES, LLAMA_CPP
 from specllama.watching.errors import WatchingError
+from specllama.watching.served_models import listed
 
 _TIMEOUT_S = 5.0
 _MAX_LISTED = 5
@@ -43,7 +44,7 @@ class _Endpoint:
 
 
 class CounterReader:
-    """Reads one server. `model`: of a router, or a model_name label; `slots`: read them too, which
+    """Reads one server. `model`: one of those it serves; `slots`: read them too, which
     keeps a server awake; `own`: a server we started. Raises UsageError for an invalid URL."""
 
     def __init__(
@@ -131,18 +132,35 @@ class CounterReader:
         models = self._models()
         if models is not None:
             self._router = bool(models)
+            if not models and self._model:
+                self._check_model()
         if not models:
             return ""
         candidates = [m for m in models if self._model in ("", m)]
         if not candidates:
-            names = sorted(models)
-            known = ", ".join(names[:_MAX_LISTED]) + (" …" if len(names) > _MAX_LISTED else "")
-            raise WatchingError(f"{self.url} has no model {self._model}", f"Models: {known}")
+            raise self._no_model(sorted(models))
         for name in candidates:
             if models[name] in _AWAKE:
                 return name
         state = f"{self._model} is {models[self._model]}" if self._model else "no model is loaded"
         raise RouterIdle(f"{self.url} is a router: {state}, and watching does not load models")
+
+    def _check_model(self) -> None:
+        """Raises WatchingError if the server, not a router, lists only other models than the
+        requested one."""
+        response = self._get("/v1/models")
+        try:
+            models = listed(response.json()) if response.status_code == 200 else ()
+        except (ValueError, RecursionError):
+            return
+        names = {n for m in models for n in (m.name, *m.aliases)}
+        if names and self._model not in {*names, *(n.rpartition("/")[2] for n in names)}:
+            self._router = None  # another server may be there later
+            raise self._no_model([m.name for m in models])
+
+    def _no_model(self, names: Sequence[str]) -> WatchingError:
+        known = ", ".join(names[:_MAX_LISTED]) + (" …" if len(names) > _MAX_LISTED else "")
+        return WatchingError(f"{self.url} has no model {self._model}", f"Models: {known}")
 
     def _models(self) -> Mapping[str, str] | None:
         """A router's models with their status; {} for any other server, None if unknown for now
