@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
-MOST_BYTES = 50 * 10**6  # of one server, both files together
+MAX_BYTES = 50 * 10**6  # of one server, both files together
 ALL_BYTES = 500 * 10**6  # of all logs in the folder
 _KEPT_LOGS = 20
 
@@ -31,7 +31,7 @@ def log_dir() -> Path:
 
 def new_log(port: int) -> Path:
     """A path for a new server log, named by time and port; the oldest logs are removed."""
-    remove_old(log_dir(), _KEPT_LOGS - 1, ALL_BYTES - MOST_BYTES)
+    remove_old(log_dir(), _KEPT_LOGS - 1, ALL_BYTES - MAX_BYTES)
     return log_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-{port}.log"
 
 
@@ -65,7 +65,7 @@ class ServerLog:
         first line. Locked while the server lives, if the system supports that.
         Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self._is_file() and _size(self.path) > MOST_BYTES // 2 and not in_use(self.path):
+        if self._is_file() and _size(self.path) > MAX_BYTES // 2 and not in_use(self.path):
             os.replace(self.path, _rotated(self.path))
         out = FileIO(self.path, "a", opener=_for_appending)
         try:
@@ -89,7 +89,7 @@ class ServerLog:
     def trim(self) -> None:
         """Truncates the file at half of its limit. Call regularly while the server runs. Never
         raises."""
-        half = MOST_BYTES // 2
+        half = MAX_BYTES // 2
         if not self._is_file() or _size(self.path) <= half:
             return
         try:

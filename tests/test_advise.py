@@ -36,7 +36,7 @@ from specllama.serving.scope import scope_of
 from specllama.serving.token_cost import HourlyPrice, cost_of, parse_price
 from specllama.serving.tune import AUTO, TuningOptions, serve_task
 from specllama.tuning import results
-from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.judge import MIN_SPEEDUP
 from specllama.tuning.results import Result, TriedSetting
 from specllama.tuning.search import OpenResult
 from tests import made
@@ -69,7 +69,7 @@ def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
     given: dict[str, Any] = {
         "target": str(TARGET),
         "workload": "code",
-        "speculation": SPEC if gain and gain >= LEAST_GAIN else None,
+        "speculation": SPEC if gain and gain >= MIN_SPEEDUP else None,
         "reason": "because",
         "speedup": (gain, gain - 0.1, gain + 0.1) if gain else None,
         "slower": 0.01,
@@ -99,9 +99,9 @@ def test_the_alpha_that_would_pay_follows_from_what_a_step_costs(alpha: float, g
     r = known(gain, alpha)
     needed = needed_alpha(r)
     assert needed is not None
-    if needed > 0:  # with it, the same steps are LEAST_GAIN times as fast as plain ones
+    if needed > 0:  # with it, the same steps are MIN_SPEEDUP times as fast as plain ones
         step = (1 + 4 * alpha) / gain
-        assert (1 + 4 * needed) / step == pytest.approx(LEAST_GAIN)
+        assert (1 + 4 * needed) / step == pytest.approx(MIN_SPEEDUP)
 
 
 def test_nothing_measured_says_no_alpha() -> None:
@@ -253,7 +253,7 @@ def stored(tmp: Path, gain: float) -> Plan:
     plan = planned(tmp)
     about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(WISH)))[2]
     arm = made.arm(SPEC, gain)
-    best = arm if gain >= LEAST_GAIN else None
+    best = arm if gain >= MIN_SPEEDUP else None
     reason = "so it was measured"
     tuned = replace(made.tuned(best=False), arms=(arm,), best=best, reason=reason, state="decided")
     results.store(about, tuned)

@@ -25,7 +25,7 @@ from specllama.tuning.confidence import (
     student_quantile,
 )
 from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.judge import LEAST_GAIN, is_clear
+from specllama.tuning.judge import MIN_SPEEDUP, is_clear
 from specllama.tuning.ngrams import KnownText, grid
 from specllama.tuning.predict import ngram_rows
 from specllama.tuning.run import Task, TrialCandidate
@@ -240,12 +240,12 @@ def test_an_error_that_all_share_does_not_shrink_with_their_number() -> None:
 
 def test_an_answer_is_clear_where_more_prompts_would_hardly_change_it() -> None:
     def sure(chance: float) -> Ratios:
-        """Eight prompts after which it reaches LEAST_GAIN with this chance."""
+        """Eight prompts after which it reaches MIN_SPEEDUP with this chance."""
         logs = (0.05, -0.05) * 4
         error = Ratios(logs, (1.0,) * 8).error
-        to = math.log(LEAST_GAIN) - student_quantile(1 - chance, 7) * error
+        to = math.log(MIN_SPEEDUP) - student_quantile(1 - chance, 7) * error
         found = Ratios(logs, (1.0,) * 8).shifted(to)
-        assert 1 - found.chance_below(LEAST_GAIN) == pytest.approx(chance, abs=1e-6)
+        assert 1 - found.chance_below(MIN_SPEEDUP) == pytest.approx(chance, abs=1e-6)
         return found
 
     assert is_clear(sure(0.04), sure(0.04)), "surely not worth it"

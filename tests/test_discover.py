@@ -91,7 +91,7 @@ def test_what_is_skipped_near_the_target_is_said(
     result = discover(inspect(target), everywhere=False)
     assert result.skipped == (f"{here}: folders more than 3 levels deep are not searched (1)",)
     assert result.rejected == ()
-    monkeypatch.setattr("specllama.drafts.neighbours._MOST_FOLDERS", 20)
+    monkeypatch.setattr("specllama.drafts.neighbours._MAX_FOLDERS", 20)
     for i in range(30):
         put(here / f"n{i:02}")
     result = discover(inspect(target), everywhere=False)

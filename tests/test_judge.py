@@ -8,7 +8,7 @@ import pytest
 
 from specllama.tuning.arms import Arm, Prediction
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.judge import LEAST_GAIN, decide, is_sure_gain, may_gain
+from specllama.tuning.judge import MIN_SPEEDUP, decide, is_sure_gain, may_gain
 from specllama.tuning.measure import Measurement
 from specllama.tuning.speedup import Step
 from tests import made
@@ -39,7 +39,7 @@ def test_of_two_texts_the_value_decides_and_of_three_the_chance(
     texts: tuple[float, ...], launched: bool
 ) -> None:
     known = Ratios(texts, (1.0,) * len(texts))
-    assert (known.value >= LEAST_GAIN) == (launched and len(texts) == 2)
+    assert (known.value >= MIN_SPEEDUP) == (launched and len(texts) == 2)
     assert may_gain(Prediction(made.DRAFTED, known, "x")) == launched
 
 

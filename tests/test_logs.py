@@ -39,8 +39,8 @@ for i in range(10**9):
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
     """A limit that is reached soon."""
-    monkeypatch.setattr(logs, "MOST_BYTES", 20_000)
-    return logs.MOST_BYTES
+    monkeypatch.setattr(logs, "MAX_BYTES", 20_000)
+    return logs.MAX_BYTES
 
 
 def command(path: Path) -> LaunchCommand:
@@ -82,7 +82,7 @@ def test_two_thousand_requests_hold_the_limit(
 ) -> None:
     """A server that lists what it has cached at every request, as b11434 does at -lv 4."""
     limit = 400_000  # a tenth of what is printed
-    monkeypatch.setattr(logs, "MOST_BYTES", limit)
+    monkeypatch.setattr(logs, "MAX_BYTES", limit)
     fake = Fake(tmp_path, lists=20)
     plan = prepare(
         Settings(MODELS / "target.gguf", "127.0.0.1", 0),

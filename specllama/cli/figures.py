@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from specllama.tuning.arms import Arm, NgramSpeedups, Trial, TuningResult
     from specllama.tuning.confidence import Interval
 
-_MOST_SERIES = len(SERIES)
-_MOST_ROWS = 10  # settings in one figure
+_MAX_SERIES = len(SERIES)
+_MAX_ROWS = 10  # settings in one figure
 _LABELLED = 12  # points of one line that get their number
-_LEAST_CELLS = 2  # of a heat map
+_MIN_CELLS = 2  # of a heat map
 _PLAIN = "plain decoding"
 
 
@@ -73,7 +73,7 @@ def _settings(t: TuningResult) -> Iterator[Chart]:
     rows += [_row(label(p.speculation), p.speedup, False) for p in best]
     if not rows:
         return
-    rows = rows[:_MOST_ROWS]
+    rows = rows[:_MAX_ROWS]
     low, high = _speed_range([(r.value, r.low, r.high) for r in rows])
     axis = Axis("speed-up over plain decoding", low, high, ticks(low, high), _times(low, high))
     yield IntervalChart("Speed-up by setting", _settings_caption(t, measured, rows), axis, rows)
@@ -158,7 +158,7 @@ def _lengths(t: TuningResult) -> Iterator[Chart]:
     """Speed-up against K: predicted as a line with its interval, measured as points."""
     from specllama.tuning.arms import way
 
-    shown = [x for x in t.trials if x.curve][:_MOST_SERIES]
+    shown = [x for x in t.trials if x.curve][:_MAX_SERIES]
     if not shown:
         return
     points = {k: i for x in shown for k, i in measured_lengths(x, t.arms).items()}
@@ -219,7 +219,7 @@ def _acceptance(t: TuningResult) -> Iterator[Chart]:
 
     found = [(way(x.speculation), x.measurement.log.acceptance) for x in t.trials]
     found += [(a.label, a.measurement.log.acceptance) for a in t.arms if a.speculation.uses_ngram]
-    shown = [(name, a) for name, a in found if a][:_MOST_SERIES]
+    shown = [(name, a) for name, a in found if a][:_MAX_SERIES]
     if not shown:
         return
     most = max(len(a) for _, a in shown)
@@ -245,7 +245,7 @@ def _acceptance(t: TuningResult) -> Iterator[Chart]:
 def _ngrams(t: TuningResult, usual: NgramSizes | None) -> Iterator[Chart]:
     """A heat map of each n-gram type that would have drafted anything."""
     for m in t.maps:
-        if len(m.speeds) < _LEAST_CELLS or all(abs(v - 1) < 0.005 for v in m.speeds.values()):
+        if len(m.speeds) < _MIN_CELLS or all(abs(v - 1) < 0.005 for v in m.speeds.values()):
             continue
         measured = measured_sizes(m, t.arms)
         ns, ms, cells = grid(m)
@@ -285,7 +285,7 @@ def _ngrams_caption(
 def _split(t: TuningResult) -> Iterator[Chart]:
     """Of each arm's decoding time, the share spent drafting and the rest, verifying."""
     found = [(a, a.split.draft_share) for a in t.arms if a.split is not None]
-    shown = [(a, share) for a, share in found if share is not None][:_MOST_ROWS]
+    shown = [(a, share) for a, share in found if share is not None][:_MAX_ROWS]
     if not shown:
         return
     arm, share = max(shown, key=lambda x: x[0].speedup.value)

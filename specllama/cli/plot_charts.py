@@ -31,7 +31,7 @@ from specllama.cli.charts import (
 from specllama.cli.shown import shown
 
 _LONGEST = 46  # characters in a line of a panel's title
-_LEAST_ROWS = 3  # one alone would be a thick bar
+_MIN_ROWS = 3  # one alone would be a thick bar
 
 
 def draw(chart: Chart, axes: Axes) -> None:
@@ -110,7 +110,7 @@ def _(chart: IntervalChart, axes: Axes) -> None:
     _x(axes, chart.x)
     axes.grid(axis="x", color=LIGHT[GRID], linewidth=0.8)
     axes.set_axisbelow(True)
-    at, ends = [chart.reference] * 2, [-0.8, max(len(chart.rows), _LEAST_ROWS) - 0.4]
+    at, ends = [chart.reference] * 2, [-0.8, max(len(chart.rows), _MIN_ROWS) - 0.4]
     axes.plot(at, ends, color=LIGHT[SOFT], linestyle=(0, (4, 3)), linewidth=1.6)
     colour = LIGHT[SERIES[0]]
     named: set[bool] = set()
@@ -206,7 +206,7 @@ def _(chart: ShareChart, axes: Axes) -> None:
 
 def _rows(axes: Axes, rows: int) -> None:
     """A position for each row, 0 at the top, with the legend above them."""
-    rows = max(rows, _LEAST_ROWS)
+    rows = max(rows, _MIN_ROWS)
     axes.set_ylim(rows - 0.4, -0.8 - 0.13 * (rows + 0.4))
     axes.set_yticks([])
     axes.legend(loc="upper left", bbox_to_anchor=(-0.03, 1.02), ncols=2, columnspacing=1)

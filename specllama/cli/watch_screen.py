@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specllama.watching.watch import ServerView
 
 _TWO_COLUMNS = 72
-_MOST_BAR = 30
+_MAX_BAR = 30
 _SPARKS = "▁▂▃▄▅▆▇█"
 _PLAIN_SPARKS = ".:-=+*#@"
 
@@ -110,7 +110,7 @@ def _positions(v: ServerView, width: int, unicode: bool) -> RenderableType | Non
 
     if not v.acceptance:
         return None
-    columns = min(_MOST_BAR, (width // 2 if width >= _TWO_COLUMNS else width) - 14)
+    columns = min(_MAX_BAR, (width // 2 if width >= _TWO_COLUMNS else width) - 14)
     out = Table.grid(padding=(0, 1))
     out.add_row("", _text("acceptance by position", "dim"), "")
     # long drafts: every few positions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.I)
-_LEAST_SECRET = 6  # characters: a shorter one is a word or a number
+_MIN_SECRET = 6  # characters: a shorter one is a word or a number
 _KNOWN = {"localhost", "huggingface.co", "github.com", "pypi.org"}
 # Values that reveal nothing private: numbers, sizes, switches.
 _PLAIN = re.compile(
@@ -89,7 +89,7 @@ def _user() -> str:
 
 def _secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
     values = (v for k, v in environ.items() if _SECRET_NAME.search(k))
-    found = {v for v in values if len(v) >= _LEAST_SECRET and not os.path.exists(v)}
+    found = {v for v in values if len(v) >= _MIN_SECRET and not os.path.exists(v)}
     return tuple(sorted(found, key=len, reverse=True))
 
 

@@ -15,8 +15,8 @@ from specllama.gguf import GgufError, ModelInfo, is_later_shard
 from specllama.gguf.cache import InspectCache
 from specllama.storage import expand_user
 
-_MOST_FILES = 20_000  # a folder tree with more is not a model folder
-_MOST_FOLDERS = 50_000
+_MAX_FILES = 20_000  # a folder tree with more is not a model folder
+_MAX_FOLDERS = 50_000
 _DEPTH = 8
 TOO_LARGE = ("size", "it is at least as large as the target")  # rule, detail
 
@@ -184,14 +184,14 @@ def in_tree(root: Path) -> Iterator[Path]:
             below.clear()
             continue
         entered.add(key)
-        if len(entered) > _MOST_FOLDERS:
+        if len(entered) > _MAX_FOLDERS:
             return
         below.sort()
         for name in sorted(names):
             path = Path(folder) / name
             if is_gguf(path):
                 count += 1
-                if count > _MOST_FILES:
+                if count > _MAX_FILES:
                     return
                 yield path
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from specllama.storage import expand_user
 
 _DEPTHS = (3, 2, 2)  # levels below the target's folder, its parent, and the one above that
-_MOST_FOLDERS, _MOST_FILES = 300, 300
+_MAX_FOLDERS, _MAX_FILES = 300, 300
 
 
 @dataclass
@@ -61,10 +61,10 @@ class Neighbours:
         return True
 
     def _is_full(self, root: Path) -> bool:
-        if len(self._entered) <= _MOST_FOLDERS and self._files < _MOST_FILES:
+        if len(self._entered) <= _MAX_FOLDERS and self._files < _MAX_FILES:
             return False
         self.skipped[root] = (
-            f"only the first {_MOST_FOLDERS} folders and {_MOST_FILES} files are searched"
+            f"only the first {_MAX_FOLDERS} folders and {_MAX_FILES} files are searched"
         )
         return True
 

@@ -18,8 +18,8 @@ from specllama.storage import expand_user
 
 _WEIGHTS = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
-_MOST_MANIFESTS = 5000
-_MOST_BYTES = 2**20  # of a manifest; real ones have one or two KiB
+_MAX_MANIFESTS = 5000
+_MAX_BYTES = 2**20  # of a manifest; real ones have one or two KiB
 
 
 def models() -> Iterator[tuple[Path, str]]:
@@ -30,7 +30,7 @@ def models() -> Iterator[tuple[Path, str]]:
 
 def _models_of(root: Path) -> Iterator[tuple[Path, str]]:
     try:
-        manifests = sorted((root / "manifests").glob("*/*/*/*"))[:_MOST_MANIFESTS]
+        manifests = sorted((root / "manifests").glob("*/*/*/*"))[:_MAX_MANIFESTS]
     except OSError:
         return
     for manifest in manifests:
@@ -71,7 +71,7 @@ def _name(host: str, namespace: str, name: str, tag: str) -> str:
 def _blobs(root: Path, manifest: Path) -> Iterator[Path]:
     try:
         with manifest.open("rb") as f:
-            data: Any = json.loads(f.read(_MOST_BYTES))
+            data: Any = json.loads(f.read(_MAX_BYTES))
         layers = data["layers"]
         digests = [d["digest"] for d in layers if d["mediaType"] == _WEIGHTS]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

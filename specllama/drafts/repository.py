@@ -23,7 +23,7 @@ _NO_MODELS = ("mmproj", "imatrix", *_DRAFTS)
 _ASSISTANT = "-assistant"  # Gemma 4's drafter; other models may have it in their names too
 # llama.cpp's defaults come first and last (find_best_model), similar ones between them.
 COMMON_QUANTS = ("Q4_K_M", "Q4_K_XL", "Q4_K_S", "Q4_0", "MXFP4", "Q8_0")
-_MOST_DRAFTS = 4
+_MAX_DRAFTS = 4
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def sidecars(files: Sequence[RemoteFile]) -> tuple[RemoteFile, ...]:
     """The drafts in the repository, by file name."""
     words = (*_DRAFTS, _ASSISTANT, "mtp/")
     found = [f for f in files if any(word in f.name.lower() for word in words)]
-    return tuple(found[:_MOST_DRAFTS])
+    return tuple(found[:_MAX_DRAFTS])
 
 
 def is_quant(name: str, quant: str) -> bool:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from specllama.drafts.inprocess import Continuation
 
-_BUDGET = 10.0  # seconds of timed rounds, once there are _LEAST_ROUNDS
-_LEAST_ROUNDS = 2
-_MOST_ROUNDS = 15
+_BUDGET = 10.0  # seconds of timed rounds, once there are _MIN_ROUNDS
+_MIN_ROUNDS = 2
+_MAX_ROUNDS = 15
 _LONGEST_PREFIX = 256  # tokens
 
 
@@ -54,7 +54,7 @@ def batch_times(
                 return None
         sizes = (*range(1, longest + 1), 1)  # the plain step twice: everything is divided by it
         start = clock()
-        for turn in range(_MOST_ROUNDS):
+        for turn in range(_MAX_ROUNDS):
             for b in sizes if turn % 2 == 0 else reversed(sizes):
                 ms = once(b, turn)
                 if ms is None:
@@ -62,7 +62,7 @@ def batch_times(
                 times[b - 1].append(ms)
             done = turn + 1
             # assuming that the next round takes as long as the mean
-            if done >= _LEAST_ROUNDS and (clock() - start) * (done + 1) / done > _BUDGET:
+            if done >= _MIN_ROUNDS and (clock() - start) * (done + 1) / done > _BUDGET:
                 break
     finally:
         model.clear()
@@ -75,5 +75,5 @@ def _text(answers: Sequence[Continuation], longest: int) -> tuple[list[int], lis
     ids = [*answer.prompt, *answer.tokens]
     at = min(len(answer.prompt) + len(answer.tokens) // 2, len(ids) - 1, _LONGEST_PREFIX)
     at = max(1, at)
-    following = ids[at : at + longest + _MOST_ROUNDS]
+    following = ids[at : at + longest + _MAX_ROUNDS]
     return ids[:at], following or ids  # nothing follows a single token

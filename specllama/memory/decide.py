@@ -21,10 +21,10 @@ from specllama.memory.place import RAM
 from specllama.memory.use import ModelUse
 
 FITS, PARTLY, TOO_BIG = "fits", "fits only if", "does not fit"
-LEAST_CONTEXT = 4096  # the lower limit of llama.cpp's --fit (--fit-ctx)
+MIN_CONTEXT = 4096  # the lower limit of llama.cpp's --fit (--fit-ctx)
 _STEP = 256  # llama.cpp pads contexts to it
 # Minimum share of a draft's layers on the GPU: the others run many times slower.
-_LEAST_ON_GPU = 0.5
+_MIN_ON_GPU = 0.5
 # Minimum share of the target's GPU layers (those that fit without a draft) to keep with a draft.
 _KEEPS_LAYERS = 0.9
 
@@ -216,7 +216,7 @@ def _smaller(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
         option = _option(q, "the draft's KV cache in q8_0", flags, q.use, small)
         out.append(replace(option, automatic=False, warning=warning))
     context = longest_context(q, drafting)
-    if context >= min(LEAST_CONTEXT, q.use.context) and context < q.use.context:
+    if context >= min(MIN_CONTEXT, q.use.context) and context < q.use.context:
         name = f"a context of {context:,} tokens with this draft"
         use = replace(q.use, context=context)
         out.append(replace(_option(q, name, ("-c", str(context)), use, drafting), automatic=False))
@@ -249,7 +249,7 @@ def _fewer_layers(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
         q.use,
         replace(drafting, gpu_layers=most),
     )
-    slow = most < _LEAST_ON_GPU * layers
+    slow = most < _MIN_ON_GPU * layers
     warning = "most of the draft would run on the CPU, too slow to pay off" if slow else ""
     return [replace(option, automatic=not slow, warning=warning)]
 

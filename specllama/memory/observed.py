@@ -20,7 +20,7 @@ from specllama.storage import cache_dir, read_stored, write_stored
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|output|compute) buffer size = +(\d+(?:\.\d+)?) MiB")
 _PARTS = {"model": "weights", "KV": "KV cache", "RS": "recurrent state", "compute": "compute"}
 _LISTENS = "listening on"
-_MOST_LINES = 100_000
+_MAX_LINES = 100_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read_log(text: str) -> ObservedMemory | None:
     sums = dict.fromkeys(_PARTS.values(), 0)
     contexts: list[dict[str, int]] = [{}]
     listens = False
-    for line in text.splitlines()[:_MOST_LINES]:
+    for line in text.splitlines()[:_MAX_LINES]:
         m = _BUFFER.search(line)
         if m is None:
             listens = listens or _LISTENS in line

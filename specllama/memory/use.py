@@ -20,7 +20,7 @@ CACHE_TYPES: Mapping[str, tuple[int, int]] = {
     "q4_0": (32, 18),
     "iq4_nl": (32, 18),
 }
-MOST_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
+MAX_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class ModelUse:
     kv_on_gpu: bool = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.context <= MOST_CONTEXT:
+        if not 1 <= self.context <= MAX_CONTEXT:
             raise MemoryInputError(
                 f"a context of {self.context} tokens is out of range",
-                f"Use -c N between 1 and {MOST_CONTEXT}, or 0 for the model's own.",
+                f"Use -c N between 1 and {MAX_CONTEXT}, or 0 for the model's own.",
             )
         for kind in (self.cache_k, self.cache_v):
             if kind not in CACHE_TYPES:

@@ -13,7 +13,7 @@ from specllama.gguf import ModelInfo
 from specllama.memory import oracle
 from specllama.memory.decide import (
     FITS,
-    LEAST_CONTEXT,
+    MIN_CONTEXT,
     TOO_BIG,
     FitRequest,
     MemoryOption,
@@ -25,7 +25,7 @@ from specllama.memory.decide import (
 )
 from specllama.memory.devices import MIB, Machine
 from specllama.memory.estimate import Drafting, MemoryLine, draft_use, per_device, target_use
-from specllama.memory.use import MOST_CONTEXT
+from specllama.memory.use import MAX_CONTEXT
 from specllama.planning import memory_inputs
 from specllama.planning.choose import Alternative, Choice
 
@@ -91,7 +91,7 @@ def budget(
         drafting=memory_inputs.drafting_of(choice.speculation, choice.draft, user, machine),
         others=_drafts(choice.alternatives, user, machine),
         ngram=_ngram(choice.alternatives, user, machine),
-        context_limit=min(max(use.context, target.context_length or 0), MOST_CONTEXT),
+        context_limit=min(max(use.context, target.context_length or 0), MAX_CONTEXT),
         split=memory_inputs.tensor_split(user),
         extra=(
             *memory_inputs.projector_lines(user, machine),
@@ -139,9 +139,9 @@ def _with_context(
         if verdict_of(q, q.use, drafting)[0].kind == FITS:
             return q
         longest = longest_context(q, drafting)
-        if longest >= min(LEAST_CONTEXT, q.use.context):
+        if longest >= min(MIN_CONTEXT, q.use.context):
             return replace(q, use=replace(q.use, context=longest))
-    if not own_context and (longest := longest_context(q, None, partly=True)) >= LEAST_CONTEXT:
+    if not own_context and (longest := longest_context(q, None, partly=True)) >= MIN_CONTEXT:
         return replace(q, use=replace(q.use, context=min(longest, q.use.context)))
     return q
 

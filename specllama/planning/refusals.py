@@ -14,7 +14,7 @@ from specllama.gguf import GgufError, ModelInfo, inspect
 from specllama.planning.choose import Choice
 from specllama.planning.files import lora_files, named_files
 
-MOST_SLOTS = 256  # src/llama-cparams.h, LLAMA_MAX_SEQ (b11434)
+MAX_SLOTS = 256  # src/llama-cparams.h, LLAMA_MAX_SEQ (b11434)
 # Drafts that use the target's embedding, output or KV cache.
 _BORROWING = {"draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark"}
 _BATCH = 2048  # llama.cpp's default of -b
@@ -29,9 +29,9 @@ def check_launch(settings: Settings, user: LaunchOptions) -> None:
             raise UsageError(
                 f"{what} is empty", "Set an address, such as 127.0.0.1 for this machine only."
             )
-    if settings.parallel > MOST_SLOTS:
+    if settings.parallel > MAX_SLOTS:
         raise UsageError(
-            f"--parallel {settings.parallel}: llama.cpp supports at most {MOST_SLOTS} slots"
+            f"--parallel {settings.parallel}: llama.cpp supports at most {MAX_SLOTS} slots"
         )
     for name in ("--batch-size", "--ubatch-size"):
         text = user.value(name)

@@ -8,7 +8,7 @@ from typing import Any
 import h11
 
 _CHUNK = 2**16
-_MOST_HEADERS = 2**16
+_MAX_HEADERS = 2**16
 
 
 class RequestReader(asyncio.StreamReader):
@@ -33,7 +33,7 @@ class HttpConnection:
     def __init__(
         self, role: type, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self.http = h11.Connection(role, max_incomplete_event_size=_MOST_HEADERS)
+        self.http = h11.Connection(role, max_incomplete_event_size=_MAX_HEADERS)
         self.reader, self.writer = reader, writer
 
     async def next(self) -> Any:

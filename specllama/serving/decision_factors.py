@@ -15,7 +15,7 @@ from specllama.formats.engine_config import concurrency
 from specllama.planning.plan import Plan
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import sets_own_types
-from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.judge import MIN_SPEEDUP
 from specllama.tuning.results import Result
 
 _LOW, _HIGH = 0.5, 0.7  # of α, for a draft model
@@ -35,14 +35,14 @@ class DecisionFactor:
 
 
 def needed_alpha(known: Result) -> float | None:
-    """The break-even α of the fastest setting: at its cost, a step has to produce LEAST_GAIN times
+    """The break-even α of the fastest setting: at its cost, a step has to produce MIN_SPEEDUP times
     as many tokens as plain steps in the same time. Above 1 if no acceptance is enough; None if
     nothing was measured."""
     tried = known.tried
     if tried is None or known.speedup is None or known.speedup[0] <= 0:
         return None
     accepted = tried.tokens_per_step - 1
-    needed = LEAST_GAIN * tried.tokens_per_step / known.speedup[0] - 1
+    needed = MIN_SPEEDUP * tried.tokens_per_step / known.speedup[0] - 1
     return max(0.0, tried.alpha * needed / accepted) if accepted > 0 else None
 
 
@@ -129,7 +129,7 @@ def _of_draft(plan: Plan, spec: Speculation, known: Result | None) -> Iterator[D
     tried = known.tried if known is not None else None
     if tried is not None and known is not None:
         needed = needed_alpha(known)
-        paying = known.speedup is not None and known.speedup[0] >= LEAST_GAIN
+        paying = known.speedup is not None and known.speedup[0] >= MIN_SPEEDUP
         if needed is not None and needed > 1:
             yield DecisionFactor(
                 "a cheaper draft",

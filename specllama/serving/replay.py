@@ -26,7 +26,7 @@ from specllama.stop import ALL, stop_on_signals
 from specllama.tuning.arms import DroppedSetting, NgramSpeedups, Progress, way
 from specllama.tuning.conversations import Conversations
 from specllama.tuning.costs import VerifyCosts, why_no_draft
-from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.judge import MIN_SPEEDUP
 from specllama.tuning.past import (
     TokenizedConversations,
     measure_verify_costs,
@@ -188,7 +188,7 @@ def _replay_drafts(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
             work.dropped.append(
                 DroppedSetting(name, "a head needs a running server: use probe without --replay")
             )
-        elif not named and (why := why_no_draft(costs, own, c.longest, LEAST_GAIN, c.one_pass)):
+        elif not named and (why := why_no_draft(costs, own, c.longest, MIN_SPEEDUP, c.one_pass)):
             work.dropped.append(DroppedSetting(name, why))
         elif not available():
             why = "needs llama-cpp-python: pip install llama-cpp-python"

@@ -17,7 +17,7 @@ from specllama.planning.passthrough import ngram_sizes
 from specllama.planning.plan import Plan
 from specllama.planning.refusals import batch_size
 from specllama.planning.spec_options import SpeculationOptions
-from specllama.tuning.ngrams import MOST_COPIED
+from specllama.tuning.ngrams import LONGEST_NGRAM_DRAFT
 from specllama.tuning.run import Task, TrialCandidate
 
 # The order in which equal ones are preferred. ngram-cache only if the user sets it: α fell from
@@ -174,7 +174,7 @@ def _batch_fits_copies(plan: Plan) -> bool:
     """Whether the user's -b is large enough for the longest n-gram draft, in every slot."""
     chosen = plan.choice.speculation
     named = chosen is not None and chosen.uses_ngram
-    return named or batch_size(plan.user) > plan.settings.parallel * MOST_COPIED
+    return named or batch_size(plan.user) > plan.settings.parallel * LONGEST_NGRAM_DRAFT
 
 
 def _slot_context(plan: Plan) -> int:

@@ -9,13 +9,13 @@ from specllama.engine.client import Client
 from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask
 from specllama.tuning.run import Run
 
-_LEAST_ROUNDS = 3
+_MIN_ROUNDS = 3
 
 
 def rounds(run: Run, client: Client, job: Job, most: int) -> list[Answer]:
     """Rounds of one request per slot, while there is time, each as one Answer (see `together`)."""
     out: list[Answer] = []
-    while len(out) < most and not (job.over and len(out) >= _LEAST_ROUNDS):
+    while len(out) < most and not (job.over and len(out) >= _MIN_ROUNDS):
         questions = [run.next_question() for _ in range(run.task.slots)]
         out.append(together(client, questions, job))
         run.report()

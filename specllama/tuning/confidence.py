@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-_LEAST_ERROR = 0.01  # of one prompt: timers and schedulers are no more precise
+_MIN_ERROR = 0.01  # of one prompt: timers and schedulers are no more precise
 _LEVEL = 0.95
 
 
@@ -74,7 +74,7 @@ class Ratios:
         m = self.mean
         spread = sum(w * w * (x - m) ** 2 for w, x in zip(self.weights, self.logs, strict=True))
         found = math.sqrt(spread / total**2 * n / (n - 1))
-        return math.hypot(max(found, _LEAST_ERROR / math.sqrt(n)), self.shared)
+        return math.hypot(max(found, _MIN_ERROR / math.sqrt(n)), self.shared)
 
     def interval(self, comparisons: int = 1) -> Interval:
         """The 95 % interval, wider when it is one of several comparisons (Bonferroni)."""

@@ -34,14 +34,14 @@ from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import Step
 from specllama.tuning.statistics import time_split
 
-_FEWEST = 2  # if the budget ends before _LEAST_ANSWERS
-_LEAST_ANSWERS, _TYPICAL_ANSWERS, _MOST_ANSWERS = 3, 5, 24
+_MIN_ANSWERS_AT_END = 2  # if the budget ends before _MIN_ANSWERS
+_MIN_ANSWERS, _TYPICAL_ANSWERS, _MAX_ANSWERS = 3, 5, 24
 # Steps without a draft within a response that make short requests unnecessary.
 _ENOUGH_UNDRAFTED = 3
 _SHORT = 2  # two-token requests after each response
 # The long prompt: at most this many tokens, and this share of the context.
 _DEEP_TOKENS, _DEEP_SHARE = 8192, 0.25
-_LEAST_DEEP = 256
+_MIN_DEEP = 256
 _DEEP_TIME = 0.5  # of the remaining time
 _NOTHING = Ratios()
 _ENOUGH_STEPS = 8  # steps with a draft, to know their cost here
@@ -117,11 +117,9 @@ def confirm(
         # rounds of several requests use up the prompts: some are repeated with a number in front
         enough = run.task.slots == 1 or len(observed.answers) >= _TYPICAL_ANSWERS
         ended = (
-            late
-            or len(observed.answers) >= _MOST_ANSWERS
-            or (enough and not run.has_unused_prompts)
+            late or len(observed.answers) >= _MAX_ANSWERS or (enough and not run.has_unused_prompts)
         )
-        if len(observed.answers) < (_FEWEST if late else _LEAST_ANSWERS):
+        if len(observed.answers) < (_MIN_ANSWERS_AT_END if late else _MIN_ANSWERS):
             continue
         if ended or is_clear(pooled, own) or measurement_of(observed.answers, hybrid).findings:
             break
@@ -238,11 +236,11 @@ def _long_prompt(
     collapses there."""
     in_time = _DEEP_TIME * max(0.0, run.seconds_left) * 1000 / max(0.001, run.prompt_ms)
     depth = int(min(_DEEP_TOKENS, run.task.context * _DEEP_SHARE, in_time))
-    beyond_training = trained + _LEAST_DEEP
+    beyond_training = trained + _MIN_DEEP
     if trained and beyond_training + run.tokens < run.task.context and beyond_training <= in_time:
         depth = max(depth, beyond_training)
     ids = [t for q in run.used_prompts for t in q.ids]
-    if not ids or depth < _LEAST_DEEP:
+    if not ids or depth < _MIN_DEEP:
         return None
     while len(ids) < depth:
         ids += ids

@@ -9,14 +9,14 @@ from specllama.drafts.ollama import shown_name
 from specllama.engine.settings import Speculation
 
 # With fewer steps, one in eight samples accepts nothing although every tenth draft is right.
-_LEAST_STEPS = 20
-_LEAST_ACCEPTED = 0.05  # accepted tokens per step: at most 1.05x, even if drafting were free
+_MIN_STEPS = 20
+_MIN_ACCEPTED = 0.05  # accepted tokens per step: at most 1.05x, even if drafting were free
 
 
 def accepts_nothing(drafted: int, accepted: int, steps: int) -> bool:
     """Whether drafting can only cost time. `steps`: passes of the target, each of which yields
     one token without a draft."""
-    return drafted > 0 and steps >= _LEAST_STEPS and accepted < _LEAST_ACCEPTED * steps
+    return drafted > 0 and steps >= _MIN_STEPS and accepted < _MIN_ACCEPTED * steps
 
 
 def cost_without_gain(drafted: int, accepted: int) -> str:

@@ -17,7 +17,7 @@ from specllama.tuning.arms import NO_TIME, Baseline, NgramSpeedups, Prediction, 
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import HIGHEST_ACCEPTANCE, best_length, drafted_gain, why_no_draft
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import LEAST_GAIN, problems_of
+from specllama.tuning.judge import MIN_SPEEDUP, problems_of
 from specllama.tuning.plain import measure_baseline
 from specllama.tuning.predict import (
     best_setting,
@@ -159,7 +159,7 @@ def _hopeless(run: Run, c: TrialCandidate, plain: Baseline) -> str:
     if run.task.force or run.task.everything or not costs.known:
         return ""
     most = min(c.longest, costs.longest - 1)
-    if reason := why_no_draft(costs, own, most, LEAST_GAIN, c.one_pass):
+    if reason := why_no_draft(costs, own, most, MIN_SPEEDUP, c.one_pass):
         return reason
     gains = (
         drafted_gain(costs, HIGHEST_ACCEPTANCE, k, own, c.one_pass) for k in range(1, most + 1)

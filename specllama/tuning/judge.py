@@ -21,36 +21,36 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.dead_draft import advice_for
 from specllama.tuning.measure import Measurement
 
-LEAST_GAIN = 1.03  # below it, speculation is off
-_LEAST_TEXTS = 5  # with fewer, nothing follows for other texts
+MIN_SPEEDUP = 1.03  # below it, speculation is off
+_MIN_PROMPTS = 5  # with fewer, nothing follows for other texts
 # Probabilities: of being slower than plain decoding, to turn speculation on and to stop measuring
-# early with "on"; of reaching LEAST_GAIN after all, to stop early with "off", and for a prediction
+# early with "on"; of reaching MIN_SPEEDUP after all, to stop early with "off", and for a prediction
 # to be launched. The result is checked after every prompt, so each check is stricter than the
 # total: tests/test_confidence.py counts how often equal speeds come out as a gain (one in twenty).
-MOST_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.06, 0.015, 0.05, 0.05
+MAX_CHANCE_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.06, 0.015, 0.05, 0.05
 
 
 def is_sure_gain(pooled: Ratios, own: Ratios) -> bool:
-    """Whether to turn speculation on: the estimate reaches LEAST_GAIN, the chance of being slower
+    """Whether to turn speculation on: the estimate reaches MIN_SPEEDUP, the chance of being slower
     is small, and the confirmation prompts alone show no slowdown."""
-    enough = len(pooled) >= _LEAST_TEXTS and pooled.value >= LEAST_GAIN and own.value >= 1.0
-    return enough and pooled.chance_below(1.0) < MOST_SLOWER
+    enough = len(pooled) >= _MIN_PROMPTS and pooled.value >= MIN_SPEEDUP and own.value >= 1.0
+    return enough and pooled.chance_below(1.0) < MAX_CHANCE_SLOWER
 
 
 def is_clear(pooled: Ratios, own: Ratios) -> bool:
     """Whether more prompts would hardly change the decision."""
-    if len(pooled) < _LEAST_TEXTS:
+    if len(pooled) < _MIN_PROMPTS:
         return False
     if is_sure_gain(pooled, own) and pooled.chance_below(1.0) < _SURELY_FASTER:
         return True
-    return 1 - pooled.chance_below(LEAST_GAIN) < _SURELY_NOT
+    return 1 - pooled.chance_below(MIN_SPEEDUP) < _SURELY_NOT
 
 
 def may_turn_on(pooled: Ratios, own: Ratios) -> bool:
-    """Whether more prompts may turn an "off" into an "on": the estimate reaches LEAST_GAIN but is
+    """Whether more prompts may turn an "off" into an "on": the estimate reaches MIN_SPEEDUP but is
     not certain yet. (One that stays below would be measured forever.)"""
     unsure = not is_clear(pooled, own) and not is_sure_gain(pooled, own)
-    return unsure and pooled.value >= LEAST_GAIN
+    return unsure and pooled.value >= MIN_SPEEDUP
 
 
 def may_gain(p: Prediction) -> bool:
@@ -59,8 +59,8 @@ def may_gain(p: Prediction) -> bool:
     if not len(p.known):
         return True
     if len(p.known) < 3:
-        return p.known.value >= LEAST_GAIN
-    return 1 - p.known.chance_below(LEAST_GAIN) > _WORTH_A_LAUNCH
+        return p.known.value >= MIN_SPEEDUP
+    return 1 - p.known.chance_below(MIN_SPEEDUP) > _WORTH_A_LAUNCH
 
 
 def wins(arm: Arm) -> bool:
@@ -126,10 +126,10 @@ def problems_of(spec: Speculation, m: Measurement) -> str:
 
 
 def _not_sure(arm: Arm) -> str:
-    """The condition of is_sure_gain that an arm at or above LEAST_GAIN does not meet."""
-    if arm.slower < MOST_SLOWER and len(arm.pooled) < _LEAST_TEXTS:
-        return f"but on only {len(arm.pooled)} prompts ({_LEAST_TEXTS} required)"
-    if arm.slower < MOST_SLOWER and arm.own.value < 1.0:
+    """The condition of is_sure_gain that an arm at or above MIN_SPEEDUP does not meet."""
+    if arm.slower < MAX_CHANCE_SLOWER and len(arm.pooled) < _MIN_PROMPTS:
+        return f"but on only {len(arm.pooled)} prompts ({_MIN_PROMPTS} required)"
+    if arm.slower < MAX_CHANCE_SLOWER and arm.own.value < 1.0:
         return f"but {arm.own.value:.2f}x on the confirmation prompts"
     return f"with a {arm.slower:.0%} chance of being slower"
 
@@ -148,17 +148,17 @@ def _reason(
         return "; ".join(dict.fromkeys(filter(None, [stop_reason, *broken[:2], *reasons])))
     s = best.speedup
     # near the threshold, two digits would look as if it were reached
-    value = f"{s.value:.3f}" if abs(s.value - LEAST_GAIN) < 0.005 else f"{s.value:.2f}"
+    value = f"{s.value:.3f}" if abs(s.value - MIN_SPEEDUP) < 0.005 else f"{s.value:.2f}"
     measured = f"{best.label} is {value}x plain decoding ({s.low:.2f} to {s.high:.2f})"
     if wins(best):
         return measured
     more = f"; {stop_reason}" if stop_reason else ""
     if best.out_of_time and not stop_reason:
         more = "; measurement continues at the next start"
-    if s.value >= LEAST_GAIN:
+    if s.value >= MIN_SPEEDUP:
         return f"{measured}, {_not_sure(best)}{more}"
     alpha = best.measurement.alpha
     although = (
         f", although {alpha:.0%} of drafted tokens are accepted" if alpha and alpha > 0.6 else ""
     )
-    return f"{measured}, below the required {LEAST_GAIN:g}x{although}{more}"
+    return f"{measured}, below the required {MIN_SPEEDUP:g}x{although}{more}"

@@ -21,9 +21,9 @@ from specllama.tuning.dead_draft import accepts_nothing, cost_without_gain
 from specllama.tuning.speedup import Step, StepCost, StepLog, mean_cost
 
 _GREEDY_TOKENS = 32
-_LEAST_TOKENS = 4  # of a response that is long enough to show a speed
+_MIN_TOKENS = 4  # of a response that is long enough to show a speed
 _DEGENERATE = 0.8  # share of one word in a response
-_MOST_DEGENERATE = 0.5  # share of such responses: with sampling, a few are chance
+_MAX_DEGENERATE = 0.5  # share of such responses: with sampling, a few are chance
 _MANY_DRAFTS = 100  # drafted tokens after which α = 1 is not a coincidence
 WARM_UP = "Say hello."
 
@@ -67,7 +67,7 @@ class Answer:
 def decoding(ms: float, tokens: int) -> float:
     """Milliseconds per token of a response that took `ms` after its first token; 0 if it is too
     short to say anything."""
-    return ms / (tokens - 1) if tokens >= _LEAST_TOKENS else 0.0
+    return ms / (tokens - 1) if tokens >= _MIN_TOKENS else 0.0
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def _findings(m: Measurement, hybrid: bool) -> Iterator[str]:
     """What is wrong. A hybrid model that accepts everything was found not to roll back its state:
     its output is wrong, however fast."""
     bad = sum(_degenerate(a.text) for a in m.answers)
-    if bad > _MOST_DEGENERATE * len(m.answers):
+    if bad > _MAX_DEGENERATE * len(m.answers):
         yield "degenerate output: one word repeated over and over"
     if any(not 0 <= a.accepted <= a.drafted for a in m.answers):
         yield f"inconsistent counters: {m.accepted} of {m.drafted} drafted tokens accepted"

@@ -27,7 +27,7 @@ METHODS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-c
 
 _N = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 _M = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-MOST_COPIED = _M[-1]
+LONGEST_NGRAM_DRAFT = _M[-1]
 _MAP_N = (2, 3, 4, 6, 8, 12, 16, 24)
 _MAP_M = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 

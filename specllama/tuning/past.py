@@ -23,13 +23,13 @@ from specllama.tuning.speedup import mean_cost
 
 # How much of a large file is replayed per second of the budget (all sizes then take a third).
 _ANSWERED_PER_S, _TOKENS_PER_S = 130, 800
-_MOST_GROUPS, _LEAST_CONVERSATIONS = 40, 5
-_LEAST_TOKENS = 2  # the first token comes from the prompt: a one-token response has no step
+_MAX_GROUPS, _MIN_CONVERSATIONS = 40, 5
+_MIN_TOKENS = 2  # the first token comes from the prompt: a one-token response has no step
 _PLAIN_TOKENS, _PLAIN_ROUNDS = 17, 2
 _ROUNDS = 8  # of batches, if there is time: everything depends on V(b)
 _NO_LIMIT = 1 << 20
 # Tokens of the cached prefix before the batches, and of the text that the batches come from.
-_LEAST_PREFIX, _LONGEST_PREFIX, _WORDS = 16, 512, 100
+_MIN_PREFIX, _LONGEST_PREFIX, _WORDS = 16, 512, 100
 
 Tick = Callable[[], None]
 
@@ -72,7 +72,7 @@ def tokenize_conversations(
         answer += (end,) if ended else ()
         if task.context and len(prompt) + len(answer) > task.context:
             left[f"too long for a context of {task.context:,}"] += 1
-        elif not prompt or len(answer) < _LEAST_TOKENS:
+        elif not prompt or len(answer) < _MIN_TOKENS:
             left["too short to draft"] += 1
         else:
             out.append((i, KnownText(prompt, answer, _NO_LIMIT if ended else 0)))
@@ -85,11 +85,10 @@ def tokenize_conversations(
             f"nothing to replay: of {len(source.requests)} responses, {reasons}{more}"
         )
     replayable = [source.requests[i] for i, _ in out]
-    groups = tuple(conversation_groups(replayable, _MOST_GROUPS))
-    if len(set(groups)) < _LEAST_CONVERSATIONS:  # then each response is a group of its own
+    groups = tuple(conversation_groups(replayable, _MAX_GROUPS))
+    if len(set(groups)) < _MIN_CONVERSATIONS:  # then each response is a group of its own
         groups = tuple(
-            i * min(_MOST_GROUPS, len(replayable)) // len(replayable)
-            for i in range(len(replayable))
+            i * min(_MAX_GROUPS, len(replayable)) // len(replayable) for i in range(len(replayable))
         )
     return TokenizedConversations(
         KnownTexts(tuple(k for _, k in out), groups, task.context), dict(left), refused
@@ -104,7 +103,7 @@ def _prefixes(texts: KnownTexts) -> tuple[TokenizedPrompt, ...]:
     usual = ordered[len(ordered) // 2][:longest]
     all_words = (t for k in cycle(texts.known) for t in (*k.prompt, *k.answer))
     words = tuple(islice(all_words, len(usual) + _WORDS))
-    enough = len(usual) >= _LEAST_PREFIX
+    enough = len(usual) >= _MIN_PREFIX
     return (
         (TokenizedPrompt("", usual), TokenizedPrompt("", words))
         if enough

@@ -34,7 +34,7 @@ _ALWAYS = 5  # sizes up to this are measured even if time is short
 _ROUNDS = 3
 _COST_SHARE = 0.07  # of the budget, for V(b)
 _ANSWERS_SHARE = {True: 0.45, False: 0.3}  # spent when the responses end; True: no draft follows
-_LEAST_ANSWERS, _MOST_ANSWERS = 3, 10
+_MIN_ANSWERS, _MAX_ANSWERS = 3, 10
 _FEW_ANSWERS, _FEW_TOKENS = 2, 16  # if only the time of a plain step is needed
 _WITH_DRAFT = 17  # the largest batch if n-grams are only used with a draft
 _GREEDY = 2
@@ -165,19 +165,19 @@ def _answers(run: Run, client: Client) -> tuple[list[Answer], Ratios]:
     task = run.task
     share = _ANSWERS_SHARE[not task.candidates]
     job = run.job(share * task.budget - run.seconds_spent)
-    least, most = _LEAST_ANSWERS, max(_LEAST_ANSWERS, min(_MOST_ANSWERS, len(task.prompts)))
+    least, most = _MIN_ANSWERS, max(_MIN_ANSWERS, min(_MAX_ANSWERS, len(task.prompts)))
     if not (task.ngrams and task.copies_alone):
         least = most = _FEW_ANSWERS
         job = replace(job, tokens=min(job.tokens, _FEW_TOKENS))
     if task.slots > 1:
         some = len(task.prompts) // (2 * task.slots)  # the others are needed later
-        found = concurrent.rounds(run, client, job, max(_LEAST_ANSWERS, min(most, some)))
+        found = concurrent.rounds(run, client, job, max(_MIN_ANSWERS, min(most, some)))
         return found, Ratios()
     out: list[Answer] = []
     step_pairs: list[tuple[float, float, float]] = []
     timed = 0  # answers long enough to show a speed: some end after a word
     while (len(out) < most and not (job.over and len(out) >= least)) or (
-        timed < _FEW_ANSWERS and len(out) < _MOST_ANSWERS
+        timed < _FEW_ANSWERS and len(out) < _MAX_ANSWERS
     ):
         question = run.next_question()
         out.append(plain_answer(client, question, job))

@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Hashable)
 _OWN_WEIGHT = 0.5  # of a setting in its score; the rest is its neighbours'
 _CAUTION = 1.25  # standard errors subtracted from a setting's mean (best of 0 to 1.5)
 _MANY_CAUTION = 2.0  # the same for the gain of a combination over its draft
-_LEAST_TOKENS = 8  # of a response, to be replayed
+_MIN_TOKENS = 8  # of a response, to be replayed
 
 
 def known_texts(answers: Sequence[Answer], limit: int = 0) -> tuple[KnownText, ...]:
@@ -33,7 +33,7 @@ def known_texts(answers: Sequence[Answer], limit: int = 0) -> tuple[KnownText, .
     return tuple(
         KnownText(a.prompt_ids, a.ids, limit)
         for a in answers
-        if a.prompt_ids and len(a.ids) >= _LEAST_TOKENS
+        if a.prompt_ids and len(a.ids) >= _MIN_TOKENS
     )
 
 

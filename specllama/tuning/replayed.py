@@ -17,7 +17,7 @@ from specllama.tuning import ngrams
 from specllama.tuning.arms import NgramSpeedups, label
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.judge import LEAST_GAIN, MOST_SLOWER
+from specllama.tuning.judge import MAX_CHANCE_SLOWER, MIN_SPEEDUP
 from specllama.tuning.ngram_rules import ModRule
 from specllama.tuning.ngrams import KnownText, TextReplay
 from specllama.tuning.predict import (
@@ -263,12 +263,12 @@ def verdict(
     if best is None:
         return None, "there was nothing to replay"
     summary = f"{best.name} would have been {best.known.value:.2f}x plain decoding"
-    if best.known.value < LEAST_GAIN:
+    if best.known.value < MIN_SPEEDUP:
         return None, f"nothing would have paid off: {_why_not(best, eligible, summary, costs)}"
     slower = best.known.chance_below(1.0)
     if len(best.known) == 1:
         return best, f"{summary}; a single conversation says little about others"
-    if slower >= MOST_SLOWER:
+    if slower >= MAX_CHANCE_SLOWER:
         return (
             None,
             f"{summary}, with a {slower:.0%} chance of being slower on similar conversations",

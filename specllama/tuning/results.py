@@ -42,7 +42,7 @@ from specllama.tuning.search import OpenResult
 from specllama.tuning.step_times import StepTimes, read_times, step_times, times_data
 
 _VERSION = 3
-_MOST_STORED = 6  # predictions of an open result
+_MAX_STORED = 6  # predictions of an open result
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _open_data(tuned: TuningResult, before: Result | None) -> dict[str, Any]:
     """The data that the next start continues from."""
     measured = dict(before.open_result.measured) if before is not None else {}
     measured |= {a.label: a.own for a in tuned.arms}
-    best = sorted(tuned.predictions, key=lambda p: -p.known.mean)[:_MOST_STORED]
+    best = sorted(tuned.predictions, key=lambda p: -p.known.mean)[:_MAX_STORED]
     if any(d.why.startswith(NO_TIME) for d in tuned.dropped):
         best = []  # a method was not tried: next time, all are
     prompts = len(tuned.plain.measurement.answers) if tuned.plain is not None else 0

@@ -15,7 +15,7 @@ from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.arms import Prediction
 from specllama.tuning.confidence import Ratios
 
-_MOST_LOG = 20.0  # largest plausible logarithm of a speed-up
+_MAX_LOG = 20.0  # largest plausible logarithm of a speed-up
 
 
 def spec_data(s: Speculation) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def read_ratios(data: Mapping[str, Any]) -> Ratios:
     logs, weights = (tuple(float(x) for x in data[k]) for k in ("logs", "weights"))
     if len(logs) != len(weights):
         raise ValueError("logs and weights differ in number")
-    if not all(abs(x) < _MOST_LOG for x in logs) or not all(0 < w < inf for w in weights):
+    if not all(abs(x) < _MAX_LOG for x in logs) or not all(0 < w < inf for w in weights):
         raise ValueError("speed-up out of range")
     shared = float(data.get("shared", 0.0))
-    if not 0 <= shared < _MOST_LOG:
+    if not 0 <= shared < _MAX_LOG:
         raise ValueError("error out of range")
     return Ratios(logs, weights, shared)

@@ -29,7 +29,7 @@ SERVE_LOADS = 4  # of the target, until it serves
 # Length of a response: this share of the budget, with a minimum in tokens. Text repeats late in a
 # response, so n-gram sizes are best chosen from few long ones (0.94 of the best speed with 64
 # tokens, 0.85 with 30); a draft's acceptance is best measured on many short ones.
-_COPIES_SHARE, _DRAFTS_SHARE, _LEAST_TOKENS = 0.09, 0.05, 24
+_COPIES_SHARE, _DRAFTS_SHARE, _MIN_TOKENS = 0.09, 0.05, 24
 _PROMPT_SHARE = 0.5  # of a response's time that evaluating its prompt may take
 _FEW = 3  # responses: a launch is not worth it for fewer
 
@@ -49,7 +49,7 @@ class TrialCandidate:
 
 # Methods that take k passes for k drafted tokens: the log shows the time of a pass.
 _BY_TOKEN = ("draft-simple", "draft-mtp")
-_LEAST_DRAFTED = 8
+_MIN_DRAFTED = 8
 
 
 def own_pass(
@@ -61,7 +61,7 @@ def own_pass(
     if candidate is None:
         return 0.0
     for name, spent in split.methods.items():
-        if name in _BY_TOKEN and spent.drafted >= _LEAST_DRAFTED:
+        if name in _BY_TOKEN and spent.drafted >= _MIN_DRAFTED:
             return min(spent.ms / spent.drafted, step_ms / 2)
     return step_ms * (candidate.cost / (1 + candidate.cost) if share is None else share)
 
@@ -121,7 +121,7 @@ class Run:
     started: float = field(default_factory=lambda: time.monotonic())
     loads: int = 0
     load_s: float = 0.0
-    tokens: int = _LEAST_TOKENS
+    tokens: int = _MIN_TOKENS
     prompt_ms: float = 0.0
     plain: Baseline | None = None
     unused_prompts: list[TokenizedPrompt] = field(default_factory=list)
@@ -162,13 +162,13 @@ class Run:
 
     def needs(self, loads: int) -> float:
         """Seconds for that many launches with a few short responses each."""
-        return loads * (self.load_s + _FEW * _LEAST_TOKENS * self.step_ms / 1000)
+        return loads * (self.load_s + _FEW * _MIN_TOKENS * self.step_ms / 1000)
 
     def shorten(self, seconds: float, answers: int) -> None:
         """Shortens responses so that this many fit into the time."""
         if self.step_ms and math.isfinite(seconds):
             fitting = int(seconds / answers * 1000 / self.step_ms)
-            self.tokens = max(_LEAST_TOKENS, min(self.tokens, fitting))
+            self.tokens = max(_MIN_TOKENS, min(self.tokens, fitting))
 
     def report(self, text: str = "") -> None:
         share = min(1.0, self.seconds_spent / max(0.001, self.task.budget))
@@ -210,7 +210,7 @@ class Run:
         copies = self.task.ngrams and self.task.copies_alone
         share = _COPIES_SHARE if copies else _DRAFTS_SHARE
         affordable = share * budget_ms / max(0.01, step_ms)
-        self.tokens = int(max(_LEAST_TOKENS, min(self.task.answer, affordable)))
+        self.tokens = int(max(_MIN_TOKENS, min(self.task.answer, affordable)))
         room = self.task.context - self.tokens - 8 if self.task.context else 10**9
         fit = [q for q in questions if len(q.ids) <= room] or list(questions)[:1]
         most = _PROMPT_SHARE * self.tokens * step_ms / max(1e-6, ms_per_token)

@@ -27,7 +27,7 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.confirm import confirm
 from specllama.tuning.explore import explore
 from specllama.tuning.judge import (
-    LEAST_GAIN,
+    MIN_SPEEDUP,
     decide,
     is_usable,
     may_gain,
@@ -40,7 +40,7 @@ from specllama.tuning.run import Run, Task, TrialCandidate, only_the_log_tells
 
 _P_MINS = (0.5, 0.75)
 _LOW_ALPHA = 0.6  # below it, a draft that stops earlier (p_min) may be better
-_MOST_CONFIRMED = 3  # by probe: the best of several ways, for comparison
+_MAX_CONFIRMED = 3  # by probe: the best of several ways, for comparison
 
 
 class Interrupted(Exception):
@@ -134,7 +134,7 @@ def _confirm_best(run: Run, previous: OpenResult) -> None:
             run.drop(label(p.speculation), run.load_limit)
             continue
         if (needed := run.needs(loads=1)) > run.seconds_left:
-            if len(p.known) and p.known.value < LEAST_GAIN:  # not continued at the next start
+            if len(p.known) and p.known.value < MIN_SPEEDUP:  # not continued at the next start
                 run.drop(label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})")
                 continue
             predicted = f" ({p.known.value:.2f}x predicted)" if len(p.known) else ""
@@ -160,7 +160,7 @@ def _settled(run: Run) -> bool:
     """Whether nothing more is launched: the best prediction is confirmed (probe confirms the
     next ones too, for comparison)."""
     won = any(wins(a) for a in run.arms)
-    return won and (not run.task.thorough or len(run.arms) >= _MOST_CONFIRMED)
+    return won and (not run.task.thorough or len(run.arms) >= _MAX_CONFIRMED)
 
 
 def _confirmed(run: Run, p: Prediction, previous: OpenResult) -> Arm | None:

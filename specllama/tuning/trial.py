@@ -26,7 +26,7 @@ _ROUNDS, _MORE_ROUNDS, _BEST = 2, 6, 3
 # Shares of the remaining budget; the rest is for the confirmation, which decides.
 _ANSWERS_SHARE, _LENGTHS_SHARE = 0.3, 0.12
 _LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between often occur anyway
-_LEAST_ANSWERS, _MOST_ANSWERS = 3, 8
+_MIN_ANSWERS, _MAX_ANSWERS = 3, 8
 
 
 def measure_draft(
@@ -35,12 +35,12 @@ def measure_draft(
     """Measures a running server that drafts `spec.n_max` tokens."""
     client, task = served.client, run.task
     left = run.seconds_for_draft
-    run.shorten(_ANSWERS_SHARE * left, _LEAST_ANSWERS)
+    run.shorten(_ANSWERS_SHARE * left, _MIN_ANSWERS)
     job = run.job(_ANSWERS_SHARE * left)
     warm_up(client, job)
     answers: list[Answer] = []
-    most = max(_LEAST_ANSWERS, min(_MOST_ANSWERS, len(task.prompts) // 3))
-    while len(answers) < most and not (job.over and len(answers) >= _LEAST_ANSWERS):
+    most = max(_MIN_ANSWERS, min(_MAX_ANSWERS, len(task.prompts) // 3))
+    while len(answers) < most and not (job.over and len(answers) >= _MIN_ANSWERS):
         answers.append(ask(client, run.next_question(), job))
         run.report()
     found = measurement_of(answers, task.hybrid)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import label
-from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.judge import MIN_SPEEDUP
 from specllama.watching.summary import BETTER, ENOUGH_DRAFTED, SURELY, TrafficSummary, figures
 
 
@@ -114,7 +114,7 @@ class Policy:
     def _away(self, p: TrafficSummary, now: float) -> Switch:
         """Away from a setting slower than plain decoding: to a shorter draft that still pays off,
         another setting, or none."""
-        pays = p.best if p.best is not None and p.by_length[p.best] >= LEAST_GAIN else None
+        pays = p.best if p.best is not None and p.by_length[p.best] >= MIN_SPEEDUP else None
         if (shorter := self._shorter(p, pays, now)) is not None:
             return shorter
         reason = f"{figures(p)}, {p.slower or 0:.0%} likely to be slower than plain decoding"
@@ -173,7 +173,7 @@ class Policy:
 
 def _pays(p: TrafficSummary) -> bool:
     known = p.enough and p.slower is not None and p.speedup is not None
-    return known and (p.slower or 0) < 1 - SURELY and (p.speedup or 0) >= LEAST_GAIN
+    return known and (p.slower or 0) < 1 - SURELY and (p.speedup or 0) >= MIN_SPEEDUP
 
 
 def _measured(o: ServableSetting) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllama.tuning.judge import LEAST_GAIN
+from specllama.tuning.judge import MIN_SPEEDUP
 from specllama.watching.summary import BETTER, SURELY, TrafficSummary, figures
 
 UNKNOWN, PAYS, EVEN, SLOWER, LOW, VERY_LOW, ACCEPTED = (
@@ -58,7 +58,7 @@ def verdict(
 def _by_speed(speedup: float, slower: float, before: str) -> str:
     if slower > SURELY or (before == SLOWER and slower > _OVER):
         return SLOWER
-    if (slower < 1 - SURELY and speedup >= LEAST_GAIN) or (before == PAYS and slower < _OVER):
+    if (slower < 1 - SURELY and speedup >= MIN_SPEEDUP) or (before == PAYS and slower < _OVER):
         return PAYS
     return EVEN
 
