@@ -118,7 +118,7 @@ complete -c specllama -n '__specllama_at pick-draft' -s c -l context -x -d 'Cont
 complete -c specllama -n '__specllama_at pick-draft' -l dir -x -a '(__fish_complete_directories)' -d 'Search this folder and all below it; may be repeated.'
 complete -c specllama -n '__specllama_at pick-draft' -l hub -d 'Also search the Hugging Face Hub (only headers are read).'
 complete -c specllama -n '__specllama_at pick-draft' -l download -d 'With --hub: download the best draft if it is not here.'
-complete -c specllama -n '__specllama_at pick-draft' -l measure -d 'Measure the acceptance rate of plain drafts in this process.'
+complete -c specllama -n '__specllama_at pick-draft' -l measure -d 'Measure the acceptance rate of plain drafts in this process (needs llama-cpp-python).'
 complete -c specllama -n '__specllama_at pick-draft' -l text -r -F -d 'With --measure: measure on this text.'
 complete -c specllama -n '__specllama_at pick-draft' -l threads -x -d 'With --measure: CPU threads to use.'
 complete -c specllama -n '__specllama_at pick-draft' -l vram -x -d 'Plan for GPUs of this size, e.g. 24GiB or 24GiB,16GiB.'

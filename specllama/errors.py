@@ -19,6 +19,11 @@ class SpecllamaError(Exception):
         self.hint = hint
 
 
+def install_hint(package: str) -> str:
+    """For a missing optional package, however specllama was installed (pip, uv tool, pipx)."""
+    return f"Install {package} into specllama's environment, e.g. `pip install {package}`."
+
+
 class UsageError(SpecllamaError):
     """The command line is invalid."""
 

@@ -70,7 +70,7 @@ def pick_draft(
         typer.Option(
             "--measure",
             rich_help_panel=DRAFT,
-            help="Measure the acceptance rate of plain drafts in this process.",
+            help="Measure the acceptance rate of plain drafts in this process (needs llama-cpp-python).",
         ),
     ] = False,
     text: Annotated[

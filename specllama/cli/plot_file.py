@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specllama.errors import UsageError
+from specllama.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
@@ -49,9 +49,7 @@ def check(path: Path) -> None:
             warnings.simplefilter("ignore")
             import matplotlib.figure  # noqa: F401
     except ImportError as e:
-        raise UsageError(
-            f"--plot needs matplotlib ({e})", "Install it with: pip install 'specllama[plot]'"
-        ) from None
+        raise UsageError(f"--plot needs matplotlib ({e})", install_hint("matplotlib")) from None
     except Exception as e:  # MPLBACKEND or a matplotlibrc that it does not accept
         raise UsageError(f"--plot: matplotlib could not be imported ({e})") from None
 

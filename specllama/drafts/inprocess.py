@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.errors import SpecllamaError
+from specllama.errors import SpecllamaError, install_hint
 
 CONTEXT = 2048  # tokens
 _BATCH = 256
@@ -165,7 +165,7 @@ def load_model(path: Path, threads: int | None, context: int = CONTEXT) -> Itera
     except ImportError:
         raise MeasureError(
             "measuring agreement requires llama-cpp-python, which is not installed",
-            "Run `pip install llama-cpp-python`.",
+            install_hint("llama-cpp-python"),
         ) from None
     quiet = lib.llama_log_callback(lambda _level, _text, _data: None)
     lib.llama_log_set(quiet, None)
