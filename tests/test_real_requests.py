@@ -65,7 +65,7 @@ def test_what_is_kept_is_what_the_server_counted(tmp_path: Path, engine: str) ->
     assert setting["acceptance_by_position"] == pytest.approx(told.acceptance)
     shown = specllama("results", TARGET).stdout
     assert f"real requests: α={told.alpha:.2f} over {told.drafted:,.0f} drafted tokens" in shown
-    assert "1 result deleted" in specllama("results", TARGET, "--clear").stdout
+    assert "1 record of real requests deleted" in specllama("results", TARGET, "--clear").stdout
 
 
 def test_the_picture_is_an_event_when_it_changes(tmp_path: Path, native: Path) -> None:

@@ -16,7 +16,7 @@ from specllama.cli import app, probe_lines, report
 from specllama.cli.figures import figures
 from specllama.cli.probe_plots import ngram_table, verify_line
 from specllama.cli.render import Printer, ProgressReport
-from specllama.cli.results import brief
+from specllama.cli.results import brief, cleared
 from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning_lines
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.planning.spec_options import SpeculationOptions
@@ -203,6 +203,18 @@ def test_a_verdict_names_the_length_it_is_about(probed: ProbeResult) -> None:
     )
     assert any(line.startswith("step     ") and "plain 91.0 ms" in line for line in said)
     assert said[-1].startswith("run      specllama serve ")
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((0, 0, 0), "0 results"),
+        ((3, 4, 0), "3 results, 4 records of real requests"),
+        ((1, 1, 2), "1 result, 1 record of real requests, 2 switches"),
+    ],
+)
+def test_cleared_results_are_counted_by_kind(counts: tuple[int, int, int], text: str) -> None:
+    assert cleared(*counts) == text
 
 
 def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:

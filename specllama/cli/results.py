@@ -43,7 +43,6 @@ def results(
     """
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
-    from specllama.cli.units import plural
     from specllama.tuning.results import all_results
     from specllama.tuning.results import clear as clear_results
     from specllama.watching import switches, traffic
@@ -51,11 +50,11 @@ def results(
     no_passthrough(ctx.obj or (), "results")
     printer = Printer(verbose=verbose)
     if clear:
-        count = clear_results(model) + traffic.clear(model) + switches.clear(model)
+        counts = (clear_results(model), traffic.clear(model), switches.clear(model))
         if as_json:
-            printer.json({"cleared": count})
+            printer.json({"cleared": sum(counts)})
         else:
-            printer.say(f"{plural(count, 'result')} deleted")
+            printer.say(f"{cleared(*counts)} deleted")
         return
     target = str(model.absolute()) if model is not None else None
     found = [r for r in all_results() if target in (None, r.target)]
@@ -80,6 +79,18 @@ def results(
             printer.say(f"off      {shown_name(Path(r.target))}, {r.workload}: {reason}")
     for line in (*traffic_lines(requests, found), *switch_lines(changes)):
         printer.say(line)
+
+
+def cleared(measured: int, requests: int, switched: int) -> str:
+    """The number of results, records of real requests and switches, the last two if any."""
+    from specllama.cli.units import plural
+
+    parts = [plural(measured, "result")]
+    if requests:
+        parts.append(f"{plural(requests, 'record')} of real requests")
+    if switched:
+        parts.append(f"{switched:,} {'switch' if switched == 1 else 'switches'}")
+    return ", ".join(parts)
 
 
 def switch_lines(changes: Sequence[SwitchRecord]) -> Iterator[str]:
