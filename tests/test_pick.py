@@ -398,7 +398,7 @@ def test_inspect_says_what_a_file_is(name: str) -> None:
     human = specllama("inspect", path)
     assert human.returncode == 0
     assert f"kind     {info.kind}, architecture {info.architecture}" in human.stdout
-    assert "BPE/gpt-2, 4096; bos 0, eos 0" in human.stdout
+    assert "BPE/gpt-2, 4,096; bos 0, eos 0" in human.stdout
     data = json.loads(specllama("inspect", path, "--json", "--tensors").stdout)
     assert data["kind"] == info.kind
     assert data["vocabulary"]["n_tokens"] == 4096

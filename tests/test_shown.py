@@ -91,14 +91,26 @@ def lines(probed: ProbeResult, t: TuningResult) -> list[str]:
 def test_serve_prints_the_decision_and_why_the_other_settings_lost(probed: ProbeResult) -> None:
     said = lines(probed, made.tuned())
     assert said[0] == "tuning   a note"
-    assert said[1] == f"tuned    {made.REASON} (4 model loads, 57 s)"
-    assert said[2].startswith("expected ngram-simple n=4 m=8 1.")
-    assert said[2].endswith(": replayed over 8 plain answers")
-    assert said[3].startswith("expected draft-simple d2.gguf K=3 1.")
+    assert said[1].startswith("expected ngram-simple n=4 m=8 1.")
+    assert said[1].endswith(": replayed over 8 plain answers")
+    assert said[2].startswith("expected draft-simple d2.gguf K=3 1.")
+    assert said[3] == f"tuned    {made.REASON} (4 model loads, 57 s)"
     assert said[4] == "not used draft-mtp: llama-server exited: it crashed (SIGSEGV)"
-    assert said[5] == "not used predicted not to pay off: ngram-mod n=4 m=8 1.00x"
+    assert said[5] == "not used ngram-mod n=4 m=8 (1.00x): predicted not to pay off"
     off = lines(probed, replace(made.tuned(best=False), loads=1))
-    assert off[1] == f"tuned    off: {made.REASON} (1 model load, 57 s)"
+    assert off[3] == f"tuned    off: {made.REASON} (1 model load, 57 s)"
+
+
+def test_a_column_that_is_empty_in_all_rows_is_omitted(probed: ProbeResult) -> None:
+    alone = replace(probed, tuned=replace(made.tuned(best=False), arms=(), trials=()))
+    empty = {
+        n
+        for i, n in enumerate(probe_lines.columns(alone))
+        if not any(r[i] for r in probe_lines.rows(alone))
+    }
+    names = {str(c.header) for c in probe_lines.table(alone).columns}
+    assert empty
+    assert names == set(probe_lines.columns(alone)) - empty
 
 
 def test_a_reason_is_not_printed_twice(probed: ProbeResult) -> None:
@@ -201,7 +213,7 @@ def test_a_verdict_names_the_length_it_is_about(probed: ProbeResult) -> None:
         "verify   2 tokens take as long as 1.3 plain steps, 4 take 1.6, 8 take 2.3, 16 take 3.6"
         in said
     )
-    assert any(line.startswith("step     ") and "plain 91.0 ms" in line for line in said)
+    assert any(line.startswith("step     ") and "a plain step takes 91.0 ms" in line for line in said)
     assert said[-1].startswith("run      specllama serve ")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from specllama.cli.tuning_lines import interval, interval_data
+from specllama.cli.watch_lines import position_line
 
 if TYPE_CHECKING:
     from specllama.tuning.confidence import Interval
@@ -22,7 +23,7 @@ def attached_lines(url: str, a: ServerMeasurement, gain: Interval | None) -> Ite
         of = " (these responses only)" if a.by_answer else ""
         yield f"accepted {alpha}{tau}{of}"
     if a.acceptance:
-        yield f"position {', '.join(f'{x:.2f}' for x in a.acceptance)}"
+        yield position_line(a.acceptance)
     for text in a.missing:
         yield f"note     {text}"
     if gain is not None:

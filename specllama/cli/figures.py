@@ -231,7 +231,8 @@ def _acceptance(t: TuningResult) -> Iterator[Chart]:
     notes = []
     if len(shown) == 1 and len(a) <= _LABELLED:
         notes = [Note(i, 100 * v, f"{v:.0%}") for i, v in enumerate(a, 1)]
-    all_of_it = f" and all {len(a)} in {a[-1]:.0%}" if len(a) > 1 else ""
+    every = "both" if len(a) == 2 else f"all {len(a)}"
+    all_of_it = f" and {every} in {a[-1]:.0%}" if len(a) > 1 else ""
     yield LineChart(
         "Acceptance rate by position",
         f"The first token drafted by {name} is accepted in {a[0]:.0%} of verify steps{all_of_it}.",

@@ -110,7 +110,7 @@ def lines(m: ModelInfo) -> Iterator[str]:
     if v := m.vocabulary:
         pre = f"/{v.pre}" if v.pre else ""
         yield (
-            f"tokens   {v.type}{pre}, {v.n_tokens}; bos {v.bos_id}{_added(v.add_bos)}, "
+            f"tokens   {v.type}{pre}, {v.n_tokens:,}; bos {v.bos_id}{_added(v.add_bos)}, "
             f"eos {v.eos_id}{_added(v.add_eos)}"
         )
     yield f"serve    {serve_line(m)}"
@@ -135,7 +135,7 @@ def _shape(m: ModelInfo) -> str:
         out += f", sliding window {m.sliding_window}"
     if m.memory != "attention":
         out += f", {m.memory}"
-    return out + (f"; trained context {m.context_length}" if m.context_length else "")
+    return out + (f"; trained context {m.context_length:,}" if m.context_length else "")
 
 
 def _added(added: bool) -> str:
@@ -182,7 +182,7 @@ def drafts(m: ModelInfo) -> Iterator[str]:
         yield f"not its own head: {own.detail}"
     if m.vocabulary:
         n = m.vocabulary.n_tokens
-        yield f"a smaller model with the same {n} tokens (±128), with draft-simple"
+        yield f"a smaller model with the same {n:,} tokens (±128), with draft-simple"
     if m.architecture in HOOKED_ARCHITECTURES:
         yield f"EAGLE-3, DFlash and DSpark drafters trained for hidden size {m.embedding_length}"
     if family := family_of(m):

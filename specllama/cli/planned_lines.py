@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def planned_lines(p: PlannedProbe) -> Iterator[str]:
     """One workload."""
-    yield f"{p.plan.target.title}, {p.task.workload}: {p.task.budget:.0f} s"
+    yield f"{p.plan.target.title}, {p.task.workload}: up to {p.task.budget:.0f} s"
     if p.plan.workload.mixed:
         yield f"workload {p.plan.workload.mixed}"
     yield f"baseline {p.plan.with_speculation(None).command.display()}"

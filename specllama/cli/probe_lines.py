@@ -53,14 +53,17 @@ def slots(p: ProbeResult) -> int:
 
 
 def table(p: ProbeResult) -> Table:
-    """One row per setting, the baseline first."""
+    """One row per setting, the baseline first. Columns that are empty in all rows are omitted."""
     from rich.table import Table
 
+    found = list(rows(p))
     out = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns(p):
+    shown = [i for i in range(len(columns(p))) if any(cells[i] for cells in found)]
+    for i in shown:
+        name = columns(p)[i]
         out.add_column(name, justify="left" if name == "setting" else "right")
-    for cells in rows(p):
-        out.add_row(*cells)
+    for cells in found:
+        out.add_row(*(cells[i] for i in shown))
     return out
 
 
@@ -224,19 +227,20 @@ def draft_costs(t: TuningResult) -> Iterator[str]:
     for trial in t.trials:
         if not trial.measurement.drafted or len(trial.steps.curve()) < 2:
             continue
-        name = f" ({way(trial.speculation)})" if len(t.trials) > 1 else ""
+        setting = way(trial.speculation)
+        name = f" ({setting})" if len(t.trials) > 1 else ""
         fixed, per_token = fit_cost(trial.steps)
         yield (
-            f"step     {fixed:.1f} ms and {per_token:.1f} ms per drafted token; "
-            f"plain {trial.plain.ms:.1f} ms{name}"
+            f"step     {fixed:.1f} ms plus {per_token:.1f} ms per drafted token; "
+            f"a plain step takes {trial.plain.ms:.1f} ms{name}"
         )
         even = break_even(trial.steps.curve(), trial.plain.ms)
         tau = trial.measurement.log.tokens_per_step
         if even is None:
-            yield f"needed   no draft length breaks even, even with every drafted token accepted{name}"
+            yield f"needed   {setting}: no draft length breaks even, even with every drafted token accepted"
         elif tau is not None:
             have = constant_acceptance(tau, trial.speculation.n_max)
-            yield f"needed   break-even at {even:.0%} acceptance per token (measured {have:.0%}){name}"
+            yield f"needed   {setting}: break-even at {even:.0%} acceptance per token (measured {have:.0%})"
 
 
 def _findings(t: TuningResult) -> Iterator[str]:

@@ -23,8 +23,8 @@ def tuning_lines(o: TuningOutcome, verbose: bool = False) -> Iterator[str]:
         yield f"tuning   {note}"
     if o.tuned is not None:
         t = o.tuned
-        yield f"tuned    {'' if t.best else 'off: '}{t.reason} ({effort(t)})"
         yield from expected_lines(t, verbose)
+        yield f"tuned    {'' if t.best else 'off: '}{t.reason} ({effort(t)})"
         yield from dropped_lines(t)
     elif o.result is not None:
         off = "" if o.result.speculation else "off: "
@@ -58,8 +58,8 @@ def dropped_lines(t: TuningResult) -> Iterator[str]:
     slow = [p for p in slow if f"{_name(p)}: {_predicted(p)}" not in t.reason]
     if slow:
         found = sorted(slow, key=lambda p: -p.known.value)
-        speeds = ", ".join(f"{_name(p)} {p.known.value:.2f}x" for p in found)
-        yield f"not used predicted not to pay off: {speeds}"
+        speeds = ", ".join(f"{_name(p)} ({p.known.value:.2f}x)" for p in found)
+        yield f"not used {speeds}: predicted not to pay off"
 
 
 def _too_slow(t: TuningResult, p: Prediction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,13 +24,18 @@ def lines(v: ServerView) -> Iterator[str]:
         yield f"setting  {v.setting}, workload {v.tuned.workload if v.tuned else ''}"
     yield from (f"{name:<8} {value}" for name, value, _ in figures(v))
     if v.acceptance:
-        first, more = v.acceptance[:POSITIONS], len(v.acceptance) > POSITIONS
-        shares = ", ".join(f"a_{i} {a:.2f}" for i, a in enumerate(first, start=1))
-        shares += f", … a_{len(v.acceptance)} {v.acceptance[-1]:.2f}" if more else ""
-        yield f"position {shares}"
+        yield position_line(v.acceptance)
     yield from (f"note     {m}" for m in v.missing)
     if text := conclusion(v):
         yield f"verdict  {text}"
+
+
+def position_line(acceptance: Sequence[float]) -> str:
+    """The acceptance rate of the first positions and of the last."""
+    first, more = acceptance[:POSITIONS], len(acceptance) > POSITIONS
+    shares = ", ".join(f"a_{i} {a:.2f}" for i, a in enumerate(first, start=1))
+    shares += f", … a_{len(acceptance)} {acceptance[-1]:.2f}" if more else ""
+    return f"position {shares}"
 
 
 def figures(v: ServerView) -> Iterator[tuple[str, str, str]]:

@@ -150,10 +150,6 @@ class Run:
         return max(0.0, self.seconds_left) / (1 + self.drafts_to_come)
 
     @property
-    def load_limit(self) -> str:
-        return f"limit of {self.task.loads} loads before serving reached"
-
-    @property
     def step_ms(self) -> float:
         """A plain step with its share of evaluating a prompt; 0 if unknown yet."""
         if self.plain is None:

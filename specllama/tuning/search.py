@@ -131,7 +131,7 @@ def _confirm_best(run: Run, previous: OpenResult) -> None:
         restarts = bool(run.arms) or any(d.crashed for d in run.dropped)
         # one load is reserved to serve without speculation
         if run.loads + (2 if restarts else 1) > run.task.loads:
-            run.drop(label(p.speculation), run.load_limit)
+            run.drop(label(p.speculation), "no model load left before serving")
             continue
         if (needed := run.needs(loads=1)) > run.seconds_left:
             if len(p.known) and p.known.value < MIN_SPEEDUP:  # not continued at the next start
