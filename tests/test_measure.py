@@ -41,7 +41,7 @@ from specllama.tuning.measure import (
     warm_up,
 )
 from specllama.tuning.ngrams import KnownText
-from specllama.tuning.plain import plain_answer
+from specllama.tuning.plain import baseline_answer
 from specllama.tuning.speedup import StepLog
 from specllama.tuning.statistics import time_split
 from specllama.workloads import load
@@ -156,7 +156,7 @@ def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None
     sizes = NgramSizes(3, 6)
     with running(here, None) as served:
         asked = questions(served.client)[:6]
-        texts = [plain_answer(served.client, q, JOB) for q in asked]
+        texts = [baseline_answer(served.client, q, JOB) for q in asked]
     with running(here, Speculation(("ngram-simple",), ngram=sizes)) as served:
         warm_up(served.client, JOB)
         found = [ask(served.client, q, JOB) for q in asked]
@@ -197,7 +197,7 @@ def test_all_token_ids_come_back(tmp_path: Path, engine: str) -> None:
     with running(runner(tmp_path, engine, TARGET), None) as served:
         for question in questions(served.client)[:4]:
             streamed = ask(served.client, question, JOB)
-            whole = plain_answer(served.client, question, JOB)
+            whole = baseline_answer(served.client, question, JOB)
             assert len(whole.ids) == whole.tokens
             assert whole.prompt_ids == streamed.prompt_ids == question.ids
             assert whole.text == streamed.text
@@ -320,7 +320,7 @@ def test_a_real_model(tmp_path: Path, native: Path, smollm2: Path) -> None:
         asked = questions(served.client, PROMPTS[:2])
         found = plain.batch_times(served.client, asked, job, largest=9)
         assert set(found) == set(range(1, 10))
-        texts = [plain_answer(served.client, q, job) for q in asked]
+        texts = [baseline_answer(served.client, q, job) for q in asked]
         assert all(len(a.ids) == a.tokens for a in texts)
     spec = Speculation(("draft-simple",), smollm2, n_max=3)
     with running(here, spec) as served:

@@ -31,10 +31,10 @@ from specllama.tuning.replayed import (
     DraftGuesses,
     KnownTexts,
     ReplayedSetting,
-    best_copies,
+    best_combined,
     best_draft,
-    best_joined,
-    given_copies,
+    best_ngram,
+    fixed_ngram,
     spec_default,
     verdict,
 )
@@ -205,7 +205,7 @@ def copying(count: int = 6) -> KnownTexts:
 
 def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
     spec = Speculation(("ngram-simple",))
-    setting, speeds = best_copies(spec, copying(), FLAT)
+    setting, speeds = best_ngram(spec, copying(), FLAT)
     assert setting is not None
     assert setting.known.value == pytest.approx(setting.tau)
     assert setting.alpha == 1.0
@@ -214,7 +214,7 @@ def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
     best, why = verdict([setting], FLAT)
     assert best is setting
     assert "plain decoding" in why
-    given_one = given_copies(
+    given_one = fixed_ngram(
         Speculation(("ngram-simple",), ngram=NgramSizes(2, 4)), copying(), FLAT, "x"
     )
     assert given_one is not None
@@ -224,14 +224,14 @@ def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
 
 
 def test_where_verifying_costs_as_much_as_plain_steps_nothing_pays_and_it_says_why() -> None:
-    setting, _ = best_copies(Speculation(("ngram-simple",)), copying(), STEEP)
+    setting, _ = best_ngram(Speculation(("ngram-simple",)), copying(), STEEP)
     assert setting is not None
     best, why = verdict([setting], STEEP)
     assert best is None
     assert "nothing would have paid" in why
     assert "verifying 3 tokens takes as long as 3.0 plain steps" in why
     new = KnownTexts((KnownText((1, 2, 3), tuple(range(50, 90))),), (0,))
-    setting, _ = best_copies(Speculation(("ngram-simple",)), new, FLAT)
+    setting, _ = best_ngram(Speculation(("ngram-simple",)), new, FLAT)
     assert setting is not None
     assert verdict([setting], FLAT)[1].endswith("no drafted token would have been accepted")
     assert verdict([], FLAT)[0] is None
@@ -277,7 +277,9 @@ def test_a_draft_costs_its_passes() -> None:
     assert never is not None
     assert never.known.value < 1
     assert best_draft(right, texts, FLAT, [70]) is None
-    both, speeds = best_joined(Speculation(("ngram-simple",)), best.speculation, right, texts, FLAT)
+    both, speeds = best_combined(
+        Speculation(("ngram-simple",)), best.speculation, right, texts, FLAT
+    )
     assert both is not None
     assert both.speculation.methods == ("ngram-simple", "draft-simple")
     assert both.known.value > best.known.value  # copies are longer, and cost no drafting
@@ -370,7 +372,7 @@ def test_what_is_predicted_is_what_a_server_counts(tmp_path: Path) -> None:
     drafted = 0
     for n, m in ((2, 4), (4, 8), (12, 48)):
         spec = Speculation(("ngram-simple",), ngram=NgramSizes(n, m))
-        setting = given_copies(spec, found.texts, found.costs, "")
+        setting = fixed_ngram(spec, found.texts, found.costs, "")
         assert setting is not None
         counted = served(tmp_path, spec, requests)
         ours = replay_ngrams("ngram-simple", NgramSizes(n, m), found.texts.known, 1024)

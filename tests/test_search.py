@@ -406,7 +406,7 @@ def test_a_combination_wins_where_it_wins(seed: int) -> None:
 
 def test_a_combination_that_was_asked_for_leaves_its_parts_alone() -> None:
     wanted = task(
-        TrialCandidate(DRAFT, cost=0.1), ngrams=(NGRAM,), copies_alone=False, drafts_alone=False
+        TrialCandidate(DRAFT, cost=0.1), ngrams=(NGRAM,), ngrams_alone=False, drafts_alone=False
     )
     script = Script(flat, own=lambda m: 1.0, copies=lambda r: 0.5, length=lambda p: 150)
     t, _ = tuned(script, wanted)

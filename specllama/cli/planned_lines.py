@@ -23,7 +23,7 @@ def planned_lines(p: PlannedProbe) -> Iterator[str]:
         yield f"measure  {'+'.join(c.speculation.methods)}{_with(c.speculation)}{longest}"
     if p.task.ngrams:
         names = ", ".join("+".join(s.methods) for s in p.task.ngrams)
-        alone = "" if p.task.copies_alone else ", combined with a draft"
+        alone = "" if p.task.ngrams_alone else ", combined with a draft"
         yield f"predict  {names}{alone}: all sizes, from the baseline's responses"
     if not p.task.candidates and not p.task.ngrams:
         yield f"measure  nothing: {p.plan.choice.reason}"

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.tuning_lines import arm_data, plain_data
+from specllama.cli.tuning_lines import arm_data, baseline_data
 
 if TYPE_CHECKING:
     from specllama.serving.probe import ProbeResult
@@ -33,7 +33,7 @@ def csv_text(found: Sequence[ProbeResult]) -> str:
 
 def _rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
     if p.tuned.plain is not None:
-        yield {"label": "no speculation", **(plain_data(p.tuned.plain) or {})}
+        yield {"label": "no speculation", **(baseline_data(p.tuned.plain) or {})}
     for arm in p.tuned.arms:
         row = arm_data(arm)
         value, low, high = row["speedup"]

@@ -117,7 +117,7 @@ def tuned_data(t: TuningResult) -> dict[str, Any]:
         "reason": t.reason,
         "loads": t.loads,
         "seconds": t.seconds,
-        "plain": plain_data(t.plain),
+        "plain": baseline_data(t.plain),
         "predictions": [
             {
                 "label": _name(p),
@@ -134,7 +134,7 @@ def tuned_data(t: TuningResult) -> dict[str, Any]:
     }
 
 
-def plain_data(p: Baseline | None) -> dict[str, Any] | None:
+def baseline_data(p: Baseline | None) -> dict[str, Any] | None:
     """The server without speculation; None when it is known from an earlier start."""
     if p is None:
         return None

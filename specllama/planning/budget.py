@@ -207,7 +207,7 @@ def budget_with(b: Budget, drafting: Drafting | None) -> Budget:
     return Budget(request, b.requested_context, found, found[0], found[1:], b.prompt_cache)
 
 
-def plain_budget(b: Budget) -> Budget:
+def budget_without_speculation(b: Budget) -> Budget:
     """The budget of the same server without speculation."""
     request = replace(b.request, drafting=None, others=(), ngram=None)
     found = options(request)

@@ -36,10 +36,10 @@ from specllama.tuning.replayed import (
     DraftGuesses,
     KnownTexts,
     ReplayedSetting,
-    best_copies,
+    best_combined,
     best_draft,
-    best_joined,
-    given_copies,
+    best_ngram,
+    fixed_ngram,
     spec_default,
     verdict,
 )
@@ -159,7 +159,7 @@ def _replay_ngrams(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
     plan, task = work.planned.plan, work.planned.task
     for spec in task.ngrams:
         work.say(f"replaying {spec.methods[0]}")
-        setting, speeds = best_copies(spec, texts, costs, may_win=task.drafts_alone)
+        setting, speeds = best_ngram(spec, texts, costs, may_win=task.drafts_alone)
         work.add_setting(setting)
         work.maps.append(speeds)
     available_types = {s.methods[0] for s in task.ngrams}
@@ -167,11 +167,11 @@ def _replay_ngrams(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
         plan.capabilities, ["ngram-cache"]
     ):
         cache = Speculation(("ngram-cache",))
-        work.add_setting(best_copies(cache, texts, costs, may_win=False)[0])
+        work.add_setting(best_ngram(cache, texts, costs, may_win=False)[0])
     order = [m for m in plan.workload.methods if m in available_types] or sorted(available_types)
     for method in order[:1]:
         spec = Speculation((method,), ngram=plan.workload.ngram)
-        work.add_setting(given_copies(spec, texts, costs, "the profile's sizes"))
+        work.add_setting(fixed_ngram(spec, texts, costs, "the profile's sizes"))
     if not check_methods(plan.capabilities, ["ngram-mod"]):
         work.add_setting(spec_default(texts, costs))
 
@@ -242,17 +242,15 @@ def _predict(work: _ReplayRun, found: DraftGuesses, texts: KnownTexts, costs: Ve
     if alone is None:
         work.dropped.append(DroppedSetting(way(c.speculation), "no draft length has a known cost"))
         return
-    copies = _most_copying(work.maps, task.ngrams)
+    copies = _best_ngram(work.maps, task.ngrams)
     if copies is not None:
         work.say(f"replaying {copies.methods[0]} with {alone.name}")
-        both, speeds = best_joined(copies, alone.speculation, found, texts, costs)
+        both, speeds = best_combined(copies, alone.speculation, found, texts, costs)
         work.add_setting(both)
         work.maps.append(speeds)
 
 
-def _most_copying(
-    maps: Sequence[NgramSpeedups], types: Sequence[Speculation]
-) -> Speculation | None:
+def _best_ngram(maps: Sequence[NgramSpeedups], types: Sequence[Speculation]) -> Speculation | None:
     """The n-gram type that gains most alone."""
     speed = {m.method: max(m.speeds.values(), default=0.0) for m in maps if not m.draft}
     able = [s for s in types if s.methods[0] in speed]

@@ -140,7 +140,7 @@ def make_task(
 ) -> Task:
     """The input of the search. `prompts`: replacing the workload's; `budget` in seconds."""
     chosen = plan.choice.speculation
-    copies = ngram_types(plan, scope) if _batch_fits_copies(plan) else ()
+    copies = ngram_types(plan, scope) if _batch_fits_ngrams(plan) else ()
     joined = scope.user_method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
     alone = not scope.user_choice or (scope.user_method and not joined)  # n-grams without a draft
     loads = {"loads": 12} if thorough else {}
@@ -151,7 +151,7 @@ def make_task(
         chat=plan.target.has_chat_template,
         candidates=trial_candidates(found),
         ngrams=copies,
-        copies_alone=alone,
+        ngrams_alone=alone,
         drafts_alone=not joined,
         fixed=any(plan.user.value(name) for name in NGRAM_SIZE_OPTIONS),
         budget=budget,
@@ -170,7 +170,7 @@ def make_task(
     )
 
 
-def _batch_fits_copies(plan: Plan) -> bool:
+def _batch_fits_ngrams(plan: Plan) -> bool:
     """Whether the user's -b is large enough for the longest n-gram draft, in every slot."""
     chosen = plan.choice.speculation
     named = chosen is not None and chosen.uses_ngram

@@ -50,7 +50,7 @@ def explore(run: Run) -> None:
     except EngineError as error:
         e = run.runner.blame(error)
         raise TuningError(f"the baseline could not be measured: {e.message}", e.hint) from e
-    if run.task.copies_alone:
+    if run.task.ngrams_alone:
         for spec in run.task.ngrams:
             _predict_ngram(run, spec, run.plain)
     drafts = run.task.candidates
@@ -82,7 +82,7 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Baseline) -> None:
         # include
         if method == _first_ngram(run.task):
             run.predictions += [
-                Prediction(s, Ratios(), "profile default") for s in _usual(spec, run)
+                Prediction(s, Ratios(), "profile default") for s in _profile_sizes(spec, run)
             ]
         return
     grid = (given,) if run.task.fixed else ngrams.grid(method)
@@ -97,7 +97,7 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Baseline) -> None:
     steps = {d: ms / plain.costs.step for d, ms in costs.items() if ms is not None}
     prediction = Prediction(replace(spec, ngram=sizes), known, source, steps)
     if all(x < _ROUNDING for x in rows[sizes].logs) and not run.task.force:
-        run.drop(way(spec), _no_copies(rows, known))
+        run.drop(way(spec), _why_no_ngram(rows, known))
     else:
         run.predictions.append(prediction)
 
@@ -106,7 +106,7 @@ def _first_ngram(task: Task) -> str:
     return next(m for s in task.ngrams for m in s.methods if m.startswith("ngram-"))
 
 
-def _usual(spec: Speculation, run: Run) -> list[Speculation]:
+def _profile_sizes(spec: Speculation, run: Run) -> list[Speculation]:
     """The profile's sizes, and shorter ones."""
     s = spec.ngram or NgramSizes(12, 48)
     if run.task.fixed:
@@ -115,7 +115,7 @@ def _usual(spec: Speculation, run: Run) -> list[Speculation]:
     return [replace(spec, ngram=half), spec]
 
 
-def _no_copies(rows: Mapping[NgramSizes, Ratios], known: Ratios) -> str:
+def _why_no_ngram(rows: Mapping[NgramSizes, Ratios], known: Ratios) -> str:
     if all(abs(x) < _ROUNDING for r in rows.values() for x in r.logs):
         n = min(s.n for s in rows)
         return f"nothing would be drafted: no {n}-token sequence repeated in the responses"
@@ -129,7 +129,7 @@ def _try_draft(run: Run, c: TrialCandidate, plain: Baseline) -> None:
     if task.lengths and not lengths:
         run.drop(way(spec), f"its files and memory limit K to {c.longest}")
         return
-    if reason := _hopeless(run, c, plain):
+    if reason := _why_it_cannot_win(run, c, plain):
         run.drop(way(spec), reason)
         return
     if (
@@ -153,7 +153,7 @@ def _try_draft(run: Run, c: TrialCandidate, plain: Baseline) -> None:
         run.predictions[before:] = [replace(p, own_share=trial.own_share) for p in new]
 
 
-def _hopeless(run: Run, c: TrialCandidate, plain: Baseline) -> str:
+def _why_it_cannot_win(run: Run, c: TrialCandidate, plain: Baseline) -> str:
     """Why a draft cannot win here at any acceptance; "" if it may."""
     costs, own = plain.costs, c.cost * plain.costs.plain.ms
     if run.task.force or run.task.everything or not costs.known:

@@ -80,7 +80,7 @@ def prepare_prompts(
     try:
         hello = client.tokenize(WARM_UP)
         client.continue_ids(hello, 2, job.sampling, False)  # the first request is slower
-        first = plain_answer(client, TokenizedPrompt(WARM_UP, hello), job)
+        first = baseline_answer(client, TokenizedPrompt(WARM_UP, hello), job)
         ids = [client.tokenize(_text(client, p, run.task)) for p in prompts]
     except EngineError:
         warm_up(client, job)
@@ -110,7 +110,7 @@ def _first(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> An
 
 def _largest(task: Task) -> int:
     """The most tokens that one step may verify."""
-    if task.copies_alone and task.ngrams:
+    if task.ngrams_alone and task.ngrams:
         return _SIZES[-1] * task.slots
     drafted = max((c.longest for c in task.candidates), default=1) + 1
     return max(drafted, _WITH_DRAFT if task.ngrams else 0) * task.slots
@@ -166,7 +166,7 @@ def _answers(run: Run, client: Client) -> tuple[list[Answer], Ratios]:
     share = _ANSWERS_SHARE[not task.candidates]
     job = run.job(share * task.budget - run.seconds_spent)
     least, most = _MIN_ANSWERS, max(_MIN_ANSWERS, min(_MAX_ANSWERS, len(task.prompts)))
-    if not (task.ngrams and task.copies_alone):
+    if not (task.ngrams and task.ngrams_alone):
         least = most = _FEW_ANSWERS
         job = replace(job, tokens=min(job.tokens, _FEW_TOKENS))
     if task.slots > 1:
@@ -180,7 +180,7 @@ def _answers(run: Run, client: Client) -> tuple[list[Answer], Ratios]:
         timed < _FEW_ANSWERS and len(out) < _MAX_ANSWERS
     ):
         question = run.next_question()
-        out.append(plain_answer(client, question, job))
+        out.append(baseline_answer(client, question, job))
         timed += out[-1].ms_per_token > 0
         if task.candidates and question.ids:
             steps = short_steps(client, question, job, _SHORT)
@@ -195,7 +195,7 @@ def _alone(run: Run, client: Client, first: Answer) -> list[Answer]:
     return [first, _first(client, questions, replace(run.job(), tokens=_FIRST_TOKENS))]
 
 
-def plain_answer(client: Client, question: TokenizedPrompt, job: Job) -> Answer:
+def baseline_answer(client: Client, question: TokenizedPrompt, job: Job) -> Answer:
     """One baseline response with all its token ids, if the server returns them. Not streamed,
     since a stream omits the ids within a multi-byte character; `steps` stay empty."""
     if not question.ids:

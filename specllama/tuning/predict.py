@@ -48,11 +48,11 @@ def ngram_rows(
     out = {}
     for sizes in grid:
         if sizes.m + 1 <= costs.longest:
-            out[sizes] = copied_ratios(ngrams.replay(method, sizes, texts, context), costs)
+            out[sizes] = free_draft_ratios(ngrams.replay(method, sizes, texts, context), costs)
     return out
 
 
-def copied_ratios(found: Sequence[TextReplay], costs: VerifyCosts) -> Ratios:
+def free_draft_ratios(found: Sequence[TextReplay], costs: VerifyCosts) -> Ratios:
     """Speed-up by text if drafting is free; texts with a draft too long to have a known cost are
     omitted."""
     return ratios_of(found, lambda d, _: costs.of(d + 1), costs.step)

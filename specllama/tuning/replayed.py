@@ -23,7 +23,7 @@ from specllama.tuning.ngrams import KnownText, TextReplay
 from specllama.tuning.predict import (
     DraftedTexts,
     best_setting,
-    copied_ratios,
+    free_draft_ratios,
     joined_rows,
     near_lengths,
     near_sizes,
@@ -132,7 +132,7 @@ class DraftGuesses:
         return self.passes[known - 1] * b / known
 
 
-def best_copies(
+def best_ngram(
     spec: Speculation, texts: KnownTexts, costs: VerifyCosts, may_win: bool = True
 ) -> tuple[ReplayedSetting | None, NgramSpeedups]:
     """The best sizes of one n-gram method, and the speeds of all sizes."""
@@ -153,7 +153,7 @@ def best_copies(
     return _setting(spec, replays, known, source, may_win), speeds
 
 
-def given_copies(
+def fixed_ngram(
     spec: Speculation, texts: KnownTexts, costs: VerifyCosts, source: str
 ) -> ReplayedSetting | None:
     """One n-gram method with given sizes; None if their cost is unknown."""
@@ -161,7 +161,7 @@ def given_copies(
     if spec.ngram is None or spec.ngram.m + 1 > costs.longest:
         return None
     replays = ngrams.replay(method, spec.ngram, texts.fresh(), texts.context)
-    known = texts.by_group(copied_ratios(replays, costs))
+    known = texts.by_group(free_draft_ratios(replays, costs))
     return _setting(spec, replays, known, source, may_win=False)
 
 
@@ -173,7 +173,7 @@ def spec_default(texts: KnownTexts, costs: VerifyCosts) -> ReplayedSetting | Non
     rule = ModRule(sizes.n, _SPEC_DEFAULT_LEAST, sizes.m)
     replays = ngrams.replay_rule(rule, texts.fresh(), texts.context)
     spec = Speculation(("ngram-mod",), ngram=sizes)
-    known = texts.by_group(copied_ratios(replays, costs))
+    known = texts.by_group(free_draft_ratios(replays, costs))
     found = _setting(spec, replays, known, "llama.cpp's default", may_win=False)
     return replace(found, name="--spec-default (ngram-mod 24/48/64)")
 
@@ -203,7 +203,7 @@ def best_draft(
     return replace(setting, curve={k: r.interval() for k, r in rows.items()})
 
 
-def best_joined(
+def best_combined(
     copies: Speculation,
     drafting: Speculation,
     guesses: DraftGuesses,

@@ -66,7 +66,7 @@ def own_pass(
     return step_ms * (candidate.cost / (1 + candidate.cost) if share is None else share)
 
 
-def only_the_log_tells(candidate: TrialCandidate | None) -> bool:
+def log_has_pass_time(candidate: TrialCandidate | None) -> bool:
     """Whether the server's log shows the time of a pass of this draft (better than its bytes)."""
     return candidate is not None and bool(set(candidate.speculation.methods) & set(_BY_TOKEN))
 
@@ -75,7 +75,7 @@ def only_the_log_tells(candidate: TrialCandidate | None) -> bool:
 class Task:
     """What to search for. `chat`: prompts go through the chat endpoint. `candidates`: drafts, best
     first. `ngrams`: the n-gram methods to predict; `fixed`: only with the sizes given there.
-    `copies_alone`, `drafts_alone`: whether n-grams without a draft, and drafts without n-grams,
+    `ngrams_alone`, `drafts_alone`: whether n-grams without a draft, and drafts without n-grams,
     may win. `budget`: seconds of wall time, loading included. `loads`: maximum number of
     launches; `thorough`: also try p_min and a long prompt; `everything`: also launch drafts that
     cannot pay off; `force`: serve the best setting even if it is slower. `lengths`: only these K
@@ -90,7 +90,7 @@ class Task:
     candidates: tuple[TrialCandidate, ...] = ()
     ngrams: tuple[Speculation, ...] = ()
     fixed: bool = False
-    copies_alone: bool = True
+    ngrams_alone: bool = True
     drafts_alone: bool = True
     budget: float = 60.0
     loads: int = SERVE_LOADS
@@ -203,7 +203,7 @@ class Run:
         ms_per_token = prompt_ms or first.prompt_ms / max(1, first.prompt_tokens)
         self.prompt_ms = ms_per_token
         budget_ms = self.task.budget * 1000
-        copies = self.task.ngrams and self.task.copies_alone
+        copies = self.task.ngrams and self.task.ngrams_alone
         share = _COPIES_SHARE if copies else _DRAFTS_SHARE
         affordable = share * budget_ms / max(0.01, step_ms)
         self.tokens = int(max(_MIN_TOKENS, min(self.task.answer, affordable)))

@@ -36,7 +36,7 @@ from specllama.tuning.judge import (
 )
 from specllama.tuning.plain import prepare_prompts
 from specllama.tuning.predict import cautious
-from specllama.tuning.run import Run, Task, TrialCandidate, only_the_log_tells
+from specllama.tuning.run import Run, Task, TrialCandidate, log_has_pass_time
 
 _P_MINS = (0.5, 0.75)
 _LOW_ALPHA = 0.6  # below it, a draft that stops earlier (p_min) may be better
@@ -169,7 +169,7 @@ def _confirmed(run: Run, p: Prediction, previous: OpenResult) -> Arm | None:
     run.report(f"confirming {label(spec)}")
     candidate = _candidate(run.task, spec)
     try:
-        served = run.start(spec, trace=p.own_share is None and only_the_log_tells(candidate))
+        served = run.start(spec, trace=p.own_share is None and log_has_pass_time(candidate))
         if not run.used_prompts and not run.unused_prompts:  # continued from an earlier start
             questions, _, first = prepare_prompts(run, served.client)
             run.set_prompts(questions, first, used=previous.prompts_used)
