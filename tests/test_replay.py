@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,9 @@ def test_where_verifying_costs_as_much_as_plain_steps_nothing_pays_and_it_says_w
     new = KnownTexts((KnownText((1, 2, 3), tuple(range(50, 90))),), (0,))
     setting, _ = best_ngram(Speculation(("ngram-simple",)), new, FLAT)
     assert setting is not None
-    assert verdict([setting], FLAT)[1].endswith("no drafted token would have been accepted")
+    assert verdict([setting], FLAT)[1].endswith("no token would have been drafted")
+    rejected = replace(setting, drafted=3)
+    assert verdict([rejected], FLAT)[1].endswith("no drafted token would have been accepted")
     assert verdict([], FLAT)[0] is None
 
 
@@ -466,8 +469,6 @@ def test_a_bad_file_ends_with_2(tmp_path: Path) -> None:
 
 
 def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
     from specllama.serving import replay as module
 
     (p,) = plan_probes(asked())

@@ -279,6 +279,8 @@ def verdict(
 def _why_not(
     best: ReplayedSetting, eligible: Sequence[ReplayedSetting], summary: str, costs: VerifyCosts
 ) -> str:
+    if not any(s.drafted for s in eligible):
+        return "no token would have been drafted"
     if not any(s.accepted for s in eligible):
         return "no drafted token would have been accepted"
     per_step = best.drafted / max(1, best.steps)
