@@ -71,6 +71,10 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
         )
     if name in names():
         raise UsageError(f"profile {name} already exists", "Choose another name.")
+    if unknown := {part.strip() for part in like.split(",")} - set(names()):
+        raise UsageError(
+            f"--like {like}: no profile called {min(unknown)!r}", f"Profiles: {', '.join(names())}."
+        )
     like_profile = load(like)
     records = (
         _read(source) if source is not None else [PromptRecord(p) for p in like_profile.prompts]
@@ -79,8 +83,8 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
         user_profiles_dir() / f"{name}.toml",
         user_profiles_dir() / "prompts" / f"{name}{_LINES}",
         tuple(len(as_text(a.prompt)) for a in records),
-        _temperature(records, like_profile),
-        _answer(records, like_profile),
+        _temperature(records, like_profile, source is not None),
+        _answer(records, like_profile, source is not None),
     )
     try:  # the prompts first: a profile exists once its settings do
         write_atomically(
@@ -121,7 +125,9 @@ def _in_folder(folder: Path) -> Iterator[PromptRecord]:
                 yield PromptRecord(text)
 
 
-def _temperature(records: Sequence[PromptRecord], like_profile: Workload) -> ProfileValue:
+def _temperature(
+    records: Sequence[PromptRecord], like_profile: Workload, from_records: bool
+) -> ProfileValue:
     temperatures = [a.temperature for a in records if a.temperature is not None]
     if temperatures:
         return ProfileValue(
@@ -129,17 +135,20 @@ def _temperature(records: Sequence[PromptRecord], like_profile: Workload) -> Pro
         )
     return ProfileValue(
         like_profile.sampling.get("temperature", 0.8),
-        f"from {like_profile.name}: no record sets one",
+        f"from {like_profile.name}{': no record sets one' if from_records else ''}",
     )
 
 
-def _answer(records: Sequence[PromptRecord], like_profile: Workload) -> ProfileValue:
+def _answer(
+    records: Sequence[PromptRecord], like_profile: Workload, from_records: bool
+) -> ProfileValue:
     """The response length that three out of four do not exceed."""
     known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.max_tokens for a in records]
     lengths = [x for x in known if x]
     if not lengths:
         return ProfileValue(
-            like_profile.answer, f"from {like_profile.name}: no record has a response"
+            like_profile.answer,
+            f"from {like_profile.name}{': no record has a response' if from_records else ''}",
         )
     most = quantiles(lengths, n=4, method="inclusive")[2] if len(lengths) > 1 else lengths[0]
     tokens = round(min(_MAX_ANSWER, max(_MIN_ANSWER, most)))

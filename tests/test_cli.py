@@ -250,6 +250,26 @@ def test_an_option_that_a_command_lacks_is_reported_as_it_was_typed(
     assert "No such option: --draft-p-min\n" in capsys.readouterr().err
 
 
+def test_a_dry_run_reports_the_benchmark_and_prints_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.cli.app import run
+
+    monkeypatch.chdir(tmp_path)
+    for file in (TARGET, TARGET.with_name("draft.gguf")):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    args = ["serve", "target.gguf", "--draft", "draft.gguf", "-w", "creative", "--dry-run"]
+    args += ["--llama-server", "embedded", "-c", "1024", "--budget", "30"]
+    assert run([*args, "--p-min", "0.5"]) == 0
+    out = capsys.readouterr().out
+    assert ", p_min=0.5: set with --draft" in out
+    assert "tuning   not measured yet: serve runs a benchmark of up to 30 s first\n" in out
+    assert f" -m {tmp_path / 'target.gguf'} " in out
+    assert f" -md {tmp_path / 'draft.gguf'} " in out
+    assert run([*args, "--tune", "off"]) == 0
+    assert "tuning   " not in capsys.readouterr().out
+
+
 def test_strict_holds_for_a_dry_run_too(capsys: pytest.CaptureFixture[str]) -> None:
     from specllama.cli.app import run
 

@@ -115,6 +115,15 @@ def test_a_copy_of_a_built_in_one_is_the_same_to_begin_with(home: Path) -> None:
     assert (mine.prompts, mine.sampling, mine.answer) == (edit.prompts, edit.sampling, edit.answer)
 
 
+def test_a_copy_names_the_profile_it_came_from(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["profiles", "new", "mine"]) == 0
+    out = capsys.readouterr().out
+    assert ": from chat\n" in out
+    assert "record" not in out
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -123,7 +132,7 @@ def test_a_copy_of_a_built_in_one_is_the_same_to_begin_with(home: Path) -> None:
         (["new", "a,b"], "not a valid profile name"),
         (["new", "x" * 41], "not a valid profile name"),
         (["new", "code"], "profile code already exists"),
-        (["new", "mine", "--like", "nope"], "no workload called 'nope'"),
+        (["new", "mine", "--like", "nope"], "--like nope: no profile called 'nope'"),
         (["new", "mine", "--from", "missing.txt"], "--from missing.txt: cannot be read"),
         (["new", "mine", "--from", "{empty}"], "no prompts found"),
         (["new", "mine", "--from", "{bad}"], "line 1 has neither a prompt nor messages"),

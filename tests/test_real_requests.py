@@ -64,7 +64,7 @@ def test_what_is_kept_is_what_the_server_counted(tmp_path: Path, engine: str) ->
     assert setting["alpha"] == pytest.approx(told.alpha)
     assert setting["acceptance_by_position"] == pytest.approx(told.acceptance)
     shown = specllama("results", TARGET).stdout
-    assert f"real requests: α={told.alpha:.2f} over {told.drafted:,.0f} drafted tokens" in shown
+    assert f": α={told.alpha:.2f} over {told.drafted:,.0f} drafted tokens" in shown
     assert "1 record of real requests deleted" in specllama("results", TARGET, "--clear").stdout
 
 

@@ -213,7 +213,9 @@ def test_a_verdict_names_the_length_it_is_about(probed: ProbeResult) -> None:
         "verify   2 tokens take as long as 1.3 plain steps, 4 take 1.6, 8 take 2.3, 16 take 3.6"
         in said
     )
-    assert any(line.startswith("step     ") and "a plain step takes 91.0 ms" in line for line in said)
+    assert any(
+        line.startswith("step     ") and "a plain step takes 91.0 ms" in line for line in said
+    )
     assert said[-1].startswith("run      specllama serve ")
 
 

@@ -192,8 +192,8 @@ def _lines(w: Workload) -> Iterator[str]:
     settings += [f"thinking {'on' if thinking else 'off'}"] if thinking is not None else []
     yield f"sampling {', '.join(settings)}"
     yield f"methods  {', '.join(w.methods)}"
-    yield f"n-grams  {w.ngram.n} tokens looked up, {w.ngram.m} drafted, initially"
-    yield f"draft    K={w.n_max}, p_min {w.p_min:g}, initially"
+    yield f"n-grams  look up {w.ngram.n} tokens, draft {w.ngram.m} (initial values)"
+    yield f"draft    K={w.n_max}, p_min {w.p_min:g} (initial values)"
     yield f"length   responses are measured up to {w.answer} tokens"
 
 

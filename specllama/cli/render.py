@@ -235,6 +235,8 @@ def decision_lines(plan: Plan) -> Iterator[str]:
         return
     with_draft = f" with {_draft_name(plan, spec.draft)}" if spec.draft else ""
     length = f", K={spec.n_max}" if spec.uses_draft else ""
+    if spec.uses_draft and spec.p_min:
+        length += f", p_min={spec.p_min:g}"
     yield f"method   {','.join(spec.methods)}{with_draft}{length}: {plan.choice.reason}"
 
 

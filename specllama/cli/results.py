@@ -111,7 +111,7 @@ def traffic_lines(requests: Sequence[Traffic], known: Sequence[Result]) -> Itera
             if s.counts.alpha is not None:
                 name = f"{shown_name(Path(t.about.target))}, {t.about.workload}, {s.label}"
                 summary = sentence(s.summary(_times(t, known)), TrafficVerdict(), adaptive=True)
-                yield f"real     {name}: real requests: {summary}"
+                yield f"real     {name}: {summary}"
 
 
 def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def _table(found: Sequence[Result]) -> Table:
 
     names = ("model", "workload", "state", "served with", "best speed-up", "chance slower", "tok/s")
     out = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (*names, "prompts", "since"):
+    for name in (*names, "prompts", "measured"):
         out.add_column(name, justify="right" if name in names[4:] else "left")
     for r in found:
-        source = "own" if r.prompts == "yours" else "profile's"
+        source = "own" if r.prompts == "yours" else "the profile's"
         out.add_row(
             shown_name(Path(r.target)),
             r.workload,

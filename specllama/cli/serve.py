@@ -179,6 +179,7 @@ def serve(
         tune_plan,
         tuning_reference,
         with_stored_result,
+        would_measure,
     )
     from specllama.stop import Stopped
 
@@ -207,12 +208,16 @@ def serve(
             )
     tuning = TuningOptions(tune, budget, scope_of(spec_options), force, own)
     if dry_run:
+        measures = not on_hub and would_measure(plan, tuning)
         plan = plan if on_hub else with_stored_result(plan, tuning)
         if as_json:
             printer.json(plan_data(plan))
         else:
             for line in plan_lines(plan, verbose):
                 printer.detail(line)
+            if measures:
+                why = "not measured yet: " if tune == "auto" and not force else ""
+                printer.detail(f"tuning   {why}serve runs a benchmark of up to {budget:g} s first")
             printer.command(plan.command.display())
         _check_strict(plan, strict)
         return

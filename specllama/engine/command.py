@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from specllama.engine import ik_llama
 from specllama.engine.build_facts import SPEC_TYPE_SINCE
@@ -53,7 +54,7 @@ def build(
     """The command for these settings, with the user's own arguments merged in last."""
     argv = list(engine.argv)
     changes: list[str] = []
-    for flag in _flags(caps, settings):
+    for flag in map(_with_absolute_path, _flags(caps, settings)):
         theirs = user.replacing(caps, flag[0])
         if theirs is None:
             argv += flag
@@ -114,6 +115,13 @@ def _flags(caps: Capabilities, s: Settings) -> list[list[str]]:
     if s.trace and caps.traces:
         flags.append(["-lv", "4"])
     return flags
+
+
+def _with_absolute_path(flag: list[str]) -> list[str]:
+    """So that the command works in any folder; a file still on the Hub keeps its name."""
+    if flag[0] in ("-m", "-md") and (path := Path(flag[1])).exists():
+        return [flag[0], str(path.absolute())]
+    return flag
 
 
 def _fit_target(caps: Capabilities, sizes: Sequence[int]) -> Sequence[int]:

@@ -23,7 +23,7 @@ from specllama.serving.scope import (
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, TuningResult
+from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, TuningResult, label
 from specllama.tuning.errors import TuningError
 from specllama.tuning.results import Result, Subject
 from specllama.tuning.run import Task
@@ -168,6 +168,17 @@ def apply_stored_result(plan: Plan, options: TuningOptions) -> tuple[Plan, Resul
     return _with_result(plan, stored), stored
 
 
+def would_measure(plan: Plan, options: TuningOptions) -> bool:
+    """Whether serve measures before it serves."""
+    if options.mode == OFF or plan.choice.speculation is None or sets_own_types(plan):
+        return False
+    task, _, about = serve_task(plan, options)
+    stored, stale = results.find(about)
+    if stored is not None and not stale and _is_final(stored, options):
+        return False
+    return bool(task.candidates or task.ngrams)
+
+
 def serve_task(plan: Plan, options: TuningOptions) -> tuple[Task, tuple[str, ...], Subject]:
     """What serve measures, why the rest is ruled out, and what the result is stored under."""
     scope = with_fixed_values(plan, replace(options.scope, everything=options.force))
@@ -188,8 +199,17 @@ def serve_task(plan: Plan, options: TuningOptions) -> tuple[Task, tuple[str, ...
 def _with_result(plan: Plan, stored: Result) -> Plan:
     if stored.speculation is None:
         return plan.without_speculation(stored.reason)
-    return plan.with_speculation(
-        _with_current_placement(plan, stored.speculation), f"measured: {stored.reason}"
+    placed = _with_current_placement(plan, stored.speculation)
+    return plan.with_speculation(placed, _measured(stored.speculation, stored.reason))
+
+
+def _measured(spec: Speculation, reason: str) -> str:
+    """The result as the reason for `spec`, without its name, which is next to it."""
+    name = f"{label(spec)} is "
+    return (
+        f"measured at {reason.removeprefix(name)}"
+        if reason.startswith(name)
+        else f"measured: {reason}"
     )
 
 
@@ -205,7 +225,9 @@ def _with_current_placement(plan: Plan, spec: Speculation) -> Speculation:
 def _with_tuned(plan: Plan, found: TuningResult) -> Plan:
     if found.best is None:
         return plan.without_speculation(found.reason)
-    return plan.with_speculation(found.best.speculation, f"measured: {found.reason}")
+    return plan.with_speculation(
+        found.best.speculation, _measured(found.best.speculation, found.reason)
+    )
 
 
 def _cached_line(stored: Result) -> str:
