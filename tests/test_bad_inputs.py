@@ -159,16 +159,16 @@ probe T V --budget inf                   | 2 | --budget inf
 probe T V --budget 0                     | 2 | no time to measure anything
 probe T V --parallel 100000000000        | 2 | at most 256 slots
 probe T V --context -5                   | 2 | --context -5
-serve T V --vram nan                     | 2 | 'nan' is not a size
-serve T V --vram inf                     | 2 | 'inf' is not a size
+serve T V --vram nan                     | 2 | --vram nan: not a size
+serve T V --vram inf                     | 2 | --vram inf: not a size
 serve T V --vram 100000000000            | 2 | out of range (1 MiB to 1 PiB)
-serve T V --vram {digits}                | 2 | is not a size
-serve T V --vram 8,,8                    | 2 | '' is not a size
-serve T V --vram 0x8                     | 2 | '0x8' is not a size
+serve T V --vram {digits}                | 2 | not a size
+serve T V --vram 8,,8                    | 2 | --vram 8,,8: not a size
+serve T V --vram 0x8                     | 2 | --vram 0x8: not a size
 memory T V --vram 1KiB                   | 2 | out of range (1 MiB to 1 PiB)
-memory T V --vram 8;8                    | 2 | is not a size
+memory T V --vram 8;8                    | 2 | not a size
 memory T V --vram 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1 | 2 | 17 GPUs
-pick-draft T V --vram -8                 | 2 | is not a size
+pick-draft T V --vram -8                 | 2 | not a size
 serve T V -- -c nan                      | 2 | is not a number
 serve T V -- -c 100000000000             | 2 | is not a number
 serve T V -- -ngl inf                    | 2 | is not a number
@@ -190,12 +190,12 @@ serve T V --method draft-self            | 2 | ngram-simple
 probe T V --method MTP                   | 2 | Methods: draft-mtp
 memory T V --method draft,x              | 2 | no method called 'x'
 serve T V --draft D --method ngram-mod   | 2 | cannot be combined with
-serve T V --draft-cache q9               | 2 | unknown cache type 'q9'
-serve T V --draft-cache q9 --method none | 2 | unknown cache type 'q9'
-serve T V --draft-cache q9 --method ngram-mod | 2 | unknown cache type 'q9'
-memory T V --draft-cache Q8_0            | 2 | unknown cache type 'Q8_0'
-memory T V -ctk nope                     | 2 | unknown cache type 'nope'
-memory T V -ctv 1                        | 2 | unknown cache type '1'
+serve T V --draft-cache q9               | 2 | --draft-cache q9: unknown cache type
+serve T V --draft-cache q9 --method none | 2 | --draft-cache q9: unknown cache type
+serve T V --draft-cache q9 --method ngram-mod | 2 | --draft-cache q9: unknown cache type
+memory T V --draft-cache Q8_0            | 2 | --draft-cache Q8_0: unknown cache type
+memory T V -ctk nope                     | 2 | -ctk nope: unknown cache type
+memory T V -ctv 1                        | 2 | -ctv 1: unknown cache type
 memory T V --prefer size                 | 2 | --prefer size: must be one of speed, context
 serve T V --prefer size                  | 2 | --prefer size: must be one of speed, context
 serve T V --workload code,               | 2 | the name after the comma is empty

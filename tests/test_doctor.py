@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from specllama import workloads
 from specllama.cli.app import run
+from specllama.cli.doctor import found_lines
 from specllama.doctor import engines as looked_at
 from specllama.doctor import environment
 from specllama.doctor import examine as examining
@@ -158,6 +159,14 @@ FAILED = StartResult(False, False, "an illegal instruction (SIGILL)", "Use anoth
 
 def test_where_all_is_well_nothing_is_said() -> None:
     assert problems(WELL) == ()
+
+
+def test_an_unusable_engine_is_named_once_per_line_and_not_used() -> None:
+    bad = replace(ENGINE, name="/b", problem="could not run /b (Exec format error)")
+    report = replace(WELL, engines=(bad,))
+    (line,) = (x for x in found_lines(report) if x.startswith("engine "))
+    assert line == f"engine   /b: cannot be used; {bad.why}"
+    assert [p.what for p in problems(report) if "/b" in p.what] == [bad.problem]
 
 
 @pytest.mark.parametrize(

@@ -646,7 +646,7 @@ BAD_FILES = [
     ("Dockerfile", b'CMD ["a", \n', "is not a list of strings"),
     ("a.sh", b"\xff\xfe\x00", "is not UTF-8 text"),
     ("a.sh", b"a\0b", "NUL"),
-    ("a.sh", b"x" * (2 << 20), "larger than"),
+    ("a.sh", b"x" * (2 << 20), "a.sh: lint reads text files of up to 1 MiB"),
     ("a.service", b"[Service]\nExecStart=llama-server 'x\n", "unclosed quote"),
 ]
 

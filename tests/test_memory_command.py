@@ -141,12 +141,12 @@ def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Pa
     [
         (["-c", "-5"], "must be an integer from 0"),
         (["-c", "99999999999"], "must be an integer from 0"),
-        (["-ctk", "q9_9"], "unknown cache type 'q9_9'"),
+        (["-ctk", "q9_9"], "-ctk q9_9: unknown cache type"),
         (["-ctv", "q8_0", "--", "-fa", "off"], "needs flash attention"),
-        (["--vram", "lots"], "'lots' is not a size"),
+        (["--vram", "lots"], "--vram lots: not a size"),
         (["--vram", ""], "--vram"),
         (["--prefer", "both"], "--prefer both"),
-        (["--draft-cache", "q1", "--draft", str(DRAFT)], "unknown cache type 'q1'"),
+        (["--draft-cache", "q1", "--draft", str(DRAFT)], "--draft-cache q1: unknown cache type"),
         (["--method", "magic"], "no method called 'magic'"),
     ],
 )
@@ -195,6 +195,7 @@ def test_devices_that_are_not_told(tmp_path: Path, config: dict[str, Any], says:
 def test_a_context_beyond_training_is_warned_of() -> None:
     data = memory(TARGET, "-c", "8192")
     assert "the context is 8,192 tokens, but the model was trained on 2,048" in data["warnings"]
+    assert not any("logprobs" in w for w in data["warnings"])  # they need no memory
 
 
 def test_serve_takes_the_ngram_line_and_says_why() -> None:

@@ -189,9 +189,9 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
         (("--format", "shell", "-o", "{tmp}"), "cannot be written (it is a folder)"),
         (("--format", "shell", "-o", "{tmp}/absent/x"), "No such file or directory"),
         (("--format", "shell", "-o", "{tmp}/fake.json/x"), "cannot be written"),
-        (("--rpc", "nonsense"), "invalid address 'nonsense'"),
-        (("--rpc", "a:1,"), "invalid address ''"),
-        (("--rpc", "a:0"), "invalid address 'a:0'"),
+        (("--rpc", "nonsense"), "--rpc nonsense: invalid address"),
+        (("--rpc", "a:1,"), "--rpc a:1,: invalid address"),
+        (("--rpc", "a:0"), "--rpc a:0: invalid address"),
         (("--port", "0"), "--port"),
     ],
 )

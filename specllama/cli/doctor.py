@@ -92,9 +92,10 @@ def found_lines(r: DoctorReport) -> Iterator[str]:
 
 def _engine(e: EngineReport, broken: bool) -> Iterator[str]:
     """`broken`: the config file is invalid, so no engine was started."""
-    yield f"engine   {e.name}: {e.label}; {e.why}{' (serve uses this one)' if e.used else ''}"
     if e.problem:
+        yield f"engine   {e.name}: cannot be used; {e.why}"
         return
+    yield f"engine   {e.name}: {e.label}; {e.why}{' (serve uses this one)' if e.used else ''}"
     yield f"         {', '.join(e.backends)}; {', '.join(e.spec_types) or 'no --spec-type'}"
     if e.start is None and broken:
         yield "         not started: fix the config file first"

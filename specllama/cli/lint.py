@@ -137,7 +137,7 @@ def _kind(name: str, text: str) -> tuple[str, str]:
 
 def _decoded(name: str, raw: bytes) -> str:
     if len(raw) > _LARGEST:
-        raise UsageError(f"{name} is larger than {_LARGEST >> 20} MiB")
+        raise UsageError(f"{name}: lint reads text files of up to {_LARGEST >> 20} MiB")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -158,7 +158,7 @@ def _builds(build: str | None, llama_server: str | None) -> Builds:
     if build is not None:
         number = re.fullmatch(r"b?(\d{4,6})", build)
         if number is None:
-            raise UsageError(f"--build {build}: must be a number such as {known_builds.NEWEST}")
+            raise UsageError(f"--build {build}: not a known build, e.g. {known_builds.NEWEST}")
         return lambda _: known_builds.capabilities(int(number[1]))
     return lambda image: known_builds.capabilities(image or known_builds.NEWEST)
 

@@ -26,6 +26,8 @@ from specllama.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from specllama.cli.render import Printer
     from specllama.planning.budget import Budget
     from specllama.planning.plan import Plan
@@ -118,7 +120,7 @@ def memory(
             plan = prepare(settings, spec_options, server_arguments, llama_server, check_port=False)
     assert plan.budget is not None  # `exact` raises an error instead of leaving it out
     if as_json:
-        head = {"target": str(plan.target.path), "warnings": list(plan.notes)}
+        head = {"target": str(plan.target.path), "warnings": list(_notes(plan))}
         printer.json({**head, **data(plan.budget), "last_time": _last_time(plan)})
         return
     _print(printer, plan, plan.budget)
@@ -146,7 +148,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     printer.say(f"verdict  {lines.verdict(requested)}", "green" if ok else "yellow")
     for line in _trade(b):
         printer.say(line)
-    for warning in plan.notes:
+    for warning in _notes(plan):
         printer.detail(f"note     {warning}")
     if (last := _last_time(plan)) is not None:
         real, share = last["real_bytes"] / 2**20, last["share"]
@@ -154,6 +156,13 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
             f"measured {real:,.1f} MiB when these files were last served ({share:+.1%} "
             "compared with the estimate)"
         )
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """The notes that concern memory."""
+    from specllama.planning.refusals import LOGPROBS_NOTE
+
+    yield from (note for note in plan.notes if note != LOGPROBS_NOTE)
 
 
 def _trade(b: Budget) -> list[str]:

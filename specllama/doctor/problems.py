@@ -29,7 +29,9 @@ def _engines(r: DoctorReport) -> Iterator[Problem]:
     for e in r.engines:
         if e.problem:
             another = "Set another with --llama-server, or use `--llama-server embedded`."
-            yield Problem(f"{e.name} cannot be used: {e.problem}", another, e.used)
+            named = e.name in e.problem
+            problem = e.problem if named else f"{e.name} cannot be used: {e.problem}"
+            yield Problem(problem, another, e.used)
         elif e.start is not None and not e.start.started:
             problem = f"{e.name} failed the test start: {e.start.said}"
             yield Problem(problem, e.start.advice or "`specllama --debug demo` shows more.", e.used)

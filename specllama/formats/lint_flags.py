@@ -91,6 +91,8 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
         )
     if span is not None and not span[0] <= build <= span[1]:
         return _of_other_builds(parsed, use, span, removed=not early)
+    label = parsed.caps.label
+    engine = f"llama-server {label}" if parsed.caps.build else f"this llama-server ({label})"
     known = [n for o in parsed.caps.options if not o.removed for n in o.names]
     near = next(iter(difflib.get_close_matches(use.name, known, n=1, cutoff=0.75)), "")
     typo = bool(near) and difflib.SequenceMatcher(None, use.name, near).ratio() >= _TYPO
@@ -98,7 +100,7 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
         "unknown-flag",
         ENDS,
         shown,
-        f"this llama-server ({parsed.caps.label}) has no option {use.name} and exits at startup",
+        f"{engine} has no option {use.name} and exits at startup",
         f"did you mean {near}?" if near else "remove it, or check your build with --llama-server",
         (WordEdit(use.index, 1, (near,)),) if typo else (),
     )

@@ -22,7 +22,7 @@ def rpc_arguments(addresses: str | None) -> tuple[str, ...]:
         m = _ADDRESS.fullmatch(word)
         if m is None or not 0 < int(m[2]) < 2**16:
             raise UsageError(
-                f"--rpc: invalid address {word.strip()!r}",
+                f"--rpc {word.strip() or addresses}: invalid address",
                 "Use HOST:PORT of a ggml-rpc-server; separate several by commas.",
             )
     return ("--rpc", addresses)

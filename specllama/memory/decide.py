@@ -95,7 +95,8 @@ def verdict_of(
         most = _most(0, layers - 1, lambda n: _gpus_hold(q, replace(use, gpu_layers=n), drafting))
         partly = q.lines(replace(use, gpu_layers=most), drafting)
         if most is not None and not overcommitted(needed(partly), q.machine):
-            detail = f"{layers - most} of {layers} target layers stay in RAM (-ngl {most})"
+            stay = "stays" if layers - most == 1 else "stay"
+            detail = f"{layers - most} of {layers} target layers {stay} in RAM (-ngl {most})"
             if note := _from_disk(q, partly):
                 detail += f"; {note}"
             return FitVerdict(PARTLY, detail, shortfall, most), partly

@@ -144,7 +144,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         m = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?b?)\s*", word, re.I)
         if m is None or m[3].lower() == "i" or len(m[1]) > 20 or float(m[1]) <= 0:
             raise MemoryInputError(
-                f"--vram: {word.strip()!r} is not a size",
+                f"--vram {word.strip() or text}: not a size",
                 "Use 24GiB or 16384MiB; separate several with commas.",
             )
         unit = {"k": 2**10, "m": MIB, "g": 2**30, "t": 2**40, "": 2**30}[m[2].lower()]
@@ -152,7 +152,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
             unit = 1  # plain bytes
         size = int(float(m[1]) * unit)
         if not MIB <= size <= 2**50:
-            raise MemoryInputError(f"--vram: {word.strip()} is out of range (1 MiB to 1 PiB)")
+            raise MemoryInputError(f"--vram {word.strip()}: out of range (1 MiB to 1 PiB)")
         out.append(size)
     if len(out) > 16:
         raise MemoryInputError(f"--vram lists {len(out)} GPUs; llama.cpp supports at most 16")

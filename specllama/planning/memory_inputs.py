@@ -23,7 +23,7 @@ from specllama.memory.overrides import (
     parse,
 )
 from specllama.memory.place import RAM
-from specllama.memory.use import ModelUse
+from specllama.memory.use import CACHE_TYPES, ModelUse
 from specllama.planning.files import lora_files
 
 _ANY = 2**31  # -ub 0: as many as -b
@@ -46,8 +46,8 @@ def model_use(
         unified=user.on("--kv-unified"),
         batch=max(1, _number(user, _default(caps, "-b", 2048), "-b", "--batch-size")),
         ubatch=_number(user, _default(caps, "-ub", 512), "-ub", "--ubatch-size") or _ANY,
-        cache_k=user.value("-ctk") or "f16",
-        cache_v=user.value("-ctv") or "f16",
+        cache_k=_cache_type(user, "-ctk"),
+        cache_v=_cache_type(user, "-ctv"),
         flash=(user.value("-fa") or "auto") not in ("off", "0", "false", "disabled"),
         swa_full=user.on("--swa-full"),
         outputs=settings.parallel if few else None,
@@ -135,12 +135,22 @@ def drafting_of(
         methods=spec.methods,
         model=draft,
         longest=longest,
-        cache_k=user.value("-ctkd") or spec.cache_type or "f16",
-        cache_v=user.value("-ctvd") or spec.cache_type or "f16",
+        cache_k=_cache_type(user, "-ctkd", spec.cache_type),
+        cache_v=_cache_type(user, "-ctvd", spec.cache_type),
         gpu_layers=_layers(user.value("-ngld") or spec.draft_layers),
         moved=moved_tensors(draft, overrides(draft, user, machine, draft=True)) if draft else (),
         devices=_devices("-devd", user, machine),
     )
+
+
+def _cache_type(user: LaunchOptions, option: str, default: str | None = None) -> str:
+    """Raises MemoryInputError for a type that llama.cpp lacks."""
+    kind = user.value(option) or default or "f16"
+    if kind not in CACHE_TYPES:
+        raise MemoryInputError(
+            f"{option} {kind}: unknown cache type", f"Types: {', '.join(CACHE_TYPES)}."
+        )
+    return kind
 
 
 def chosen_devices(machine: Machine, user: LaunchOptions) -> Machine:

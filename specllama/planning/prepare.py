@@ -122,7 +122,7 @@ def _check(spec_options: SpeculationOptions) -> None:
         raise UsageError(f"--prefer {spec_options.prefer}: must be {SPEED} or {CONTEXT}")
     if spec_options.draft_cache is not None and spec_options.draft_cache not in CACHE_TYPES:
         raise UsageError(
-            f"unknown cache type {spec_options.draft_cache!r}",
+            f"--draft-cache {spec_options.draft_cache}: unknown cache type",
             f"Types: {', '.join(CACHE_TYPES)}.",
         )
     layers = spec_options.draft_layers

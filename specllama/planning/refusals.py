@@ -101,6 +101,11 @@ def crash_risks(methods: Iterable[str], user: LaunchOptions) -> Iterator[tuple[s
         yield "--split-mode", why, "use -sm layer"
 
 
+LOGPROBS_NOTE = (
+    "logprobs (n_probs) of tokens from a verify step are returned as 0.0 (seen on b11549)"
+)
+
+
 def limit_notes(
     target: ModelInfo, choice: Choice, user: LaunchOptions, slot_context: int
 ) -> Iterator[str]:
@@ -108,7 +113,7 @@ def limit_notes(
     spec, draft = choice.speculation, choice.draft
     if spec is None:
         return
-    yield "logprobs (n_probs) of tokens from a verify step are returned as 0.0 (seen on b11549)"
+    yield LOGPROBS_NOTE
     yield from (f"{why}: {advice}" for _, why, advice in crash_risks(spec.methods, user))
     cache = spec.cache_type or "f16"
     if spec.uses_draft and cache not in ("f16", "bf16", "f32"):
