@@ -163,7 +163,8 @@ def test_where_all_is_well_nothing_is_said() -> None:
 
 def test_an_unusable_engine_is_named_once_per_line_and_not_used() -> None:
     bad = replace(ENGINE, name="/b", problem="could not run /b (Exec format error)")
-    report = replace(WELL, engines=(bad,))
+    versions = {"specllama": "1", "python": "3"}
+    report = replace(WELL, engines=(bad,), versions=versions)
     (line,) = (x for x in found_lines(report) if x.startswith("engine "))
     assert line == f"engine   /b: cannot be used; {bad.why}"
     assert [p.what for p in problems(report) if "/b" in p.what] == [bad.problem]
