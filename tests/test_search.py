@@ -532,7 +532,7 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
     assert t.plain is not None
     assert any("/tokenize" in x for x in t.plain.limitations)
     (missing,) = t.trials[0].measurement.missing
-    assert missing.startswith("per-token timings")
+    assert missing.startswith("no per-token timings")
     assert any("no prediction for K: no per-token timings" in d.why for d in t.dropped)
     assert best_k(t) == 4, "the profile's length"
     assert t.loads == 3

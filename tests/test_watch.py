@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from specllama.cli.watch_lines import lines, view_data
+from specllama.cli.watch_lines import lines, position_line, view_data
 from specllama.cli.watch_screen import bar, picture, sparkline
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError, UsageError
@@ -587,3 +587,8 @@ def test_a_502_does_not_say_that_there_is_no_router(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RouterIdle, match="no model is loaded"):
         reader.read()
     reader.close()
+
+
+def test_positions_are_numbered_and_long_drafts_end_with_the_last() -> None:
+    assert position_line((0.5, 0.25)) == "position a_1 0.50, a_2 0.25"
+    assert position_line((0.5,) * 9 + (0.1,)).endswith("a_8 0.50, … a_10 0.10")
