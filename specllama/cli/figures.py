@@ -204,13 +204,13 @@ def _lengths_caption(t: TuningResult, shown: Sequence[Trial]) -> str:
             "No draft length is predicted to be faster than plain decoding; the closest is "
             f"K={k} of {name} at {interval(best)}."
         )
-    said = f"{name} is predicted to be fastest with K={k} at {interval(best)}"
+    text = f"{name} is predicted to be fastest with K={k} at {interval(best)}"
     measured = measured_lengths(x, t.arms)
     if not measured:
-        return f"{said}, which was not measured on other prompts."
+        return f"{text}, which was not measured on other prompts."
     at = k if k in measured else min(measured, key=lambda m: abs(m - k))
     where = "" if at == k else f" with K={at}"
-    return f"{said} and measures {interval(measured[at])}{where} on other prompts."
+    return f"{text} and measures {interval(measured[at])}{where} on other prompts."
 
 
 def _acceptance(t: TuningResult) -> Iterator[Chart]:
@@ -272,15 +272,15 @@ def _ngrams_caption(
     value = m.speeds[best]
     if value <= 1:
         return f"No size of {map_name(m)} is predicted to be faster than plain decoding."
-    said = f"{map_name(m)} is predicted to be fastest with n={best.n} m={best.m} at {value:.2f}x"
+    text = f"{map_name(m)} is predicted to be fastest with n={best.n} m={best.m} at {value:.2f}x"
     there = [v for s, v in m.speeds.items() if usual and (s.n, s.m) == (usual.n, usual.m)]
     if usual is not None and there and (usual.n, usual.m) != (best.n, best.m):
-        said += f", against {max(there):.2f}x with the workload's default n={usual.n} m={usual.m}"
+        text += f", against {max(there):.2f}x with the workload's default n={usual.n} m={usual.m}"
     if not measured:
-        return f"{said}."
+        return f"{text}."
     (n, drafted), i = max(measured.items(), key=lambda x: x[1].value)
     where = "" if (n, drafted) == (best.n, best.m) else f" with n={n} m={drafted}"
-    return f"{said}, and measures {interval(i)}{where} on other prompts."
+    return f"{text}, and measures {interval(i)}{where} on other prompts."
 
 
 def _split(t: TuningResult) -> Iterator[Chart]:

@@ -44,10 +44,10 @@ def _bar(k: int, predicted: Interval | None, measured: float | None, most: float
     cells[at(1.0)] = "│"
     if measured is not None:
         cells[at(measured)] = "●"
-    said = f"{predicted.value:.2f}x predicted" if predicted else ""
+    text = f"{predicted.value:.2f}x predicted" if predicted else ""
     if measured is not None:
-        said += f"{', ' if said else ''}{measured:.2f}x measured"
-    return f"  K={k:<2} {''.join(cells)} {said}"
+        text += f"{', ' if text else ''}{measured:.2f}x measured"
+    return f"  K={k:<2} {''.join(cells)} {text}"
 
 
 def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:

@@ -44,7 +44,7 @@ def html(found: Sequence[ProbeResult]) -> str:
 def _section(p: ProbeResult, name: str) -> dict[str, Any]:
     """What the template shows of one workload."""
     columns, rows = _table(p)
-    said = [_line(line) for line in probe_lines.verdict(p)]
+    lines = [_line(line) for line in probe_lines.verdict(p)]
     charts = figures(p.tuned, p.plan.workload.ngram)
     return {
         "workload": p.tuned.workload,
@@ -53,9 +53,9 @@ def _section(p: ProbeResult, name: str) -> dict[str, Any]:
         "columns": columns,
         "rows": rows,
         "unmeasured": _unmeasured(p),
-        "reason": next((text for name, text in said if name == "verdict"), ""),
-        "run": next((text for name, text in said if name == "run"), ""),
-        "details": [x for x in said if x[0] not in ("verdict", "run")],
+        "reason": next((text for name, text in lines if name == "verdict"), ""),
+        "run": next((text for name, text in lines if name == "run"), ""),
+        "details": [x for x in lines if x[0] not in ("verdict", "run")],
         "figures": [
             {"title": c.title, "caption": c.caption, "svg": svg(c, f"{name}f{i}")}
             for i, c in enumerate(charts)
