@@ -210,7 +210,7 @@ def test_pick_draft_measures(tmp_path: Path) -> None:
         assert min(times) > 0
     assert best["measured"]["costs_guessed_because"] is None
     human = specllama(*args, "--measure", "-w", "code")
-    assert "measured on the target's own answers" in human.stdout
+    assert "measured on the target's responses to 12 code prompts" in human.stdout
     assert "cost     measured in process, 1 thread: a plain step takes" in human.stdout
     assert "cost     draft.gguf at K=" in human.stdout
     text = tmp_path / "text.py"
