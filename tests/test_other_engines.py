@@ -390,7 +390,7 @@ def test_machines_and_gpus() -> None:
 
 def test_what_many_requests_leave_is_said_as_reported() -> None:
     notes = " ".join(write("vllm", decision("simple")).notes)
-    assert "1.96x at 1, 1.21x at 128" in notes
+    assert "1.96x with 1, 1.21x with 128 at a time" in notes
     assert "not measured here" in notes
 
 
