@@ -20,7 +20,7 @@ def test_ngrams_are_predicted_and_the_confirmed_server_serves(
     tmp_path: Path, native: Path, smollm2: Path
 ) -> None:
     model = alone(smollm2, tmp_path)
-    args = (model, "--workload", "edit", "--tune", "auto", "--budget", "20")
+    args = (model, "--workload", "edit", "--tune", "auto", "--budget", "40")
     with Serve(tmp_path, *args, "--llama-server", native, timeout=150) as s:
         info, tuning = s.info, s.info["tuning"]
         assert tuning["source"] == "measured"
