@@ -205,10 +205,3 @@ def budget_with(b: Budget, drafting: Drafting | None) -> Budget:
     request = replace(b.request, use=b.chosen.use, drafting=drafting)
     found = options(request)
     return Budget(request, b.requested_context, found, found[0], found[1:], b.prompt_cache)
-
-
-def budget_without_speculation(b: Budget) -> Budget:
-    """The budget of the same server without speculation."""
-    request = replace(b.request, drafting=None, others=(), ngram=None)
-    found = options(request)
-    return Budget(request, b.requested_context, found, found[0])

@@ -20,7 +20,7 @@ from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.planning import memory_inputs
-from specllama.planning.budget import Budget, budget_with, budget_without_speculation
+from specllama.planning.budget import Budget, budget_with
 from specllama.planning.choose import Choice
 from specllama.planning.memory_choice import apply_option, next_option, with_draft_placement
 from specllama.planning.refusals import limit_notes
@@ -176,7 +176,7 @@ class Plan:
             choice=Choice(None, because, self.choice.rejected, notes=self.choice.notes),
             settings=settings,
             command=build(self.engine, self.capabilities, settings, self.user),
-            budget=budget_without_speculation(self.budget) if self.budget is not None else None,
+            budget=budget_with(self.budget, None) if self.budget is not None else None,
         )
 
 
