@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import MODELS
 
-# A background job of a shell ignores Ctrl-C, one under nohup the end of the terminal, and so would
-# every process that a test starts: they inherit what is ignored, but not a handler of ours.
+# A shell's background jobs ignore SIGINT, and jobs under nohup ignore SIGHUP. Child processes
+# inherit ignored signals but not Python handlers, so these signals get handlers that do nothing.
 for _name in ("SIGINT", "SIGHUP", "SIGQUIT"):
     _signum = getattr(signal, _name, None)
     if _signum is not None and signal.getsignal(_signum) is signal.SIG_IGN:
         signal.signal(_signum, lambda *_: None)
 
-# A busy machine is no fault of a test's: examples that are slow to make are not reported.
+# Examples that are slow to generate are not an error: the machine may be busy.
 settings.register_profile(
     "shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -30,27 +30,27 @@ NATIVE_ENV = "SPECLLAMA_TEST_LLAMA_SERVER"
 MODELS_ENV = "SPECLLAMA_TEST_MODELS"
 BUILDS_ENV = "SPECLLAMA_TEST_BUILDS"
 VULKAN_ENV = "SPECLLAMA_TEST_VULKAN"
-IK_ENV = "SPECLLAMA_TEST_IK_SERVER"  # nobody's CI has one
-_KEPT = (NATIVE_ENV, MODELS_ENV, BUILDS_ENV, IK_ENV, VULKAN_ENV)
+IK_ENV = "SPECLLAMA_TEST_IK_SERVER"  # no CI has one
+_TEST_VARIABLES = (NATIVE_ENV, MODELS_ENV, BUILDS_ENV, IK_ENV, VULKAN_ENV)
 
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches, logs and config of this test run only; no engine named from outside."""
+    """Separate caches, logs and config for this test run; no engine from the environment."""
     base = tmp_path_factory.getbasetemp() / "home"
     for name in ("CACHE", "STATE", "CONFIG", "DATA"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(base / name.lower()))
-    # Other programs' model folders lie in the home; theirs must not turn up in a test.
+    # Other programs keep models in the home folder; a test must not find the user's.
     monkeypatch.setenv("HOME", str(base))
     for name in ("HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS"):
         monkeypatch.delenv(name, raising=False)
     for name in list(os.environ):
-        if name.startswith(("LLAMA_ARG_", "SPECLLAMA_")) and name not in _KEPT:
+        if name.startswith(("LLAMA_ARG_", "SPECLLAMA_")) and name not in _TEST_VARIABLES:
             monkeypatch.delenv(name)
 
 
 def _missing(message: str) -> NoReturn:
-    """What a test needs is not there: it is skipped, and fails in CI."""
+    """Skips a test that lacks something it needs; in CI, the test fails."""
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
@@ -130,7 +130,7 @@ def vocab_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def llama_cpp() -> Any:
-    """The module of the extra llama-cpp-python, which must be there in CI."""
+    """The module of the extra llama-cpp-python, which CI must have."""
     if importlib.util.find_spec("llama_cpp") is None:
         _missing("the extra llama-cpp-python is not installed")
     return importlib.import_module("llama_cpp")

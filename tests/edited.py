@@ -1,4 +1,4 @@
-"""Copies of a real small model with one thing in the header made wrong."""
+"""Copies of a small real model with edited headers."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def edited(
     fields: Mapping[str, Value | bytes] | None = None,
     drop: Sequence[str] = (),
     add: Mapping[str, tuple[Sequence[int], str | int]] | None = None,
-    again: str = "",
+    repeat: str = "",
     data: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Writes `source` to `to`. `fields`: keys to set (bytes: type and value as they lie in the
-    file); `drop`: keys and tensors to leave out; `add`: tensors of zeros to add, or to have
-    another shape and type (a name or an id); `again`: a key or tensor that comes twice; `data`:
-    what added tensors hold instead of zeros."""
+    """Writes `source` to `to`. `fields`: keys to set (bytes: the raw type and
+    value); `drop`: keys and tensors to leave out; `add`: tensors of zeros to add, or to replace by
+    another shape and type (a name or an ID); `repeat`: a key or tensor to write twice; `data`:
+    contents of added tensors instead of zeros."""
     raw = source.read_bytes()
     changed, added = dict(fields or {}), dict(add or {})
     head = parse_header(BytesSource(raw))
-    kept = []
+    entries = []
     for key, entry in _entries(raw):
         if key not in drop and key not in changed:
-            kept += [entry] * (2 if key == again else 1)
-    kept += [key_value(k, v) for k, v in changed.items()]
+            entries += [entry] * (2 if key == repeat else 1)
+    entries += [key_value(k, v) for k, v in changed.items()]
     tensors: list[tuple[str, Sequence[int], int, bytes]] = []
     for t in head.tensors:
         if t.name not in drop and t.name not in added:
             at = head.data_offset + t.offset
             row = (t.name, t.shape, _IDS[t.kind], raw[at : at + (t.nbytes or 0)])
-            tensors += [row] * (2 if t.name == again else 1)
+            tensors += [row] * (2 if t.name == repeat else 1)
     for name, (shape, kind) in added.items():
         number = kind if isinstance(kind, int) else _IDS[kind]
         elements = 1
@@ -49,12 +49,12 @@ def edited(
             elements *= n
         content = (data or {}).get(name, bytes(nbytes(number, elements) or 64))
         tensors.append((name, shape, number, content))
-    to.write_bytes(_written(kept, tensors))
+    to.write_bytes(_written(entries, tensors))
     return to
 
 
 def _entries(raw: bytes) -> list[tuple[str, bytes]]:
-    """Each key with its bytes, name and type included."""
+    """Each key with the raw bytes of its entry."""
     c = Cursor(BytesSource(raw))
     c.take(16, "")
     out = []

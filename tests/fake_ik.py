@@ -1,11 +1,12 @@
-"""A scripted ik_llama.cpp server (8337e4cd3, August 2026), by what a real one was seen to do.
+"""A scripted ik_llama.cpp server that behaves as a real one did (8337e4cd3, August 2026).
 
-Its help ends with 1, it has no --list-devices, its chat needs --jinja, answers carry no token ids,
-streams have timings in their last piece only, /slots and /metrics say nothing of speculation, and a
-request's `speculative.n_max` is obeyed while the draft still makes all of the server's.
+Its --help exits with 1, it has no --list-devices, chat needs --jinja, responses carry no token IDs,
+streams have timings in their last piece only, and /slots and /metrics do not report speculation. A
+request's `speculative.n_max` is obeyed, although the draft still makes as many passes as for the
+server's own length.
 
-A word is a token. A pass over b tokens takes 10 + b/2 ms, one of the draft half a ms, and a guess is
-right with a chance of 0.75. A prompt that was asked before is drafted without a fault.
+A word is a token. A pass over b tokens takes 10 + b/2 ms, a pass of the draft 0.5 ms, and a drafted
+token is accepted with probability 0.75. In a repeated prompt every drafted token is accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from tests import help_render
 from tests.support import script
 
-RIGHT = 0.75
+ACCEPTANCE = 0.75
 _STEP, _ROW, _DRAFT = 10.0, 0.5, 0.5  # ms
 
 
@@ -33,16 +34,16 @@ def passes(b: int) -> float:
 
 
 class FakeIk:
-    """One such server. `path` goes to --llama-server; `starts` are the argvs it saw; `asked` the
-    prompts of its completions."""
+    """One such server. `path` goes to --llama-server; `starts`: the argv of each start; `requests`:
+    the draft length of each completion, its drafted tokens, and whether its prompt was repeated."""
 
     def __init__(self, tmp: Path) -> None:
-        self._starts, self._asked = tmp / "starts", tmp / "asked"
+        self._starts, self._requests = tmp / "starts", tmp / "requests"
         here = str(Path(__file__).parent.parent)
         body = (
             f"import sys; sys.path.insert(0, {here!r})\n"
             "from tests.fake_ik import main\n"
-            f"sys.exit(main({str(self._starts)!r}, {str(self._asked)!r}))\n"
+            f"sys.exit(main({str(self._starts)!r}, {str(self._requests)!r}))\n"
         )
         self.path = script(tmp / "llama-server", body)
 
@@ -51,15 +52,15 @@ class FakeIk:
         return _lines(self._starts)
 
     @property
-    def asked(self) -> list[dict[str, Any]]:
-        return _lines(self._asked)
+    def requests(self) -> list[dict[str, Any]]:
+        return _lines(self._requests)
 
 
 def _lines(path: Path) -> list[Any]:
     return [json.loads(s) for s in path.read_text().splitlines()] if path.exists() else []
 
 
-def main(starts: str, asked: str) -> int:
+def main(starts: str, requests: str) -> int:
     argv = sys.argv[1:]
     if "--version" in argv:
         print(help_render.ik_data()["version_stderr"], file=sys.stderr)
@@ -76,7 +77,7 @@ def main(starts: str, asked: str) -> int:
     with open(starts, "a") as f:
         f.write(json.dumps(argv) + "\n")
     port = int(argv[argv.index("--port") + 1])
-    handler = type("Handler", (_Handler,), {"model": _Model(argv, asked)})
+    handler = type("Handler", (_Handler,), {"model": _Model(argv, requests)})
     ThreadingHTTPServer(("127.0.0.1", port), handler).serve_forever()
     return 0
 
@@ -86,46 +87,54 @@ def _ids(text: str) -> list[int]:
 
 
 class _Model:
-    """What it was started with, and what it remembers."""
+    """Its start options, the cached prompt, and the prompts so far."""
 
-    def __init__(self, argv: Sequence[str], asked: str) -> None:
+    def __init__(self, argv: Sequence[str], requests: str) -> None:
         self.jinja = "--jinja" in argv
         values = [argv[i + 1] for i, a in enumerate(argv) if a == "--spec-type"]
         found = [m for v in values if (m := re.match(r"(?:draft|mtp):n_max=(\d+)", v))]
         self.n_max = int(found[0][1]) if found else 0
         self.cached: list[int] = []
         self.seen: set[tuple[int, ...]] = set()
-        self.asked = asked
+        self.requests = requests
 
     def complete(self, body: dict[str, Any], prompt: str | list[int]) -> dict[str, Any]:
         ids = prompt if isinstance(prompt, list) else _ids(prompt)
         tokens = int(body.get("n_predict") or body.get("max_tokens") or 16)
-        kept = 0
+        cached = 0
         if body.get("cache_prompt"):
             pairs = zip(ids[:-1], self.cached, strict=False)
-            kept = next((i for i, (a, b) in enumerate(pairs) if a != b), None) or 0
-            same = self.cached[: len(ids) - 1] == ids[:-1] or ids[: len(self.cached)] == self.cached
-            kept = min(len(self.cached), len(ids) - 1) if same else kept
+            cached = next((i for i, (a, b) in enumerate(pairs) if a != b), None) or 0
+            is_prefix = (
+                self.cached[: len(ids) - 1] == ids[:-1] or ids[: len(self.cached)] == self.cached
+            )
+            cached = min(len(self.cached), len(ids) - 1) if is_prefix else cached
         self.cached = ids
-        again = tuple(ids) in self.seen
+        repeated = tuple(ids) in self.seen
         self.seen.add(tuple(ids))
-        chance = random.Random(zlib.crc32(repr(ids).encode()))
+        accept_rng = random.Random(zlib.crc32(repr(ids).encode()))
         k = min(self.n_max, int(body.get("speculative.n_max", self.n_max)))
-        ms, made, drafted, accepted = 0.0, 1, 0, 0
-        while made < tokens:
-            d = min(k, tokens - made - 1)
-            right = next((i for i in range(d) if not again and chance.random() > RIGHT), d)
-            drafted, accepted, made = drafted + d, accepted + right, made + right + 1
+        ms, generated, drafted, accepted = 0.0, 1, 0, 0
+        while generated < tokens:
+            d = min(k, tokens - generated - 1)
+            accepted_now = next(
+                (i for i in range(d) if not repeated and accept_rng.random() > ACCEPTANCE), d
+            )
+            drafted, accepted, generated = (
+                drafted + d,
+                accepted + accepted_now,
+                generated + accepted_now + 1,
+            )
             ms += passes(d + 1) + (_DRAFT * (self.n_max + 1) if self.n_max else 0.0)
-        with open(self.asked, "a") as f:
-            f.write(json.dumps({"k": k, "drafted": drafted, "again": again}) + "\n")
-        n = len(ids) - kept
+        with open(self.requests, "a") as f:
+            f.write(json.dumps({"k": k, "drafted": drafted, "repeated": repeated}) + "\n")
+        n = len(ids) - cached
         timings = {"prompt_n": n, "prompt_ms": passes(n), "predicted_n": tokens, "predicted_ms": ms}
         timings |= {"n_past": len(ids) + tokens}
         if drafted:
             timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
-        said = random.Random(zlib.crc32(repr(ids[-40:]).encode()))
-        words = " ".join(f"w{said.randrange(5000)}" for _ in range(tokens))
+        text_rng = random.Random(zlib.crc32(repr(ids[-40:]).encode()))
+        words = " ".join(f"w{text_rng.randrange(5000)}" for _ in range(tokens))
         return {"content": words, "timings": timings}
 
 
@@ -154,8 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/completion":
             self._answer(body, body["prompt"], lambda text: {"content": text})
         elif not self.model.jinja:
-            said = "this custom template is not supported, try using --jinja"
-            self._json({"error": {"message": said}}, 500)
+            message = "this custom template is not supported, try using --jinja"
+            self._json({"error": {"message": message}}, 500)
         else:
             key = "delta" if body.get("stream") else "message"
             prompt = _flat(body["messages"])

@@ -1,9 +1,9 @@
-"""A laboratory with scripted servers: speed, acceptance and text as functions of what is asked.
+"""Simulated servers for the tuner: speed, acceptance and text are functions of the request.
 
-No process and no real clock: a server's milliseconds are what the script says, and the clock
-that the tuner reads goes on by them, so that budgets of minutes are spent in no time. Answers
-are token ids, and an n-gram server drafts from them by llama.cpp's own rules. What the real
-servers do is in test_measure.py.
+There is no process and no real clock: a script defines how long each step takes, and these times
+advance the clock that the tuner reads, so a budget of minutes passes at once. Responses are token
+IDs, and n-gram methods draft from them by llama.cpp's own rules. test_measure.py covers real
+servers.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from specllama.tuning.search import OpenResult
 
 _NOTHING: Mapping[str, Any] = {}
 _WORDS = 30_000
-_CHECKPOINT = 5  # tokens evaluated at least where the cache goes back to a checkpoint
-_CLOCKED = (measure, plain, run)
+_CHECKPOINT = 5  # minimum of evaluated tokens if the cache only returns to checkpoints
+_MODULES_WITH_A_CLOCK = (measure, plain, run)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a script can look at. `number` counts the requests of this server from 0; `seen`:
-    the same prompt was answered before by it; `prompt` is "" for ids that are no whole prompt."""
+    """A request, as a script sees it. `number`: its index on this server; `seen`: this server has
+    answered the same prompt before; `prompt`: "" for IDs that are not a whole prompt."""
 
     speculation: Speculation | None
     prompt: str
@@ -49,23 +49,23 @@ class Request:
 @dataclass
 class Script:
     """One machine. `verify(b)`: ms of a pass of the target over b tokens; `own(method)`: ms of
-    one pass of a draft; `accept`: chance that a draft's first token is right, given the ones
-    before; `decline`: how much less at each further depth; `once`: methods whose block is one
-    pass; `drafts`: share of steps that a draft takes part in.
+    one pass of a draft; `accept`: probability that a drafted token is accepted if those before it
+    were; `decline`: how much this falls with each position; `once`: methods that draft a block in
+    one pass; `drafts`: share of steps with a draft.
 
-    Text: `copies`: chance that a piece of an answer is taken from its prompt, `span` tokens
-    long on average, the others `fresh`; `length`: tokens of a prompt; `ends`: tokens after
-    which an answer ends by itself.
+    Text: `copies`: probability that a piece of a response is copied from its prompt; `span`,
+    `fresh`: mean length of copied and of new pieces, in tokens; `length`: tokens of a prompt;
+    `ends`: tokens after which a response ends by itself.
 
     Time: `noise` of each step; `spread`: how much the cost of drafting steps differs between
-    prompts (standard deviation of its logarithm); `first`: how much slower the first step of an
-    answer is than the others; `drift`, `weather`: how much slower
-    everything is, by launches and by seconds so far; `load_s`.
+    prompts (standard deviation of its logarithm); `first`: how much slower the first step of a
+    response is than the others; `drift`, `load`: how much slower everything is, by number of
+    launches and by seconds so far; `load_s`: seconds that a start takes.
 
-    `dies`: the server does not start; `dies_at`: it ends at a request. What the build tells:
-    `per_token` timings, `counts` in /metrics, `gives_ids`, `tokenizes`, `caches` prompts;
-    `window`: its cache only goes back to checkpoints. `output_share`: of the output matrix.
-    `slots`: answered at once; `ignores_n_max`: drafts that many whatever it is told."""
+    `dies`: the server does not start; `dies_at`: it crashes at a request. Features of the build:
+    timings `per_token`, `counts` in /metrics, `gives_ids`, `tokenizes`, `caches` prompts;
+    `window`: its cache only returns to checkpoints. `output_share`: of the output matrix.
+    `slots`: requests at once; `ignores_n_max`: draft length whatever the options."""
 
     verify: Callable[[int], float]
     own: Callable[[str], float] = field(default=lambda method: 0.0)
@@ -83,7 +83,7 @@ class Script:
     spread: float = 0.0
     first: float = 1.0
     drift: Callable[[int], float] = field(default=lambda launch: 1.0)
-    weather: Callable[[float], float] = field(default=lambda seconds: 1.0)
+    load: Callable[[float], float] = field(default=lambda seconds: 1.0)
     load_s: Callable[[Speculation | None], float] = field(default=lambda spec: 0.0)
     dies: Callable[[Speculation | None], bool] = field(default=lambda spec: False)
     dies_at: Callable[[Request], bool] = field(default=lambda request: False)
@@ -103,13 +103,13 @@ class Script:
         return self.verify(tokens) if tokens <= 65 else self.verify(65) * tokens / 65
 
     def batch_ms(self, tokens: int) -> float:
-        """The same when only the last row goes through the output matrix."""
+        """The same if only the last row goes through the output matrix."""
         one = self.verify(1)
         return one + (self.prompt_ms(tokens) - one) * (1 - self.output_share)
 
 
 class World:
-    """What all servers of a laboratory share: the clock, the prompts' tokens, chance."""
+    """What all servers of a runner share: the clock, the prompts' tokens, the random seed."""
 
     def __init__(self, script: Script, seed: int) -> None:
         self.script, self.seed = script, seed
@@ -124,7 +124,7 @@ class World:
         return ids
 
     def answer(self, ids: Ids, copies: float, tokens: int, chance: int) -> list[int]:
-        """Pieces of the prompt and new ones in turn."""
+        """Pieces copied from the prompt, between new ones."""
         s, rng = self.script, random.Random(hash((self.seed, ids, chance)))
         out: list[int] = []
         while len(out) < tokens:
@@ -138,22 +138,24 @@ class World:
 
 
 class FakeClient:
-    """A Client as far as tuning asks one."""
+    """The part of Client that tuning uses."""
 
     def __init__(self, world: World, spec: Speculation | None, launch: int) -> None:
         self._world, self._spec, self._launch = world, spec, launch
         self._script = world.script
-        self._asked: dict[Ids, int] = {}
+        self._repeats: dict[Ids, int] = {}
         self._cached: Ids = ()
         self.requests = 0
         self.log: list[str] = []
         self._time: dict[str, list[float]] = {}  # method → drafting ms, drafted, accepted
-        copying = [m for m in (spec.methods if spec else ()) if m.startswith("ngram-")]
-        self._method = next(iter(copying), "")
+        ngram_methods = [m for m in (spec.methods if spec else ()) if m.startswith("ngram-")]
+        self._method = next(iter(ngram_methods), "")
         self._rule = (
-            ngrams.rule(self._method, spec.ngram) if spec and spec.ngram and copying else None
+            ngrams.rule(self._method, spec.ngram) if spec and spec.ngram and ngram_methods else None
         )
-        self._draft = next((m for m in (spec.methods if spec else ()) if m not in copying), "")
+        self._draft = next(
+            (m for m in (spec.methods if spec else ()) if m not in ngram_methods), ""
+        )
 
     def tokenize(self, text: str, special: bool = True) -> Ids:
         if not self._script.tokenizes:
@@ -175,10 +177,10 @@ class FakeClient:
     def continue_ids(
         self, ids: Sequence[int], tokens: int, sampling: Mapping[str, Any], cache: bool
     ) -> Completion:
-        pieces = list(self._answered(tuple(ids), tokens, sampling, cache))
-        got = tuple(i for p in pieces for i in p.ids)
+        pieces = list(self._respond(tuple(ids), tokens, sampling, cache))
+        new_ids = tuple(i for p in pieces for i in p.ids)
         text = "".join(p.text for p in pieces)
-        return Completion(text, pieces[-1].timings, got if self._script.gives_ids else ())
+        return Completion(text, pieces[-1].timings, new_ids if self._script.gives_ids else ())
 
     def stream(
         self,
@@ -188,54 +190,54 @@ class FakeClient:
         chat: bool = False,
         cache: bool = False,
     ) -> Iterator[Completion]:
-        given = isinstance(prompt, tuple)
-        ids = cast(Ids, prompt) if given else self._world.ids(self.render(cast(Prompt, prompt)))
-        pieces = list(self._answered(ids, tokens, sampling, cache))
+        is_ids = isinstance(prompt, tuple)
+        ids = cast(Ids, prompt) if is_ids else self._world.ids(self.render(cast(Prompt, prompt)))
+        pieces = list(self._respond(ids, tokens, sampling, cache))
         for i, piece in enumerate(pieces):
-            told = self._script.per_token or i == len(pieces) - 1
-            sent = piece.ids if self._script.gives_ids else ()
-            yield Completion(piece.text, piece.timings if told else None, sent)
+            timed = self._script.per_token or i == len(pieces) - 1
+            sent_ids = piece.ids if self._script.gives_ids else ()
+            yield Completion(piece.text, piece.timings if timed else None, sent_ids)
 
-    def _answered(
+    def _respond(
         self, ids: Ids, tokens: int, sampling: Mapping[str, Any], cache: bool
     ) -> Iterator[Completion]:
-        """One request: its pieces with the timings after each. A worker thread's requests run
-        beside others: each step is all slots' then."""
+        """One request: its pieces, with the timings after each. Requests of worker threads run
+        at the same time, so each of their steps covers all slots."""
         s, world = self._script, self._world
-        together = threading.current_thread() is not threading.main_thread()
+        concurrent = threading.current_thread() is not threading.main_thread()
         with world.lock:
-            times = self._asked.get(ids, 0)
+            repeats = self._repeats.get(ids, 0)
             temperature = float(sampling.get("temperature", 0))
             request = Request(
-                self._spec, world.prompts.get(ids, ""), temperature, self.requests, times > 0
+                self._spec, world.prompts.get(ids, ""), temperature, self.requests, repeats > 0
             )
             self.requests += 1
             if s.dies_at(request):
                 raise EngineError("a streamed completion was cut off ()")
-            self._asked[ids] = times + 1
+            self._repeats[ids] = repeats + 1
             evaluated, prompt_ms = self._prompt(ids, cache)
-            rng = random.Random(hash((world.seed, ids, self._launch, times, tokens)))
-            slow = s.drift(self._launch) * s.weather(world.now)
-            chance = 0 if temperature == 0 else hash((self._launch, times))
-            most = min(tokens, s.ends(request))
-            answer = world.answer(ids, s.copies(request), most, chance)
+            rng = random.Random(hash((world.seed, ids, self._launch, repeats, tokens)))
+            slow = s.drift(self._launch) * s.load(world.now)
+            chance = 0 if temperature == 0 else hash((self._launch, repeats))
+            limit = min(tokens, s.ends(request))
+            answer = world.answer(ids, s.copies(request), limit, chance)
             p = s.slot_accept.get(sampling.get("id_slot", -1), s.accept(request))
-            marks = list(self._steps(request, ids, answer, tokens, p, rng, slow, together))
-            decode_ms = marks[-1][1]
+            after_steps = list(self._steps(request, ids, answer, tokens, p, rng, slow, concurrent))
+            decode_ms = after_steps[-1][1]
             prompt_ms *= slow * max(0.2, rng.gauss(1, s.noise))
             if s.per_token or tokens > 2:
                 self._print(decode_ms, len(answer))
-            world.now += (prompt_ms + decode_ms) / 1000 / (s.slots if together else 1)
-        word, said = s.text(request), 0
-        for n, ms, drafted, accepted in marks:
-            numbers = range(said, n)
+            world.now += (prompt_ms + decode_ms) / 1000 / (s.slots if concurrent else 1)
+        word, sent = s.text(request), 0
+        for n, ms, drafted, accepted in after_steps:
+            numbers = range(sent, n)
             piece = "".join(f"{word}{'' if word == 'same' else i} " for i in numbers)
             timings = Timings(evaluated, prompt_ms, n, ms, drafted, accepted)
-            yield Completion(piece, timings, tuple(answer[said:n]))
-            said = n
+            yield Completion(piece, timings, tuple(answer[sent:n]))
+            sent = n
 
     def _prompt(self, ids: Ids, cache: bool) -> tuple[int, float]:
-        """Tokens evaluated, and ms; the cache keeps what was evaluated last."""
+        """Tokens evaluated, and ms; the cache holds the last prompt."""
         s, before = self._script, self._cached
         self._cached = ids
         if not (cache and s.caches):
@@ -255,15 +257,15 @@ class FakeClient:
         p: float,
         rng: random.Random,
         slow: float,
-        together: bool,
+        concurrent: bool,
     ) -> Iterator[tuple[int, float, int, int]]:
         """(tokens, ms, drafted, accepted) so far, after each step (server-context.cpp's loop)."""
         s, spec = self._script, self._spec
-        # how hard each token is to guess lies in the text: it is the same at every K
-        hard = random.Random(hash((self._world.seed, ids, tuple(answer[:8]))))
-        u = [hard.random() for _ in answer]
-        by_prompt = random.Random(hash((self._world.seed, ids, -7)))
-        factor = math.exp(by_prompt.gauss(0, s.spread))
+        # a token is as hard to draft at every K, so this depends on the text only
+        difficulty = random.Random(hash((self._world.seed, ids, tuple(answer[:8]))))
+        u = [difficulty.random() for _ in answer]
+        prompt_rng = random.Random(hash((self._world.seed, ids, -7)))
+        factor = math.exp(prompt_rng.gauss(0, s.spread))
         if self._rule is not None:
             self._rule.begin(Text(ids + tuple(answer)), len(ids))
         longest = 0 if spec is None or not self._draft else (s.ignores_n_max or spec.n_max)
@@ -274,33 +276,44 @@ class FakeClient:
             copy: Sequence[int] = ()
             if room > 0 and self._rule is not None:
                 copy = self._rule.draft(len(ids) + n - 1)
-            d = kept = 0
+            d = accepted_now = 0
             if copy:
                 d = min(len(copy), room)
-                while kept < min(d, left) and copy[kept] == answer[n + kept]:
-                    kept += 1
+                while (
+                    accepted_now < min(d, left) and copy[accepted_now] == answer[n + accepted_now]
+                ):
+                    accepted_now += 1
             elif room > 0 and longest and rng.random() < s.drafts(request):
                 d = min(longest, room)
-                while kept < min(d, left) and u[n + kept] < p - s.decline * kept:
-                    kept += 1
-            if kept == left and kept < d:  # it ended within the draft
-                kept -= 1
+                while (
+                    accepted_now < min(d, left)
+                    and u[n + accepted_now] < p - s.decline * accepted_now
+                ):
+                    accepted_now += 1
+            if accepted_now == left and accepted_now < d:  # the response ended within the draft
+                accepted_now -= 1
             if copy and self._rule is not None:
-                self._rule.accept(kept)
-            cost, own = self._cost(d, bool(copy), together)
-            again = s.first if n == 1 else 1.0
-            ms += cost * slow * again * (factor if d else 1.0) * max(0.2, rng.gauss(1, s.noise))
-            self._count(self._method if copy else self._draft, own * slow, d, kept)
-            n, drafted, accepted = n + kept + 1, drafted + d, accepted + kept
+                self._rule.accept(accepted_now)
+            cost, drafting_ms = self._cost(d, bool(copy), concurrent)
+            slower_first = s.first if n == 1 else 1.0
+            ms += (
+                cost
+                * slow
+                * slower_first
+                * (factor if d else 1.0)
+                * max(0.2, rng.gauss(1, s.noise))
+            )
+            self._count(self._method if copy else self._draft, drafting_ms * slow, d, accepted_now)
+            n, drafted, accepted = n + accepted_now + 1, drafted + d, accepted + accepted_now
             yield min(n, len(answer)), ms, drafted, accepted
 
-    def _cost(self, drafted: int, copied: bool, together: bool) -> tuple[float, float]:
-        """ms of a step, and the drafting in it. A draft reads what was verified in any case
+    def _cost(self, drafted: int, from_ngram: bool, concurrent: bool) -> tuple[float, float]:
+        """ms of a step, and of its drafting. A draft always evaluates the verified tokens
         (process() in common/speculative.cpp), which is one more pass."""
         s = self._script
-        ms = s.verify((drafted + 1) * (s.slots if together else 1))
+        ms = s.verify((drafted + 1) * (s.slots if concurrent else 1))
         own = s.own(self._draft) if self._draft else 0.0
-        passes = 0 if copied else min(drafted, 1) if self._draft in s.once else drafted
+        passes = 0 if from_ngram else min(drafted, 1) if self._draft in s.once else drafted
         return ms + own * (passes + 1), own * passes
 
     def _count(self, method: str, ms: float, drafted: int, accepted: int) -> None:
@@ -319,8 +332,8 @@ class FakeClient:
 
 
 class FakeRunner:
-    """`launches`: what was started, in order, and which of them was `traced`; `up`: whether a
-    server is."""
+    """`launches`: the settings of each start, in order; `traced`: which of them were traced; `up`:
+    whether a server is running."""
 
     def __init__(self, script: Script, seed: int = 1) -> None:
         self.script, self.world = script, World(script, seed)
@@ -352,25 +365,25 @@ class FakeRunner:
         return error
 
 
-class Silent:
-    """A progress that tells nobody."""
+class RecordedProgress:
+    """Progress that only records its messages."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def step(self, text: str, share: float, left_s: float) -> None:
         assert 0 <= share <= 1
         assert left_s >= 0
         if text:
-            self.said.append(text)
+            self.messages.append(text)
 
 
 @contextmanager
-def clocked(runner: FakeRunner) -> Iterator[None]:
-    """The tuner reads the laboratory's clock."""
+def simulated_clock(runner: FakeRunner) -> Iterator[None]:
+    """The tuner reads the simulated clock."""
     clock = SimpleNamespace(monotonic=lambda: runner.world.now)
     with ExitStack() as stack:
-        for module in _CLOCKED:
+        for module in _MODULES_WITH_A_CLOCK:
             stack.enter_context(patch.object(module, "time", clock))
         yield
 
@@ -382,7 +395,7 @@ def tuned(
     earlier: OpenResult | None = None,
     prior: Prediction | None = None,
 ) -> tuple[TuningResult, FakeRunner]:
-    """A search on a scripted machine."""
+    """A search on a simulated machine."""
     runner = FakeRunner(script, seed)
-    with clocked(runner):
-        return search.tune(runner, task, Silent(), earlier, prior), runner
+    with simulated_clock(runner):
+        return search.tune(runner, task, RecordedProgress(), earlier, prior), runner

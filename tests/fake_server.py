@@ -1,10 +1,10 @@
-"""A scripted llama-server, for what the real one cannot be made to do on demand.
+"""A scripted llama-server, for behaviour that a real one does not show on demand.
 
-It answers --version and --help like b11434 (or another build) and then acts on its model argument's
-neighbour file `fake.json`: {"crash_with_spec": text, "crash_with_draft": text,
-"crash_after": s, "code": n, "draft_n": n, "stall": true, "devices": text,
-"devices_head": text, "devices_code": n, "lists": n (lines that a request prints: as many as there
-were requests, up to n)}. `build`: the number it gives itself. Everything else of the protocol is the real shape.
+It answers --version and --help like b11434 (or another build) and then does what `fake.json` says:
+{"crash_with_spec": text, "crash_with_draft": text, "crash_after": s, "code": n, "draft_n": n,
+"stall": true, "devices": text, "devices_head": text, "devices_code": n, "lists": n (each request
+prints as many lines as there were requests, up to n)}. `build`: its build number. The rest of the
+protocol has its real form.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ server.serve_forever()
 
 
 class Fake:
-    """One scripted server. `path` goes to --llama-server; `starts` are the argvs it saw."""
+    """One scripted server. `path` goes to --llama-server; `starts`: the argv of each start."""
 
     def __init__(self, tmp: Path, build: int = 11434, **config: Any) -> None:
         self._starts = tmp / "starts"

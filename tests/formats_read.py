@@ -1,5 +1,5 @@
-"""The files that `plan` writes, read back to an argv as their programs would: each reader is written
-from that program's own rules, not from our writer."""
+"""Reads the files that `plan` writes back into an argv. Each reader follows its program's own
+rules, not our writer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shell(text: str) -> list[str]:
 
 def powershell(text: str) -> list[str]:
     """about_Quoting_Rules: in single quotes a quote is doubled (any of five characters is one), and
-    nothing else means anything; a backtick at a line's end continues it."""
+    no other character is special; a backtick at the end of a line continues it."""
     quotes = "'\u2018\u2019\u201a\u201b"
     code = "\n".join(x for x in text.removeprefix("\ufeff").split("\n") if not x.startswith("#"))
     code = code[code.index("& ") + 2 :].replace("`\n", " ")
@@ -133,10 +133,10 @@ def _dollars(text: str) -> str:
     return text.replace("$$", "$")
 
 
-def inside(words: list[str], folders: dict[str, str]) -> list[str]:
-    """Paths in a container as the host has them. `folders`: inside → here."""
+def host_paths(words: list[str], folders: dict[str, str]) -> list[str]:
+    """Paths in a container as paths on the host. `folders`: container → host."""
     out = []
     for word in words:
-        where = next((i for i in sorted(folders, reverse=True) if word.startswith(i + "/")), None)
-        out.append(str(Path(folders[where]) / word[len(where) + 1 :]) if where else word)
+        mount = next((i for i in sorted(folders, reverse=True) if word.startswith(i + "/")), None)
+        out.append(str(Path(folders[mount]) / word[len(mount) + 1 :]) if mount else word)
     return out

@@ -1,7 +1,7 @@
 """Headers of well-known models at their real dimensions, without their weights.
 
-Each is a GGUF whose tensor table is the real one and whose data is a hole: a sparse file
-takes no disk, and `llama-fit-params`, which reads no weights, takes it for the model.
+Each is a GGUF file with the real tensor table and sparse data, which takes no disk space.
+`llama-fit-params` reads no weights, so it treats the file as the real model.
 Dimensions: the public config.json of each model; tensors: llama.cpp's src/models/*.cpp
 (b11434). The tokenizer is of the kind "none", which needs no token texts.
 """
@@ -20,7 +20,7 @@ Tensors = dict[str, Shape]
 
 @dataclass(frozen=True)
 class Giant:
-    """Dimensions of one model. `more`: keys under the architecture's prefix that only it has."""
+    """Dimensions of one model. `more`: further keys under the architecture's prefix."""
 
     arch: str
     layers: int
@@ -396,7 +396,7 @@ def _ssm(inner: int, state: int, groups: int, rank: int) -> dict[str, Value]:
 
 
 _MROPE: dict[str, Value] = {"rope.dimension_sections": (11, 11, 10, 0), "rope.dimension_count": 64}
-_SIX = (1, 1, 1, 1, 1, 0)  # five sliding-window layers, then a full one
+_SIX = (1, 1, 1, 1, 1, 0)  # five sliding-window layers, then one with full attention
 
 # fmt: off
 GIANTS: Mapping[str, Giant] = {

@@ -1,7 +1,7 @@
 """A local server that speaks the part of the Hub's API that specllama's calls use.
 
 Repositories are folders OWNER/NAME below a root. Requests are recorded. A repository
-called `gated`, `busy` or `broken` answers as its name says.
+called `gated`, `busy` or `broken` answers with that error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Hub:
         self.root = root
         self.requests: list[tuple[str, str, str]] = []
         self.sent = 0
-        self.cut_after: int | None = None  # bytes of a file after which the line breaks, once
+        self.cut_after: int | None = None  # bytes of a file after which the connection closes, once
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -80,13 +80,13 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         def search(self, query: dict[str, list[str]]) -> None:
             words = query.get("search", [""])[0].lower().split()
             bases = [f for f in query.get("filter", []) if f.startswith("base_model:")]
-            found = []
+            matches = []
             for repo in hub.repos():
                 card = hub.root / repo / "base"
                 base = f"base_model:{card.read_text()}" if card.exists() else ""
                 if all(w in repo.lower() for w in words) and (not bases or base in bases):
-                    found.append({"id": repo, "modelId": repo, "tags": ["gguf"], "siblings": []})
-            self.json(found)
+                    matches.append({"id": repo, "modelId": repo, "tags": ["gguf"], "siblings": []})
+            self.json(matches)
 
         def api(self, owner: str, name: str, rest: list[str]) -> None:
             if name in ("gated", "busy", "broken"):
@@ -99,8 +99,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             files = [p for p in sorted(repo.rglob("*")) if p.is_file() and p.name != "base"]
             entries = [self.entry(repo, p) for p in files]
             if rest[:1] == ["paths-info"]:
-                wanted = self.wanted()
-                return self.json([e for e in entries if e["path"] in wanted])
+                requested = self.requested_paths()
+                return self.json([e for e in entries if e["path"] in requested])
             if rest[:1] == ["tree"]:
                 return self.json(entries)
             return self.json(
@@ -113,7 +113,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 }
             )
 
-        def wanted(self) -> list[str]:
+        def requested_paths(self) -> list[str]:
             text = getattr(self, "body", b"").decode()
             try:
                 return list(json.loads(text)["paths"])

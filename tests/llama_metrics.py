@@ -1,4 +1,4 @@
-"""What llama-server's /metrics says of speculation."""
+"""The counters of speculation in llama-server's /metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a tuner as it could have given them, built by hand: for what is shown of them."""
+"""Tuning results built by hand, for tests of how they are displayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from specllama.tuning.statistics import MethodTime, TimeSplit
 
 DRAFT = Path("/models/d2.gguf")
 DRAFTED = Speculation(("draft-simple",), DRAFT, n_max=3)
-COPIED = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
+NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
 COSTS = VerifyCosts(
     StepCost(90.0, 0.4, 20),
     {1: 90.0, 2: 121.0, 3: 128.0, 5: 160.0, 9: 220.0, 17: 339.0, 33: 577.0, 49: 833.0},
@@ -74,8 +74,8 @@ def sizes_map(method: str = "ngram-simple", best: float = 1.4, draft: str = "") 
     ns, ms = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24), (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48)
 
     def speed(n: int, m: int) -> float:
-        far = abs(math.log2(n / 4)) / 2 + abs(math.log2(m / 6)) / 3
-        return round(best - 0.25 * far, 3)
+        distance = abs(math.log2(n / 4)) / 2 + abs(math.log2(m / 6)) / 3
+        return round(best - 0.25 * distance, 3)
 
     return NgramSpeedups(
         method, {NgramSizes(n, m): speed(n, m) for n in ns for m in ms if m >= n}, draft
@@ -101,10 +101,10 @@ def arm(spec: Speculation = DRAFTED, value: float = 1.12, n: int = 9) -> Arm:
 
 
 def tuned(state: str = "decided", best: bool = True) -> TuningResult:
-    """A draft that pays, copies that would, and a way that crashed."""
-    drafted, copied = arm(), arm(COPIED, 1.08, 7)
+    """A confirmed draft, an n-gram setting that also pays off, and a method that crashed."""
+    draft_arm, ngram_arm = arm(), arm(NGRAM, 1.08, 7)
     slow = Prediction(
-        replace(COPIED, methods=("ngram-mod",)), ratios(1.0), "replayed over 8 plain answers"
+        replace(NGRAM, methods=("ngram-mod",)), ratios(1.0), "replayed over 8 plain answers"
     )
     return TuningResult(
         "code",
@@ -117,11 +117,11 @@ def tuned(state: str = "decided", best: bool = True) -> TuningResult:
         ),
         (
             Prediction(DRAFTED, ratios(1.18), "one launch at K=8, 8 answers"),
-            Prediction(COPIED, ratios(1.4, spread=0.3), "replayed over 8 plain answers"),
+            Prediction(NGRAM, ratios(1.4, spread=0.3), "replayed over 8 plain answers"),
             slow,
         ),
-        (drafted, copied),
-        drafted if best else None,
+        (draft_arm, ngram_arm),
+        draft_arm if best else None,
         REASON,
         (
             DroppedSetting(

@@ -50,13 +50,13 @@ def serving(
     status: int = 200,
     models: Any = None,
     others: Mapping[str, Any] | None = None,
-    asked: list[str] | None = None,
+    requests: list[str] | None = None,
     refuses_tools: bool = False,
 ) -> Iterator[str]:
-    """Its URL. Each answer makes 10 drafts of 2 tokens, of which 8 and 4 are accepted.
-    `answer(number)` are the stream's events, a number among them a pause in seconds; `models`
-    what /v1/models says, `others` what other paths do. `asked`: gets the model of each answer
-    and the query, and the whole path of each request for metrics. `refuses_tools`: as vLLM does
+    """The server's URL. Each response counts 10 drafts of 2 tokens, of which 8 and 4 are accepted.
+    `answer(number)`: the events of a stream, where a float is a pause in seconds; `models`: the
+    content of /v1/models; `others`: of other paths. `requests` collects the model and the query
+    of each completion, and the path of each request for metrics. `refuses_tools`: like vLLM
     without --enable-auto-tool-choice."""
     state = {"answers": 0}
 
@@ -80,9 +80,9 @@ def serving(
             if not self._allowed():
                 return
             n = state["answers"]
-            at = urlsplit(self.path).path  # a proxy is asked for the whole URL
-            if at == path and asked is not None:
-                asked.append(self.path)
+            at = urlsplit(self.path).path  # a proxy gets the whole URL
+            if at == path and requests is not None:
+                requests.append(self.path)
             if at == "/v1/models":
                 data = {"data": [{"id": "m"}]} if models is None else models
                 self._send(data if isinstance(data, bytes) else json.dumps(data).encode())
@@ -98,8 +98,8 @@ def serving(
             if not self._allowed():
                 return
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if asked is not None:
-                asked.append(f"{body['model']} {urlsplit(self.path).query}".strip())
+            if requests is not None:
+                requests.append(f"{body['model']} {urlsplit(self.path).query}".strip())
             state["answers"] += 1
             if refuses_tools and "tools" in body:
                 self._send(b'{"error": ""auto" tool choice is not enabled"}', 400)

@@ -1,4 +1,4 @@
-"""What a real llama-server makes of a target and a drafter, told in one word."""
+"""Runs a real llama-server with a target and a drafter, and names what happens."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def reaction(
         Client(f"http://127.0.0.1:{port}", timeout=60) as client,
     ):
         try:
-            return _asked(client, p)
+            return _observed(client, p)
         finally:
             p.terminate()
 
 
-def _asked(client: Client, server: subprocess.Popen[bytes]) -> str:
-    until = time.monotonic() + 60
+def _observed(client: Client, server: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + 60
     while not client.healthy():
         if (code := server.poll()) is not None:
             return "does not load" if code == 1 else "dies at start"
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     slots = client.slots()
     if not slots or not slots[0]["speculative"]:

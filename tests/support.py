@@ -24,7 +24,7 @@ ONE_THREAD = ("--", "-t", "1", "-c", "1024")
 def specllama(
     *args: str | Path, timeout: float = 60, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the command to its end."""
+    """Runs the command until it exits."""
     return subprocess.run(
         [sys.executable, "-m", "specllama", *map(str, args)],
         capture_output=True,
@@ -36,21 +36,32 @@ def specllama(
 
 
 class Serve:
-    """`specllama serve … --json` in the background, from ready to reaped.
+    """`specllama serve … --json` in the background, from ready until it exits.
 
-    It is not tuned unless a test says so. `info` is the JSON object it printed; `err` what it says on stderr so far.
+    It does not tune unless the test passes --tune. `info`: the JSON object it printed; `err`: its
+    stderr so far.
     """
 
     def __init__(self, tmp: Path, *args: str | Path, timeout: float = 60, **env: str) -> None:
         self._out, self._err = tmp / "out", tmp / "err"
         self._timeout = timeout
-        own, theirs = list(map(str, args)), list(ONE_THREAD)
-        if "--" in own:
-            at = own.index("--")
-            own, theirs = own[:at], [*ONE_THREAD, *own[at + 1 :]]
-        if "--tune" not in own:
-            own += ["--tune", "off"]
-        argv = [sys.executable, "-m", "specllama", "serve", *own, "--port", "0", "--json", *theirs]
+        options, server_args = list(map(str, args)), list(ONE_THREAD)
+        if "--" in options:
+            at = options.index("--")
+            options, server_args = options[:at], [*ONE_THREAD, *options[at + 1 :]]
+        if "--tune" not in options:
+            options += ["--tune", "off"]
+        argv = [
+            sys.executable,
+            "-m",
+            "specllama",
+            "serve",
+            *options,
+            "--port",
+            "0",
+            "--json",
+            *server_args,
+        ]
         with self._out.open("w") as out, self._err.open("w") as err:
             self.popen = subprocess.Popen(argv, stdout=out, stderr=err, env={**os.environ, **env})
         self.info: dict[str, Any] = {}
@@ -85,11 +96,11 @@ class Serve:
         return str(self.info["url"])
 
     def wait_for(self, done: Any, what: str) -> None:
-        """Waits until `done()`, fails when serve ends before or it takes too long."""
-        until = time.monotonic() + self._timeout
+        """Waits until `done()`; fails if serve exits first or the timeout passes."""
+        deadline = time.monotonic() + self._timeout
         while not done():
             assert self.popen.poll() is None, f"serve ended before {what}: {self.err}"
-            assert time.monotonic() < until, f"no {what} in {self._timeout} s: {self.err}"
+            assert time.monotonic() < deadline, f"no {what} in {self._timeout} s: {self.err}"
             time.sleep(0.05)
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
@@ -98,10 +109,10 @@ class Serve:
         return self.popen.wait(60)
 
 
-def gone(pid: int, within: float = 10) -> bool:
+def process_ended(pid: int, within: float = 10) -> bool:
     """Whether the process has ended (a zombie counts as ended)."""
-    until = time.monotonic() + within
-    while time.monotonic() < until:
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True
@@ -125,7 +136,7 @@ def write_gguf(
     fields: dict[str, Any] | None = None,
     tensors: Sequence[str] = ("token_embd.weight", "blk.0.attn_norm.weight"),
 ) -> Path:
-    """A small well-formed file, by gguf-py. `fields`: extra keys (bool, int or str)."""
+    """A small valid file, written by gguf-py. `fields`: extra keys (bool, int or str)."""
     import gguf
     import numpy as np
 

@@ -174,7 +174,7 @@ def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
     assert "no --draft" in [c.what for c in decision_factors(off, off, None, own)]
     none = planned(tmp_path, SpeculationOptions("code", method="none"))
     assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == REQUESTED
-    copies = plan.with_speculation(made.COPIED)
+    copies = plan.with_speculation(made.NGRAM)
     assert rule_of(copies, copies, None, SpeculationOptions("code")) == COPIES
 
 

@@ -151,7 +151,7 @@ def test_a_baseline_gives_a_speed_up() -> None:
 def test_two_servers_are_asked_in_turn_and_each_is_first_at_times() -> None:
     order: list[str] = []
     a, b = ({"data": [{"id": name}]} for name in "ab")
-    with serving(models=a, asked=order) as one, serving(models=b, asked=order) as two:
+    with serving(models=a, requests=order) as one, serving(models=b, requests=order) as two:
         specllama("probe", "--url", one, "--baseline-url", two, "--budget", "0.001")
     assert [name for name in order if name in ("a", "b")] == ["a", "b", "a", "b", "b", "a"]
 
@@ -266,7 +266,7 @@ ROUTER = {
 
 def test_a_router_is_asked_for_what_is_loaded_and_writes_text() -> None:
     asked: list[str] = []
-    with serving(VLLM, models=ROUTER, asked=asked) as url:
+    with serving(VLLM, models=ROUTER, requests=asked) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
         named = specllama("probe", "--url", url, "--model", "chat:latest", "--budget", "1")
     assert data["model"] == "chat"
@@ -285,7 +285,7 @@ def test_a_router_is_asked_for_what_is_loaded_and_writes_text() -> None:
 def test_nothing_is_woken_by_name(name: str, says: str) -> None:
     asked: list[str] = []
     with (
-        serving(VLLM, models=ROUTER, asked=asked) as url,
+        serving(VLLM, models=ROUTER, requests=asked) as url,
         closing(Server(url)) as server,
         pytest.raises(TuningError, match=says),
     ):

@@ -31,7 +31,7 @@ def decided(tmp: Path, target: Path, draft: Path, *theirs: str, **config: Any) -
 def within(c: Container) -> list[Path]:
     """The model files of its command as this machine has them."""
     back = {inside: here for here, inside in c.folders.items()}
-    args = formats_read.inside(list(c.args), back)
+    args = formats_read.host_paths(list(c.args), back)
     return [Path(args[args.index(name) + 1]) for name in ("-m", "-md")]
 
 

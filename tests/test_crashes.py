@@ -25,7 +25,7 @@ from specllama.serving.launch import Launch, Reporter, launch
 from specllama.serving.trial_servers import TrialServers
 from specllama.serving.verify import Engagement
 from tests.fake_server import Fake
-from tests.support import MODELS, Serve, gone, script, specllama
+from tests.support import MODELS, Serve, process_ended, script, specllama
 
 TARGET = MODELS / "target.gguf"
 
@@ -243,7 +243,7 @@ def test_standing_still_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="no progress for 1 s"):
         process.wait_ready(server, lambda: False, stall_s=1)
     server.stop()
-    assert gone(server.pid)
+    assert process_ended(server.pid)
 
 
 def test_a_slow_start_that_progresses_is_waited_for(tmp_path: Path) -> None:

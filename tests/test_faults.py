@@ -63,13 +63,13 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         "(of 'blk.0.attn_q.weight') is not supported by llama.cpp up to b11434; it was made for ROCmFPX",
     ),
     "a key that comes twice": (
-        lambda to: edited(TARGET, to, again="general.name"),
+        lambda to: edited(TARGET, to, repeat="general.name"),
         "repeated key",
         MAINLINE,
         "the key 'general.name' is repeated",
     ),
     "a tensor that comes twice": (
-        lambda to: edited(TARGET, to, again="blk.0.attn_q.weight"),
+        lambda to: edited(TARGET, to, repeat="blk.0.attn_q.weight"),
         "repeated tensor",
         ALWAYS,
         "the tensor 'blk.0.attn_q.weight' is repeated",

@@ -157,7 +157,7 @@ def test_compose_and_kubernetes_start_the_same_server_in_a_container(
     assert folders == {"/models": str(models)}
     pod = formats_read.kubernetes(write("kubernetes", made).text)
     for words in (service["command"], pod["args"]):
-        assert sorted(formats_read.inside(words, folders)) == sorted(argv)
+        assert sorted(formats_read.host_paths(words, folders)) == sorted(argv)
 
 
 @pytest.mark.parametrize("name", SERVERS)

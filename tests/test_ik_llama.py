@@ -49,6 +49,6 @@ def test_tuning_asks_one_server_for_every_length_and_no_prompt_twice(tmp_path: P
         assert serving.info["methods"] == ["draft-simple"]
         assert "one launch at K=5" in serving.err
     assert len(fake.starts) <= 4
-    drafted = [a for a in fake.asked if a["drafted"]]
+    drafted = [a for a in fake.requests if a["drafted"]]
     assert len({a["k"] for a in drafted}) >= 3
-    assert not any(a["again"] for a in drafted)
+    assert not any(a["repeated"] for a in drafted)

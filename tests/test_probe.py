@@ -34,7 +34,7 @@ from specllama.tuning.results import store
 from specllama.tuning.statistics import time_split
 from tests import made
 from tests.fake_server import Fake
-from tests.support import MODELS, ONE_THREAD, Serve, gone, specllama
+from tests.support import MODELS, ONE_THREAD, Serve, process_ended, specllama
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
 QUICK = ("--budget", "4", "-c", "1024")
@@ -383,7 +383,7 @@ def test_a_stopped_probe_leaves_nothing_running(tmp_path: Path, signum: int) -> 
     out, err = popen.communicate(timeout=30)
     assert popen.returncode == (1 if out else 130)
     assert "Traceback" not in err
-    assert all(gone(c) for c in children)
+    assert all(process_ended(c) for c in children)
     if out:
         assert json.loads(out)["workloads"][0]["state"] == "open"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.real_models import draft
-from tests.support import Serve, gone
+from tests.support import Serve, process_ended
 
 
 def alone(smollm2: Path, tmp_path: Path) -> Path:
@@ -34,7 +34,7 @@ def test_ngrams_are_predicted_and_the_confirmed_server_serves(
             assert info["speculation"] == "on"
             assert info["methods"] == tuning["arms"][-1]["methods"]
         pid = info["server_pid"]
-    assert gone(pid)
+    assert process_ended(pid)
 
 
 def test_a_draft_as_dear_as_the_target_is_ruled_out_without_a_launch(

@@ -103,7 +103,7 @@ def test_a_search_that_found_nothing_says_so() -> None:
 
 def test_an_arm_is_measured_for_one_map_only() -> None:
     both = replace(made.DRAFTED, methods=("ngram-map-k", "draft-simple"), ngram=NgramSizes(4, 6))
-    arms = (made.arm(both, 1.3), made.arm(replace(both, p_min=0.5), 0.9), made.arm(made.COPIED))
+    arms = (made.arm(both, 1.3), made.arm(replace(both, p_min=0.5), 0.9), made.arm(made.NGRAM))
     alone, _, joined = made.tuned().maps
     assert measured_sizes(joined, arms) == {(4, 6): arms[0].speedup}
     assert measured_sizes(alone, arms) == {(4, 8): arms[2].speedup}
@@ -112,7 +112,7 @@ def test_an_arm_is_measured_for_one_map_only() -> None:
 def test_a_heat_map_shows_few_sizes_but_always_the_best_and_the_measured() -> None:
     ns = range(2, 65)
     speeds = {NgramSizes(n, m): 1.5 if (n, m) == (7, 41) else 0.9 for n in ns for m in ns}
-    arm = made.arm(replace(made.COPIED, ngram=NgramSizes(9, 33)))
+    arm = made.arm(replace(made.NGRAM, ngram=NgramSizes(9, 33)))
     t = replace(made.tuned(), maps=(NgramSpeedups("ngram-simple", speeds),), arms=(arm,))
     (chart,) = (c for c in figures(t) if isinstance(c, HeatMap))
     assert len(chart.columns) <= 13

@@ -18,7 +18,7 @@ from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task, TrialCandidate
 from specllama.tuning.search import Interrupted, OpenResult, tune
-from tests.fake_runner import FakeRunner, Request, Script, Silent, clocked, tuned
+from tests.fake_runner import FakeRunner, RecordedProgress, Request, Script, simulated_clock, tuned
 
 PROMPTS = tuple(f"prompt number {i}" for i in range(24))
 DRAFT = Speculation(("draft-simple",), Path("draft.gguf"), n_max=4)
@@ -494,7 +494,7 @@ def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:
 def test_a_machine_that_is_slow_for_a_while_hides_no_gain(seed: int) -> None:
     """Seen: the plain server at full speed, the trial at two thirds of it, and a draft worth
     1.2x given up unconfirmed."""
-    script = Script(lambda b: 10 + 2.5 * (b - 1), weather=lambda s: 1.5 if 5 <= s < 20 else 1.0)
+    script = Script(lambda b: 10 + 2.5 * (b - 1), load=lambda s: 1.5 if 5 <= s < 20 else 1.0)
     t, _ = tuned(script, task(DRAFT), seed)
     assert best_k(t) == 2
 
@@ -670,8 +670,8 @@ def test_ctrl_c_keeps_what_was_learnt(launch: int) -> None:
         return False
 
     runner.script.dies = dies
-    with clocked(runner), pytest.raises(Interrupted) as stopped:
-        tune(runner, task(DRAFT), Silent())
+    with simulated_clock(runner), pytest.raises(Interrupted) as stopped:
+        tune(runner, task(DRAFT), RecordedProgress())
     partial = stopped.value.partial
     assert partial.plain is not None
     assert len(partial.trials) == launch - 2
@@ -860,10 +860,10 @@ def test_an_arm_that_drafted_nothing_never_wins() -> None:
     "script", [Script(smooth), copier(), Script(steep), Script(smooth, per_token=False)]
 )
 def test_what_is_told_meanwhile(script: Script) -> None:
-    runner, silent = FakeRunner(script), Silent()
-    with clocked(runner):
+    runner, silent = FakeRunner(script), RecordedProgress()
+    with simulated_clock(runner):
         tune(runner, task(DRAFT, ngrams=(NGRAM,), budget=100.0), silent)
-    assert silent.said[0] == "measuring the baseline"
+    assert silent.messages[0] == "measuring the baseline"
 
 
 def test_nothing_is_asked_twice_while_prompts_are_left() -> None:

@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.support import MODELS, ONE_THREAD, Serve, gone, specllama
+from tests.support import MODELS, ONE_THREAD, Serve, process_ended, specllama
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
 
@@ -43,7 +43,7 @@ def test_a_draft_model_is_verified_to_speculate(engine: str, tmp_path: Path) -> 
         assert answer.choices[0].message.content
         child = s.info["server_pid"]
         assert s.stop() == 0
-        assert gone(child)
+        assert process_ended(child)
         assert Path(s.info["log"]).read_text().startswith("$ ")
 
 
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_with_0(engine: str, tmp_path: Path) -> None:
     with Serve(tmp_path, TARGET, "--llama-server", engine) as s:
         child = s.info["server_pid"]
         assert s.stop(signal.SIGINT) == 0
-        assert gone(child)
+        assert process_ended(child)
         assert "Traceback" not in s.err
 
 
@@ -200,7 +200,7 @@ def test_no_server_is_left_when_specllama_is_killed(engine: str, tmp_path: Path)
         child = s.info["server_pid"]
         os.kill(s.popen.pid, signal.SIGKILL)
         s.popen.wait()
-        assert gone(child)
+        assert process_ended(child)
 
 
 def _argv(p: psutil.Process) -> list[str]:
@@ -220,7 +220,7 @@ def test_a_stop_while_loading_leaves_nothing(tmp_path: Path) -> None:
     children = [c.pid for c in psutil.Process(s.popen.pid).children()]
     assert s.stop() == 0
     assert children
-    assert all(gone(c) for c in children)
+    assert all(process_ended(c) for c in children)
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_demo_shows_real_drafting() -> None:
     assert data["alpha"] > 0
     assert data["drafted"] > data["accepted"] > 0
     assert data["completion"]
-    assert gone(data["server_pid"])
+    assert process_ended(data["server_pid"])
     human = specllama("demo")
     assert human.returncode == 0
     assert "speculation ON: α=" in human.stdout

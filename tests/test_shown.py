@@ -136,7 +136,7 @@ def read(data: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_numbers_in_json(probed: ProbeResult) -> None:
     one = Prediction(made.DRAFTED, Ratios((0.1,), (60.0,)), "one answer")
-    none = Prediction(made.COPIED, Ratios(), "profile default")
+    none = Prediction(made.NGRAM, Ratios(), "profile default")
     t = replace(made.tuned(), predictions=(*made.tuned().predictions, one, none))
     data = read(tuning_data(TuningOutcome(probed.plan, "measured", (), t)))["tuning"]
     assert "Infinity" not in json.dumps(data)

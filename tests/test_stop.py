@@ -36,7 +36,7 @@ from specllama.tuning import results
 from specllama.tuning.arms import DECIDED, TuningResult
 from specllama.tuning.search import Interrupted
 from tests.fake_server import Fake
-from tests.support import MODELS, ONE_THREAD, Serve, gone, script
+from tests.support import MODELS, ONE_THREAD, Serve, process_ended, script
 
 TARGET = MODELS / "target.gguf"
 # Sends Ctrl-C twice when a module is about to be imported.
@@ -122,7 +122,7 @@ def test_a_stop_while_it_serves_ends_with_0_however_often(tmp_path: Path, signum
             time.sleep(0.005)
         assert s.popen.wait(60) == 0
         assert "Traceback" not in s.err
-        assert gone(s.info["server_pid"])
+        assert process_ended(s.info["server_pid"])
 
 
 def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:

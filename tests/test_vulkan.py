@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks import real_models
 from specllama.memory.observed import read_log
-from tests.support import MODELS, Serve, gone, script, specllama
+from tests.support import MODELS, Serve, process_ended, script, specllama
 
 MIB = 2**20
 # Warming up compiles shaders for a minute; 4 lists the buffers.
@@ -84,7 +84,7 @@ def test_a_software_device_serves_and_drafts(tmp_path: Path, vulkan_server: Path
         answer = httpx.post(f"{s.url}/completion", json=body, timeout=120).json()
         assert answer["timings"]["draft_n"] > 0
         pid = s.info["server_pid"]
-    assert gone(pid)
+    assert process_ended(pid)
 
 
 def test_the_sum_is_what_the_server_allocates(

@@ -1,5 +1,5 @@
-"""Drafters of their own architecture for the tiny target, whose weights are all zero: llama-server
-loads them and drafts with them, and hardly anything is accepted.
+"""Drafters of their own architecture for the tiny target, with all weights zero: llama-server loads
+them and drafts with them, and almost nothing is accepted.
 
 Keys, tensors and shapes: llama.cpp b11434, src/models/eagle3.cpp and src/models/dflash.cpp.
 """
@@ -16,16 +16,16 @@ from tests import zoo
 from tests.support import MODELS
 
 WIDTH, FEED_FORWARD, HEADS, CONTEXT, VOCABULARY = 256, 640, 4, 2048, 4096
-BLOCK = 4  # tokens that a DFlash or DSpark file was made to draft at once
+BLOCK = 4  # tokens that a DFlash or DSpark file drafts at once
 Tensors = dict[str, Sequence[int]]
 
 
 def eagle3(path: Path, **keys: zoo.Value) -> Path:
-    """An EAGLE-3 head that borrows the target's tables. `keys`: in place of its own."""
+    """An EAGLE-3 head that uses the target's token tables. `keys` replace the default ones."""
     tensors: Tensors = {"fc.weight": (3 * WIDTH, WIDTH), "output_norm.weight": (WIDTH,)}
     tensors |= _block(0, 2 * WIDTH) | {"blk.0.attn_norm_2.weight": (WIDTH,)}
-    own: dict[str, zoo.Value] = {"target_layers": [0, 1, 2], "target_hidden_size": WIDTH}
-    return _write(path, "eagle3", 1, {**own, **keys}, tensors)
+    defaults: dict[str, zoo.Value] = {"target_layers": [0, 1, 2], "target_hidden_size": WIDTH}
+    return _write(path, "eagle3", 1, {**defaults, **keys}, tensors)
 
 
 def dflash(path: Path, **keys: zoo.Value) -> Path:
@@ -34,7 +34,7 @@ def dflash(path: Path, **keys: zoo.Value) -> Path:
 
 
 def dspark(path: Path, **keys: zoo.Value) -> Path:
-    """The same with DSpark's Markov head, without its confidence head."""
+    """The same with DSpark's Markov head, but without a confidence head."""
     markov: Tensors = {f"markov_w{i}.weight": (32, VOCABULARY) for i in (1, 2)}
     return _dflash(path, markov, {"sample_from_anchor": True, "has_confidence_head": False, **keys})
 
@@ -48,18 +48,18 @@ def _dflash(path: Path, more: Tensors, keys: dict[str, zoo.Value]) -> Path:
     for i in range(2):
         tensors |= _block(i, WIDTH)
         tensors |= {f"blk.{i}.attn_{p}_norm.weight": (WIDTH // HEADS,) for p in "qk"}
-    own: dict[str, zoo.Value] = {
+    defaults: dict[str, zoo.Value] = {
         "target_layers": [1, 2],
         "block_size": BLOCK,
         "attention.head_count_kv": HEADS,
         "attention.key_length": WIDTH // HEADS,
         "attention.value_length": WIDTH // HEADS,
     }
-    return _write(path, "dflash", 2, {**own, **keys}, tensors)
+    return _write(path, "dflash", 2, {**defaults, **keys}, tensors)
 
 
 def _block(i: int, attention_in: int) -> Tensors:
-    """A layer's tensors, and how wide its attention's input is."""
+    """The tensors of layer `i`, whose attention input is `attention_in` wide."""
     tensors: Tensors = {f"blk.{i}.{n}.weight": (WIDTH,) for n in ("attn_norm", "ffn_norm")}
     tensors |= {f"blk.{i}.attn_{p}.weight": (attention_in, WIDTH) for p in "qkv"}
     tensors |= {f"blk.{i}.ffn_{p}.weight": (WIDTH, FEED_FORWARD) for p in ("gate", "up")}
@@ -88,13 +88,13 @@ def _write(
 
 
 def tokenizer() -> dict[str, zoo.Value | bytes]:
-    """The tiny target's: a drafter has all of its tokens."""
+    """The tiny target's tokenizer: a drafter has the same tokens."""
     (header,) = read_headers(MODELS / "target.gguf")
-    found = header.fields.items()
-    return {k: _as_it_lies(v) for k, v in found if k.startswith("tokenizer.ggml.")}
+    fields = header.fields.items()
+    return {k: _raw_value(v) for k, v in fields if k.startswith("tokenizer.ggml.")}
 
 
-def _as_it_lies(v: object) -> zoo.Value | bytes:
+def _raw_value(v: object) -> zoo.Value | bytes:
     if isinstance(v, LazyArray):
         return struct.pack("<IIQ", 9, v.kind, v.count) + v.raw()
     assert isinstance(v, bool | int | float | str)

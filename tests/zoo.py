@@ -1,8 +1,8 @@
-"""A folder of small files that plays real families: real vocabulary sizes and special
-tokens, tiny shapes, weights of zeros (sparse files).
+"""Small files that imitate real model families: real vocabulary sizes and special tokens, tiny
+shapes, weights of zeros (sparse files).
 
-Facts: tokenizer sizes and special ids of the families as their files have them. The
-models of architecture `llama` can be loaded by llama-server.
+Tokenizer sizes and special IDs are those of the families' own files. llama-server can load the
+models of architecture `llama`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def write(
     tensors: Mapping[str, Sequence[int]],
     types: Mapping[str, str] | None = None,
 ) -> Path:
-    """A GGUF 3 file with tensors of zeros, F32 unless `types` names another type. One called like
-    a part says that it is one."""
-    every: dict[str, Value | bytes] = {"general.architecture": arch, **fields}
+    """A GGUF 3 file with tensors of zeros, F32 unless `types` names another type. A file
+    named like a part of a split model gets the key split.count."""
+    all_fields: dict[str, Value | bytes] = {"general.architecture": arch, **fields}
     if len(parts := shard_names(path.name)) > 1:
-        every["split.count"] = len(parts)
-    body = b"".join(key_value(k, v) for k, v in every.items())
+        all_fields["split.count"] = len(parts)
+    body = b"".join(key_value(k, v) for k, v in all_fields.items())
     table, offset = b"", 0
     for name, shape in tensors.items():
         dims = b"".join(struct.pack("<Q", n) for n in shape)
@@ -41,7 +41,7 @@ def write(
         table += struct.pack("<IQ", kind, offset)
         size = nbytes(kind, math.prod(shape)) or 0
         offset += -(-size // 32) * 32
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(every)) + body + table
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(all_fields)) + body + table
     start = -(-len(head) // 32) * 32
     with path.open("wb") as f:
         f.write(head)
@@ -50,7 +50,7 @@ def write(
 
 
 def key_value(key: str, value: Value | bytes) -> bytes:
-    """An entry of the header; `value` as bytes: its type and value as they lie in the file."""
+    """An entry of the header; bytes: the raw type and value."""
     return _string(key) + (value if isinstance(value, bytes) else _value(value))
 
 
@@ -75,7 +75,7 @@ def _value(v: Value) -> bytes:
 
 @dataclass(frozen=True)
 class Vocab:
-    """A tokenizer: `n` tokens called by `letter` and id, but for the `special` ones."""
+    """A tokenizer: `n` tokens named by `letter` and ID, except the `special` ones."""
 
     model: str
     pre: str
@@ -195,10 +195,13 @@ def sidecar(
     vocab: Vocab,
 ) -> Path:
     """A drafter of its own architecture, `fields` under its prefix, with the target's tokens."""
-    own = {f"{arch}.{k}": v for k, v in fields.items()}
-    own = shape(arch, path.stem, d, 1) | own | vocab.fields()
+    keys = {f"{arch}.{k}": v for k, v in fields.items()}
+    keys = shape(arch, path.stem, d, 1) | keys | vocab.fields()
     shapes: dict[str, Sequence[int]] = dict.fromkeys(tensors, (d, d))
-    read = fields.get("target_layers")
-    if "fc.weight" in shapes and isinstance(read, Sequence):
-        shapes["fc.weight"] = (len(read) * int(str(fields.get("target_hidden_size", d))), d)
-    return write(path, arch, own, shapes)
+    target_layers = fields.get("target_layers")
+    if "fc.weight" in shapes and isinstance(target_layers, Sequence):
+        shapes["fc.weight"] = (
+            len(target_layers) * int(str(fields.get("target_hidden_size", d))),
+            d,
+        )
+    return write(path, arch, keys, shapes)
