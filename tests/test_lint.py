@@ -1,4 +1,4 @@
-"""What lint reads, how it writes a text back, and what it makes of input that is none."""
+"""lint: parsing, fixing and bad input, for every kind of file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rules(text: str, kind: str = SCRIPT, here: LintContext = HERE) -> list[str]:
     return [f.rule for linted in lint(text, kind, here) for f in linted.findings]
 
 
-def on(build: int) -> LintContext:
+def for_build(build: int) -> LintContext:
     return LintContext(lambda _: known_builds.capabilities(build), model)
 
 
@@ -65,16 +65,16 @@ def on(build: int) -> LintContext:
         "llama.service", "Dockerfile",
     ],
 )  # fmt: skip
-def test_a_file_is_put_right_and_the_rest_of_it_stays(name: str) -> None:
+def test_fix_changes_only_the_wrong_parts_of_a_file(name: str) -> None:
     text = (FILES / name).read_bytes().decode()
     kind = kind_of(name, text)
     assert rules(text, kind)
-    done = fixed(text, kind, HERE)
-    assert done == (FILES / "fixed" / name).read_bytes().decode()
-    assert rules(done, kind) == []
+    fixed_text = fixed(text, kind, HERE)
+    assert fixed_text == (FILES / "fixed" / name).read_bytes().decode()
+    assert rules(fixed_text, kind) == []
 
 
-def test_kinds_are_told_by_name_and_by_content() -> None:
+def test_file_kinds_are_detected_by_name_and_content() -> None:
     assert kind_of("docker-compose.yml", "") == YAML
     assert kind_of("Dockerfile", "") == DOCKERFILE
     assert kind_of("gpu.Dockerfile", "") == DOCKERFILE
@@ -100,7 +100,7 @@ def _keys(data: object) -> set[str]:
     return {x for v in data for x in _keys(v)} if isinstance(data, list) else set()
 
 
-def test_a_command_of_a_quoted_yaml_text_is_written_anew() -> None:
+def test_a_command_in_a_quoted_yaml_string_is_fixed_and_quoted_again() -> None:
     text = 'a:\n  cmd: "llama-server -m \\"/x y.gguf\\" --draft-model d.gguf"\n'
     done = yaml.safe_load(fixed(text, YAML, HERE))
     assert shlex.split(done["a"]["cmd"]) == [
@@ -108,25 +108,25 @@ def test_a_command_of_a_quoted_yaml_text_is_written_anew() -> None:
     ]
 
 
-def test_json_for_vllm_does_not_end_a_plain_yaml_text() -> None:
+def test_json_for_vllm_is_quoted_in_a_plain_yaml_scalar() -> None:
     text = "s:\n  image: vllm/vllm-openai:v0.33.0\n  command: --model X --speculative-model Y\n"
     done = yaml.safe_load(fixed(text, YAML, HERE))
     words = shlex.split(done["s"]["command"])
     assert json.loads(words[words.index("--speculative-config") + 1])["model"] == "Y"
 
 
-def test_a_change_after_which_nothing_could_be_read_is_not_made() -> None:
+def test_fix_makes_no_change_that_could_not_be_parsed_again() -> None:
     text = 's:\n  command: ["sh", "-c", "vllm serve X --speculative-model Y"]\n'
     assert fixed(text, YAML, HERE) == text
 
 
-def test_an_images_tag_names_the_build() -> None:
+def test_the_build_is_read_from_an_image_tag() -> None:
     text = "docker run ghcr.io/ggml-org/llama.cpp:server-cuda-b8900 -m t -md d --spec-draft-n-max 4"
     assert rules(text) == ["too-new-flag"]
     assert rules(text.replace("-b8900", "")) == ["no-spec-type"]
 
 
-def test_a_variable_of_a_script_counts_for_every_server_behind_it() -> None:
+def test_an_exported_variable_applies_to_all_later_servers() -> None:
     text = "export LLAMA_ARG_DRAFT_MAX=3\nllama-server -m x\nllama-server -m y\n"
     for linted in lint(text, SCRIPT, HERE):
         assert [f.rule for f in linted.findings] == ["fatal-variable"]
@@ -134,7 +134,7 @@ def test_a_variable_of_a_script_counts_for_every_server_behind_it() -> None:
     assert rules(text.replace("\nllama", "\nunset LLAMA_ARG_DRAFT_MAX\nllama", 1)) == []
 
 
-def test_variables_of_the_environment_are_said_and_left() -> None:
+def test_environment_variables_are_reported_but_not_fixed() -> None:
     here = LintContext(HERE.builds, model, {"LLAMA_ARG_DRAFT_MIN": "1", "PATH": "/bin"})
     (linted,) = lint("llama-server -m x", SCRIPT, here)
     (finding,) = linted.findings
@@ -142,14 +142,14 @@ def test_variables_of_the_environment_are_said_and_left() -> None:
     assert fixed("llama-server -m x", SCRIPT, here) == "llama-server -m x"
 
 
-def test_options_in_a_shell_variable_may_be_anything() -> None:
-    """Nothing is surely missing, and nothing surely idle."""
+def test_unknown_shell_variables_suppress_findings_about_missing_options() -> None:
+    """An option may be in the variable, so none is called missing or without effect."""
     assert rules("llama-server $ARGS -md d.gguf") == []
     assert rules('llama-server "${ARGS[@]}" --spec-draft-n-max 4') == []
     assert rules("llama-server $ARGS --draft-max 4") == ["removed-flag"]
 
 
-def test_heredocs_comments_and_redirections_are_no_arguments() -> None:
+def test_heredocs_comments_and_redirections_are_not_arguments() -> None:
     text = (
         "cat <<'EOF' > x\nit's --draft-max\nEOF\nllama-server -m x 2>&1 >log # it's --draft-max 4\n"
     )
@@ -157,7 +157,7 @@ def test_heredocs_comments_and_redirections_are_no_arguments() -> None:
     assert [w.text for w in command.words] == ["-m", "x"]
 
 
-def test_a_server_is_only_what_is_started() -> None:
+def test_only_started_servers_are_linted() -> None:
     for text in (
         "cmake --build build --target llama-server -j",
         "cp build/bin/llama-server /usr/local/bin",
@@ -180,7 +180,7 @@ def test_a_server_is_only_what_is_started() -> None:
         assert [w.text for w in command.words] == ["-m", "x"], text
 
 
-def test_arrays_and_variables_of_a_script_are_put_in() -> None:
+def test_arrays_and_variables_of_a_script_are_expanded() -> None:
     text = (
         "BIN=./llama-server\nDRAFT=/m/mtp-x.gguf\nARGS=(\n  -m t.gguf  # it's the target\n"
         '  -md "$DRAFT"\n  --draft-max 16\n)\nMORE="--mlock -fa"\n"$BIN" "${ARGS[@]}" $MORE --port 1\n'
@@ -191,15 +191,15 @@ def test_arrays_and_variables_of_a_script_are_put_in() -> None:
     assert rules(done) == []
 
 
-def test_an_array_that_holds_itself_ends() -> None:
+def test_an_array_that_contains_itself_terminates() -> None:
     assert rules('A=("${A[@]}" -md d)\nllama-server "${A[@]}"\n') == []
 
 
-def script(text: str) -> tuple[list[str], str]:
+def rules_and_fixed(text: str) -> tuple[list[str], str]:
     return rules(text), fixed(text, SCRIPT, HERE)
 
 
-def test_what_a_script_adds_to_a_variable_is_followed() -> None:
+def test_additions_to_a_variable_are_followed() -> None:
     for text in (
         'ARGS="-m t"\nARGS="$ARGS -md d"\nARGS+=" --draft-max 4"\nllama-server $ARGS\n',
         'ARGS=(-m t)\nARGS+=(-md d)\nARGS=("${ARGS[@]}" --draft-max 4)\nllama-server "${ARGS[@]}"\n',
@@ -207,13 +207,13 @@ def test_what_a_script_adds_to_a_variable_is_followed() -> None:
         'CMD=(llama-server -m t)\nCMD+=(-md d --draft-max 4)\nexec "${CMD[@]}"\n',
         'A="-md d"\nB="$A --draft-max 4"\nA=\nllama-server -m t $A $B\n',
     ):
-        found, done = script(text)
+        found, done = rules_and_fixed(text)
         assert found == ["removed-flag", "no-spec-type"], text
         new = text.replace("--draft-max", "--spec-draft-n-max")
         assert done == new.replace("-md d", "-md d --spec-type draft-simple"), text
 
 
-def test_the_order_of_a_script_counts() -> None:
+def test_each_server_gets_the_value_a_variable_has_at_that_point() -> None:
     text = (
         "A=--mlock\nllama-server -m t $A\nA=--metrics\nllama-server -m t $A\nA=\nllama-server $A\n"
     )
@@ -223,14 +223,14 @@ def test_the_order_of_a_script_counts() -> None:
     assert third.unseen == ()
 
 
-def test_each_branch_of_a_script_is_looked_at() -> None:
+def test_every_branch_of_a_script_is_checked() -> None:
     text = 'if x; then A=(--spec-type none); else A=(-md d); fi\nllama-server -md d "${A[@]}"\n'
-    found, done = script(text)
+    found, done = rules_and_fixed(text)
     assert found == ["no-spec-type"]
     assert done == text.replace("(-md d)", "(-md d --spec-type draft-simple)")
 
 
-def test_a_flag_that_one_branch_needs_stays() -> None:
+def test_a_flag_needed_by_one_branch_is_not_removed() -> None:
     text = """A=(-m t)
 [ -n "$DRAFT" ] && A+=(-md "$DRAFT" --spec-type draft-simple)
 case "$1" in
@@ -239,39 +239,39 @@ case "$1" in
 esac
 llama-server "${A[@]}" --spec-draft-p-min 0.5
 """
-    assert script(text) == ([], text)
+    assert rules_and_fixed(text) == ([], text)
 
 
-def test_two_types_on_two_branches_are_not_repeated() -> None:
+def test_a_flag_with_different_fixes_per_branch_is_not_fixed() -> None:
     text = """if gpu; then A="--spec-type draft-simple -md d"; else A="--spec-type ngram-mod"; fi
 for m in a b; do llama-server -m "$m" $A --draft-max 4; done
 """
-    found, done = script(text)
+    found, done = rules_and_fixed(text)
     assert found == ["removed-flag", "removed-flag"]
-    assert done == text  # on one way it is the draft's length, on the other the n-grams'
-    said = [f.fix for x in lint(text, SCRIPT, HERE) for f in x.findings]
-    assert ["not changed by --fix: it is right on another path" in fix for fix in said] == [
+    assert done == text  # the draft's length in one branch, the n-grams' in the other
+    fixes = [f.fix for x in lint(text, SCRIPT, HERE) for f in x.findings]
+    assert ["not changed by --fix: it is right on another path" in fix for fix in fixes] == [
         True,
         True,
     ]
 
 
-def test_a_variable_of_two_servers_is_put_right_for_both() -> None:
+def test_a_variable_used_by_two_servers_is_fixed_for_both() -> None:
     text = "A='-md d --draft-max 4'\nllama-server -m x $A\nllama-server -m y $A -c 512\n"
-    found, done = script(text)
+    found, done = rules_and_fixed(text)
     assert found == ["removed-flag", "no-spec-type"] * 2
     new = "A='-md d --spec-type draft-simple --spec-draft-n-max 4'"
     assert done == text.replace("A='-md d --draft-max 4'", new)
 
 
-def test_what_would_be_wrong_for_another_server_is_put_in_beside_the_variable() -> None:
+def test_an_addition_wrong_for_another_server_goes_beside_the_variable() -> None:
     text = "A='-md d'\nllama-server -m x $A\nllama-server -m y $A --spec-type draft-simple\n"
-    found, done = script(text)
+    found, done = rules_and_fixed(text)
     assert found == ["no-spec-type"]
     assert done == text.replace("llama-server -m x", "llama-server --spec-type draft-simple -m x")
 
 
-def test_a_shared_variable_that_cannot_be_put_right_is_named() -> None:
+def test_a_shared_variable_that_cannot_be_fixed_is_named() -> None:
     text = "A='--draft-max 4'\nllama-server -m x -md d --spec-type draft-simple $A\nllama-server -m y $A\n"
     first, second = lint(text, SCRIPT, HERE)
     assert "A is also used in line 3, where the change would be wrong" in first.findings[0].fix
@@ -279,7 +279,7 @@ def test_a_shared_variable_that_cannot_be_put_right_is_named() -> None:
     assert fixed(text, SCRIPT, HERE) == text
 
 
-def test_words_that_stand_apart_are_left_and_that_is_said() -> None:
+def test_a_flag_apart_from_its_value_is_reported_but_not_fixed() -> None:
     text = "A=(--draft-max)\nA+=(4)\nllama-server -m x -md d --spec-type draft-simple ${A[@]}\n"
     (linted,) = lint(text, SCRIPT, HERE)
     assert "are not next to each other" in linted.findings[0].fix
@@ -288,38 +288,38 @@ def test_words_that_stand_apart_are_left_and_that_is_said() -> None:
 
 def test_a_path_with_blanks_in_a_variable_is_one_word() -> None:
     text = 'M="/m/my model.gguf"\nllama-server -m "$M" --metrics\n'
-    assert script(text) == ([], text)
+    assert rules_and_fixed(text) == ([], text)
 
 
 def test_a_variable_in_quotes_is_one_argument() -> None:
     text = 'ARGS="-m t -md d"\nllama-server "$ARGS"\n'
-    assert script(text) == (["quoted-options"], text)
+    assert rules_and_fixed(text) == (["quoted-options"], text)
     assert rules("llama-server '-m t'") == ["unknown-flag"]
 
 
-def test_types_without_quotes_are_a_pipe() -> None:
+def test_an_unquoted_list_of_types_is_told_apart_from_a_pipe() -> None:
     text = "llama-server -m t --spec-type ngram-mod|ngram-simple -np 1\nllama-server -m t --spec-type ngram-mod|tee log\n"
-    found, done = script(text)
+    found, done = rules_and_fixed(text)
     assert found == ["list-of-types"]
     assert done == text.replace("ngram-mod|ngram", "ngram-mod,ngram")
 
 
-def test_a_text_that_doubles_itself_ends() -> None:
+def test_a_word_that_doubles_itself_terminates() -> None:
     assert rules("A=x\n" + 'A="$A$A"\n' * 80 + "llama-server $A --mlock\n") == ["removed-flag"]
 
 
-def test_a_variable_that_doubles_itself_ends() -> None:
+def test_options_that_double_themselves_terminate_as_unknown() -> None:
     text = 'A="-c 1"\n' + 'A="$A $A"\n' * 40 + "llama-server $A\n"
     (linted,) = lint(text, SCRIPT, HERE)
     assert linted.unseen == ("$A",)
 
 
-def test_many_branches_end() -> None:
+def test_many_branches_terminate() -> None:
     text = "A=\n" + 'if x; then A="$A -c 1"; fi\n' * 30 + "llama-server $A --mlock\n"
     assert "removed-flag" in rules(text)
 
 
-def test_variables_say_what_options_say() -> None:
+def test_variables_are_checked_like_options() -> None:
     text = """s:
   image: ghcr.io/ggml-org/llama.cpp:server
   environment:
@@ -334,20 +334,20 @@ def test_variables_say_what_options_say() -> None:
     ]
 
 
-def test_a_length_where_nothing_drafts_goes() -> None:
+def test_a_draft_length_without_a_method_is_removed() -> None:
     (linted,) = lint("llama-server -m t --draft-max 16", SCRIPT, HERE)
     assert [f.fix for f in linted.findings] == ["remove it: nothing drafts here"]
     assert fixed("llama-server -m t --draft-max 16", SCRIPT, HERE) == "llama-server -m t"
 
 
-def test_a_preset_has_no_quotes_and_no_underscores() -> None:
+def test_quotes_and_underscores_in_a_preset_are_fixed() -> None:
     text = '[*]\nspec-type = draft-simple\n[a]\nmodel = "/x y.gguf"\nspec_type = ngram-mod\n'
     assert rules(text, PRESET) == ["quoted-value", "underscore-key"]
     done = "[*]\nspec-type = draft-simple\n[a]\nmodel = /x y.gguf\nspec-type = ngram-mod\n"
     assert fixed(text, PRESET, HERE) == done
 
 
-def test_what_a_preset_sets_for_all_holds_in_each_section() -> None:
+def test_values_of_the_star_section_apply_to_every_section() -> None:
     text = (
         "[*]\nspec-type = draft-simple\n[a]\nmodel = t\nmodel-draft = d\nload-on-startup = true\n"
     )
@@ -355,7 +355,7 @@ def test_what_a_preset_sets_for_all_holds_in_each_section() -> None:
     assert rules(text.replace("[*]", "[b]"), PRESET) == ["no-draft", "no-spec-type"]
 
 
-def test_macros_of_llama_swap_hold_a_part_of_the_options() -> None:
+def test_options_in_llama_swap_macros_are_checked_and_fixed() -> None:
     text = """macros:
   base: llama-server --port ${PORT} --spec-type draft-simple
 models:
@@ -369,37 +369,37 @@ models:
 # ---- builds
 
 
-def test_a_line_is_judged_by_its_build() -> None:
+def test_findings_depend_on_the_build() -> None:
     old = "llama-server -m t -md d --draft-max 8 -cd 4096 --mlock -fa"
-    assert rules(old, here=on(6000)) == []
-    assert rules(old, here=on(9000)) == ["removed-flag", "bare-flag"]
-    assert rules(old, here=on(11434)) == [
+    assert rules(old, here=for_build(6000)) == []
+    assert rules(old, here=for_build(9000)) == ["removed-flag", "bare-flag"]
+    assert rules(old, here=for_build(11434)) == [
         *("removed-flag", "removed-flag", "removed-flag", "bare-flag", "no-spec-type"),
     ]
 
 
-def test_what_a_build_leaves_out_is_not_called_too_new() -> None:
+def test_an_option_not_compiled_in_is_unknown_but_not_too_new() -> None:
     caps = known_builds.capabilities()
     without = replace(caps, options=tuple(o for o in caps.options if "--rpc" not in o.names))
     here = LintContext(lambda _: without, model)
     assert rules("llama-server -m t --rpc a:1", here=here) == ["unknown-flag"]
 
 
-def test_what_was_removed_later_is_too_new_before_it_came() -> None:
+def test_a_later_removed_option_is_too_new_before_its_introduction() -> None:
     line = "llama-server -m t --spec-type ngram-simple --spec-ngram-size-n 8"
-    assert rules(line, here=on(6000)) == ["too-new-flag", "too-new-flag"]
-    assert rules(line, here=on(8500)) == []
-    assert rules(line, here=on(9000)) == ["removed-flag"]
+    assert rules(line, here=for_build(6000)) == ["too-new-flag", "too-new-flag"]
+    assert rules(line, here=for_build(8500)) == []
+    assert rules(line, here=for_build(9000)) == ["removed-flag"]
 
 
 def test_md_alone_does_nothing_from_b9464_on() -> None:
-    (at,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, on(9464)))
-    (before,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, on(9463)))
+    (at,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, for_build(9464)))
+    (before,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, for_build(9463)))
     assert (at.effect, before.effect) == ("does nothing", "worse")
-    assert rules("llama-server -m t -md d", here=on(9101)) == []
+    assert rules("llama-server -m t -md d", here=for_build(9101)) == []
 
 
-# Listed by the data, which has every program's options; llama-server does not take them.
+# The data has the options of every program; llama-server does not accept these.
 OTHERS = {"--cpu-range-batch-draft", "--spec-draft-cpu-range-batch", "--parse-special"}
 OTHERS |= {"--no-parse-special"}
 
@@ -407,11 +407,11 @@ OTHERS |= {"--no-parse-special"}
 @pytest.mark.parametrize("name", ["b9113", "b9246", "b9464", "b9611", "b10289", "b10878", "b11434"])
 def test_the_table_agrees_with_the_options_read_from_each_build(name: str) -> None:
     table, read_from = known_builds.capabilities(int(name[1:])), help_render.capabilities(name)
-    ours = {n: o for o in table.options if not o.removed for n in o.names}
-    theirs = {n: o for o in read_from.options if not o.removed for n in o.names}
-    assert {n for n in theirs if "spec" in n or "draft" in n} - set(ours) <= OTHERS
-    assert set(ours) - set(theirs) <= {"-mmdev", "--mmproj-device"}
-    differ = {n for n in ours if n in theirs and ours[n].arity != theirs[n].arity}
+    in_table = {n: o for o in table.options if not o.removed for n in o.names}
+    in_help = {n: o for o in read_from.options if not o.removed for n in o.names}
+    assert {n for n in in_help if "spec" in n or "draft" in n} - set(in_table) <= OTHERS
+    assert set(in_table) - set(in_help) <= {"-mmdev", "--mmproj-device"}
+    differ = {n for n in in_table if n in in_help and in_table[n].arity != in_help[n].arity}
     assert differ <= {"--control-vector-layer-range"}  # two values; the data has one hint
     assert set(read_from.spec_types) - set(table.spec_types) <= {"draft-eagle3"}  # a stub
     assert {o.names for o in table.options if o.removed} == {
@@ -419,7 +419,7 @@ def test_the_table_agrees_with_the_options_read_from_each_build(name: str) -> No
     }
 
 
-def test_mainlines_spelling_becomes_ik_llamas() -> None:
+def test_llama_cpp_options_are_converted_to_ik_llama() -> None:
     caps = describe("version: 0 (unknown)", help_render.render("ik_llama"))
     here = LintContext(lambda _: caps, model)
     line = "llama-server -m t -md d --spec-type draft-simple --spec-draft-n-max 4 --draft-p-min 0.5"
@@ -429,7 +429,7 @@ def test_mainlines_spelling_becomes_ik_llamas() -> None:
     assert rules(done, here=here) == []
 
 
-def test_every_flag_called_wrong_is_none_of_the_newest_build() -> None:
+def test_flags_called_wrong_do_not_exist_in_the_newest_build() -> None:
     caps = known_builds.capabilities()
     assert [n for n in flags.wrong_flags() if caps.find(n)] == []
     assert [t for t in flags.type_aliases() if t in caps.spec_types] == []
@@ -462,7 +462,7 @@ def test_quoted_words_are_read_as_shlex_reads_them(words: list[str]) -> None:
 @given(
     st.text(max_size=200), st.sampled_from([SCRIPT, WINDOWS, YAML, PRESET, UNIT, DOCKERFILE, PLIST])
 )
-def test_any_text_is_read_or_refused(text: str, kind: str) -> None:
+def test_any_text_is_linted_or_a_usage_error(text: str, kind: str) -> None:
     with contextlib.suppress(UsageError):
         lint(text, kind, HERE)
 
@@ -476,16 +476,16 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.sampled_from([8000, 9000, 9300, 11434]))
-def test_any_mix_of_flags_is_understood_and_fixing_ends(pieces: list[str], build: int) -> None:
+def test_fixing_any_mix_of_flags_is_idempotent(pieces: list[str], build: int) -> None:
     text = "llama-server " + " ".join(pieces)
     try:
-        done = fixed(text, SCRIPT, on(build))
+        done = fixed(text, SCRIPT, for_build(build))
     except UsageError:
         return
-    assert fixed(done, SCRIPT, on(build)) == done
+    assert fixed(done, SCRIPT, for_build(build)) == done
 
 
-FLAWED = [
+WRONG = [
     "--draft-max 3",
     "-md d",
     "--mlock",
@@ -499,10 +499,10 @@ MARKED = ["--port {n}", "--alias '{n} x'", "--tags {n}"]
 
 @st.composite
 def scripts(draw: st.DrawFn) -> str:
-    """Variables and arrays, set, added to, in branches; servers that use some of them."""
+    """Scripts that set and extend variables and arrays, in branches, and servers that use them."""
     lines = ["A=()", "B="]
     for n in range(draw(st.integers(1, 8))):
-        words = " ".join(draw(st.lists(st.sampled_from([*FLAWED, *MARKED]), max_size=3)))
+        words = " ".join(draw(st.lists(st.sampled_from([*WRONG, *MARKED]), max_size=3)))
         words = words.format(n=n)
         plain = words.replace("'", "").replace(" x", "")
         line = draw(
@@ -524,8 +524,8 @@ def scripts(draw: st.DrawFn) -> str:
     return "\n".join(lines) + "\n"
 
 
-def marks(text: str) -> list[list[list[str]]]:
-    """For each server, what its marked options are on each way to it."""
+def marked_options(text: str) -> list[list[list[str]]]:
+    """The marked options of each server, for each path through the branches."""
     servers: dict[int, list[list[str]]] = {}
     for c in read(text):
         own = [w.text for w in c.words]
@@ -537,20 +537,20 @@ def marks(text: str) -> list[list[list[str]]]:
 
 @settings(max_examples=25, deadline=None)
 @given(scripts())
-def test_no_server_loses_a_word_that_was_right(text: str) -> None:
-    assume(all(w.fixed for c in read(text) for w in c.words))  # too many ways to tell apart
+def test_fix_keeps_every_correct_option(text: str) -> None:
+    assume(all(w.fixed for c in read(text) for w in c.words))  # too many paths to distinguish
     done = fixed(text, SCRIPT, HERE)
-    assert marks(done) == marks(text)
+    assert marked_options(done) == marked_options(text)
     assert fixed(done, SCRIPT, HERE) == done
 
 
-def test_many_servers_of_one_file_are_all_put_right() -> None:
+def test_many_servers_in_one_file_are_all_fixed() -> None:
     line = "LLAMA_ARG_DRAFT_MAX=3 llama-server -m t -md d \\\n --draft-max 4 --mlock -fa -cd 3\n"
     done = fixed(line * 60, SCRIPT, HERE)
     assert done == fixed(line, SCRIPT, HERE) * 60
 
 
-def test_long_texts_take_no_time_to_speak_of() -> None:
+def test_deeply_nested_texts_terminate() -> None:
     lists = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
     assert lint("a0: &a0 {x: 1}\n" + lists, YAML, HERE) == ()
     macros = "".join(f"  m{n}: ${{m{n - 1}}} ${{m{n - 1}}}\n" for n in range(1, 40))
@@ -562,7 +562,7 @@ def test_long_texts_take_no_time_to_speak_of() -> None:
 # ---- the command
 
 
-def test_exit_codes_say_whether_something_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_is_1_while_findings_remain(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", "llama-server -m x --draft-max 4 -md y"]) == 1
     assert run(["lint", "llama-server -m x"]) == 0
     assert run(["lint", "--fix", "llama-server -m x --draft-max 4 -md y"]) == 0
@@ -570,7 +570,7 @@ def test_exit_codes_say_whether_something_is_left(capsys: pytest.CaptureFixture[
     assert out[-1] == "llama-server -m x --spec-draft-n-max 4 -md y --spec-type draft-simple"
 
 
-def test_a_home_of_nobody_is_a_path_like_another(tmp_path: Path) -> None:
+def test_the_home_of_an_unknown_user_is_an_ordinary_path(tmp_path: Path) -> None:
     assert run(["lint", "llama-server -m ~nouser/a -md ~nouser/b --spec-type draft-simple"]) == 0
     (tmp_path / "s.service").write_text(
         "[Service]\nEnvironmentFile=~nouser/e\nExecStart=llama-server -m x\n"
@@ -578,12 +578,12 @@ def test_a_home_of_nobody_is_a_path_like_another(tmp_path: Path) -> None:
     assert run(["lint", str(tmp_path / "s.service")]) == 0
 
 
-def test_the_command_may_stand_behind_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_may_follow_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", "--", "llama-server", "-m", "x y", "-md", "d"]) == 1
     assert "no-spec-type: -md d" in capsys.readouterr().out
 
 
-def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_findings_and_the_fixed_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", "--json", "--fix", "llama-server -m x -md y --bogus"]) == 1
     data = json.loads(capsys.readouterr().out)
     (command,) = data["commands"]
@@ -595,7 +595,7 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["left"] == 1
 
 
-def test_a_files_models_are_found_beside_it(
+def test_relative_model_paths_start_at_the_files_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("target.gguf", "other-vocab.gguf"):
@@ -606,7 +606,7 @@ def test_a_files_models_are_found_beside_it(
     assert "misfit" in capsys.readouterr().out
 
 
-def test_a_file_that_is_no_model_is_said(
+def test_a_model_file_that_is_not_gguf_is_a_finding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.gguf"
@@ -627,13 +627,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "said"), BAD, ids=lambda v: str(v)[:50])
-def test_bad_input_ends_with_2(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("argv", "message"), BAD, ids=lambda v: str(v)[:50])
+def test_bad_input_exits_with_2(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(argv) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
     assert len(err.splitlines()) <= 2
 
@@ -651,24 +651,26 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "raw", "said"), BAD_FILES, ids=lambda v: str(v)[:20])
-def test_files_that_cannot_be_read_end_with_2(
-    name: str, raw: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("name", "raw", "message"), BAD_FILES, ids=lambda v: str(v)[:20])
+def test_unreadable_files_exit_with_2(
+    name: str, raw: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / name
     path.write_bytes(raw)
     assert run(["lint", str(path)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_folder_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_instead_of_a_file_exits_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["lint", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("build", [10068, 10434])
 def test_the_table_agrees_with_real_builds(build: int, old_builds: Path) -> None:
-    """Where only trees some builds apart were read, the table takes more than the build."""
+    """Between the builds whose options were read, the table may accept more than a build does."""
     caps = read_capabilities(locate(str(old_builds / f"b{build}" / "llama-server")))
     table = known_builds.capabilities(build)
     ours = {n: o for o in table.options if not o.removed for n in o.names}
@@ -681,12 +683,12 @@ def test_the_table_agrees_with_real_builds(build: int, old_builds: Path) -> None
     }
 
 
-def test_variables_of_options_that_are_gone_do_nothing() -> None:
+def test_variables_of_removed_options_are_findings() -> None:
     assert rules("LLAMA_ARG_MLOCK=1 llama-server -m t") == ["renamed-variable"]
-    assert rules("LLAMA_ARG_MLOCK=1 llama-server -m t", here=on(10877)) == []
+    assert rules("LLAMA_ARG_MLOCK=1 llama-server -m t", here=for_build(10877)) == []
 
 
-def test_an_engine_says_itself_what_it_takes(
+def test_options_are_read_from_the_given_engine(
     native: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = ["lint", "--llama-server", str(native)]
@@ -695,7 +697,7 @@ def test_an_engine_says_itself_what_it_takes(
     assert run([*engine, "llama-server -m x --metrics --spec-default"]) == 0
 
 
-# ---- what other engines have not
+# ---- flags that other engines lack
 
 
 def findings(text: str) -> list[Finding]:
@@ -705,13 +707,13 @@ def findings(text: str) -> list[Finding]:
 @pytest.mark.parametrize(
     ("flag", "near"),
     [
-        ("--speculative-draft y", "--speculative-draft-model"),  # begins several: argparse ends
+        ("--speculative-draft y", "--speculative-draft-model"),  # ambiguous prefix
         ("--speculative-nonsense 3", "--speculative-"),
         ("--speculative_num_step_s=3", "--speculative-num-steps"),
         ("--spec-draft-p-min 0.5", "--speculative-"),
     ],
 )
-def test_flags_of_speculation_that_sglang_has_not_are_found(flag: str, near: str) -> None:
+def test_unknown_sglang_speculation_flags_are_findings(flag: str, near: str) -> None:
     (found,) = findings(f"python -m sglang.launch_server --model x {flag}")
     assert found.rule == "unknown-flag"
     assert f"did you mean {near}" in found.fix
@@ -721,22 +723,22 @@ def test_flags_of_speculation_that_sglang_has_not_are_found(flag: str, near: str
     "flag",
     [
         "--speculative-algorithm EAGLE3",
-        "--speculative-algo EAGLE3",  # argparse takes what begins one option only
+        "--speculative-algo EAGLE3",  # argparse accepts an unambiguous prefix
         "--speculative_draft_model y",
         "--speculative-draft-model-path=y",
         "--spec-trace-dir z",
     ],
 )
-def test_flags_of_speculation_that_sglang_has_are_not_found(flag: str) -> None:
+def test_known_sglang_speculation_flags_are_accepted(flag: str) -> None:
     assert findings(f"python -m sglang.launch_server --model x {flag}") == []
 
 
-def test_a_misspelt_flag_of_sglang_is_put_right() -> None:
+def test_a_misspelt_sglang_flag_is_fixed() -> None:
     text = "python -m sglang.launch_server --model x --speculative-algoritm EAGLE3"
     assert fixed(text, SCRIPT, HERE).endswith("--speculative-algorithm EAGLE3")
 
 
-def test_flags_of_speculation_that_vllm_has_not_are_found() -> None:
+def test_unknown_vllm_speculation_flags_are_findings() -> None:
     (found,) = findings("vllm serve x --speculative-draft-model y --speculative-prompt-lookup 3")[
         1:
     ]
@@ -757,16 +759,16 @@ def test_flags_of_speculation_that_vllm_has_not_are_found() -> None:
         ),
     ],
 )
-def test_the_key_that_was_meant_is_said(keys: str, fix: str) -> None:
+def test_unknown_keys_of_a_vllm_config_get_a_suggestion(keys: str, fix: str) -> None:
     (found,) = findings(f"""vllm serve x --speculative-config '{{"method": "eagle3", {keys}}}'""")
     assert found.fix == fix
 
 
-# ---- commands of Windows, and of others
+# ---- Windows commands, and other programs
 
 
 @pytest.mark.parametrize(
-    ("written", "read_as"),
+    ("argument", "read_as"),
     [
         (r"C:\models\d.gguf", r"C:\models\d.gguf"),
         (r"C:\\models\\d.gguf", r"C:\models\d.gguf"),
@@ -776,19 +778,19 @@ def test_the_key_that_was_meant_is_said(keys: str, fix: str) -> None:
         (r"my\ models/d.gguf", "my models/d.gguf"),
     ],
 )
-def test_paths_of_windows_keep_their_backslashes(written: str, read_as: str) -> None:
-    assert [w.text for w in split(f"x {written} y")[0]] == ["x", read_as, "y"]
+def test_windows_paths_keep_their_backslashes(argument: str, read_as: str) -> None:
+    assert [w.text for w in split(f"x {argument} y")[0]] == ["x", read_as, "y"]
 
 
-def test_a_path_of_windows_is_said_as_it_is_written() -> None:
+def test_windows_paths_are_printed_as_typed() -> None:
     text = r"llama-server -m C:\models\t.gguf -md C:\models\d.gguf"
-    said = " ".join(f"{f.words} {f.happens} {f.fix}" for f in findings(text))
-    assert r"C:\models\d.gguf" in said
-    assert "C:models" not in said
+    output = " ".join(f"{f.words} {f.happens} {f.fix}" for f in findings(text))
+    assert r"C:\models\d.gguf" in output
+    assert "C:models" not in output
 
 
 @pytest.mark.parametrize("command", ["llama-cli -m x", "ollama run x"])
-def test_a_command_of_another_program_is_none(
+def test_a_command_of_another_program_exits_with_2(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["lint", command]) == 2
@@ -806,7 +808,7 @@ def test_a_command_of_another_program_is_none(
         ("s.service", "[Service]\nEnvironment=LL\\AMA_ARG_DRAFT_MAX=1\nExecStart=/bin/x\n"),
     ],
 )
-def test_odd_files_end_in_a_line(
+def test_odd_files_without_a_server_are_one_error_line(
     name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from specllama.cli.app import run
@@ -817,7 +819,7 @@ def test_odd_files_end_in_a_line(
     assert f"error: {file}: no llama-server, vLLM or SGLang command" in capsys.readouterr().err
 
 
-def test_what_could_not_be_followed_is_said(
+def test_unknown_shell_values_are_listed_as_not_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from specllama.cli.app import run

@@ -1,5 +1,5 @@
-"""Old and wrong command lines of tests/data/lint/commands.toml: what is found, what is made of
-them, and that a real server starts with that and drafts."""
+"""Old and wrong command lines of tests/data/lint/commands.toml: their findings, their fixes, and
+that a real server starts with the fixed line and drafts."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def rules(text: str, build: int | None) -> list[str]:
     return [f.rule for linted in lint(text, SCRIPT, here(build)) for f in linted.findings]
 
 
-def placed(text: str) -> str:
+def with_model_paths(text: str) -> str:
     return text.replace("{models}", str(MODELS))
 
 
-def called(case: dict[str, Any]) -> str:
+def case_name(case: dict[str, Any]) -> str:
     line = case["line"].replace("{models}/", "").removeprefix("llama-server ")
     return f"b{case['build']} {line}" if "build" in case else str(line)
 
 
-@pytest.mark.parametrize("case", CASES, ids=called)
-def test_each_line_is_understood(case: dict[str, Any]) -> None:
-    text, build = placed(case["line"]), case.get("build")
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_findings_and_fix_of_each_command(case: dict[str, Any]) -> None:
+    text, build = with_model_paths(case["line"]), case.get("build")
     assert rules(text, build) == case["rules"]
-    done = fixed(text, SCRIPT, here(build))
-    assert done == placed(case["fixed"])
-    assert rules(done, build) == case.get("left", [])
+    fixed_line = fixed(text, SCRIPT, here(build))
+    assert fixed_line == with_model_paths(case["fixed"])
+    assert rules(fixed_line, build) == case.get("left", [])
 
 
-def test_there_are_forty_of_them() -> None:
+def test_there_are_at_least_forty_commands() -> None:
     assert len({c["line"] for c in CASES}) >= 40
 
 
@@ -68,21 +68,21 @@ STARTS = [c for c in CASES if c.get("drafts") is not None]
 HERE_ONLY = [c for c in CASES if "build" not in c and "{models}" in c["line"]]
 
 
-@pytest.mark.parametrize("case", STARTS, ids=called)
-def test_a_fixed_line_starts_a_server_that_speculates(
+@pytest.mark.parametrize("case", STARTS, ids=case_name)
+def test_a_fixed_command_starts_a_server_that_speculates(
     case: dict[str, Any], native: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     assert speculates(case["fixed"], native, log) is case["drafts"], log.read_text()[-3000:]
 
 
-@pytest.mark.parametrize("case", HERE_ONLY, ids=called)
-def test_a_server_does_what_is_said_of_the_line(
+@pytest.mark.parametrize("case", HERE_ONLY, ids=case_name)
+def test_a_real_server_behaves_as_the_findings_predict(
     case: dict[str, Any], native: Path, tmp_path: Path
 ) -> None:
-    """What ends a server ends it (a batch that is too small: with the first request), and where
-    the draft does nothing, nothing speculates."""
-    (linted,) = lint(placed(case["line"]), SCRIPT, here(None))
+    """A fatal finding makes the server exit (a batch that is too small: at the first request), and
+    with a draft reported as without effect the server does not speculate."""
+    (linted,) = lint(with_model_paths(case["line"]), SCRIPT, here(None))
     ends = [f for f in linted.findings if f.effect == ENDS and not f.words.startswith("-b ")]
     off = [f for f in linted.findings if f.rule in OFF]
     found = speculates(case["line"], native, tmp_path / "log")
@@ -98,8 +98,8 @@ OFF = ("no-spec-type", "no-draft", "misfit", "none-in-list")
 
 
 def speculates(line: str, native: Path, log: Path) -> bool | None:
-    """What /slots says of the server that a line starts; None when it ends instead."""
-    words = shlex.split(placed(line))
+    """`speculative` in /slots of the server that a line starts; None if the server exits."""
+    words = shlex.split(with_model_paths(line))
     at = next(i for i, w in enumerate(words) if w.endswith("llama-server"))
     variables = dict(w.split("=", 1) for w in words[:at] if "=" in w)
     with socket.socket() as s:
@@ -115,15 +115,15 @@ def speculates(line: str, native: Path, log: Path) -> bool | None:
             env={**os.environ, **variables},
         )
     try:
-        slots = answer(f"http://127.0.0.1:{port}/slots", server, log)
+        slots = response(f"http://127.0.0.1:{port}/slots", server, log)
         return None if slots is None else bool(slots[0]["speculative"])
     finally:
         server.terminate()
         server.wait(20)
 
 
-def answer(url: str, server: subprocess.Popen[bytes], log: Path) -> Any:
-    """What a server answers once it is loaded; None when it ends before."""
+def response(url: str, server: subprocess.Popen[bytes], log: Path) -> Any:
+    """The response of a server once it is loaded; None if it exits before."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if server.poll() is not None:

@@ -1,5 +1,5 @@
-"""What stands elsewhere in a file: anchors, macros, variables, files of variables; and that the servers
-of files that were put right start."""
+"""Options defined elsewhere in a file: anchors, macros, variables, env files. The servers of fixed
+files start."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ HERE = LintContext(
 )
 
 
-def found(text: str, kind: str) -> list[LintResult]:
+def lint_results(text: str, kind: str) -> list[LintResult]:
     return list(lint(text, kind, HERE))
 
 
 def rules(text: str, kind: str) -> list[str]:
-    return [f.rule for linted in found(text, kind) for f in linted.findings]
+    return [f.rule for linted in lint_results(text, kind) for f in linted.findings]
 
 
 # ---- YAML
@@ -59,9 +59,9 @@ services:
 """
 
 
-def test_what_an_anchor_holds_is_put_right_once_for_all_that_use_it() -> None:
+def test_a_shared_anchor_is_fixed_once_for_all_its_users() -> None:
     text = ANCHORS.replace("      LLAMA_ARG_SPEC_TYPE: draft-simple\n", "")
-    assert [x.command.where for x in found(text, YAML)] == ["a", "b", "c"]
+    assert [x.command.where for x in lint_results(text, YAML)] == ["a", "b", "c"]
     done = fixed(text, YAML, HERE)
     new = text.replace("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_SPEC_DRAFT_N_MAX")
     new = new.replace('"/d.gguf"', '"/d.gguf", "--spec-type", "draft-simple"')
@@ -69,8 +69,8 @@ def test_what_an_anchor_holds_is_put_right_once_for_all_that_use_it() -> None:
     assert rules(done, YAML) == []
 
 
-def test_what_only_one_user_of_an_anchor_needs_is_left_and_said() -> None:
-    a, b, c = found(ANCHORS, YAML)
+def test_a_fix_for_only_one_user_of_an_anchor_is_reported_but_not_made() -> None:
+    a, b, c = lint_results(ANCHORS, YAML)
     assert "no-spec-type" not in [f.rule for f in b.findings]
     (only,) = (f for f in a.findings if f.rule == "no-spec-type")
     assert "not changed by --fix" in only.fix
@@ -78,27 +78,27 @@ def test_what_only_one_user_of_an_anchor_needs_is_left_and_said() -> None:
     assert "--spec-type" not in fixed(ANCHORS, YAML, HERE)
 
 
-def test_an_anchor_that_merges_itself_ends() -> None:
+def test_an_anchor_that_merges_itself_terminates() -> None:
     assert rules("services:\n  a: &a\n    <<: *a\n    cmd: llama-server --mlock\n", YAML) == [
         "removed-flag"
     ]
 
 
-def test_files_of_variables_are_read_where_they_are() -> None:
+def test_env_files_are_read_or_listed_as_not_checked() -> None:
     text = "services:\n  a:\n    image: ghcr.io/ggml-org/llama.cpp:server\n    env_file: {file}\n    command: -m x\n"
-    (here,) = found(text.format(file="/etc/llama.env"), YAML)
-    assert [f.fix for f in here.findings] == ["LLAMA_ARG_SPEC_DRAFT_N_MAX=8 in /etc/llama.env"]
-    (away,) = found(text.format(file="[{path: ./other.env}]"), YAML)
-    assert (away.findings, away.unseen) == ((), ("env_file ./other.env",))
+    (known,) = lint_results(text.format(file="/etc/llama.env"), YAML)
+    assert [f.fix for f in known.findings] == ["LLAMA_ARG_SPEC_DRAFT_N_MAX=8 in /etc/llama.env"]
+    (missing,) = lint_results(text.format(file="[{path: ./other.env}]"), YAML)
+    assert (missing.findings, missing.unseen) == ((), ("env_file ./other.env",))
 
 
-def test_files_of_variables_for_docker_are_named() -> None:
+def test_env_files_of_docker_run_are_listed_as_not_checked() -> None:
     text = "docker run --env-file my.env ghcr.io/ggml-org/llama.cpp:server -m t\n"
-    (linted,) = found(text, SCRIPT)
+    (linted,) = lint_results(text, SCRIPT)
     assert linted.unseen == ("--env-file my.env",)
 
 
-def test_macros_are_put_in() -> None:
+def test_llama_swap_macros_are_expanded_and_fixed() -> None:
     text = """macros:
   server: /opt/llama-server --port ${PORT}
   draft: "-md /d.gguf --draft-max 4"
@@ -114,7 +114,7 @@ models:
       ${server} -m /m/${MODEL_ID}.gguf
       ${draft}
 """
-    a, b = found(text, YAML)
+    a, b = lint_results(text, YAML)
     assert [f.rule for f in a.findings] == ["removed-flag", "no-spec-type"]
     assert b.findings == ()
     assert [w.text for w in b.command.words][2:4] == ["-m", "/m/b.gguf"]
@@ -123,14 +123,14 @@ models:
     assert done == text.replace('"-md /d.gguf --draft-max 4"', new)
 
 
-def test_a_macro_with_escapes_is_left_and_that_is_said() -> None:
+def test_a_macro_with_escapes_is_reported_but_not_fixed() -> None:
     text = 'macros:\n  d: "-md \\"/d.gguf\\" --draft-max 4"\nmodels:\n  a:\n    cmd: llama-server ${d}\n'
-    (linted,) = found(text, YAML)
+    (linted,) = lint_results(text, YAML)
     assert "macro d is not spelled out in this file" in linted.findings[0].fix
     assert yaml.safe_load(fixed(text, YAML, HERE))["macros"] == yaml.safe_load(text)["macros"]
 
 
-def test_no_shell_reads_a_command_of_llama_swap_or_compose() -> None:
+def test_commands_of_llama_swap_and_compose_are_parsed_without_a_shell() -> None:
     text = (
         "models:\n  a:\n    cmd: llama-server -m t --spec-type ngram-mod|ngram-simple --metrics\n"
     )
@@ -143,7 +143,7 @@ def test_no_shell_reads_a_command_of_llama_swap_or_compose() -> None:
 # ---- systemd
 
 
-def test_env_and_files_of_a_unit_count() -> None:
+def test_env_and_environment_files_of_a_unit_are_checked() -> None:
     text = """[Service]
 EnvironmentFile=-/etc/llama.env
 EnvironmentFile=/etc/away.env
@@ -152,7 +152,7 @@ ExecStart=/usr/bin/env LLAMA_ARG_DRAFT_MIN=1 /opt/llama-server -m /t.gguf \\
   ; another
   --mlock
 """
-    (linted,) = found(text, UNIT)
+    (linted,) = lint_results(text, UNIT)
     assert [(f.rule, f.words) for f in linted.findings] == [
         ("removed-flag", "--mlock"),
         ("fatal-variable", "LLAMA_ARG_DRAFT_MAX=8"),
@@ -165,7 +165,7 @@ ExecStart=/usr/bin/env LLAMA_ARG_DRAFT_MIN=1 /opt/llama-server -m /t.gguf \\
     )
 
 
-def test_variables_of_a_unit_are_put_in() -> None:
+def test_variables_of_a_unit_are_expanded() -> None:
     text = """[Service]
 Environment="OPTS=-md /d.gguf --draft-max 4" 'MODEL=/my model.gguf'
 ExecStart=
@@ -177,12 +177,12 @@ ExecStart=/opt/llama-server -m ${MODEL} $OPTS
     away = text.replace("Environment=", "#").replace(
         "ExecStart=\n", "EnvironmentFile=/etc/llama.env\n"
     )
-    (linted,) = found(away, UNIT)
+    (linted,) = lint_results(away, UNIT)
     assert [f.rule for f in linted.findings][:1] == ["removed-flag"]
     assert "OPTS of /etc/llama.env is not spelled out" in linted.findings[0].fix
 
 
-def test_no_shell_reads_a_unit() -> None:
+def test_units_are_parsed_without_a_shell() -> None:
     text = "[Service]\nExecStart=/opt/llama-server -m /t.gguf --spec-type ngram-mod|ngram-simple\n"
     assert rules(text, UNIT) == ["list-of-types"]
 
@@ -195,7 +195,7 @@ def agent(*words: str, **variables: str) -> str:
     return plistlib.dumps(job, sort_keys=False).decode()
 
 
-def test_a_property_list_is_put_right() -> None:
+def test_a_property_list_is_fixed() -> None:
     text = agent(
         "/opt/llama-server",
         "-m",
@@ -217,14 +217,14 @@ def test_a_property_list_is_put_right() -> None:
     assert job["EnvironmentVariables"] == {"LLAMA_ARG_SPEC_DRAFT_N_MIN": "1"}
 
 
-def test_a_script_in_a_property_list_is_read() -> None:
+def test_a_script_in_a_property_list_is_checked() -> None:
     assert rules(agent("/bin/sh", "-c", "cd /m; llama-server -m x --mlock"), PLIST) == [
         "removed-flag"
     ]
 
 
 @pytest.mark.parametrize("text", ["<plist", "<plist><dict><key>a</key></dict></plist>", "bplist00"])
-def test_what_is_no_property_list_is_refused(text: str) -> None:
+def test_an_invalid_property_list_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="not a valid property list"):
         read(text, PLIST)
 
@@ -235,18 +235,18 @@ MARKED = [["--alias", "a<b&c"], ["--tags", "x y"], ["--api-prefix", "/é"], ["--
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from([*FRAGMENTS, *MARKED]), max_size=6))
-def test_a_property_list_stays_one_with_every_word_that_was_right(parts: list[list[str]]) -> None:
+def test_a_fixed_property_list_is_valid_and_keeps_correct_options(parts: list[list[str]]) -> None:
     done = fixed(agent("llama-server", *(w for p in parts for w in p)), PLIST, HERE)
-    kept = plistlib.loads(done.encode())["ProgramArguments"]
+    arguments = plistlib.loads(done.encode())["ProgramArguments"]
     marks = [w for p in MARKED for w in p]
-    assert [w for w in kept if w in marks] == [w for p in parts for w in p if w in marks]
+    assert [w for w in arguments if w in marks] == [w for p in parts for w in p if w in marks]
     assert fixed(done, PLIST, HERE) == done
 
 
 # ---- Dockerfiles
 
 
-def test_arguments_and_variables_of_a_dockerfile_are_put_in() -> None:
+def test_arguments_and_variables_of_a_dockerfile_are_expanded() -> None:
     text = """ARG BUILD=b11434
 FROM ghcr.io/ggml-org/llama.cpp:server-${BUILD}
 ARG K=8
@@ -255,7 +255,7 @@ ENV LLAMA_ARG_DRAFT_MAX=$K \\
     OPTS="-md /d.gguf --draft-max 4"
 ENTRYPOINT /app/llama-server -m /t.gguf $OPTS
 """
-    (linted,) = found(text, DOCKERFILE)
+    (linted,) = lint_results(text, DOCKERFILE)
     assert linted.command.build == 11434
     assert [f.rule for f in linted.findings] == ["removed-flag", "fatal-variable", "no-spec-type"]
     assert linted.findings[1].words == "LLAMA_ARG_DRAFT_MAX=8"
@@ -266,13 +266,13 @@ ENTRYPOINT /app/llama-server -m /t.gguf $OPTS
     assert done == new.replace("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_SPEC_DRAFT_N_MAX")
 
 
-def test_an_argument_is_not_known_to_the_server() -> None:
+def test_a_build_argument_is_not_visible_at_run_time() -> None:
     text = "FROM ghcr.io/ggml-org/llama.cpp:server\nARG OPTS=-fa\nENTRYPOINT llama-server $OPTS\n"
-    (linted,) = found(text, DOCKERFILE)
+    (linted,) = lint_results(text, DOCKERFILE)
     assert linted.unseen == ("$OPTS",)
 
 
-def test_no_variable_is_put_into_a_list() -> None:
+def test_variables_in_an_exec_form_list_are_not_expanded() -> None:
     text = 'FROM x\nENV O=--metrics\nENTRYPOINT ["llama-server", "-m", "x", "$O"]\n'
     assert rules(text, DOCKERFILE) == ["stray-word"]
 
@@ -292,16 +292,16 @@ def test_no_variable_is_put_into_a_list() -> None:
         (PLIST, agent("llama-server", "--spec-type", "ngram-mod", LLAMA_ARG_N_PARALLEL="4")),
     ],
 )  # fmt: skip
-def test_a_variables_value_is_put_right_where_it_stands(kind: str, text: str) -> None:
+def test_the_value_of_a_variable_is_fixed_in_place(kind: str, text: str) -> None:
     assert rules(text, kind) == ["parallel"]
     assert fixed(text, kind, HERE) == text.replace("4", "1")
 
 
-def test_a_variable_of_two_servers_gets_a_value_that_is_right_for_both() -> None:
+def test_a_value_wrong_for_another_server_is_not_written() -> None:
     text = "export LLAMA_ARG_N_PARALLEL=4\nllama-server -m t --spec-type ngram-mod\nllama-server -m u\n"
-    first, second = found(text, SCRIPT)
-    said = "(not changed by --fix: LLAMA_ARG_N_PARALLEL is also used in line 3, where the change would be wrong)"
-    assert first.findings[0].fix.endswith(said)
+    first, second = lint_results(text, SCRIPT)
+    note = "(not changed by --fix: LLAMA_ARG_N_PARALLEL is also used in line 3, where the change would be wrong)"
+    assert first.findings[0].fix.endswith(note)
     assert second.findings == ()
     assert fixed(text, SCRIPT, HERE) == text
 
@@ -331,7 +331,7 @@ def test_the_server_of_a_fixed_file_starts_and_drafts(
     assert speculates(line, native, tmp_path / "log") is True
 
 
-def test_files_are_looked_for_beside_the_unit(
+def test_environment_files_are_looked_for_beside_the_unit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unit = tmp_path / "llama.service"
@@ -351,8 +351,8 @@ def test_files_are_looked_for_beside_the_unit(
 # ---- large files
 
 
-def _work(text: str, kind: str) -> int:
-    """Calls made to lint and fix a text."""
+def _calls(text: str, kind: str) -> int:
+    """The number of calls made to lint and fix a text."""
     count = 0
 
     def profile(frame: object, event: str, argument: object) -> None:
@@ -389,13 +389,13 @@ _LARGE = {
 
 
 @pytest.mark.parametrize("name", _LARGE)
-def test_the_work_grows_with_the_text_and_not_with_its_square(name: str) -> None:
+def test_the_number_of_calls_grows_linearly_with_the_text(name: str) -> None:
     head, part, kind = _LARGE[name]
     tail = '"' if name == "a quoted scalar" else ""
 
     def text(count: int) -> str:
         return head + "".join(part.format(i=i) for i in range(1000, 1000 + count)) + tail
 
-    _work(text(10), kind)  # fills the caches
-    small, middle, large = (_work(text(n), kind) for n in (10, 30, 50))
+    _calls(text(10), kind)  # fills the caches
+    small, middle, large = (_calls(text(n), kind) for n in (10, 30, 50))
     assert large - middle < 1.1 * (middle - small)

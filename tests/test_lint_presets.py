@@ -1,4 +1,4 @@
-"""What lint finds in presets, and that llama-server's router does what is said of it."""
+"""Findings in presets, and that llama-server's router behaves as they say."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Models = dict[str, list[str]]
 
 
 class Trap(NamedTuple):
-    """`does`: what the router makes of it; `then`: of the text put right. None: it ends."""
+    """`before`: the router's models with this text; `after`: with the fixed text. None: it exits."""
 
     text: str
     rules: list[str]
     fixed: str
-    does: Models | None
-    then: Models | None
+    before: Models | None
+    after: Models | None
 
 
-def args(*words: str) -> list[str]:
+def with_model(*words: str) -> list[str]:
     return [*words, "--model", "/x"]
 
 
@@ -54,7 +54,7 @@ TRAPS = [
     Trap(
         "[a]\nmodel = /x\nsamplers = top_k;temperature\n", ["cut-value"],
         "[a]\nmodel = /x\nsampler-seq = kt\n",
-        {"a": args("--samplers", "top_k")}, {"a": args("--sampling-seq", "kt")},
+        {"a": with_model("--samplers", "top_k")}, {"a": with_model("--sampling-seq", "kt")},
     ),
     Trap(
         "[a]\nmodel = /x ; a comment\nc = 4096# tokens\n", [],
@@ -63,19 +63,19 @@ TRAPS = [
     ),
     Trap(
         "[a]\nmodel = /x\nno-jinja = yes\n", ["odd-switch"], "[a]\nmodel = /x\nno-jinja = true\n",
-        {"a": args("--jinja")}, {"a": args("--no-jinja")},
+        {"a": with_model("--jinja")}, {"a": with_model("--no-jinja")},
     ),
     Trap(
         "[a]\nmodel = /x\njinja = no\n", ["odd-switch"], "[a]\nmodel = /x\njinja = false\n",
-        {"a": args("--jinja")}, {"a": args("--no-jinja")},
+        {"a": with_model("--jinja")}, {"a": with_model("--no-jinja")},
     ),
     Trap(
         "[a]\nmodel = /x\nno-jinja =\n", ["odd-switch"], "[a]\nmodel = /x\nno-jinja = true\n",
-        {"a": args("--jinja")}, {"a": args("--no-jinja")},
+        {"a": with_model("--jinja")}, {"a": with_model("--no-jinja")},
     ),
     Trap(
         "[a]\nmodel = /x\nmetrics = False\n", ["odd-switch"], "[a]\nmodel = /x\nmetrics = false\n",
-        {"a": args("--metrics")}, {"a": args()},
+        {"a": with_model("--metrics")}, {"a": with_model()},
     ),
     Trap(
         "[a]\nmodel = /x\njinja = yes\nmetrics = True\n", [], "[a]\nmodel = /x\njinja = yes\nmetrics = True\n",
@@ -94,13 +94,13 @@ TRAPS = [
     Trap(
         "[m:q8_0]\nmodel = /x\n[m:Q8_0]\nmodel = /y\n", ["repeated-section"],
         "[m:q8_0]\nmodel = /x\n[m:Q8_0]\nmodel = /y\n",
-        {"m:Q8_0": args()}, {"m:Q8_0": args()},
+        {"m:Q8_0": with_model()}, {"m:Q8_0": with_model()},
     ),
     Trap(
         "[a]\nmodel = /x\nhost = 0.0.0.0\nport = 9\napi-key = k\nmodels-max = 3\n", ["dropped-key"] * 4,
-        "[a]\nmodel = /x\n", {"a": args()}, {"a": args()},
+        "[a]\nmodel = /x\n", {"a": with_model()}, {"a": with_model()},
     ),
-    Trap("\ufeff[a]\nmodel = /x\n", ["byte-order-mark"], "[a]\nmodel = /x\n", None, {"a": args()}),
+    Trap("\ufeff[a]\nmodel = /x\n", ["byte-order-mark"], "[a]\nmodel = /x\n", None, {"a": with_model()}),
     Trap(
         "[a]\nmodel = /x\nctx-size = 10\nc = 20\nLLAMA_ARG_CTX_SIZE = 30\n", ["repeated-key"] * 2,
         "[a]\nmodel = /x\nctx-size = 10\n",
@@ -111,22 +111,22 @@ TRAPS = [
         {"a": ["--ctx-size", "20", "--model", "/x"]}, {"a": ["--ctx-size", "20", "--model", "/x"]},
     ),
     Trap("[a]\nmodel = /x\n  metrics = on\n", ["refused-line"], "[a]\nmodel = /x\nmetrics = on\n",
-         None, {"a": args("--metrics")}),
-    Trap("[a]\n--model = /x\n", ["refused-line"], "[a]\nmodel = /x\n", None, {"a": args()}),
+         None, {"a": with_model("--metrics")}),
+    Trap("[a]\n--model = /x\n", ["refused-line"], "[a]\nmodel = /x\n", None, {"a": with_model()}),
     Trap("[a]\nmodel /x\nmetrics ; shows\n", ["refused-line"] * 2, "[a]\nmodel = /x\nmetrics = true ; shows\n",
-         None, {"a": args("--metrics")}),
+         None, {"a": with_model("--metrics")}),
     Trap(
         "metrics = on\n[a]\nmodel = /x\n", ["no-section"], "[*]\nmetrics = on\n[a]\nmodel = /x\n",
-        {"a": args(), "default": ["--metrics"]}, {"a": args("--metrics")},
+        {"a": with_model(), "default": ["--metrics"]}, {"a": with_model("--metrics")},
     ),
-    Trap("[ a ]\nmodel = /x\n", ["blank-in-name"], "[a]\nmodel = /x\n", {"a ": args()}, {"a": args()}),
+    Trap("[ a ]\nmodel = /x\n", ["blank-in-name"], "[a]\nmodel = /x\n", {"a ": with_model()}, {"a": with_model()}),
     Trap(
         "[a]\nmodel = /x\ncontrol-vector-layer-range = 1 2\n", ["two-values"], "[a]\nmodel = /x\n",
-        None, {"a": args()},
+        None, {"a": with_model()},
     ),
     Trap(
         "[a]\nmodel = /x\nno-mmap = true\n", ["removed-flag"], "[a]\nmodel = /x\nlm = none\n",
-        None, {"a": args("--load-mode", "none")},
+        None, {"a": with_model("--load-mode", "none")},
     ),
 ]  # fmt: skip
 
@@ -136,20 +136,20 @@ def rules(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda t: repr(t.text)[1:-1])
-def test_each_trap_is_found_and_put_right(trap: Trap) -> None:
+def test_each_trap_is_found_and_fixed(trap: Trap) -> None:
     assert rules(trap.text) == trap.rules
     assert fixed(trap.text, PRESET, HERE) == trap.fixed
     assert rules(trap.fixed) == ([] if trap.fixed != trap.text else trap.rules)
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda t: repr(t.text)[1:-1])
-def test_a_router_does_what_is_said(trap: Trap, native: Path, tmp_path: Path) -> None:
-    assert router(trap.text, native, tmp_path) == trap.does
-    assert router(trap.fixed, native, tmp_path) == trap.then
+def test_a_router_behaves_as_the_findings_predict(trap: Trap, native: Path, tmp_path: Path) -> None:
+    assert router(trap.text, native, tmp_path) == trap.before
+    assert router(trap.fixed, native, tmp_path) == trap.after
 
 
 def router(text: str, native: Path, folder: Path) -> Models | None:
-    """The arguments of each model, less those that every model gets; None: the router ended."""
+    """Each model's arguments without those that every model gets; None: the router exited."""
     file = folder / "preset.ini"
     file.write_bytes(text.encode())
     with socket.socket() as s:
@@ -172,7 +172,10 @@ def router(text: str, native: Path, folder: Path) -> Models | None:
         while server.poll() is None and time.monotonic() < end:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/models", timeout=5) as r:
-                    return {m["id"]: own(m["status"]["args"]) for m in json.loads(r.read())["data"]}
+                    return {
+                        m["id"]: own_arguments(m["status"]["args"])
+                        for m in json.loads(r.read())["data"]
+                    }
             except OSError:
                 time.sleep(0.02)
         return None
@@ -181,7 +184,7 @@ def router(text: str, native: Path, folder: Path) -> Models | None:
         server.wait(20)
 
 
-def own(words: list[str]) -> list[str]:
+def own_arguments(words: list[str]) -> list[str]:
     pairs = zip(words, [*words[1:], ""], strict=True)
     shared = ("--host", "--port", "--alias")
     return [
@@ -189,33 +192,33 @@ def own(words: list[str]) -> list[str]:
     ]
 
 
-def test_a_model_is_not_lost_for_another() -> None:
+def test_fixing_section_names_loses_no_model() -> None:
     text = "[ a ]\nmodel = /x\n[b] ; x\nhost = x\n[ a ]\nc = 1\n"
     done = fixed(text, PRESET, HERE)
     assert done == "[b] ; x\nhost = x\n[a]\nc = 1\nmodel = /x\n"
     assert fixed(done, PRESET, HERE) == done
 
 
-def test_sections_that_agree_are_joined_with_the_files_own_line_ends() -> None:
+def test_joined_sections_keep_the_line_ends_of_the_file() -> None:
     text = "[a]\r\nmodel = /x\r\nc = 3\r\nmetrics = on\r\n[a]\r\nc = 3\r\n"
     assert fixed(text, PRESET, HERE) == "[a]\r\nc = 3\r\nmodel = /x\r\nmetrics = on\r\n"
 
 
-def test_a_preset_is_told_by_its_text() -> None:
+def test_a_preset_is_detected_by_its_text() -> None:
     assert kind_of("stdin", "[*]\nmetrics = true\n") == PRESET
     assert kind_of("stdin", "[Service]\nExecStart=x\n") == UNIT
 
 
-def test_a_preset_without_a_name_is_refused() -> None:
+def test_a_section_without_a_name_is_an_error() -> None:
     with pytest.raises(UsageError, match="names no model"):
         lint("[]\nmodel = /x\n", PRESET, HERE)
 
 
-def test_what_stands_behind_the_sections_holds_for_them_too() -> None:
+def test_a_star_section_at_the_end_applies_to_earlier_sections() -> None:
     assert rules("[a]\nmodel = /x\nmodel-draft = /d\n[*]\nspec-type = draft-simple\n") == []
 
 
-def test_the_mark_of_a_file_is_seen_and_taken_away(
+def test_a_byte_order_mark_is_reported_and_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "preset.ini"
@@ -250,7 +253,7 @@ HEADER = st.sampled_from(["[a]", "[b] ; x", "[ a ]", "[*]", "# c", ""])
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.one_of(LINE, HEADER), max_size=10), st.sampled_from(["\n", "\r\n"]))
-def test_fixing_a_preset_ends_and_keeps_its_models(lines: list[str], end: str) -> None:
+def test_fixing_a_preset_is_idempotent_and_keeps_its_models(lines: list[str], end: str) -> None:
     text = end.join(lines) + end
     try:
         names = {s.name.strip() for s in sections(text) if s.options}
