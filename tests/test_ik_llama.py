@@ -1,5 +1,5 @@
-"""ik_llama.cpp's server: read, launched and verified. A scripted one stands for it, by what a
-real one was seen to do; SPECLLAMA_TEST_IK_SERVER names a real one."""
+"""ik_llama.cpp's server: its help, launch and verification. Most tests use a fake server that
+behaves as a real one did; SPECLLAMA_TEST_IK_SERVER names a real one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import MODELS, Serve
 PAIR = (MODELS / "target.gguf", "--draft", MODELS / "draft.gguf")
 
 
-def test_a_help_that_ends_with_1_is_read(tmp_path: Path) -> None:
+def test_help_is_parsed_although_it_exits_with_1(tmp_path: Path) -> None:
     caps = read_capabilities(locate(str(FakeIk(tmp_path).path)))
     assert (caps.problem, caps.flavour, caps.build) == ("", "ik_llama", None)
     assert len(caps.options) == len(help_render.ik_data()["options"])
@@ -22,7 +22,7 @@ def test_a_help_that_ends_with_1_is_read(tmp_path: Path) -> None:
         assert caps.find(name) is not None
 
 
-def test_it_drafts_by_its_timings(tmp_path: Path) -> None:
+def test_drafted_tokens_are_counted_from_its_timings(tmp_path: Path) -> None:
     fake = FakeIk(tmp_path)
     with Serve(tmp_path, *PAIR, "--llama-server", fake.path) as serving:
         assert serving.info["speculation"] == "on"
@@ -34,14 +34,14 @@ def test_it_drafts_by_its_timings(tmp_path: Path) -> None:
     assert not {"--slots", "-ngld", "-lv", "--fit-target"} & set(argv)
 
 
-def test_a_real_one_drafts(ik_server: Path, tmp_path: Path) -> None:
+def test_a_real_ik_llama_server_drafts(ik_server: Path, tmp_path: Path) -> None:
     with Serve(tmp_path, *PAIR, "--llama-server", ik_server) as serving:
         assert serving.info["flavour"] == "ik_llama"
         assert serving.info["speculation"] == "on"
         assert serving.info["drafted"] > 0
 
 
-def test_tuning_asks_one_server_for_every_length_and_no_prompt_twice(tmp_path: Path) -> None:
+def test_tuning_measures_all_draft_lengths_on_one_server_with_new_prompts(tmp_path: Path) -> None:
     fake = FakeIk(tmp_path)
     tune = ("--tune", "auto", "--llama-server", fake.path)
     with Serve(tmp_path, *PAIR, *tune) as serving:

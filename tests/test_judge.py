@@ -1,4 +1,4 @@
-"""From measurements to an answer: each rule at its edge."""
+"""From measurements to a decision: each rule at its limit."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from specllama.tuning.speedup import Step
 from tests import made
 
 
-def decided(arm: Arm, stop_reason: str = "", force: bool = False) -> str:
+def reason_for(arm: Arm, stop_reason: str = "", force: bool = False) -> str:
     """The reason for a decision from this arm alone."""
     return decide((arm,), (), stop_reason, force).reason
 
 
-def drafting(accepted: int, value: float) -> Arm:
-    """Of ten drafted tokens so many accepted."""
+def arm_with_acceptance(accepted: int, value: float) -> Arm:
+    """An arm whose steps accept `accepted` of ten drafted tokens."""
     answers = (made.answer((Step(10, accepted, 300.0),) * 12),) * 9
     return replace(made.arm(value=value), measurement=Measurement(answers))
 
 
-@pytest.mark.parametrize(("accepted", "surprises"), [(6, False), (7, True)])
-def test_it_is_said_where_many_accepted_drafts_do_not_pay(accepted: int, surprises: bool) -> None:
-    reason = decided(drafting(accepted, 0.9))
-    assert (f"although {accepted}0% of drafted tokens are accepted" in reason) == surprises
+@pytest.mark.parametrize(("accepted", "mentioned"), [(6, False), (7, True)])
+def test_reason_mentions_a_high_acceptance_that_gives_no_gain(
+    accepted: int, mentioned: bool
+) -> None:
+    reason = reason_for(arm_with_acceptance(accepted, 0.9))
+    assert (f"although {accepted}0% of drafted tokens are accepted" in reason) == mentioned
     assert "below the required" in reason
 
 
 @pytest.mark.parametrize(
     ("texts", "launched"), [((0.0, 0.04), False), ((0.02, 0.06), True), ((0.0, 0.02, 0.04), True)]
 )
-def test_of_two_texts_the_value_decides_and_of_three_the_chance(
+def test_two_texts_are_judged_by_their_mean_and_three_by_the_probability(
     texts: tuple[float, ...], launched: bool
 ) -> None:
     known = Ratios(texts, (1.0,) * len(texts))
@@ -43,7 +45,7 @@ def test_of_two_texts_the_value_decides_and_of_three_the_chance(
     assert may_gain(Prediction(made.DRAFTED, known, "x")) == launched
 
 
-def test_nothing_known_is_worth_a_launch() -> None:
+def test_a_prediction_without_data_is_still_launched() -> None:
     assert may_gain(Prediction(made.DRAFTED, Ratios(), "x"))
 
 
@@ -52,12 +54,12 @@ def test_nothing_known_is_worth_a_launch() -> None:
     [
         (made.ratios(1.2, 5), 1.0, True),
         (made.ratios(1.2, 4), 1.0, False),  # too few texts
-        (made.ratios(1.2, 5), 0.99, False),  # its own prompts speak against it
-        (made.ratios(1.02, 8, 0.001), 1.0, False),  # surely faster, but by too little
-        (made.ratios(1.05, 5, 0.2), 1.0, False),  # by chance, perhaps
+        (made.ratios(1.2, 5), 0.99, False),  # slower on its own prompts
+        (made.ratios(1.02, 8, 0.001), 1.0, False),  # certainly faster, but by too little
+        (made.ratios(1.05, 5, 0.2), 1.0, False),  # perhaps by chance
     ],
 )
-def test_speculation_goes_on_where_three_things_hold(
+def test_a_gain_is_certain_if_all_three_conditions_hold(
     pooled: Ratios, own: float, sure: bool
 ) -> None:
     assert is_sure_gain(pooled, made.ratios(own, 1, 0.0)) == sure

@@ -1,4 +1,4 @@
-"""The builder of large targets: more parameters, the same words."""
+"""The builder of large targets: more parameters, the same text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specllama.gguf import inspect
 from tests.support import MODELS, Serve
 
 
-def test_the_large_target_says_what_the_tiny_one_says(tmp_path: Path) -> None:
+def test_the_large_target_generates_the_same_text_as_the_tiny_one(tmp_path: Path) -> None:
     tiny, large = MODELS / "target.gguf", tmp_path / "large.gguf"
     total = large_target.build(large, layers=6, ff=1024)
     assert inspect(large).parameters == total > 1.8 * inspect(tiny).parameters

@@ -1,4 +1,4 @@
-"""What the user gives the server: arguments and variables as one object, before any decision."""
+"""The user's llama-server options: arguments, variables and config file as one object."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options(*words: str, **variables: str) -> LaunchOptions:
     return read(words, CAPS, variables)
 
 
-def test_variables_become_arguments_that_come_before_the_users_own() -> None:
+def test_variables_become_arguments_before_those_of_the_user() -> None:
     found = options("-ub", "64", LLAMA_ARG_UBATCH="128", LLAMA_ARG_OVERRIDE_TENSOR="exps=CPU")
     assert found.argv == ["--override-tensor", "exps=CPU", "--ubatch-size", "128", "-ub", "64"]
     assert found.value("--ubatch-size") == "64"
@@ -54,13 +54,13 @@ def test_variables_become_arguments_that_come_before_the_users_own() -> None:
     assert sources == ["LLAMA_ARG_OVERRIDE_TENSOR", "LLAMA_ARG_UBATCH"]
 
 
-def test_options_that_add_up_are_all_there_in_order() -> None:
+def test_repeatable_options_keep_all_values_in_order() -> None:
     found = options("-ot", "a=CPU", "-ot", "b=CPU", LLAMA_ARG_OVERRIDE_TENSOR="c=CPU")
     assert found.values("-ot") == ["c=CPU", "a=CPU", "b=CPU"]
 
 
-def test_devices_are_added_before_they_are_named() -> None:
-    """`-dev RPC0 --rpc …` ends llama-server; the two variables do not, whatever their order."""
+def test_rpc_servers_come_before_the_options_that_name_their_devices() -> None:
+    """llama-server exits with an error for `-dev RPC0 --rpc …`, but not for the two variables."""
     found = options("-dev", "RPC0", "--rpc", "b:2", LLAMA_ARG_DEVICE="RPC1", LLAMA_ARG_RPC="a:1")
     assert found.argv[:4] == ["--rpc", "a:1", "--rpc", "b:2"]
     assert found.values("--device") == ["RPC1", "RPC0"]
@@ -80,13 +80,13 @@ def test_devices_are_added_before_they_are_named() -> None:
         (("--kv-offload",), {"LLAMA_ARG_KV_OFFLOAD": "off"}, False),
     ],
 )
-def test_a_switch_and_its_opposite(
+def test_the_last_of_a_switch_and_its_opposite_wins(
     words: tuple[str, ...], variables: dict[str, str], on: bool
 ) -> None:
     assert options(*words, **variables).on("--no-kv-offload") is on
 
 
-def test_a_short_opposite_is_known_by_its_initials() -> None:
+def test_short_names_of_an_opposite_are_recognised() -> None:
     assert options("-nr").on("--no-repack")
     assert not options("-nr").on("--repack")
 
@@ -99,7 +99,7 @@ def test_a_switch_without_an_opposite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("name", "reason"),
     [
         ("LLAMA_ARG_SPEC_TYPE", "--method"),
         ("LLAMA_ARG_N_PARALLEL", "--parallel"),
@@ -107,25 +107,25 @@ def test_a_switch_without_an_opposite() -> None:
         ("LLAMA_ARG_SOMETHING_NEW", "not supported"),
     ],
 )
-def test_variables_that_do_not_reach_the_server(name: str, why: str) -> None:
+def test_ignored_variables_have_a_reason(name: str, reason: str) -> None:
     found = options(**{name: "1"})
     assert found.argv == []
-    assert why in found.ignored[name]
+    assert reason in found.ignored[name]
 
 
-def test_an_empty_variable_is_kept_from_the_server_which_would_end_with_an_error() -> None:
+def test_empty_variables_are_not_passed_to_the_server() -> None:
     found = options(LLAMA_ARG_UBATCH="", LLAMA_ARG_CPU_MOE=" ")
     assert (found.argv, set(found.ignored.values())) == ([], {"empty"})
 
 
-def test_host_port_and_context_are_read_by_specllamas_own_options() -> None:
+def test_variables_for_host_port_and_context_are_left_to_our_own_options() -> None:
     found = options(LLAMA_ARG_HOST="0.0.0.0", LLAMA_ARG_PORT="1", LLAMA_ARG_CTX_SIZE="5")
     assert (found.argv, dict(found.ignored)) == ([], {})
 
 
-def test_an_engine_that_names_no_variables_takes_them_by_llama_cpps_habit() -> None:
-    silent = describe("version: 9999 (abc)", "\n".join(HELP.splitlines()[:9:2]))
-    found = read((), silent, {"LLAMA_ARG_UBATCH": "32"})
+def test_variables_missing_in_a_help_are_derived_from_option_names() -> None:
+    without_variables = describe("version: 9999 (abc)", "\n".join(HELP.splitlines()[:9:2]))
+    found = read((), without_variables, {"LLAMA_ARG_UBATCH": "32"})
     assert found.argv == ["--ubatch-size", "32"]
 
 
@@ -139,7 +139,7 @@ def test_a_key_file_that_cannot_be_read(tmp_path: Path) -> None:
             _ = read(("--api-key-file", str(path)), caps).api_key
 
 
-def configured(folder: Path, text: str, *words: str, **variables: str) -> LaunchOptions:
+def with_config_file(folder: Path, text: str, *words: str, **variables: str) -> LaunchOptions:
     file = folder / "llama.cpp" / "config.ini"
     file.parent.mkdir(exist_ok=True)
     file.write_text(text, encoding="utf-8")
@@ -148,7 +148,7 @@ def configured(folder: Path, text: str, *words: str, **variables: str) -> Launch
 
 def test_llama_cpps_config_file_comes_before_variables(tmp_path: Path) -> None:
     text = "; mine\nub = 16\nno-kv-offload = on\n[other-model]\nubatch-size = 1\n[*]\nrepack=off\n"
-    found = configured(tmp_path, text, LLAMA_ARG_UBATCH="32")
+    found = with_config_file(tmp_path, text, LLAMA_ARG_UBATCH="32")
     assert found.argv == [
         "--no-repack", "--ubatch-size", "16", "--no-kv-offload", "--ubatch-size", "32"
     ]  # fmt: skip
@@ -157,39 +157,39 @@ def test_llama_cpps_config_file_comes_before_variables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["spec-type = draft-simple", "model-url = http://x/y.gguf"])
-def test_what_no_argument_takes_back_is_refused(key: str, tmp_path: Path) -> None:
+def test_config_values_that_no_argument_can_undo_are_refused(key: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"sets {key.split()[0]}"):
-        configured(tmp_path, key)
+        with_config_file(tmp_path, key)
 
 
-def test_draft_options_that_switch_nothing_on_are_passed_on(tmp_path: Path) -> None:
-    found = configured(tmp_path, "spec-type = none\nspec-draft-n-max = 5\nctx-size =\n")
+def test_draft_options_without_an_effect_are_passed_on(tmp_path: Path) -> None:
+    found = with_config_file(tmp_path, "spec-type = none\nspec-draft-n-max = 5\nctx-size =\n")
     assert found.argv == ["--spec-type", "none", "--spec-draft-n-max", "5"]
 
 
-def test_a_key_in_the_config_file_stays_off_the_command_line(tmp_path: Path) -> None:
-    found = configured(tmp_path, "api-key = s3cret ; mine\n")
+def test_an_api_key_in_the_config_file_is_not_put_on_the_command_line(tmp_path: Path) -> None:
+    found = with_config_file(tmp_path, "api-key = s3cret ; mine\n")
     assert (found.argv, dict(found.secrets)) == ([], {"LLAMA_API_KEY": "s3cret"})
     assert found.api_key == "s3cret"
 
 
-def test_comments_and_sections_are_llama_cpps(tmp_path: Path) -> None:
+def test_comments_and_sections_are_parsed_like_llama_cpp(tmp_path: Path) -> None:
     text = "[default]\nub = 2 # two\n[*]\nub = 1\n[other] ; a router's model\nub = 32\n"
-    assert configured(tmp_path, text).values("-ub") == ["1", "2"]
+    assert with_config_file(tmp_path, text).values("-ub") == ["1", "2"]
 
 
 @pytest.mark.parametrize("text", ["", "=", "[", "a", "\x00=1", "m = x.gguf\nport = 1", "c = \n"])
-def test_any_text_may_stand_there(tmp_path: Path, text: str) -> None:
-    assert [w for w in configured(tmp_path, text).argv if w not in ("--ctx-size", "")] == []
+def test_any_text_in_the_config_file_is_accepted(tmp_path: Path, text: str) -> None:
+    assert [w for w in with_config_file(tmp_path, text).argv if w not in ("--ctx-size", "")] == []
 
 
-def test_older_builds_do_not_read_it(tmp_path: Path) -> None:
-    configured(tmp_path, "ub = 16")
+def test_the_config_file_is_ignored_for_older_builds(tmp_path: Path) -> None:
+    with_config_file(tmp_path, "ub = 16")
     old = describe("version: 9999 (abc)", HELP)
     assert read((), old, {"XDG_CONFIG_HOME": str(tmp_path)}).argv == []
 
 
-def test_what_a_build_is_without_is_no_misspelling() -> None:
+def test_an_option_missing_in_this_build_is_not_called_a_typo() -> None:
     with pytest.raises(UsageError, match="no option --rpc") as e:
         read(("--rpc", "10.0.0.2:50052"), describe("version: 10999 (abc)", "-r, --repack  x\n"), {})
     assert "GGML_RPC=ON" in e.value.hint

@@ -29,7 +29,9 @@ def server(folder: Path) -> Path:
     return script(folder / "llama-server", "")
 
 
-def test_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_in_which_engines_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert locate().embedded
     assert "no llama-server on PATH" in locate().why
     usual = server(tmp_path / "usual")
@@ -50,7 +52,7 @@ def test_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate("embedded").embedded
 
 
-def test_named_ones_must_be_there_and_runnable(tmp_path: Path) -> None:
+def test_a_named_engine_must_exist_and_be_executable(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         locate(str(tmp_path / "nope"))
     plain = tmp_path / "plain"
@@ -60,7 +62,7 @@ def test_named_ones_must_be_there_and_runnable(tmp_path: Path) -> None:
     assert "chmod +x" in e.value.hint
 
 
-def test_nothing_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_engine_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_embedded_file", lambda: None)
     with pytest.raises(EngineError, match="no llama-server found"):
         locate()
@@ -69,13 +71,13 @@ def test_nothing_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [("llama_srver = 'x'", "unknown setting 'llama_srver'"), ("llama_server = 3", "must be a string"), ("[", "not valid TOML")],
 )  # fmt: skip
-def test_mistakes_in_the_config_are_named(text: str, says: str) -> None:
+def test_mistakes_in_the_config_are_errors(text: str, message: str) -> None:
     config.path().parent.mkdir(parents=True)
     config.path().write_text(text)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         locate()
 
 
@@ -86,7 +88,7 @@ def test_standard_locations_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert all(p.is_absolute() and p.name.startswith("llama-server") for p in places)
 
 
-def test_a_name_in_this_folder_is_that_file(
+def test_a_path_in_the_current_folder_is_not_looked_up_on_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`./llama-server` loses its folder as a path, and would then be looked up on PATH."""

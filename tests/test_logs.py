@@ -1,4 +1,4 @@
-"""Logs of servers: private, kept small while they are written to, and few."""
+"""Server logs: private, limited in size while they are written, and limited in number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from specllama.serving.serve import Ready
 from tests.fake_server import Fake
 from tests.support import MODELS, script
 
-_TALKS = """
+_CHATTY = """
 import sys, time
 for i in range(10**9):
     print(f"line {i:09}", flush=True)
@@ -37,19 +37,19 @@ for i in range(10**9):
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A limit that is reached soon."""
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A limit that is soon reached."""
     monkeypatch.setattr(logs, "MAX_BYTES", 20_000)
     return logs.MAX_BYTES
 
 
-def command(path: Path) -> LaunchCommand:
+def launch_command(path: Path) -> LaunchCommand:
     return LaunchCommand((str(path),), dict(os.environ), (), ())
 
 
-def test_a_log_is_cut_back_while_it_is_written_to(tmp_path: Path, small: int) -> None:
+def test_a_log_is_trimmed_while_it_is_written(tmp_path: Path, small_limit: int) -> None:
     log, second = tmp_path / "log", tmp_path / "log.1"
-    server = process.start(command(script(tmp_path / "s", _TALKS)), log)
+    server = process.start(launch_command(script(tmp_path / "s", _CHATTY)), log)
     try:
         cuts = 0
         until = time.monotonic() + 30
@@ -59,12 +59,12 @@ def test_a_log_is_cut_back_while_it_is_written_to(tmp_path: Path, small: int) ->
             server.output.trim()
             if log.stat().st_size < before:
                 cuts += 1
-                shown = server.log_text(5_000)  # goes on over the cut
+                shown = server.log_text(5_000)  # continues across the trim
                 assert len(shown) > 4_000
-                assert second.stat().st_size < small
-            assert log.stat().st_size < small
+                assert second.stat().st_size < small_limit
+            assert log.stat().st_size < small_limit
             time.sleep(0.001)
-        while log.stat().st_size < small // 10:
+        while log.stat().st_size < small_limit // 10:
             assert time.monotonic() < until
             time.sleep(0.001)
         assert stat.S_IMODE(log.stat().st_mode) == 0o600
@@ -72,15 +72,15 @@ def test_a_log_is_cut_back_while_it_is_written_to(tmp_path: Path, small: int) ->
     finally:
         server.stop()
     text = log.read_text()
-    assert "\0" not in text  # no hole: it goes on at the new end
+    assert "\0" not in text  # no hole: writing continues at the new end
     numbers = [int(line[5:]) for line in text.splitlines() if len(line) == 14]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-def test_two_thousand_requests_hold_the_limit(
+def test_two_thousand_requests_stay_within_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that lists what it has cached at every request, as b11434 does at -lv 4."""
+    """A server that lists its prompt cache at every request, as b11434 does at -lv 4."""
     limit = 400_000  # a tenth of what is printed
     monkeypatch.setattr(logs, "MAX_BYTES", limit)
     fake = Fake(tmp_path, lists=20)
@@ -93,7 +93,7 @@ def test_two_thousand_requests_hold_the_limit(
     log, largest = tmp_path / "log", 0
     monkeypatch.setattr(serving, "_POLL_S", 0.01)
 
-    def ask() -> None:
+    def send_requests() -> None:
         nonlocal largest
         with httpx.Client(base_url=plan.settings.url, trust_env=False) as client:
             for _ in range(2_000):
@@ -101,16 +101,16 @@ def test_two_thousand_requests_hold_the_limit(
                 largest = max(largest, sum(p.stat().st_size for p in tmp_path.glob("log*")))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    asking = threading.Thread(target=ask)
+    sender = threading.Thread(target=send_requests)
 
     class Report(ServeReport):
         def ready(self, ready: Ready) -> None:
-            asking.start()
+            sender.start()
 
     serving.serve(plan, log, Report(Printer()))
-    asking.join()
+    sender.join()
     assert "cached prompt 19" in log.read_text() + (tmp_path / "log.1").read_text()
-    assert limit / 2 < largest < 2 * limit  # what is printed between two looks comes on top
+    assert limit / 2 < largest < 2 * limit  # plus what is printed between two checks
 
 
 def test_the_newest_logs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_the_newest_logs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert new.name.endswith("-8080.log")
 
 
-def test_all_logs_together_are_limited_too(tmp_path: Path) -> None:
+def test_the_total_size_of_all_logs_is_limited(tmp_path: Path) -> None:
     for i in range(5):
         (tmp_path / f"{i}.log").write_bytes(b"x" * 100)
         (tmp_path / f"{i}.log.1").write_bytes(b"x" * 100)
@@ -134,9 +134,11 @@ def test_all_logs_together_are_limited_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
-def test_the_log_of_a_running_server_stays(tmp_path: Path) -> None:
+def test_the_log_of_a_running_server_is_not_removed(tmp_path: Path) -> None:
     log = tmp_path / "0.log"
-    server = process.start(command(script(tmp_path / "s", "import time; time.sleep(600)")), log)
+    server = process.start(
+        launch_command(script(tmp_path / "s", "import time; time.sleep(600)")), log
+    )
     try:
         assert in_use(log)
         (tmp_path / "1.log").touch()
@@ -149,12 +151,12 @@ def test_the_log_of_a_running_server_stays(tmp_path: Path) -> None:
     assert not log.exists()
 
 
-def test_a_large_log_of_earlier_is_put_aside_whole(tmp_path: Path, small: int) -> None:
+def test_a_large_log_of_an_earlier_run_is_moved_whole(tmp_path: Path, small_limit: int) -> None:
     log = tmp_path / "mine.log"
-    log.write_bytes(b"earlier\n" * small)
-    server = process.start(command(Path("/bin/echo")), log)
+    log.write_bytes(b"earlier\n" * small_limit)
+    server = process.start(launch_command(Path("/bin/echo")), log)
     server.popen.wait(10)
-    assert (tmp_path / "mine.log.1").read_bytes() == b"earlier\n" * small
+    assert (tmp_path / "mine.log.1").read_bytes() == b"earlier\n" * small_limit
     assert "earlier" not in log.read_text()
 
 
@@ -166,48 +168,52 @@ def _written(path: Path, first: str, text: str) -> ServerLog:
     return log
 
 
-def test_an_older_servers_lines_are_not_this_ones(tmp_path: Path, small: int) -> None:
+def test_lines_of_an_older_server_are_not_part_of_this_log(
+    tmp_path: Path, small_limit: int
+) -> None:
     path = tmp_path / "mine.log"
-    _written(path, "$ a", "out of memory\n" * (small // 70))
-    new = _written(path, "$ a", "loading\n" * (small // 25))
-    assert new.text(small).startswith("$ a\nloading\n")
+    _written(path, "$ a", "out of memory\n" * (small_limit // 70))
+    new = _written(path, "$ a", "loading\n" * (small_limit // 25))
+    assert new.text(small_limit).startswith("$ a\nloading\n")
     new.trim()
     assert path.stat().st_size == 0
     assert "out of memory" in (tmp_path / "mine.log.1").read_text()
-    shown = new.text(10 * small)
+    shown = new.text(10 * small_limit)
     assert shown.startswith("$ a\nloading\n")
     assert "out of memory" not in shown
 
 
-def test_a_log_that_somebody_else_cut_back_still_tells(tmp_path: Path, small: int) -> None:
+def test_a_log_trimmed_by_another_process_can_still_be_read(
+    tmp_path: Path, small_limit: int
+) -> None:
     path = tmp_path / "both.log"
-    one = _written(path, "$ a", "one\n" * (small // 20))
-    other = _written(path, "$ b", "other\n" * (small // 18))
+    one = _written(path, "$ a", "one\n" * (small_limit // 20))
+    other = _written(path, "$ b", "other\n" * (small_limit // 18))
     one.trim()
-    assert other.text(10 * small) == "$ b\n" + "other\n" * (small // 18)
+    assert other.text(10 * small_limit) == "$ b\n" + "other\n" * (small_limit // 18)
     with path.open("a") as out:
-        out.write("crash\n" * (small // 20))  # beyond where it began, too
-    assert other.text(10 * small).startswith("$ b\nother\n")
-    assert other.text(10 * small).endswith("crash\n")
+        out.write("crash\n" * (small_limit // 20))  # also beyond the old start
+    assert other.text(10 * small_limit).startswith("$ b\nother\n")
+    assert other.text(10 * small_limit).endswith("crash\n")
     assert other.text(12) == "crash\ncrash\n"
     with path.open("a") as out:
-        out.write("more\n" * (small // 8))
+        out.write("more\n" * (small_limit // 8))
     one.trim()  # its first line is gone now
-    assert other.text(10 * small).endswith("more\n")
-    assert "other" not in other.text(10 * small)
+    assert other.text(10 * small_limit).endswith("more\n")
+    assert "other" not in other.text(10 * small_limit)
 
 
-def test_what_is_no_file_is_never_cut(small: int) -> None:
-    server = process.start(command(Path("/bin/echo")), Path("/dev/null"))
+def test_a_log_that_is_no_regular_file_is_not_trimmed(small_limit: int) -> None:
+    server = process.start(launch_command(Path("/bin/echo")), Path("/dev/null"))
     server.popen.wait(10)
     server.output.trim()
     assert server.log_text() == ""
     assert not Path("/dev/null.1").exists()
 
 
-def test_a_log_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for log in (tmp_path, tmp_path / "file" / "log", Path("/dev/full")):
         with pytest.raises(EngineError, match="the server's log cannot be written") as e:
-            process.start(command(Path("/bin/echo")), log)
+            process.start(launch_command(Path("/bin/echo")), log)
         assert str(log) in e.value.message

@@ -16,7 +16,7 @@ from docs.made.commands import Command, Param, program
 from specllama.engine.build_facts import FACTS, MTP_ARCHITECTURES, SPEC_TYPE_SINCE
 
 
-def test_made_files_are_what_the_program_says_now() -> None:
+def test_made_files_are_up_to_date() -> None:
     assert stale() == [], "run `python -m docs.made`"
 
 
@@ -37,24 +37,26 @@ def test_every_command_is_in_every_made_file() -> None:
             assert all(long.lstrip("-") in script for script in scripts)
 
 
-def test_no_page_is_left_of_a_command_that_is_gone() -> None:
+def test_removed_commands_have_no_page() -> None:
     pages = {p.stem for p in (ROOT / "docs/commands").glob("*.md")} - {"README"}
     assert pages == {c.path[0] for c in program().subcommands}
 
 
-def test_options_say_what_they_are_for() -> None:
-    silent = [f"{c.words} {p.name}" for c in program().all() for p in c.params if len(p.help) < 4]
-    assert silent == []
+def test_every_option_has_a_help_text() -> None:
+    without_help = [
+        f"{c.words} {p.name}" for c in program().all() for p in c.params if len(p.help) < 4
+    ]
+    assert without_help == []
 
 
-def test_options_with_fixed_values_are_completed() -> None:
+def test_options_with_fixed_values_have_completions() -> None:
     fixed = {"method", "workload", "workloads", "tune", "prefer", "to", "draft_cache", "cache_k"}
     options = [(c, p) for c in program().all() for p in c.options if p.name in fixed]
     assert [f"{c.words} {p.names[-1]}" for c, p in options if not p.values] == []
     assert len(options) > 10
 
 
-def test_no_made_file_names_this_machine() -> None:
+def test_no_made_file_contains_local_paths() -> None:
     home = os.path.expanduser("~")
     made = [*(ROOT / "completions").iterdir(), *(ROOT / "docs/commands").iterdir()]
     for file in [*made, ROOT / "docs/specllama.1", ROOT / "docs/builds.md"]:
@@ -63,7 +65,7 @@ def test_no_made_file_names_this_machine() -> None:
         assert home not in text or home == "/"
 
 
-def test_the_table_of_builds_holds_every_fact() -> None:
+def test_the_table_of_builds_contains_every_fact() -> None:
     text = builds.page()
     for fact in FACTS.values():
         assert fact.source in text
@@ -71,7 +73,7 @@ def test_the_table_of_builds_holds_every_fact() -> None:
         assert f"`{name}`" in text
 
 
-def test_the_man_page_is_clean() -> None:
+def test_the_man_page_has_no_groff_warnings() -> None:
     groff = shutil.which("groff")
     if groff is None:
         pytest.skip("there is no groff")
@@ -82,7 +84,7 @@ def test_the_man_page_is_clean() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_text_is_no_macro_in_the_man_page() -> None:
+def test_text_is_escaped_in_the_man_page() -> None:
     odd = Param("x", ("--x",), "A\\B", ".br is 'no' macro")
     text = man.man(Command((), ".SH not", "'also", (odd,)))
     assert "\n\\&.br is 'no' macro" in text
@@ -100,8 +102,8 @@ def test_the_scripts_have_no_syntax_errors(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_rule_is_explained() -> None:
-    """What stands in brackets behind `not used FILE: …` can be looked up."""
+def test_every_compatibility_rule_is_documented() -> None:
+    """The rule in brackets after `not used FILE: …` is explained in the documentation."""
     package = ROOT / "specllama"
     text = (ROOT / "docs/why-is-speculation-off.md").read_text()
     rules = set()
