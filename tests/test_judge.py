@@ -8,7 +8,7 @@ import pytest
 
 from specllama.tuning.arms import Arm, Prediction
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.judge import MIN_SPEEDUP, decide, is_sure_gain, may_gain
+from specllama.tuning.judge import MIN_SPEEDUP, decide, is_sure_gain, may_gain, may_turn_on
 from specllama.tuning.measure import Measurement
 from specllama.tuning.speedup import Step
 from tests import made
@@ -63,3 +63,17 @@ def test_a_gain_is_certain_if_all_three_conditions_hold(
     pooled: Ratios, own: float, sure: bool
 ) -> None:
     assert is_sure_gain(pooled, made.ratios(own, 1, 0.0)) == sure
+
+
+@pytest.mark.parametrize(
+    ("value", "prompts", "spread", "may"),
+    [
+        (1.1, 6, 0.2, True),
+        (1.01, 6, 0.2, False),  # one that stays below would be measured forever
+        (1.01, 4, 0.2, True),  # too few prompts to say so
+        (0.7, 4, 0.01, False),
+    ],
+)
+def test_more_prompts_may_turn_it_on(value: float, prompts: int, spread: float, may: bool) -> None:
+    found = made.ratios(value, prompts, spread)
+    assert may_turn_on(found, found) == may

@@ -171,6 +171,20 @@ def test_p_min_is_a_second_axis_when_drafts_are_rejected() -> None:
     assert t.best.speculation.p_min > 0
 
 
+def test_every_setting_of_a_probe_gets_prompts_enough() -> None:
+    """Seen: the first settings used up the prompts, and a 1.16x (0.09 to 14.77) over three
+    responses was "off" with most of the budget left."""
+    script = Script(smooth, accept=lambda r: 0.5, spread=0.15, noise=0.1)
+    t, _ = tuned(script, task(DRAFT, thorough=True, loads=12, budget=4000.0), 2)
+    assert len(t.arms) == 3
+    for arm in t.arms:
+        assert len(arm.pooled) >= 5
+        sent = [a.prompt_ids for a in arm.measurement.answers]
+        assert len(set(sent)) == len(sent), "none twice to one server"
+    chose = {a.prompt_ids for x in t.trials for a in x.measurement.answers}
+    assert not chose & {a.prompt_ids for x in t.arms for a in x.measurement.answers}
+
+
 def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
     """A step without a draft on a drafting server is slower by one pass: the log tells it."""
     t, _ = tuned(

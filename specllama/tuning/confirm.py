@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specllama.engine.client import Client
+from specllama.engine.client import Client, Ids
+from specllama.engine.settings import Speculation
 from specllama.tuning.arms import Arm, LongPromptResult, Prediction, RunningServer
 from specllama.tuning.concurrent import together
 from specllama.tuning.confidence import Ratios, ratios
@@ -103,6 +104,9 @@ def confirm(
     run.shorten(run.seconds_left, _TYPICAL_ANSWERS)
     observed = _Observations()
     base = _baseline_ms(run)
+    never_used = len(run.unused_prompts)
+    if run.task.slots == 1 and run.plain is not None:  # else an earlier start used some
+        run.reuse_prompts(_prompts_that_chose(run, spec))
     while True:
         job, before = run.job(run.seconds_left), run.seconds_left
         _measure_once(run, client, prediction, observed, job)
@@ -114,11 +118,7 @@ def confirm(
             prediction, own, observed.extra_cost(prediction.steps), run.task.slots
         )
         run.report()
-        # rounds of several requests use up the prompts: some are repeated with a number in front
-        enough = run.task.slots == 1 or len(observed.answers) >= _TYPICAL_ANSWERS
-        ended = (
-            late or len(observed.answers) >= _MAX_ANSWERS or (enough and not run.has_unused_prompts)
-        )
+        ended = late or _ended(run, len(observed.answers), never_used, pooled, own)
         if len(observed.answers) < (_MIN_ANSWERS_AT_END if late else _MIN_ANSWERS):
             continue
         if ended or is_clear(pooled, own) or measurement_of(observed.answers, hybrid).findings:
@@ -137,6 +137,24 @@ def confirm(
     )
     trained = candidate.trained if candidate else 0
     return _with_extras(run, client, arm, prediction.short_step, observed.own_ms, trained)
+
+
+def _prompts_that_chose(run: Run, spec: Speculation) -> frozenset[Ids]:
+    """The prompts that a setting was chosen with: n-grams alone by the baseline's responses,
+    others by the trials'."""
+    plain = (run.plain.measurement,) if run.plain is not None else ()
+    chose = [t.measurement for t in run.trials] if spec.uses_draft else plain
+    return frozenset(a.prompt_ids for m in chose for a in m.answers)
+
+
+def _ended(run: Run, answers: int, never_used: int, pooled: Ratios, own: Ratios) -> bool:
+    """Whether there are enough responses, or no prompts left. `never_used`: prompts at the start;
+    more are only used if they may turn speculation on."""
+    if answers >= _MAX_ANSWERS:
+        return True
+    if run.task.slots > 1:  # uses up the prompts: some are repeated with a number in front
+        return answers >= _TYPICAL_ANSWERS and not run.has_unused_prompts
+    return not run.has_unused_prompts or (answers >= never_used and not may_turn_on(pooled, own))
 
 
 def _corrected_predictions(

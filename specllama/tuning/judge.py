@@ -48,9 +48,13 @@ def is_clear(pooled: Ratios, own: Ratios) -> bool:
 
 def may_turn_on(pooled: Ratios, own: Ratios) -> bool:
     """Whether more prompts may turn an "off" into an "on": the estimate reaches MIN_SPEEDUP but is
-    not certain yet. (One that stays below would be measured forever.)"""
-    unsure = not is_clear(pooled, own) and not is_sure_gain(pooled, own)
-    return unsure and pooled.value >= MIN_SPEEDUP
+    not certain yet, or may reach it and rests on too few prompts. (One that stays below would be
+    measured forever.)"""
+    if is_clear(pooled, own) or is_sure_gain(pooled, own):
+        return False
+    few = len(pooled) < _MIN_PROMPTS
+    may_reach_it = few and 1 - pooled.chance_below(MIN_SPEEDUP) > _SURELY_NOT
+    return may_reach_it or pooled.value >= MIN_SPEEDUP
 
 
 def may_gain(p: Prediction) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specllama.drafts.acceptance import LONGEST_K
-from specllama.engine.client import Prompt
+from specllama.engine.client import Ids, Prompt
 from specllama.engine.settings import Speculation
 from specllama.tuning.arms import (
     Arm,
@@ -231,3 +231,10 @@ class Run:
     def has_unused_prompts(self) -> bool:
         """Whether an unused prompt is left."""
         return bool(self.unused_prompts)
+
+    def reuse_prompts(self, chose: Collection[Ids]) -> None:
+        """Makes the prompts of earlier servers available again, after those never used, for a
+        server that has seen none of them. `chose`: the prompts that chose its setting stay used."""
+        again = [q for q in self.used_prompts if q.ids and not q.repeats and q.ids not in chose]
+        self.used_prompts = [q for q in self.used_prompts if q not in again]
+        self.unused_prompts += again
