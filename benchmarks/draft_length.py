@@ -41,7 +41,7 @@ def speed(target: Path, k: int | None, engine: str | None, threads: int) -> tupl
     running = launch(plan, Path(tempfile.mkdtemp()) / "log", ServeReport(Printer()))
     try:
         running.client.complete("warm-up", 8, {})
-        for prompt in map(as_text, workloads.load("code").prompts):
+        for prompt in map(as_text, workloads.load_workload("code").prompts):
             sampling = {"temperature": 0.0, "ignore_eos": True}
             t = running.client.complete(prompt, _TOKENS, sampling).timings
             assert t is not None

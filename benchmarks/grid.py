@@ -22,7 +22,7 @@ from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan
 from specllama.serving.trial_servers import TrialServers
 from specllama.tuning.confidence import Ratios, ratios
-from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask, warm_up
+from specllama.tuning.measure import Job, Response, TokenizedPrompt, send_request, warm_up
 
 _MIN_TOKENS = 12  # of a valid response
 
@@ -133,7 +133,7 @@ class Bench:
         try:
             question = self._question(client, i, plan.target.has_chat_template)
             self._restore(running.plan.settings.url, client, i, question, job)
-            answer = ask(client, question, job, cache=True)
+            answer = send_request(client, question, job, cache=True)
         except EngineError as e:
             self.say(f"{setting.name}: {e.message}")
             self._labs[setting.name].stop()
@@ -154,7 +154,7 @@ class Bench:
         if self.kept is None:
             return
         if i not in self._saved:
-            ask(client, question, job, tokens=1)
+            send_request(client, question, job, tokens=1)
             self._saved.add(i)
             _slot(url, "save", i)
         else:
@@ -167,7 +167,7 @@ def _slot(url: str, action: str, i: int) -> None:
         http.post(f"{url}/slots/0", params={"action": action}, json=body)
 
 
-def _line(name: str, i: int, answer: Answer) -> str:
+def _line(name: str, i: int, answer: Response) -> str:
     accepted = f", {answer.accepted} of {answer.drafted} accepted" if answer.drafted else ""
     return (
         f"{name}, prompt {i} ({answer.prompt_tokens} evaluated): {answer.tokens} tokens at "

@@ -23,7 +23,7 @@ import gguf
 from specllama import workloads
 from specllama.drafts.discover import discover
 from specllama.drafts.pick import rank_drafts
-from specllama.gguf import cursor, inspect
+from specllama.gguf import cursor, read_model
 
 
 def seconds(run: Callable[[], object], times: int = 1) -> float:
@@ -45,7 +45,7 @@ def reference(path: Path) -> int:
 
 def ours(path: Path) -> int:
     cursor._known_tables.clear()  # as in a fresh process
-    info = inspect(path)
+    info = read_model(path)
     assert info.vocabulary is not None
     return len(info.vocabulary.tokens)
 
@@ -55,7 +55,7 @@ def headers(folder: Path) -> None:
     large = []
     for path in sorted(folder.glob("ggml-vocab-*.gguf")):
         theirs, own = seconds(partial(reference, path)), seconds(partial(ours, path), 5)
-        info = inspect(path)
+        info = read_model(path)
         n = info.vocabulary.n_tokens if info.vocabulary else 0
         if n >= 128_000:
             large.append(theirs / own)
@@ -71,8 +71,8 @@ def many(folder: Path, count: int) -> None:
         made = [
             _model(Path(tmp) / f"{i:03}.gguf", sources[i % len(sources)], i) for i in range(count)
         ]
-        target = inspect(made[0])
-        work = workloads.load("code")
+        target = read_model(made[0])
+        work = workloads.load_workload("code")
 
         def run() -> None:
             cursor._known_tables.clear()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from specllama.memory.estimate import GpuSplit, model_lines, total
 from specllama.memory.use import ModelUse
 from tests.giants import GIANTS, build
@@ -62,7 +62,7 @@ class Row:
 
 def ours(name: str, folder: Path, use: ModelUse) -> tuple[float, float, float]:
     """(weights, context, compute) in MiB, for all in RAM."""
-    lines = list(model_lines("target", inspect(build(folder, name)), use, GpuSplit()))
+    lines = list(model_lines("target", read_model(build(folder, name)), use, GpuSplit()))
 
     def mib(*what: str) -> float:
         return total([line for line in lines if line.what in what]) / MIB

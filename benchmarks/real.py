@@ -25,7 +25,7 @@ from specllama.planning.prepare import prepare, usable_engine
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import SearchScope
 from specllama.serving.tune import AUTO, TuningOptions, TuningOutcome, tune_plan
-from specllama.tuning.arms import label
+from specllama.tuning.records import setting_label
 
 _PROMPTS = Path(__file__).parent / "prompts"
 _CONTEXT = 4096
@@ -171,7 +171,7 @@ def _name(s: Speculation | None) -> str:
     """A short name for a table."""
     if s is None:
         return _PLAIN
-    words = [w for w in label(s).split() if not w.endswith(".gguf") and "=" not in w]
+    words = [w for w in setting_label(s).split() if not w.endswith(".gguf") and "=" not in w]
     words += [f"K={s.n_max}"] if s.uses_draft else []
     words += [f"p_min={s.p_min:g}"] if s.uses_draft and s.p_min else []
     if s.uses_ngram and s.ngram is not None:

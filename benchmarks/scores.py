@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import TuningResult
 from specllama.tuning.confidence import Ratios
+from specllama.tuning.records import TuningResult
 
 FALSE_ON, FALSE_OFF = 0.98, 1.05
 KEPT_MEDIAN, KEPT_WORST = 0.97, 0.93

@@ -17,11 +17,11 @@ from specllama.prompts import (
     PromptRecord,
     as_record,
     as_text,
-    read_lines,
+    file_lines,
     read_records,
 )
 from specllama.storage import strict_json, write_atomically
-from specllama.workloads import Workload, load, names, user_profiles_dir
+from specllama.workloads import Workload, load_workload, names, user_profiles_dir
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # Windows device names, with any extension: such a file could not be copied there.
@@ -75,7 +75,7 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
         raise UsageError(
             f"--like {like}: no profile called {min(unknown)!r}", f"Profiles: {', '.join(names())}."
         )
-    like_profile = load(like)
+    like_profile = load_workload(like)
     records = (
         _read(source) if source is not None else [PromptRecord(p) for p in like_profile.prompts]
     )
@@ -120,7 +120,7 @@ def _in_folder(folder: Path) -> Iterator[PromptRecord]:
                 raise UsageError(
                     f"--from {file}: too large for a prompt (over {_MAX_BYTES >> 20} MiB)"
                 )
-            text = "\n".join(line for _, line in read_lines(file, "--from")).strip("\n")
+            text = "\n".join(line for _, line in file_lines(file, "--from")).strip("\n")
             if text.strip():
                 yield PromptRecord(text)
 

@@ -41,7 +41,7 @@ def read_records(path: Path, option: str) -> tuple[PromptRecord, ...]:
     Raises UsageError, which names the `option`, for a file that cannot be read or has no prompts;
     a bad line is named by its number.
     """
-    lines = read_lines(path, option)
+    lines = file_lines(path, option)
     first = next(((n, line) for n, line in lines if line.strip()), (0, ""))
     again = chain([first], lines)
     by_line = path.suffix in (".jsonl", ".json") or first[1].lstrip().startswith("{")
@@ -87,7 +87,7 @@ def _tools_text(tools: Iterable[Mapping[str, Any]]) -> str:
     )
 
 
-def read_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
+def file_lines(path: Path, option: str) -> Iterator[tuple[int, str]]:
     """The file's lines with their numbers, read lazily. A line ends at a line feed only: U+2028 is
     part of a text. Raises UsageError, which names the option, if the file cannot be read, and
     for a line that is too long for any model."""

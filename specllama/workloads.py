@@ -74,7 +74,7 @@ def profile_file(name: str) -> Path:
     raise UsageError(f"no workload called {name!r}", f"Workloads: {', '.join(known)}")
 
 
-def load(name: str) -> Workload:
+def load_workload(name: str) -> Workload:
     """The profile `name`, or a mix of several separated by commas. Raises UsageError for a missing
     or invalid one."""
     parts = list(dict.fromkeys(p.strip() for p in name.split(",")))

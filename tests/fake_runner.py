@@ -22,16 +22,16 @@ from specllama.engine.client import Client, Completion, Ids, Prompt, Timings
 from specllama.engine.errors import EngineError
 from specllama.engine.metrics import Metrics
 from specllama.engine.settings import Speculation
-from specllama.tuning import measure, ngrams, plain, run, search
-from specllama.tuning.arms import Prediction, RunningServer, TuningResult
+from specllama.tuning import baseline, measure, ngrams, run, search
 from specllama.tuning.ngram_text import Text
+from specllama.tuning.records import Prediction, RunningServer, TuningResult
 from specllama.tuning.run import Task
 from specllama.tuning.search import OpenResult
 
 _NOTHING: Mapping[str, Any] = {}
 _WORDS = 30_000
 _CHECKPOINT = 5  # minimum of evaluated tokens if the cache only returns to checkpoints
-_MODULES_WITH_A_CLOCK = (measure, plain, run)
+_MODULES_WITH_A_CLOCK = (measure, baseline, run)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import (
-    Arm,
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.costs import VerifyCosts
+from specllama.tuning.measure import Measurement, Response
+from specllama.tuning.records import (
     Baseline,
+    Confirmation,
     DroppedSetting,
     LongPromptResult,
     NgramSpeedups,
@@ -17,9 +20,6 @@ from specllama.tuning.arms import (
     Trial,
     TuningResult,
 )
-from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.measure import Answer, Measurement
 from specllama.tuning.speedup import Step, StepCost, StepLog
 from specllama.tuning.statistics import MethodTime, TimeSplit
 
@@ -39,10 +39,10 @@ def ratios(value: float, n: int = 8, spread: float = 0.08) -> Ratios:
     return Ratios(tuple(logs), (63.0,) * n)
 
 
-def answer(steps: tuple[Step, ...], ms: float = 5000.0, prompt: int = 120) -> Answer:
+def answer(steps: tuple[Step, ...], ms: float = 5000.0, prompt: int = 120) -> Response:
     drafted, accepted = sum(s.drafted for s in steps), sum(s.accepted for s in steps)
     tokens = 64
-    return Answer(prompt, 900.0, 950.0, tokens, ms, drafted, accepted, "word", steps)
+    return Response(prompt, 900.0, 950.0, tokens, ms, drafted, accepted, "word", steps)
 
 
 def steps(k: int, n: int = 12) -> tuple[Step, ...]:
@@ -82,10 +82,10 @@ def sizes_map(method: str = "ngram-simple", best: float = 1.4, draft: str = "") 
     )
 
 
-def arm(spec: Speculation = DRAFTED, value: float = 1.12, n: int = 9) -> Arm:
+def arm(spec: Speculation = DRAFTED, value: float = 1.12, n: int = 9) -> Confirmation:
     own = ratios(value, n)
     k = spec.n_max if spec.uses_draft else 8
-    return Arm(
+    return Confirmation(
         spec,
         Measurement(tuple(answer(steps(k, 16 + i), 5000.0, 60 + 50 * i) for i in range(n))),
         own,

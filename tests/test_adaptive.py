@@ -29,11 +29,11 @@ from specllama.serving.real_requests import TuningReference
 from specllama.serving.result_keys import device_names, engine_label
 from specllama.serving.scope import SearchScope
 from specllama.serving.servable import servable_settings
-from specllama.serving.serve import Ready, serve
+from specllama.serving.serve import Ready, run_server
 from specllama.stop import Stopped
 from specllama.storage import cache_dir, write_stored
 from specllama.tuning import results
-from specllama.tuning.arms import DECIDED, OPEN
+from specllama.tuning.records import DECIDED, OPEN
 from specllama.tuning.results import Result
 from specllama.tuning.search import OpenResult
 from specllama.watching import switches
@@ -134,7 +134,7 @@ def test_four_clients_and_three_switches_without_a_failed_request(
     )
     adaptive = AdaptiveController(base, plan.settings.host, plan.settings.port, policy)
     script = Script()
-    serve(base, tmp_path / "log", script, idle_probes=False, adaptive=adaptive)
+    run_server(base, tmp_path / "log", script, idle_probes=False, adaptive=adaptive)
     assert script.load is not None
     assert script.load.failed == []
     assert min(script.load.answered) > SWITCHES
@@ -191,7 +191,7 @@ def test_requests_wait_while_a_server_that_crashed_loads_again(
     monkeypatch.setattr(serving, "launch", launch)
     report = Script()
     monkeypatch.setattr(report, "ready", lambda _: None)
-    serve(base, tmp_path / "log", report, known=True, idle_probes=False, adaptive=adaptive)
+    run_server(base, tmp_path / "log", report, known=True, idle_probes=False, adaptive=adaptive)
     assert targets == [None, None]
 
 

@@ -50,7 +50,7 @@ WISH = SpeculationOptions("code", DRAFT)
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    results.clear()
+    results.clear_results()
 
 
 def planned(tmp: Path, spec_options: SpeculationOptions = WISH, parallel: int = 1) -> Plan:

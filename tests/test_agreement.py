@@ -16,10 +16,10 @@ from specllama.drafts.costs import DraftCosts, best
 from specllama.drafts.inprocess import Continuation
 from specllama.drafts.pick import Candidate, MeasuredAgreement, PickResult
 from specllama.drafts.rank import predict
-from specllama.drafts.replay import DraftReplay, expected_tau, interval, replay
-from specllama.drafts.timing import batch_times
+from specllama.drafts.replay import DraftReplay, expected_tau, replay_length, tau_interval
+from specllama.drafts.timing import model_batch_times
 from specllama.engine.client import Client
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from tests.support import MODELS, Serve, specllama
 from tests.test_serve import CODE
 
@@ -29,25 +29,25 @@ TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
 def test_a_hand_worked_replay() -> None:
     # t t f t | steps with K=2: 2 of 2 accepted (+1), then f-position consumed by that +1;
     # what is left is one token, for which nothing can be drafted.
-    r = replay([[True, True, False, True]], 2)
+    r = replay_length([[True, True, False, True]], 2)
     assert (r.steps, r.tokens, r.drafted, r.accepted) == (2, 4, 2, 2)
     assert r.by_position == (0.5, 0.5)
     assert r.tau == 2
-    one = replay([[True, True, False, True]], 1)
+    one = replay_length([[True, True, False, True]], 1)
     assert (one.steps, one.drafted, one.accepted) == (3, 2, 1)
 
 
 def test_nothing_and_everything_accepted() -> None:
-    never = replay([[False] * 10], 4)
+    never = replay_length([[False] * 10], 4)
     assert (never.steps, never.accepted, never.tau) == (10, 0, 1)
-    always = replay([[True] * 100], 4)
+    always = replay_length([[True] * 100], 4)
     assert always.alpha == 1
     assert always.steps == 20
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1), min_size=1), st.integers(1, 8))
 def test_replay_keeps_the_books(answers: list[list[bool]], k: int) -> None:
-    r = replay(answers, k)
+    r = replay_length(answers, k)
     assert r.tokens == sum(map(len, answers)) == r.steps + r.accepted
     assert r.accepted <= r.drafted <= k * r.steps
     assert list(r.by_position) == sorted(r.by_position, reverse=True)
@@ -63,8 +63,8 @@ def test_expected_tau_with_constant_probability_is_the_closed_form() -> None:
 
 def test_the_interval_holds_the_value() -> None:
     answers = [[(i * j) % 3 != 0 for i in range(1, 60)] for j in range(1, 12)]
-    low, high = interval(answers, 4)
-    assert low <= replay(answers, 4).tau <= high
+    low, high = tau_interval(answers, 4)
+    assert low <= replay_length(answers, 4).tau <= high
     assert low < high
 
 
@@ -130,21 +130,25 @@ class _Timed:
 def test_every_size_is_timed_from_the_same_prefix(tokens: int) -> None:
     model = _Timed()
     answers = [Continuation((1, 2), ()), Continuation((1,), (7,) * tokens)]
-    assert batch_times(model, answers, 9, all_rows=True) == tuple(range(1, 10))
+    assert model_batch_times(model, answers, 9, all_rows=True) == tuple(range(1, 10))
     assert model.at == 0
 
 
 def test_timing_a_slow_model_is_bounded() -> None:
     model = _Timed(seconds=10)
     assert (
-        batch_times(model, [Continuation((1,), (2,) * 20)], 9, True, lambda: model.now) is not None
+        model_batch_times(model, [Continuation((1,), (2,) * 20)], 9, True, lambda: model.now)
+        is not None
     )
     assert model.passes == 1 + 2 + 2 * 10  # the prefix, the first touch, two rounds
 
 
 def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() -> None:
-    assert batch_times(_Timed(keeps=True), [Continuation((1,), (2, 3))], 9, all_rows=True) is None
-    target, draft = inspect(TARGET), inspect(DRAFT)
+    assert (
+        model_batch_times(_Timed(keeps=True), [Continuation((1,), (2, 3))], 9, all_rows=True)
+        is None
+    )
+    target, draft = read_model(TARGET), read_model(DRAFT)
     m = MeasuredAgreement(
         k=2, alpha=0.5, tau=1.7, tau_low=1.6, tau_high=1.8, by_position=(0.5, 0.2),
         tau_by_temperature={}, speedup=1.2, speedup_low=1.1, speedup_high=1.3, costs=None,
@@ -161,7 +165,7 @@ def test_it_agrees_with_what_the_server_counts(native: Path, tmp_path: Path) -> 
 
     answers, found = measure(TARGET, [DRAFT], CODE, threads=1)
     for k in (1, 2, 4, 8):
-        ours = replay(found[DRAFT].agrees, k)
+        ours = replay_length(found[DRAFT].agrees, k)
         (tmp_path / str(k)).mkdir()
         args = (TARGET, "--draft", DRAFT, "--n-max", str(k), "--llama-server", native)
         with Serve(tmp_path / str(k), *args) as s, Client(s.url) as client:

@@ -70,6 +70,29 @@ def test_no_two_classes_share_a_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_functions_imported_by_name_have_a_name_of_their_own() -> None:
+    """`read(...)` could be any module's; `lint.read(...)` is clear, as is a unique name."""
+    defined = {(name, module) for module, tree in _trees().items() for name in _functions(tree)}
+    count = Counter(name for name, _ in defined)
+    shared = {
+        f"{node.module}.{alias.name}"
+        for tree in _trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (alias.name, node.module) in defined and count[alias.name] > 1
+    }
+    assert shared - {"specllama.cli.main"} == set()
+
+
+def _trees() -> dict[str, ast.Module]:
+    return {_dotted(p): ast.parse(p.read_text(encoding="utf-8")) for p in PACKAGE.rglob("*.py")}
+
+
+def _functions(tree: ast.Module) -> list[str]:
+    return [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
 def _dotted(path: Path) -> str:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

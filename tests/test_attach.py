@@ -23,7 +23,7 @@ from specllama.tuning.errors import TuningError
 from specllama.watching import served_models, streamed
 from specllama.watching.address import on_this_machine
 from specllama.watching.chat_server import Server
-from specllama.watching.counters import parse
+from specllama.watching.counters import parse_snapshot
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
 
@@ -513,7 +513,7 @@ def test_any_event_and_any_list_of_models(data: object) -> None:
         assert all(0 <= a <= 1 for a in found.by_position)
     for path in served_models.LOADED_LISTS:
         served_models.loaded_elsewhere(path, data)
-    models = served_models.listed(data)
+    models = served_models.listed_models(data)
     if models:
         with suppress(TuningError):
             served_models.model_to_ask("here", models, None)
@@ -521,4 +521,4 @@ def test_any_event_and_any_list_of_models(data: object) -> None:
 
 @given(st.text() | st.text('vllm:spec_decode_num_drafts_total{position="0"} 1\n# TYPE'))
 def test_any_metrics_text(text: str) -> None:
-    parse(text, 0.0)
+    parse_snapshot(text, 0.0)

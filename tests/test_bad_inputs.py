@@ -605,14 +605,14 @@ def test_a_draft_that_goes_while_it_is_read(
     for path in (TARGET, DRAFT):
         (folder / path.name).write_bytes(path.read_bytes())
     (folder / "gone.gguf").write_bytes((MODELS / "mtp.gguf").read_bytes())
-    verdict = compat.verdict
+    verdict = compat.check_compatibility
 
     def reads(target: object, model: object, caps: object) -> object:
         if model.path.name == "gone.gguf":  # type: ignore[attr-defined]
             raise GgufError(f"{model.path}: cannot be read (No such file)")  # type: ignore[attr-defined]
         return verdict(target, model, caps)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compat, "verdict", reads)
+    monkeypatch.setattr(compat, "check_compatibility", reads)
     args = ["pick-draft", str(folder / "target.gguf"), "--vram", "8GiB"]
     assert run([*args, "--llama-server", "embedded"]) == 0
     out = capsys.readouterr().out
@@ -646,9 +646,9 @@ def test_an_engine_that_prints_anything(tmp_path: Path, capsys: pytest.CaptureFi
     ],
 )
 def test_a_name_on_the_hub_is_no_path(path: PurePath, label: str | None) -> None:
-    from specllama.drafts.hub import label as named
+    from specllama.drafts.hub import hub_label
 
-    assert named(path) == label
+    assert hub_label(path) == label
 
 
 def test_a_separator_within_a_text_is_no_line_end(tmp_path: Path) -> None:

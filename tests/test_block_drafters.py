@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from specllama.drafts.compat import longest_draft, verdict
+from specllama.drafts.compat import check_compatibility, longest_draft
 from specllama.engine.settings import Settings
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from specllama.gguf.files import read_headers
 from specllama.gguf.values import LazyArray
 from specllama.planning.feasible import feasible_methods
@@ -29,11 +29,11 @@ LONGEST = {"dflash": 7, "dspark": 8}  # of blocks of 8; DSpark drafts from the l
 
 def test_its_kind_and_its_longest_draft_are_named() -> None:
     for kind in KINDS:
-        info = inspect(MODELS / f"{kind}.gguf")
+        info = read_model(MODELS / f"{kind}.gguf")
         assert (info.kind, info.faults) == (kind, ())
         assert info.sidecar.target_layers == (1, 2, 3)
         assert longest_draft(f"draft-{kind}", info) == LONGEST[kind]
-        assert verdict(inspect(TARGET), info).ok
+        assert check_compatibility(read_model(TARGET), info).ok
 
 
 def test_pick_draft_offers_them_with_their_method(engine: str) -> None:
@@ -157,7 +157,7 @@ def test_a_wrong_one_is_refused_by_its_rule(
     kind: str, what: str, make: Make, rule: str, _: str, tmp_path: Path
 ) -> None:
     wrong = make(MODELS / f"{kind}.gguf", tmp_path / "wrong.gguf")
-    assert verdict(inspect(TARGET), inspect(wrong)).rule == rule
+    assert check_compatibility(read_model(TARGET), read_model(wrong)).rule == rule
 
 
 @pytest.mark.parametrize(("kind", "what", "make", "_", "does"), CASES, ids=NAMES)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specllama.tuning.by_request import LengthRequest, own_ms, rows_of
 from specllama.tuning.costs import VerifyCosts, drafted_gain
-from specllama.tuning.measure import Answer
+from specllama.tuning.measure import Response
 from specllama.tuning.speedup import StepCost
 
 COSTS = VerifyCosts(StepCost(10.0, 0.1, 9), {b: 9.5 + 0.5 * b for b in (1, 2, 3, 5, 9, 17)})
@@ -27,7 +27,7 @@ def answered(k: int, p: float, tokens: int = 400, n_max: int = 8, seed: int = 1)
         right = next((i for i in range(d) if chance.random() > p), d)
         drafted, accepted, made = drafted + d, accepted + right, made + right + 1
         ms += (COSTS.of(k + 1) or 0.0) + OWN * (n_max + 1)
-    return LengthRequest(k, Answer(20, 5.0, 5.0, tokens, ms, drafted, accepted, "x", ()))
+    return LengthRequest(k, Response(20, 5.0, 5.0, tokens, ms, drafted, accepted, "x", ()))
 
 
 def test_what_the_draft_takes_is_what_verifying_leaves_over() -> None:
@@ -74,7 +74,7 @@ def test_lengths_without_a_cost_are_left_out() -> None:
 )
 def test_counters_that_cannot_be_do_not_break_it(raw: list[tuple[int, int, int, float]]) -> None:
     found = [
-        LengthRequest(k, Answer(5, 1.0, 1.0, tokens, ms, accepted, accepted, "", ()))
+        LengthRequest(k, Response(5, 1.0, 1.0, tokens, ms, accepted, accepted, "", ()))
         for k, tokens, accepted, ms in raw
     ]
     own = own_ms(found, COSTS, 8, one_pass=False)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.drafts.checkpoints import checkpoint
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from tests import untrained, zoo
 from tests.support import MODELS, specllama
 
@@ -94,7 +94,7 @@ def gguf(path: Path, how: str) -> Path:
 @pytest.mark.parametrize("how", ["layers", "key", "tensor", "p-eagle", "peagle"])
 def test_a_p_eagle_gguf(tmp_path: Path, how: str) -> None:
     file = gguf(tmp_path / "p.gguf", how)
-    assert inspect(file).kind == "p-eagle"
+    assert read_model(file).kind == "p-eagle"
     said = specllama("inspect", file).stdout
     assert "llama.cpp does not support P-EAGLE" in said
     assert "its parallel drafters are DFlash and DSpark" in said

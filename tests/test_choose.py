@@ -12,13 +12,13 @@ from specllama import workloads
 from specllama.drafts.discover import DiscoveredDrafts
 from specllama.drafts.pick import rank_drafts
 from specllama.errors import UsageError
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from specllama.planning.choose import Choice, MethodRequest, choose, parse_methods
 from tests import help_render
 from tests.support import MODELS
 
 CAPS = help_render.capabilities("b11434")
-CODE = workloads.load("code")
+CODE = workloads.load_workload("code")
 
 
 def folder(tmp: Path, *names: str) -> Path:
@@ -28,7 +28,7 @@ def folder(tmp: Path, *names: str) -> Path:
 
 
 def request(tmp: Path, target: str = "target", **spec_options_list: object) -> MethodRequest:
-    return replace(MethodRequest(inspect(tmp / f"{target}.gguf"), CODE), **spec_options_list)  # type: ignore[arg-type]
+    return replace(MethodRequest(read_model(tmp / f"{target}.gguf"), CODE), **spec_options_list)  # type: ignore[arg-type]
 
 
 def rules(choice: Choice) -> dict[str, str]:
@@ -68,7 +68,7 @@ def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("share", "rule"), [(0.4, None), (0.6, "size")])
 def test_a_draft_that_reads_over_half_is_not_taken(share: float, rule: str | None) -> None:
-    target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
+    target, draft = read_model(MODELS / "target.gguf"), read_model(MODELS / "draft.gguf")
     draft = replace(draft, active_bytes=int(share * target.active_bytes))
     picked = rank_drafts(target, CODE, CAPS, DiscoveredDrafts((draft,)))
     assert [r.rule for r in picked.rejected] == ([rule] if rule else [])
@@ -86,7 +86,7 @@ def test_then_the_n_gram_method_of_the_workload(tmp_path: Path) -> None:
 
 def test_creative_work_has_no_n_gram_method(tmp_path: Path) -> None:
     folder(tmp_path, "target")
-    choice = choose(request(tmp_path, workload=workloads.load("creative")), CAPS)
+    choice = choose(request(tmp_path, workload=workloads.load_workload("creative")), CAPS)
     assert choice.speculation is None
     assert "no usable draft" in choice.reason
 
@@ -101,7 +101,7 @@ def test_a_build_too_old_for_the_head_says_which_is_needed(tmp_path: Path) -> No
 
 def test_a_named_draft_that_does_not_fit_is_off_with_the_rule(tmp_path: Path) -> None:
     folder(tmp_path, "target", "draft", "other-vocab")
-    draft = inspect(tmp_path / "other-vocab.gguf")
+    draft = read_model(tmp_path / "other-vocab.gguf")
     choice = choose(request(tmp_path, draft=draft), CAPS)
     assert choice.speculation is None
     assert "token 258" in choice.reason
@@ -131,8 +131,8 @@ def test_requests_that_contradict_themselves(tmp_path: Path) -> None:
     link = tmp_path / "link.gguf"
     link.symlink_to(tmp_path / "target.gguf")
     with pytest.raises(UsageError, match="target itself"):
-        choose(request(tmp_path, draft=replace(inspect(link), path=link)), CAPS)
-    draft = inspect(tmp_path / "draft.gguf")
+        choose(request(tmp_path, draft=replace(read_model(link), path=link)), CAPS)
+    draft = read_model(tmp_path / "draft.gguf")
     with pytest.raises(UsageError, match="cannot be combined with"):
         choose(request(tmp_path, draft=draft, methods=("ngram-simple",)), CAPS)
 
@@ -193,7 +193,7 @@ def test_a_drafter_that_is_never_unsure_gets_no_least_probability(
     head: bool, p_min: float, tmp_path: Path
 ) -> None:
     folder(tmp_path, "target", "dspark")
-    drafter = inspect(tmp_path / "dspark.gguf")
+    drafter = read_model(tmp_path / "dspark.gguf")
     drafter = replace(drafter, sidecar=replace(drafter.sidecar, has_confidence_head=head))
     spec = choose(request(tmp_path, draft=drafter, p_min=0.5), CAPS).speculation
     assert spec is not None

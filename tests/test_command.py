@@ -10,8 +10,14 @@ import pytest
 
 from specllama.engine import embedded, embedded_options
 from specllama.engine.capabilities import Capabilities, describe, read_capabilities
-from specllama.engine.command import LaunchCommand, build, check_methods, size_options, unsupported
-from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.command import (
+    LaunchCommand,
+    build,
+    check_methods,
+    size_options,
+    unsupported_reason,
+)
+from specllama.engine.launch_options import LaunchOptions, read_launch_options
 from specllama.engine.locate import Engine, locate
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
@@ -92,7 +98,7 @@ def test_the_baseline_has_no_speculation_flag_at_all() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_is_emitted_that_the_build_does_not_list(name: str, method: str) -> None:
     caps = help_render.capabilities(name)
-    if unsupported(caps, method):
+    if unsupported_reason(caps, method):
         assert method != "draft-simple"  # every build since the server speculates takes -md
         return
     got = argv(caps, replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32)))
@@ -110,7 +116,7 @@ def test_the_embedded_engine_takes_everything_emitted(method: str) -> None:
     caps = read_capabilities(locate("embedded"))
     spec = replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32))
     xllamacpp = pytest.importorskip("xllamacpp")
-    known = embedded_options.options(xllamacpp.CommonParams())
+    known = embedded_options.supported_options(xllamacpp.CommonParams())
     assert embedded.parse(argv(caps, spec), known)
 
 
@@ -134,11 +140,11 @@ def test_levels_that_end_at_debug_are_no_trace() -> None:
 
 
 def test_unsupported_says_which_build_is_needed() -> None:
-    assert "≥ b9180" in unsupported(help_render.capabilities("b9113"), "draft-mtp")
-    assert "≥ b9611" in unsupported(help_render.capabilities("b9464"), "draft-eagle3")
-    assert "≥ b10173" in unsupported(help_render.capabilities("b9611"), "draft-dspark")
+    assert "≥ b9180" in unsupported_reason(help_render.capabilities("b9113"), "draft-mtp")
+    assert "≥ b9611" in unsupported_reason(help_render.capabilities("b9464"), "draft-eagle3")
+    assert "≥ b10173" in unsupported_reason(help_render.capabilities("b9611"), "draft-dspark")
     broken = replace(help_render.capabilities("b10878"), build=10745)
-    assert "b10741–b10748" in unsupported(broken, "draft-mtp")
+    assert "b10741–b10748" in unsupported_reason(broken, "draft-mtp")
 
 
 def test_methods_that_do_not_go_together() -> None:
@@ -160,7 +166,7 @@ def test_ik_llama_dialect() -> None:
     ]
     assert got[got.index("-md") + 1] == "d.gguf"
     assert not any(a.startswith(("--spec-draft", "--draft")) for a in got)
-    assert "no equivalent" in unsupported(caps, "draft-eagle3")
+    assert "no equivalent" in unsupported_reason(caps, "draft-eagle3")
     assert "-ngld" not in got  # this build is for the CPU only
     assert "-ctkd" in argv(caps, replace(spec, cache_type="q8_0"))
 
@@ -170,7 +176,7 @@ def test_ik_llama_keeps_n_gram_sizes_that_are_passed_on() -> None:
     spec = replace(SPEC, methods=("draft-simple", "ngram-map-k4v"), ngram=NgramSizes(8, 32, 2))
     words = [w for flag in size_options(caps, spec) for w in flag]
     other = replace(spec, ngram=NgramSizes(12, 48))
-    got = argv(caps, other, read(words, caps))
+    got = argv(caps, other, read_launch_options(words, caps))
     assert [got[i + 1] for i, a in enumerate(got) if a == "--spec-type"] == [
         "ngram-map-k4v:ngram_size_n=8,ngram_size_m=32,ngram_min_hits=2",
         "draft:n_max=5,n_min=1,p_min=0.5",
@@ -181,7 +187,7 @@ def test_ik_llama_keeps_n_gram_sizes_that_are_passed_on() -> None:
 def test_ik_llama_leaves_out_that_a_value_follows() -> None:
     """Its help has `-mla, --mla-use` without a hint, though a number follows."""
     caps = help_render.capabilities("ik_llama")
-    given = read(["-mla", "3", "-rtr", "-dsatk", "-1", "-fa", "on"], caps)
+    given = read_launch_options(["-mla", "3", "-rtr", "-dsatk", "-1", "-fa", "on"], caps)
     assert [f.words for f in given.flags] == [
         ("-mla", "3"),
         ("-rtr",),
@@ -209,7 +215,7 @@ NEW = help_render.capabilities("b11434")
 
 
 def merged(*words: str) -> LaunchCommand:
-    return build(ENGINE, NEW, replace(BASE, speculation=SPEC), read(words, NEW))
+    return build(ENGINE, NEW, replace(BASE, speculation=SPEC), read_launch_options(words, NEW))
 
 
 def test_theirs_win_and_the_change_is_said() -> None:
@@ -242,7 +248,7 @@ def test_their_spec_type_replaces_ours_since_a_second_one_would_add() -> None:
 )
 def test_arguments_that_are_refused(words: list[str], says: str) -> None:
     with pytest.raises(UsageError) as e:
-        read(words, NEW)
+        read_launch_options(words, NEW)
     assert says in f"{e.value.message} {e.value.hint}"
     assert e.value.exit_code == 2
 
@@ -267,7 +273,9 @@ def test_inherited_variables_that_would_interfere_are_dropped(
     ]
     for name in [*dropped, "LLAMA_ARG_THREADS"]:
         monkeypatch.setenv(name, "1")
-    command = build(ENGINE, NEW, replace(BASE, speculation=SPEC), read((), NEW, os.environ))
+    command = build(
+        ENGINE, NEW, replace(BASE, speculation=SPEC), read_launch_options((), NEW, os.environ)
+    )
     assert [d.split(" (")[0] for d in command.dropped] == dropped
     assert not [n for n in command.env if n.startswith("LLAMA_ARG_")]
     assert command.argv[-2:] == ("--threads", "1")

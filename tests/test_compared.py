@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.cli.compared import LAUNCHED, UNMEASURED, data, unconfirmed
+from specllama.cli.compared import LAUNCHED, UNMEASURED, unconfirmed, unconfirmed_data
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.run import Task
 from tests.fake_runner import Script, tuned
@@ -68,7 +68,7 @@ def test_a_confirmed_way_is_listed_once_and_n_grams_as_predicted() -> None:
     rows = unconfirmed(t, told)
     assert [r.label.split()[0] for r in rows] == ["ngram-simple"]
     assert rows[0].state == UNMEASURED, "nothing came back to be copied"
-    assert data(rows[0])["alpha"] is None
+    assert unconfirmed_data(rows[0])["alpha"] is None
 
 
 def test_a_dead_draft_says_what_it_is() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from specllama.drafts.compat import longest_draft, verdict, vocabulary_verdict
-from specllama.gguf import ModelInfo, inspect
+from specllama.drafts.compat import check_compatibility, longest_draft, vocabulary_verdict
+from specllama.gguf import ModelInfo, read_model
 from tests.support import MODELS, write_gguf
 
 
 def model(tmp: Path, name: str, tokens: list[str], **fields: bool | int) -> ModelInfo:
     keys = {f"tokenizer.ggml.{k}": v for k, v in fields.items()}
-    return inspect(write_gguf(tmp / f"{name}.gguf", tokens, fields=keys))
+    return read_model(write_gguf(tmp / f"{name}.gguf", tokens, fields=keys))
 
 
 def words(n: int) -> list[str]:
@@ -22,13 +22,13 @@ def words(n: int) -> list[str]:
 
 
 def test_same_vocabulary_fits() -> None:
-    target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
-    assert verdict(target, draft).ok
+    target, draft = read_model(MODELS / "target.gguf"), read_model(MODELS / "draft.gguf")
+    assert check_compatibility(target, draft).ok
 
 
 def test_other_vocabulary_names_the_first_differing_token() -> None:
-    target, other = inspect(MODELS / "target.gguf"), inspect(MODELS / "other-vocab.gguf")
-    found = verdict(target, other)
+    target, other = read_model(MODELS / "target.gguf"), read_model(MODELS / "other-vocab.gguf")
+    found = check_compatibility(target, other)
     assert (found.ok, found.rule) == (False, "token text")
     assert target.vocabulary is not None
     assert other.vocabulary is not None
@@ -83,7 +83,7 @@ def test_eos_likewise(tmp_path: Path) -> None:
 
 
 def test_vocabulary_types_must_match() -> None:
-    target = inspect(MODELS / "target.gguf")
+    target = read_model(MODELS / "target.gguf")
     assert target.vocabulary is not None
     spm = replace(target, vocabulary=replace(target.vocabulary, type="SPM"))
     assert vocabulary_verdict(target, spm).rule == "vocabulary type"
@@ -91,7 +91,7 @@ def test_vocabulary_types_must_match() -> None:
 
 
 def test_the_longest_draft_is_what_was_trained() -> None:
-    m = inspect(MODELS / "mtp.gguf")
+    m = read_model(MODELS / "mtp.gguf")
     assert longest_draft("draft-mtp", m) is None  # one head drafts on and on
     assert longest_draft("draft-mtp", replace(m, mtp_heads=3)) == 3
     assert longest_draft("draft-simple", m) is None
@@ -103,7 +103,7 @@ def test_the_longest_draft_is_what_was_trained() -> None:
 
 
 def test_heads_need_the_architecture_and_the_width() -> None:
-    trunk, head = inspect(MODELS / "mtp-trunk.gguf"), inspect(MODELS / "mtp-head.gguf")
-    assert verdict(trunk, head).ok
-    assert verdict(inspect(MODELS / "target.gguf"), head).rule == "architecture"
-    assert verdict(replace(trunk, embedding_length=64), head).rule == "hidden size"
+    trunk, head = read_model(MODELS / "mtp-trunk.gguf"), read_model(MODELS / "mtp-head.gguf")
+    assert check_compatibility(trunk, head).ok
+    assert check_compatibility(read_model(MODELS / "target.gguf"), head).rule == "architecture"
+    assert check_compatibility(replace(trunk, embedding_length=64), head).rule == "hidden size"

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from specllama.drafts.acceptance import constant_tau
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import TuningResult
 from specllama.tuning.confidence import (
     Interval,
     Ratios,
@@ -28,6 +27,7 @@ from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.judge import MIN_SPEEDUP, is_clear
 from specllama.tuning.ngrams import KnownText, grid
 from specllama.tuning.predict import ngram_rows
+from specllama.tuning.records import TuningResult
 from specllama.tuning.run import Task, TrialCandidate
 from specllama.tuning.speedup import StepCost
 from tests.fake_runner import Script, World, tuned

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.settings import Settings
-from specllama.formats import Decision, FormatError, compose, kubernetes, systemd, write
+from specllama.formats import Decision, FormatError, compose, kubernetes, systemd, write_format
 from specllama.formats.containers import Container, container
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
@@ -134,7 +134,7 @@ def test_what_the_server_writes_is_refused(tmp_path: Path) -> None:
     made = decided(tmp_path, *pair, "--log-file", str(tmp_path / "log"))
     for name in ("compose", "kubernetes"):
         with pytest.raises(FormatError, match="read-only access"):
-            write(name, made)
+            write_format(name, made)
     with pytest.raises(FormatError, match="read-only access"):
         systemd.unit(made, for_machine=True)
     assert "--log-file" in systemd.unit(made, for_machine=False).text
@@ -157,8 +157,8 @@ def test_ik_llama_has_no_image_and_no_router(tmp_path: Path) -> None:
         ("preset", "no router"),
     ):
         with pytest.raises(FormatError, match=why):
-            write(name, made)
-    assert formats_read.shell(write("shell", made).text) == list(made.plan.command.argv)
+            write_format(name, made)
+    assert formats_read.shell(write_format("shell", made).text) == list(made.plan.command.argv)
 
 
 def test_ports_are_published_on_addresses_only() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.watching.counters import NOTHING, Counts, Snapshot, between, parse
+from specllama.watching.counters import NOTHING, Counts, Snapshot, between, parse_snapshot
 from specllama.watching.engines import ENGINES, LLAMA_CPP, VLLM
 from specllama.watching.history import History
 from tests.llama_metrics import metrics_text
@@ -36,7 +36,7 @@ def look(steps: list[Step], base: int = 0, when: float = 0.0, started: float = 0
         first=by[0],
         second=by[1],
     )
-    found = parse(text, when)
+    found = parse_snapshot(text, when)
     assert found is not None
     return replace(found, started=started)
 
@@ -137,7 +137,7 @@ def test_several_engines_behind_one_address_are_added_up() -> None:
         text += f"vllm:spec_decode_num_draft_tokens_total{labels} {drafted}.0\n"
         text += f"vllm:spec_decode_num_accepted_tokens_total{labels} {accepted}.0\n"
         text += f"vllm:num_requests_running{labels} 2.0\n"
-    found = parse(text, 0.0)
+    found = parse_snapshot(text, 0.0)
     assert found is not None
     assert (found.engine, found.counts.drafted, found.counts.accepted) == (VLLM, 50, 15)
     assert found.gauges.busy == 4
@@ -148,7 +148,7 @@ def test_a_model_among_several_is_told_by_its_label() -> None:
         f'vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="{m}"}} {n}.0\n'
         for m, n in (("a", 20), ("b", 30))
     )
-    found = parse(text, 0.0, "b")
+    found = parse_snapshot(text, 0.0, "b")
     assert found is not None
     assert found.counts.drafted == 30
 
@@ -160,7 +160,7 @@ def test_gauges_of_several_engines_are_not_added_up() -> None:
         f'sglang:gen_throughput{{dp_rank="{i}"}} 50.0\n'
         for i, a in ((0, 0.4), (1, 0.6))
     )
-    found = parse(text, 0.0)
+    found = parse_snapshot(text, 0.0)
     assert found is not None
     assert found.gauges.alpha == pytest.approx(0.5)
     assert found.gauges.tau == 2.0
@@ -168,7 +168,7 @@ def test_gauges_of_several_engines_are_not_added_up() -> None:
 
 
 def test_what_is_not_counted_is_not_0() -> None:
-    found = parse("llamacpp:tokens_predicted_total 5\n", 0.0)
+    found = parse_snapshot("llamacpp:tokens_predicted_total 5\n", 0.0)
     assert found is not None
     assert found.counts.drafted is None
     assert found.counts.alpha is None
@@ -212,7 +212,7 @@ def test_what_nobody_can_have_counted_is_not_counted(said: str) -> None:
         f"{name} {said}\n"
         for name in (ENGINES[VLLM].tokens, ENGINES[VLLM].seconds, ENGINES[VLLM].requests)
     )
-    found = parse(text, 0.0)
+    found = parse_snapshot(text, 0.0)
     assert found is not None
     assert found.counts == NOTHING
 

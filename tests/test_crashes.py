@@ -145,7 +145,7 @@ def test_a_long_load_is_no_long_life(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = Settings(TARGET, "127.0.0.1", 0)
     plan = prepare(settings, SpeculationOptions("chat", method="none"), (), str(fake.path))
     with pytest.raises(EngineError, match="exited 3 times in a row: it crashed"):
-        serving.serve(plan, tmp_path / "log", ServeReport(Printer()))
+        serving.run_server(plan, tmp_path / "log", ServeReport(Printer()))
 
 
 def test_nothing_drafted_is_off_even_if_slots_say_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.gguf import ModelInfo, inspect
+from specllama.gguf import ModelInfo, read_model
 from specllama.memory.decide import (
     FITS,
     PARTLY,
@@ -17,7 +17,7 @@ from specllama.memory.decide import (
     alternatives,
     best_option,
     longest_context,
-    options,
+    memory_options,
     verdict_of,
 )
 from specllama.memory.devices import Device, Machine, overcommitted
@@ -35,7 +35,7 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def model(headers: Path, name: str) -> ModelInfo:
-    return inspect(build(headers, name))
+    return read_model(build(headers, name))
 
 
 def box(*gpus: float, ram: float = 64) -> Machine:
@@ -65,13 +65,13 @@ def big(headers: Path) -> FitRequest:
 
 def test_what_fits_is_taken_as_it_is(big: FitRequest) -> None:
     roomy = replace(big, machine=box(80))
-    found = options(roomy)
+    found = memory_options(roomy)
     assert [o.name for o in found] == ["as requested"]
     assert best_option(found).verdict.kind == FITS
 
 
 def test_every_line_says_what_it_costs(big: FitRequest) -> None:
-    found = options(big)
+    found = memory_options(big)
     assert found[0].verdict.kind == PARTLY
     assert found[0].verdict.missing.endswith(" MiB short")
     assert [(o.name, o.flags, o.automatic) for o in found[1:]] == [
@@ -94,7 +94,7 @@ def test_the_numbers_of_a_line_are_the_largest_that_fit(big: FitRequest) -> None
     at = replace(big.use, context=longest)
     assert verdict_of(big, at, big.drafting)[0].kind == FITS
     assert verdict_of(big, replace(at, context=longest + 256), big.drafting)[0].kind != FITS
-    layers = options(big)[1].drafting
+    layers = memory_options(big)[1].drafting
     assert layers is not None
     assert layers.gpu_layers == 9
     more = big.lines(big.use, replace(layers, gpu_layers=10))
@@ -103,7 +103,7 @@ def test_the_numbers_of_a_line_are_the_largest_that_fit(big: FitRequest) -> None
 
 def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: FitRequest) -> None:
     tight = replace(big, machine=box(47.3))
-    found = options(tight)
+    found = memory_options(tight)
     slow = next(o for o in found if o.flags[:1] == ("--draft-layers",))
     assert not slow.automatic
     assert "too slow to pay" in slow.warning
@@ -111,7 +111,7 @@ def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: FitRequest) -> None:
 
 
 def test_a_quantised_draft_cache_is_never_taken_by_itself(big: FitRequest) -> None:
-    found = options(replace(big, machine=box(48.3)))
+    found = memory_options(replace(big, machine=box(48.3)))
     q8 = next(o for o in found if o.flags[:1] == ("--draft-cache",))
     assert q8.verdict.kind == FITS
     assert not q8.automatic
@@ -121,7 +121,7 @@ def test_a_quantised_draft_cache_is_never_taken_by_itself(big: FitRequest) -> No
 def test_another_draft_comes_before_giving_up(big: FitRequest, headers: Path) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
     q = replace(big, drafting=fat, others=(big.drafting,), machine=box(49))  # type: ignore[arg-type]
-    chosen = best_option(options(q))
+    chosen = best_option(memory_options(q))
     assert chosen.name == "another draft: llama-3.2-1b.gguf"
     assert chosen.flags[0] == "--draft"
 
@@ -135,7 +135,7 @@ def test_hybrids_keep_fewer_states(headers: Path) -> None:
         ngram=NGRAM,
         context_limit=131072,
     )
-    found = options(q)
+    found = memory_options(q)
     assert found[0].verdict.kind == PARTLY
     assert found[1].name == "draft length 4 instead of 6"
     assert best_option(found) is found[1]
@@ -145,18 +145,18 @@ def test_hybrids_keep_fewer_states(headers: Path) -> None:
 
 
 def test_a_target_that_does_not_fit_alone(big: FitRequest) -> None:
-    found = options(replace(big, machine=box(24)))
+    found = memory_options(replace(big, machine=box(24)))
     assert found[-1].verdict.kind == PARTLY
     chosen = best_option(found)
     assert chosen is found[0]  # the draft drives few layers out
     assert chosen.verdict.detail.endswith("target layers stay in RAM (-ngl 37)")
     fat = replace(big, machine=box(24, ram=40))
-    assert options(fat)[0].verdict.kind == PARTLY
+    assert memory_options(fat)[0].verdict.kind == PARTLY
 
 
 def test_a_large_draft_does_not_drive_the_target_out(big: FitRequest, headers: Path) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
-    chosen = best_option(options(replace(big, machine=box(24), drafting=fat)))
+    chosen = best_option(memory_options(replace(big, machine=box(24), drafting=fat)))
     assert chosen.flags == ("--method", "ngram-simple")
 
 
@@ -164,7 +164,7 @@ def test_a_large_draft_does_not_drive_the_target_out(big: FitRequest, headers: P
 def test_a_draft_may_drive_one_in_ten_of_the_targets_layers_out(
     layers: int, taken: bool, big: FitRequest
 ) -> None:
-    asked, *_, plain = options(big)
+    asked, *_, plain = memory_options(big)
     partly = FitVerdict(PARTLY, gpu_layers=layers)
     found = (
         replace(asked, verdict=partly),
@@ -179,7 +179,7 @@ def test_no_context_under_4096_tokens_is_offered(big: FitRequest) -> None:
     for tenths in (385, 390, 395, 400, 405):
         q = replace(big, machine=box(tenths / 10))
         longest = longest_context(q, q.drafting)
-        names = [o.name for o in options(q)[1:] if o.name.startswith("a context of")]
+        names = [o.name for o in memory_options(q)[1:] if o.name.startswith("a context of")]
         offered[longest] = bool(names)
     short = [longest for longest in offered if 0 < longest < 4096]
     assert short
@@ -190,7 +190,7 @@ def test_no_context_under_4096_tokens_is_offered(big: FitRequest) -> None:
 
 
 def test_nothing_fits(big: FitRequest) -> None:
-    found = options(replace(big, machine=box(8, ram=8)))
+    found = memory_options(replace(big, machine=box(8, ram=8)))
     assert {o.verdict.kind for o in found} == {TOO_BIG}
     assert best_option(found).name == "no speculation"
     assert longest_context(replace(big, machine=box(8, ram=8)), None) == 0

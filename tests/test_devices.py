@@ -16,7 +16,7 @@ from specllama.memory.devices import (
     MIB,
     Device,
     Machine,
-    machine,
+    find_machine,
     overcommitted,
     parse_devices,
     parse_sizes,
@@ -113,7 +113,7 @@ def engine(tmp_path: Path, body: str) -> Engine:
 def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: ())
     text = (RECORDED / "cuda-two.txt").read_text()
-    m = machine(engine(tmp_path, f"print({text!r})"))
+    m = find_machine(engine(tmp_path, f"print({text!r})"))
     assert m.names == ("CUDA0", "CUDA1")
     assert m.gpus[0].source == "llama-server --list-devices"
     assert m.note == ""
@@ -134,7 +134,7 @@ def test_an_engine_that_does_not_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, says: str
 ) -> None:
     monkeypatch.setattr(devices, "LIST_TIMEOUT", 1.0)
-    m = machine(engine(tmp_path, body))
+    m = find_machine(engine(tmp_path, body))
     assert m.gpus == ()
     assert says in m.note
     assert "--vram" in m.note
@@ -142,7 +142,7 @@ def test_an_engine_that_does_not_say(
 
 
 def test_vram_is_taken_at_its_word(tmp_path: Path) -> None:
-    m = machine(engine(tmp_path, "raise SystemExit(1)"), (2**34, 2**33))
+    m = find_machine(engine(tmp_path, "raise SystemExit(1)"), (2**34, 2**33))
     assert [(g.name, g.free, g.usable, g.source) for g in m.gpus] == [
         ("GPU0", 2**34, 2**34, "--vram"),
         ("GPU1", 2**33, 2**33, "--vram"),
@@ -156,7 +156,7 @@ def test_who_else_uses_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     monkeypatch.setattr(devices, "gpus", lambda: (other, busy))
     monkeypatch.setattr(devices, "on_windows", lambda: False)
-    m = machine(engine(tmp_path, f"print({(RECORDED / 'cuda-two.txt').read_text()!r})"))
+    m = find_machine(engine(tmp_path, f"print({(RECORDED / 'cuda-two.txt').read_text()!r})"))
     assert m.gpus[0].others == "firefox 400 MiB, Xorg 1 MiB (NVML)"  # by name, not by number
     assert m.gpus[0].margin == 1536 * MIB  # it shows a desktop
     assert (m.gpus[1].others, m.gpus[1].margin) == ("", 1024 * MIB)
@@ -165,9 +165,9 @@ def test_who_else_uses_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_margins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: ())
     monkeypatch.setattr(devices, "on_windows", lambda: True)
-    m = machine(engine(tmp_path, f"print({(RECORDED / 'cuda-one.txt').read_text()!r})"))
+    m = find_machine(engine(tmp_path, f"print({(RECORDED / 'cuda-one.txt').read_text()!r})"))
     assert m.gpus[0].margin == 1536 * MIB
-    m = machine(engine(tmp_path, f"print({(RECORDED / 'vulkan-radv.txt').read_text()!r})"))
+    m = find_machine(engine(tmp_path, f"print({(RECORDED / 'vulkan-radv.txt').read_text()!r})"))
     assert m.gpus[1].margin == 128 * MIB  # never more than a quarter of a small one
 
 
@@ -211,11 +211,11 @@ def test_remote_devices_count_and_come_first(
         "RPC0: 10.0.0.2:50052 (16000 MiB, 15000 MiB free)",
         "RPC1: [fe80::1]:50052 (16000 MiB, 15000 MiB free)",
     )
-    m = machine(engine(tmp_path, body), rpc=["10.0.0.2:50052,[fe80::1]:50052"])
+    m = find_machine(engine(tmp_path, body), rpc=["10.0.0.2:50052,[fe80::1]:50052"])
     assert m.names == ("RPC0", "RPC1", "Vulkan0")
     assert [g.margin // MIB for g in m.gpus] == [1024, 1024, 1536]  # nothing is drawn there
     assert not any(g.shared for g in m.gpus)
-    assert machine(engine(tmp_path, body)).names == ("Vulkan0",)
+    assert find_machine(engine(tmp_path, body)).names == ("Vulkan0",)
 
 
 def test_this_machines_ram_by_rpc_is_counted_once(tmp_path: Path) -> None:
@@ -225,13 +225,13 @@ def test_this_machines_ram_by_rpc_is_counted_once(tmp_path: Path) -> None:
         "RPC1: 127.0.0.1:50053 (8000 MiB, 7000 MiB free)",
         f"RPC2: 10.0.0.2:50053 ({total} MiB, {total} MiB free)",
     )
-    m = machine(engine(tmp_path, body), rpc=["127.0.0.1:50052,127.0.0.1:50053,10.0.0.2:50053"])
+    m = find_machine(engine(tmp_path, body), rpc=["127.0.0.1:50052,127.0.0.1:50053,10.0.0.2:50053"])
     assert [g.shared for g in m.gpus] == [True, False, False]
 
 
 def test_an_rpc_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     body = listing(err="0.00.062.244 E Failed to connect to 127.0.0.1:1")
-    m = machine(engine(tmp_path, body), rpc=["127.0.0.1:1"])
+    m = find_machine(engine(tmp_path, body), rpc=["127.0.0.1:1"])
     assert (m.gpus, m.note, m.unreached) == ((), "", ("127.0.0.1:1",))
 
 
@@ -239,7 +239,7 @@ def test_a_build_without_rpc_is_refused(tmp_path: Path) -> None:
     said = 'error while handling argument "--rpc": RPC not supported in this build'
     body = f"import sys; print({said!r}, file=sys.stderr); print('usage:'); sys.exit(1)"
     with pytest.raises(MemoryInputError, match="was built without RPC"):
-        machine(engine(tmp_path, body), rpc=["10.0.0.2:1"])
+        find_machine(engine(tmp_path, body), rpc=["10.0.0.2:1"])
 
 
 def test_a_software_device_shows_no_desktop(
@@ -247,5 +247,5 @@ def test_a_software_device_shows_no_desktop(
 ) -> None:
     monkeypatch.setattr(devices, "on_windows", lambda: False)
     body = listing("Vulkan0: llvmpipe (LLVM 19.1.0, 256 bits) (24000 MiB, 24000 MiB free)")
-    (gpu,) = machine(engine(tmp_path, body)).gpus
+    (gpu,) = find_machine(engine(tmp_path, body)).gpus
     assert (gpu.shared, gpu.margin) == (True, 1024 * MIB)

@@ -14,10 +14,10 @@ from specllama.drafts.discover import discover
 from specllama.drafts.ollama import shown_name
 from specllama.drafts.pick import rank_drafts
 from specllama.engine.settings import Speculation
-from specllama.gguf import GgufError, inspect
+from specllama.gguf import GgufError, read_model
 from specllama.gguf.cache import InspectCache
 from specllama.gguf.source import FileSource
-from specllama.tuning.arms import label, way
+from specllama.tuning.records import method_label, setting_label
 from tests.edited import edited
 from tests.support import MODELS, specllama
 
@@ -32,7 +32,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def found(target: Path, *folders: Path) -> list[str]:
-    return [str(m.path) for m in discover(inspect(target), folders).models]
+    return [str(m.path) for m in discover(read_model(target), folders).models]
 
 
 def put(folder: Path, name: str = "d.gguf") -> Path:
@@ -76,7 +76,7 @@ def test_in_folders_below_and_beside_the_targets(
     (root / target_at).mkdir(parents=True)
     target = Path(shutil.copy(MODELS / "target.gguf", root / target_at))
     path = put(root / draft_at)
-    result = discover(inspect(target), everywhere=False)
+    result = discover(read_model(target), everywhere=False)
     assert [m.path for m in result.models] == ([path] if near is not None else [])
     assert result.near == (frozenset([path]) if near else frozenset())
 
@@ -88,13 +88,13 @@ def test_what_is_skipped_near_the_target_is_said(
     here = tmp_path / "x" / "y" / "m"
     put(here / "a" / "b" / "c" / "d")
     target = Path(shutil.copy(MODELS / "target.gguf", here))
-    result = discover(inspect(target), everywhere=False)
+    result = discover(read_model(target), everywhere=False)
     assert result.skipped == (f"{here}: folders more than 3 levels deep are not searched (1)",)
     assert result.rejected == ()
     monkeypatch.setattr("specllama.drafts.neighbours._MAX_FOLDERS", 20)
     for i in range(30):
         put(here / f"n{i:02}")
-    result = discover(inspect(target), everywhere=False)
+    result = discover(read_model(target), everywhere=False)
     assert 10 < len(result.models) < 20
     assert f"{here}: only the first 20 folders and 300 files are searched" in result.skipped
     (tmp_path / "tmp").mkdir()
@@ -171,9 +171,9 @@ def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_pa
     inside = put(tree / "sub", "inside.gguf")
     (tree / "near.gguf").symlink_to(inside)
     (tree / "far.gguf").symlink_to(outside)
-    result = discover(inspect(target), [tree])
+    result = discover(read_model(target), [tree])
     assert [p.name for p in result.outside] == ["far.gguf"]
-    picked = rank_drafts(inspect(target), workloads.load("code"), None, result)
+    picked = rank_drafts(read_model(target), workloads.load_workload("code"), None, result)
     warned = {
         c.draft.path.name
         for c in picked.candidates
@@ -183,8 +183,10 @@ def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_pa
 
 
 def candidates(target: Path, *folders: Path, everywhere: bool = False) -> list[str]:
-    info = inspect(target)
-    picked = rank_drafts(info, workloads.load("code"), None, discover(info, folders, everywhere))
+    info = read_model(target)
+    picked = rank_drafts(
+        info, workloads.load_workload("code"), None, discover(info, folders, everywhere)
+    )
     return [c.draft.title for c in picked.candidates if c.draft is not None]
 
 
@@ -210,8 +212,10 @@ def test_of_one_file_in_two_places_the_nearest_counts(target: Path, tmp_path: Pa
 def test_a_link_beside_the_target_that_leads_away_is_said(target: Path, tmp_path: Path) -> None:
     outside = put(tmp_path / "elsewhere")
     (target.parent / "link.gguf").symlink_to(outside)
-    info = inspect(target)
-    picked = rank_drafts(info, workloads.load("code"), None, discover(info, everywhere=False))
+    info = read_model(target)
+    picked = rank_drafts(
+        info, workloads.load_workload("code"), None, discover(info, everywhere=False)
+    )
     assert f"a link to {outside.resolve()}, outside the folder searched" in str(picked.candidates)
 
 
@@ -222,7 +226,7 @@ def test_links_of_a_hugging_face_snapshot_lead_nowhere_strange(tmp_path: Path) -
     for name in ("target", "draft"):
         shutil.copy(MODELS / f"{name}.gguf", repo / "blobs" / name)
         (repo / "snapshots" / "abc" / f"{name}.gguf").symlink_to(repo / "blobs" / name)
-    result = discover(inspect(repo / "snapshots" / "abc" / "target.gguf"), everywhere=False)
+    result = discover(read_model(repo / "snapshots" / "abc" / "target.gguf"), everywhere=False)
     assert [m.path.name for m in result.models] == ["draft.gguf"]
     assert result.outside == frozenset()
 
@@ -249,8 +253,8 @@ def test_ollamas_models_are_found_and_shown_by_their_names(
     ollama(root, "hf.co/someone/Other-GGUF/Q8_0", MODELS / "other-vocab.gguf")
     ollama(root, "registry.ollama.ai/someone/again/latest", blob)
     assert candidates(target, everywhere=True) == ["tiny:0.5b"]
-    info = inspect(target)
-    picked = rank_drafts(info, workloads.load("code"), None, discover(info))
+    info = read_model(target)
+    picked = rank_drafts(info, workloads.load_workload("code"), None, discover(info))
     said = {r.what: r.rule for r in picked.rejected}
     assert said == {
         "hf.co/someone/Other-GGUF:Q8_0": "token text",
@@ -265,8 +269,8 @@ def test_a_file_of_ollamas_is_called_by_its_name_everywhere(tmp_path: Path) -> N
     """Given by its path, which is what pick-draft says to run: sha256-… tells nobody anything."""
     blob = ollama(tmp_path / "models", "registry.ollama.ai/library/tiny/0.5b", DRAFT)
     spec = Speculation(("draft-simple",), blob, n_max=3)
-    assert label(spec) == "draft-simple tiny:0.5b K=3"
-    assert way(spec) == "draft-simple tiny:0.5b"
+    assert setting_label(spec) == "draft-simple tiny:0.5b K=3"
+    assert method_label(spec) == "draft-simple tiny:0.5b"
     target = ollama(
         tmp_path / "models", "registry.ollama.ai/library/big/1b", MODELS / "target.gguf"
     )
@@ -333,7 +337,7 @@ def test_names_in_any_script_and_long_paths(target: Path, tmp_path: Path) -> Non
 def test_what_cannot_be_a_draft_is_passed_over_with_a_reason(target: Path) -> None:
     (target.parent / "page.gguf").write_bytes(b"<html>")
     shutil.copy(target, target.parent / "twin.gguf")
-    passed = {r.what: r.rule for r in discover(inspect(target)).rejected}
+    passed = {r.what: r.rule for r in discover(read_model(target)).rejected}
     assert passed == {"page.gguf": "unreadable", "twin.gguf": "size"}
 
 
@@ -367,7 +371,7 @@ def test_the_cache_returns_what_was_read(tmp_path: Path) -> None:
         first = cache.inspect(path)
         cache.save()
         again = InspectCache().inspect(path)
-        assert again == first == inspect(path)
+        assert again == first == read_model(path)
         assert again.vocabulary is not None
         assert first.vocabulary is not None
         assert again.vocabulary.tokens == first.vocabulary.tokens
@@ -396,7 +400,7 @@ def test_a_damaged_cache_is_ignored(text: str, tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     path = put(tmp_path)
-    info = inspect(path)
+    info = read_model(path)
     assert info.vocabulary is not None
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(GgufError, match="changed while being read"):

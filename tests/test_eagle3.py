@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from specllama.drafts.compat import verdict
-from specllama.gguf import inspect
+from specllama.drafts.compat import check_compatibility
+from specllama.gguf import read_model
 from specllama.gguf.files import read_headers
 from tests.edited import edited
 from tests.reactions import reaction
@@ -87,7 +87,7 @@ WRONG: dict[str, tuple[Make, str, str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_head_is_refused_by_its_rule(what: str, tmp_path: Path) -> None:
     make, rule, _ = WRONG[what]
-    found = verdict(inspect(TARGET), inspect(make(tmp_path / "wrong.gguf")))
+    found = check_compatibility(read_model(TARGET), read_model(make(tmp_path / "wrong.gguf")))
     assert (found.ok, found.rule) == (False, rule), found.detail
 
 
@@ -101,10 +101,10 @@ def test_what_the_real_server_does_with_a_wrong_head(
 
 
 def test_it_fits_its_target_and_no_other() -> None:
-    head = inspect(HEAD)
+    head = read_model(HEAD)
     assert (head.kind, head.faults) == ("eagle3", ())
-    assert verdict(inspect(TARGET), head).ok
-    assert verdict(inspect(MODELS / "mtp.gguf"), head).rule == "hidden size"
+    assert check_compatibility(read_model(TARGET), head).ok
+    assert check_compatibility(read_model(MODELS / "mtp.gguf"), head).rule == "hidden size"
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_it_fits_its_target_and_no_other() -> None:
 def test_what_leaves_the_last_layer_is_read_where_llama_cpp_exposes_it(
     architecture: str, last: int, rule: str, tmp_path: Path
 ) -> None:
-    target = inspect(TARGET)
+    target = read_model(TARGET)
     assert target.layers == 4
-    head = inspect(layers(1, 2, last)(tmp_path / "head.gguf"))
-    assert verdict(replace(target, architecture=architecture), head).rule == rule
+    head = read_model(layers(1, 2, last)(tmp_path / "head.gguf"))
+    assert check_compatibility(replace(target, architecture=architecture), head).rule == rule
 
 
 def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
@@ -150,5 +150,5 @@ def test_it_drafts(engine: str, tmp_path: Path) -> None:
 def test_a_shortened_vocabulary_drafts_too(native: Path, tmp_path: Path) -> None:
     """The tokenizer's commonest tokens have the smallest ids."""
     short = of_tokens(*range(2048))(tmp_path / "short.gguf")
-    assert verdict(inspect(TARGET), inspect(short)).ok
+    assert check_compatibility(read_model(TARGET), read_model(short)).ok
     assert reaction(native, short, "draft-eagle3", tmp_path / "log") == "drafts"

@@ -17,7 +17,7 @@ import pytest
 from specllama.engine import embedded
 from specllama.engine.capabilities import describe
 from specllama.engine.client import Client
-from specllama.engine.embedded_options import API_KEY_ENV, options
+from specllama.engine.embedded_options import API_KEY_ENV, supported_options
 from specllama.engine.helptext import parse_options, parse_version
 from specllama.planning.plan import free_port
 from tests.support import MODELS
@@ -222,7 +222,7 @@ def test_options_set_what_they_name(args: str, path: str, expected: Any) -> None
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    for option, value in embedded.parse(["-m", "x", *args.split()], options(params)):
+    for option, value in embedded.parse(["-m", "x", *args.split()], supported_options(params)):
         option.apply(params, value)
     found = params
     for name in path.split("."):
@@ -236,7 +236,7 @@ def test_shares_of_gpus_and_reranking() -> None:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    for option, value in embedded.parse("-m x -ts 3,1 --rerank".split(), options(params)):
+    for option, value in embedded.parse("-m x -ts 3,1 --rerank".split(), supported_options(params)):
         option.apply(params, value)
     assert params.tensor_split[:3] == [3.0, 1.0, 0.0]
     assert params.pooling_type == xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from specllama.drafts.compat import verdict
+from specllama.drafts.compat import check_compatibility
 from specllama.drafts.discover import DiscoveredDrafts
 from specllama.drafts.pick import rank_drafts
 from specllama.drafts.warnings import warnings
@@ -23,10 +23,10 @@ from specllama.engine.capabilities import IK_LLAMA
 from specllama.engine.client import Client
 from specllama.engine.command import LaunchCommand
 from specllama.engine.loading import check_loads, doubts, refusal
-from specllama.gguf import GgufError, ModelInfo, architectures, foreign, inspect
+from specllama.gguf import GgufError, ModelInfo, architectures, foreign, read_model
 from specllama.gguf.faults import ALWAYS, KNOWN_BUILDS, MAINLINE
 from specllama.planning.plan import free_port
-from specllama.workloads import load
+from specllama.workloads import load_workload
 from tests import giants, help_render
 from tests.edited import edited
 from tests.support import MODELS, specllama
@@ -169,7 +169,7 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
 @pytest.mark.parametrize("what", FILES)
 def test_what_cannot_be_loaded_is_named(tmp_path: Path, what: str) -> None:
     make, rule, by, said = FILES[what]
-    info = inspect(make(tmp_path / "m.gguf"))
+    info = read_model(make(tmp_path / "m.gguf"))
     first = info.faults[0]
     assert (first.rule, first.by) == (rule, by)
     assert said in first.detail
@@ -192,22 +192,22 @@ def test_a_fork_loads_its_own_types(tmp_path: Path) -> None:
     ik = replace(NEW, flavour=IK_LLAMA)
     for number, loads in ((137, True), (105, False)):
         add = {"blk.0.attn_q.weight": ((256, 256), number)}
-        info = inspect(edited(TARGET, tmp_path / "m.gguf", add=add))
+        info = read_model(edited(TARGET, tmp_path / "m.gguf", add=add))
         assert (check_loads(info, ik) == ()) is loads
         assert check_loads(info, NEW) != ()
 
 
 def test_files_that_are_served_have_no_fault(tmp_path: Path) -> None:
     for path in (*MODELS.glob("*.gguf"), edited(TARGET, tmp_path / "m.gguf")):
-        assert inspect(path).faults == ()
+        assert read_model(path).faults == ()
     for name in giants.GIANTS:
-        assert inspect(giants.build(tmp_path, name)).faults == (), name
+        assert read_model(giants.build(tmp_path, name)).faults == (), name
 
 
 def _as(to: Path, arch: str, drop: Sequence[str] = (), **more: Any) -> Path:
     """The target under another architecture's name."""
     keys = ("context_length", "embedding_length", "block_count")
-    known = inspect(TARGET)
+    known = read_model(TARGET)
     numbers = (known.context_length or 0, known.embedding_length, known.layers)
     fields: dict[str, Any] = {f"{arch}.{k}": n for k, n in zip(keys, numbers, strict=True)}
     fields |= {"general.architecture": arch} | more.pop("fields", {})
@@ -250,7 +250,7 @@ LOADABLE: dict[str, Make] = {
 
 @pytest.mark.parametrize("what", LOADABLE)
 def test_what_llama_cpp_loads_is_not_refused(tmp_path: Path, what: str) -> None:
-    info = inspect(LOADABLE[what](tmp_path / "m.gguf"))
+    info = read_model(LOADABLE[what](tmp_path / "m.gguf"))
     assert info.faults == ()
 
 
@@ -285,7 +285,7 @@ def test_an_override_may_mend_a_file(native: Path, tmp_path: Path) -> None:
 
 
 def test_real_models_have_no_fault(smollm2: Path, gemma: Path) -> None:
-    assert inspect(smollm2).faults == inspect(gemma).faults == ()
+    assert read_model(smollm2).faults == read_model(gemma).faults == ()
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_the_parts_of_a_name_are_those_of_the_header(tmp_path: Path, count: int,
     if count > 1:
         tensors = [t for t in _tensors() if t != "token_embd.weight"]
         edited(TARGET, tmp_path / "m-00002-of-00002.gguf", drop=tensors)
-    info = inspect(first)
+    info = read_model(first)
     assert said in next((f.detail for f in info.faults if f.rule == "parts"), "")
     assert bool(info.faults) is bool(said)
     assert len(info.shards) == (2 if said else 1)
@@ -400,7 +400,7 @@ HEADS: dict[str, tuple[Make, str, str]] = {
 def pick(target: ModelInfo, draft: ModelInfo, build: int = 11434) -> tuple[str, str]:
     """The rule that drops the draft, and its detail; ("", "") for one that is taken."""
     caps = replace(OLD, build=build)
-    picked = rank_drafts(target, load("code"), caps, DiscoveredDrafts((draft,)))
+    picked = rank_drafts(target, load_workload("code"), caps, DiscoveredDrafts((draft,)))
     said = ((r.rule, r.detail) for r in picked.rejected if r.what == draft.path.name)
     return next(said, ("", ""))
 
@@ -409,15 +409,15 @@ def pick(target: ModelInfo, draft: ModelInfo, build: int = 11434) -> tuple[str, 
 @pytest.mark.parametrize("what", HEADS)
 def test_a_head_whose_rows_do_not_fit_is_not_chosen(tmp_path: Path, what: str, build: int) -> None:
     make, rule, said = HEADS[what]
-    target, head = inspect(TRUNK), inspect(make(tmp_path / "head.gguf"))
+    target, head = read_model(TRUNK), read_model(make(tmp_path / "head.gguf"))
     assert head.kind == "mtp-head"
     got = pick(target, head, build)
     assert got[0] == rule
     assert said in got[1]
-    assert not verdict(target, head, OLD).ok
+    assert not check_compatibility(target, head, OLD).ok
     named = doubts(head, NEW)
-    assert verdict(target, head, NEW).ok is bool(named)  # tried when the user names it
-    assert pick(target, inspect(HEAD), build) == ("", "")
+    assert check_compatibility(target, head, NEW).ok is bool(named)  # tried when the user names it
+    assert pick(target, read_model(HEAD), build) == ("", "")
 
 
 @pytest.mark.parametrize("what", HEADS)
@@ -431,7 +431,7 @@ def test_the_real_server_refuses_such_a_head(native: Path, tmp_path: Path, what:
 
 def test_a_head_in_the_target_with_short_rows_is_named(tmp_path: Path) -> None:
     whole = edited(MODELS / "mtp.gguf", tmp_path / "m.gguf", add={"d2t": ((1024,), "I64")})
-    info = inspect(whole)
+    info = read_model(whole)
     assert [f.rule for f in info.faults] == ["d2t"]
     with pytest.raises(GgufError, match="cannot load this file: it uses d2t"):
         check_loads(info, OLD)
@@ -452,9 +452,9 @@ def test_norms_do_not_hide_the_bits_of_a_head(tmp_path: Path) -> None:
         }.items()
     }
     tables = {"blk.3.nextn.shared_head_head.weight": ((128, 4096), "Q8_0")}
-    head = inspect(edited(HEAD, tmp_path / "head.gguf", add={**small, **tables}))
+    head = read_model(edited(HEAD, tmp_path / "head.gguf", add={**small, **tables}))
     assert head.mtp_bits == 50 * 8 / 256
-    said = list(warnings(inspect(TRUNK), "draft-mtp", head))
+    said = list(warnings(read_model(TRUNK), "draft-mtp", head))
     assert "the head is quantised to 1.6 bits" in said[0]
 
 
@@ -478,7 +478,7 @@ def test_rows_of_an_eagle3_head_are_those_of_its_d2t(
     add = {n: (shape, "I64" if n == "d2t" else "F32") for n, shape in tensors.items()}
     source = edited(TARGET, tmp_path / "a.gguf", drop=_tensors())
     path = edited(source, tmp_path / "b.gguf", {"general.architecture": "eagle3", **keys}, add=add)
-    assert [f.rule for f in inspect(path).faults] == ([rule] if rule else [])
+    assert [f.rule for f in read_model(path).faults] == ([rule] if rule else [])
 
 
 def _tensors() -> list[str]:

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama import workloads
-from specllama.engine.launch_options import read
+from specllama.engine.launch_options import read_launch_options
 from specllama.engine.locate import Engine
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.formats import (
@@ -38,12 +38,12 @@ from specllama.formats import (
     powershell,
     preset,
     systemd,
-    write,
+    write_format,
 )
 from specllama.formats.base import commented
-from specllama.formats.lint import LintContext, fixed, lint
+from specllama.formats.lint import LintContext, fixed, lint_text
 from specllama.formats.server import command
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from specllama.planning.choose import Choice
 from specllama.planning.plan import Plan, make_plan
 from tests import formats_read, help_render
@@ -78,14 +78,14 @@ def plan(
     models: Path, spec: Speculation | None, *theirs: str, target: str = "target", **settings: Any
 ) -> Plan:
     """A decision as prepare makes it, for a native llama-server b11434."""
-    info = inspect(models / f"{target}.gguf")
-    draft = inspect(spec.draft) if spec is not None and spec.draft is not None else None
+    info = read_model(models / f"{target}.gguf")
+    draft = read_model(spec.draft) if spec is not None and spec.draft is not None else None
     program = models.parent / "llama server"
     engine = Engine((str(program),), program, False, "named")
     choice = Choice(spec, "you named it", draft=draft)
     ours = replace(Settings(info.path, "127.0.0.1", 8080), **settings)
-    user = read(theirs, CAPS, {})
-    return make_plan(info, workloads.load("code"), engine, CAPS, choice, ours, user, False)
+    user = read_launch_options(theirs, CAPS, {})
+    return make_plan(info, workloads.load_workload("code"), engine, CAPS, choice, ours, user, False)
 
 
 def decision(*args: Any, **kwargs: Any) -> Decision:
@@ -128,18 +128,18 @@ READERS: dict[str, Callable[[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_the_text_read_back_is_the_argv(name: str, made: Decision) -> None:
-    assert READERS[name](write(name, made).text) == list(made.plan.command.argv)
+    assert READERS[name](write_format(name, made).text) == list(made.plan.command.argv)
 
 
 def test_llama_swap_starts_the_same_server_at_a_port_of_its_own(made: Decision) -> None:
-    words = formats_read.llama_swap(write("llama-swap", made).text, 5800)
+    words = formats_read.llama_swap(write_format("llama-swap", made).text, 5800)
     argv = list(made.plan.at_address("127.0.0.1", 5800).command.argv)
     assert sorted(words) == sorted(argv)
     assert words[:5] == [argv[0], "--host", "127.0.0.1", "--port", "5800"]
 
 
 def test_a_preset_says_every_option_but_the_routers_own(made: Decision) -> None:
-    section, found = formats_read.preset(write("preset", made).text, CAPS)
+    section, found = formats_read.preset(write_format("preset", made).text, CAPS)
     assert section == made.name
     for option in command(made).without("--host", "--port").options:
         off = option.words[0] == "--no-webui"
@@ -152,10 +152,10 @@ def test_compose_and_kubernetes_start_the_same_server_in_a_container(
     made: Decision, models: Path
 ) -> None:
     argv = list(made.plan.at_address("0.0.0.0", 8080).command.argv)[1:]
-    service = formats_read.compose(write("compose", made).text)
+    service = formats_read.compose(write_format("compose", made).text)
     folders = {v["target"]: v["source"] for v in service["volumes"]}
     assert folders == {"/models": str(models)}
-    pod = formats_read.kubernetes(write("kubernetes", made).text)
+    pod = formats_read.kubernetes(write_format("kubernetes", made).text)
     for words in (service["command"], pod["args"]):
         assert sorted(formats_read.host_paths(words, folders)) == sorted(argv)
 
@@ -163,7 +163,7 @@ def test_compose_and_kubernetes_start_the_same_server_in_a_container(
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_key_is_written_nowhere_but_said_how_to_give(name: str, models: Path) -> None:
     made = decision(models, drafting(models), api_key=KEY)
-    written = write(name, made)
+    written = write_format(name, made)
     assert KEY not in written.text + "".join(written.notes)
     assert re.search("api[-_]key", written.text, re.I)
     assert any(re.search("api[- _]key", note, re.I) for note in written.notes)
@@ -171,7 +171,7 @@ def test_a_key_is_written_nowhere_but_said_how_to_give(name: str, models: Path) 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_reasons_are_comments(name: str, models: Path) -> None:
-    text = write(name, decision(models, None)).text
+    text = write_format(name, decision(models, None)).text
     lines = [x for x in text.splitlines() if "it fits" in x]
     (line,) = lines  # a line break in a file's name does not end the comment
     if name == "launchd":
@@ -184,7 +184,7 @@ def test_the_reasons_are_comments(name: str, models: Path) -> None:
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in HF_FORMATS])
 def test_a_file_says_who_made_it(name: str, made: Decision) -> None:
-    assert "made by `specllama plan`" in write(name, made).text[:400]
+    assert "made by `specllama plan`" in write_format(name, made).text[:400]
 
 
 # What a format cannot say.
@@ -193,7 +193,7 @@ def test_a_file_says_who_made_it(name: str, made: Decision) -> None:
 @pytest.mark.parametrize("bad", ["a#b", "a;b", "a\nb", " a"])
 def test_a_preset_refuses_what_it_would_cut(bad: str, models: Path) -> None:
     with pytest.raises(FormatError, match="would be cut off") as e:
-        write("preset", decision(models, None, "--alias", bad))
+        write_format("preset", decision(models, None, "--alias", bad))
     assert e.value.exit_code == 2
 
 
@@ -201,31 +201,31 @@ def test_a_preset_needs_a_router(models: Path) -> None:
     made = decision(models, None)
     old = replace(made.plan, capabilities=help_render.capabilities("p0.3.16"))
     with pytest.raises(FormatError, match="no router that reads presets"):
-        write("preset", Decision(old))
+        write_format("preset", Decision(old))
 
 
 def test_options_that_add_up_are_one_line_of_a_preset(models: Path) -> None:
     made = decision(models, None, "-ot", "a=CPU", "-ot", "b=CPU", "-t", "4", "-t", "2")
-    found = formats_read.preset(write("preset", made).text, CAPS)[1]
+    found = formats_read.preset(write_format("preset", made).text, CAPS)[1]
     assert (found["-ot"], found["-t"]) == ("a=CPU,b=CPU", "2")
 
 
 @pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b", "a\x85b", "a\x80b"])
 def test_llama_swap_refuses_macros_and_line_breaks(bad: str, models: Path) -> None:
     with pytest.raises(FormatError, match="llama-swap cannot hold"):
-        write("llama-swap", decision(models, None, "--alias", bad))
+        write_format("llama-swap", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("bad", ["a\x01b", "a\rb"])
 def test_a_property_list_refuses_control_characters(bad: str, models: Path) -> None:
     with pytest.raises(FormatError, match="control character"):
-        write("launchd", decision(models, None, "--alias", bad))
+        write_format("launchd", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_bytes_that_are_no_utf8_are_refused(name: str, models: Path) -> None:
     with pytest.raises(FormatError, match="is not valid UTF-8"):
-        write(name, decision(models, None, "--alias", "caf\udce9"))
+        write_format(name, decision(models, None, "--alias", "caf\udce9"))
 
 
 @pytest.mark.parametrize("name", ["shell", "powershell", "systemd", "compose", "kubernetes"])
@@ -236,7 +236,7 @@ def test_line_breaks_are_said_where_they_can_be(name: str, models: Path) -> None
         "compose": lambda text: list(formats_read.compose(text)["command"]),
         "kubernetes": lambda text: list(formats_read.kubernetes(text)["args"]),
     }
-    assert "one\ntwo\ttab" in readers[name](write(name, made).text)
+    assert "one\ntwo\ttab" in readers[name](write_format(name, made).text)
 
 
 # Any text at all.
@@ -273,7 +273,7 @@ def test_any_comment_is_one_line_for_yaml(word: str) -> None:
 
 @given(_WORDS)
 def test_any_value_survives_a_preset_or_is_refused(value: str) -> None:
-    option = read(("--alias", "x"), CAPS, {}).flags[0]
+    option = read_launch_options(("--alias", "x"), CAPS, {}).flags[0]
     try:
         key, said = preset.line(replace(option, words=("--alias", value)))
     except FormatError:
@@ -290,7 +290,7 @@ def test_a_shell_runs_it(models: Path) -> None:
     made = decision(models, drafting(models))
     script(Path(made.plan.engine.argv[0]), "import json, sys; print(json.dumps(sys.argv[1:]))")
     file = models.parent / "run.sh"
-    file.write_text(write("shell", made).text, encoding="utf-8")
+    file.write_text(write_format("shell", made).text, encoding="utf-8")
     assert subprocess.run(["bash", "-n", file], check=False).returncode == 0
     for sh in ("sh", "bash"):
         done = subprocess.run([sh, file], capture_output=True, text=True, check=True)
@@ -367,7 +367,7 @@ def test_llama_swaps_rules_hold(made: Decision) -> None:
         made, plan=replace(made.plan, settings=replace(made.plan.settings, api_key="k"))
     )
     for each in (made, keyed):
-        config = yaml.safe_load(write("llama-swap", each).text)
+        config = yaml.safe_load(write_format("llama-swap", each).text)
         jsonschema.Draft7Validator(schema).validate(config)
     bad = {"models": {"a": {"cmd": ""}}, "healthCheckTimeout": 5}
     assert len(list(jsonschema.Draft7Validator(schema).iter_errors(bad))) == 2
@@ -376,11 +376,13 @@ def test_llama_swaps_rules_hold(made: Decision) -> None:
 def test_compose_files_follow_the_specification(made: Decision) -> None:
     folder = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
     schema = json.loads((folder / "compose-spec.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(write("compose", made).text))
+    jsonschema.Draft202012Validator(schema).validate(
+        yaml.safe_load(write_format("compose", made).text)
+    )
 
 
 def test_kubernetes_takes_the_manifest(made: Decision) -> None:
-    for doc in yaml.safe_load_all(write("kubernetes", made).text):
+    for doc in yaml.safe_load_all(write_format("kubernetes", made).text):
         kubernetes_validate.validate(doc, "1.37", strict=True)
 
 
@@ -405,11 +407,11 @@ def test_every_format_has_its_module() -> None:
 def test_lint_finds_the_server_in_what_is_written_and_nothing_wrong(
     name: str, kind: str, made: Decision
 ) -> None:
-    text = write(name, made).text.replace("llama server", "llama-server")
+    text = write_format(name, made).text.replace("llama server", "llama-server")
     here = LintContext(
-        lambda _: CAPS, lambda file: inspect(Path(file)) if Path(file).is_file() else None
+        lambda _: CAPS, lambda file: read_model(Path(file)) if Path(file).is_file() else None
     )
-    (linted,) = lint(text, kind, here)
+    (linted,) = lint_text(text, kind, here)
     assert linted.findings == ()
     assert len(linted.command.words) > 10
     assert fixed(text, kind, here) == text

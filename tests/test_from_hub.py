@@ -139,12 +139,12 @@ def test_quantisations_are_read_from_names(name: str, quant: str, is_it: bool) -
 
 def test_files_are_tried_from_the_usual_one_down() -> None:
     found = files(**{"m-Q8_0": 8, "m-Q4_K_M": 5, "m-Q5_K_M": 6, "m-Q2_K": 3, "m-Q3_K_M": 4})
-    assert named(repositories.models(found, "")) == ["m-Q4_K_M", "m-Q3_K_M", "m-Q2_K"]
-    assert named(repositories.models(found, "Q5_K_M")) == ["m-Q5_K_M"]
-    assert named(repositories.models(found, "m-Q8_0.gguf")) == ["m-Q8_0"]
-    assert repositories.models(found, "Q6_K") == ()
+    assert named(repositories.models_to_try(found, "")) == ["m-Q4_K_M", "m-Q3_K_M", "m-Q2_K"]
+    assert named(repositories.models_to_try(found, "Q5_K_M")) == ["m-Q5_K_M"]
+    assert named(repositories.models_to_try(found, "m-Q8_0.gguf")) == ["m-Q8_0"]
+    assert repositories.models_to_try(found, "Q6_K") == ()
     only = files(**{"m-F16": 16, "m-BF16": 17})
-    assert named(repositories.models(only, "")) == ["m-F16"]
+    assert named(repositories.models_to_try(only, "")) == ["m-F16"]
 
 
 def test_what_drafts_is_not_what_is_served() -> None:
@@ -152,12 +152,12 @@ def test_what_drafts_is_not_what_is_served() -> None:
         "mmproj-m-Q4_K_M": 1, "mtp-m-Q4_K_M": 0.5, "m-eagle3-Q4_K_M": 0.4, "m-Q8_0": 8,
         "imatrix-Q4_K_M": 0.1, "empty-Q4_K_M": 0,
     })  # fmt: skip
-    assert named(repositories.models(found, "")) == ["m-Q8_0"]
+    assert named(repositories.models_to_try(found, "")) == ["m-Q8_0"]
     assert named(sidecars(found)) == ["mtp-m-Q4_K_M", "m-eagle3-Q4_K_M"]
     gemma = files(**{"gemma-4-assistant-Q4_K_M": 0.4, "gemma-4-Q4_K_M": 8})
-    assert named(repositories.models(gemma, "")) == ["gemma-4-Q4_K_M"]
+    assert named(repositories.models_to_try(gemma, "")) == ["gemma-4-Q4_K_M"]
     assert named(sidecars(gemma)) == ["gemma-4-assistant-Q4_K_M"]
-    assert named(repositories.models(files(**{"my-assistant-7B-Q8_0": 7}), "")) == [
+    assert named(repositories.models_to_try(files(**{"my-assistant-7B-Q8_0": 7}), "")) == [
         "my-assistant-7B-Q8_0"
     ]
 
@@ -173,7 +173,7 @@ def test_what_is_here_is_named_as_in_its_repository(
         (folder / name).write_bytes(b"x")
     found = repositories.downloaded_files("o/m-Q4_K_M-GGUF")
     assert [f.name for f in found] == ["m-Q8_0.gguf", "sub/m-Q5_0-00001-of-00002.gguf"]
-    assert [f.name for f in repositories.models(tuple(found), "")] == ["m-Q8_0.gguf"]
+    assert [f.name for f in repositories.models_to_try(tuple(found), "")] == ["m-Q8_0.gguf"]
     assert repositories.downloaded_files("o/other") == {}
 
 

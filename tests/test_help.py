@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specllama.cli.app import run
-from specllama.cli.commands import SUMMARIES, load
+from specllama.cli.commands import SUMMARIES, load_command
 from specllama.cli.help_pages import choices, metavar, summary
 
 COMMANDS = [*SUMMARIES, "profiles list", "profiles show", "profiles new"]
@@ -31,7 +31,7 @@ SHORT = {
 
 def params() -> Iterator[tuple[str, Any]]:
     for words in COMMANDS:
-        command = load(words.split()[0])
+        command = load_command(words.split()[0])
         for word in words.split()[1:]:
             command = command.commands[word]
         yield from ((words, p) for p in command.params)
@@ -53,12 +53,12 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(
 
 
 def test_the_summaries_are_those_of_the_commands() -> None:
-    assert {name: summary(load(name).help) for name in SUMMARIES} == dict(SUMMARIES)
+    assert {name: summary(load_command(name).help) for name in SUMMARIES} == dict(SUMMARIES)
 
 
 def test_a_commands_help_is_its_docstring() -> None:
-    page = load("serve").help
-    assert page == inspect.cleandoc(load("serve").callback.__doc__)
+    page = load_command("serve").help
+    assert page == inspect.cleandoc(load_command("serve").callback.__doc__)
 
 
 def test_values_have_a_name_that_says_what_they_are() -> None:

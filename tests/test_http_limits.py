@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
-from specllama.engine.http_limits import read_body, read_lines
+from specllama.engine.http_limits import read_body, response_lines
 from specllama.engine.metrics import parse_metrics, parse_prompt_speed
 
 
@@ -27,14 +27,14 @@ def test_lines_end_at_line_feeds_only(text: str, size: int) -> None:
     data = text.encode()
     pieces = [data[i : i + size] for i in range(0, len(data), size)]
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    assert list(read_lines(response(pieces))) == (
+    assert list(response_lines(response(pieces))) == (
         lines if lines[-1] or text[-1:] == "\r" else lines[:-1]
     )
 
 
 def test_a_line_without_end_is_an_error() -> None:
     endless = itertools.chain([b"data: x\n"], itertools.repeat(b"x" * 1000))
-    lines = read_lines(response(endless), limit=2**20)
+    lines = response_lines(response(endless), limit=2**20)
     assert next(lines) == "data: x"
     with pytest.raises(httpx.ReadError, match="longer than 1 MiB"):
         next(lines)
@@ -44,7 +44,7 @@ def test_lines_without_end_take_a_limited_time() -> None:
     """Comments that keep a connection alive are lines too."""
     comments = itertools.repeat(b": ping\n")
     with pytest.raises(httpx.ReadTimeout, match=r"longer than 0\.05 s"):
-        list(read_lines(response(comments), seconds=0.05))
+        list(response_lines(response(comments), seconds=0.05))
 
 
 def test_a_body_without_end_is_an_error() -> None:

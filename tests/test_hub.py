@@ -121,12 +121,12 @@ def test_drafts_declare_their_base_model(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_split_model_is_read_and_fetched_whole(hub: Hub) -> None:
-    from specllama.gguf import inspect
+    from specllama.gguf import read_model
 
     path = repo(hub, "org/split")
     zoo.llama(path / "m-00001-of-00002.gguf", "M", zoo.LLAMA2, 32)
     zoo.write(path / "m-00002-of-00002.gguf", "llama", {}, {"blk.1.attn_norm.weight": (32,)})
-    whole = inspect(path / "m-00001-of-00002.gguf")
+    whole = read_model(path / "m-00001-of-00002.gguf")
     data = json.loads(specllama("inspect", "org/split:m-00002-of-00002.gguf", "--json").stdout)
     assert data["tensors"] == whole.tensors
     assert data["file_bytes"] == whole.file_bytes

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from specllama.tuning.arms import Arm, Prediction
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import MIN_SPEEDUP, decide, is_sure_gain, may_gain, may_turn_on
 from specllama.tuning.measure import Measurement
+from specllama.tuning.records import Confirmation, Prediction
 from specllama.tuning.speedup import Step
 from tests import made
 
 
-def reason_for(arm: Arm, stop_reason: str = "", force: bool = False) -> str:
+def reason_for(arm: Confirmation, stop_reason: str = "", force: bool = False) -> str:
     """The reason for a decision from this arm alone."""
     return decide((arm,), (), stop_reason, force).reason
 
 
-def arm_with_acceptance(accepted: int, value: float) -> Arm:
+def arm_with_acceptance(accepted: int, value: float) -> Confirmation:
     """An arm whose steps accept `accepted` of ten drafted tokens."""
     answers = (made.answer((Step(10, accepted, 300.0),) * 12),) * 9
     return replace(made.arm(value=value), measurement=Measurement(answers))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specllama.engine.capabilities import Capabilities, describe
-from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.launch_options import LaunchOptions, read_launch_options
 from specllama.errors import UsageError
 from specllama.planning.memory_inputs import tool_flags
 
@@ -43,7 +43,7 @@ CAPS: Capabilities = describe("version: 10999 (abc)", HELP)
 
 
 def options(*words: str, **variables: str) -> LaunchOptions:
-    return read(words, CAPS, variables)
+    return read_launch_options(words, CAPS, variables)
 
 
 def test_variables_become_arguments_before_those_of_the_user() -> None:
@@ -125,7 +125,7 @@ def test_variables_for_host_port_and_context_are_left_to_our_own_options() -> No
 
 def test_variables_missing_in_a_help_are_derived_from_option_names() -> None:
     without_variables = describe("version: 9999 (abc)", "\n".join(HELP.splitlines()[:9:2]))
-    found = read((), without_variables, {"LLAMA_ARG_UBATCH": "32"})
+    found = read_launch_options((), without_variables, {"LLAMA_ARG_UBATCH": "32"})
     assert found.argv == ["--ubatch-size", "32"]
 
 
@@ -136,14 +136,14 @@ def test_a_key_file_that_cannot_be_read(tmp_path: Path) -> None:
     caps = describe("version: 9999 (abc)", help_text)
     for path in (file, tmp_path, tmp_path / "absent"):
         with pytest.raises(UsageError, match="--api-key-file"):
-            _ = read(("--api-key-file", str(path)), caps).api_key
+            _ = read_launch_options(("--api-key-file", str(path)), caps).api_key
 
 
 def with_config_file(folder: Path, text: str, *words: str, **variables: str) -> LaunchOptions:
     file = folder / "llama.cpp" / "config.ini"
     file.parent.mkdir(exist_ok=True)
     file.write_text(text, encoding="utf-8")
-    return read(words, CAPS, {"XDG_CONFIG_HOME": str(folder), **variables})
+    return read_launch_options(words, CAPS, {"XDG_CONFIG_HOME": str(folder), **variables})
 
 
 def test_llama_cpps_config_file_comes_before_variables(tmp_path: Path) -> None:
@@ -186,10 +186,12 @@ def test_any_text_in_the_config_file_is_accepted(tmp_path: Path, text: str) -> N
 def test_the_config_file_is_ignored_for_older_builds(tmp_path: Path) -> None:
     with_config_file(tmp_path, "ub = 16")
     old = describe("version: 9999 (abc)", HELP)
-    assert read((), old, {"XDG_CONFIG_HOME": str(tmp_path)}).argv == []
+    assert read_launch_options((), old, {"XDG_CONFIG_HOME": str(tmp_path)}).argv == []
 
 
 def test_an_option_missing_in_this_build_is_not_called_a_typo() -> None:
     with pytest.raises(UsageError, match="no option --rpc") as e:
-        read(("--rpc", "10.0.0.2:50052"), describe("version: 10999 (abc)", "-r, --repack  x\n"), {})
+        read_launch_options(
+            ("--rpc", "10.0.0.2:50052"), describe("version: 10999 (abc)", "-r, --repack  x\n"), {}
+        )
     assert "GGML_RPC=ON" in e.value.hint

@@ -31,9 +31,9 @@ from specllama.formats.commands import (
     read,
 )
 from specllama.formats.finding import Finding
-from specllama.formats.lint import LintContext, fixed, lint
-from specllama.formats.shell_words import split
-from specllama.gguf import ModelInfo, inspect
+from specllama.formats.lint import LintContext, fixed, lint_text
+from specllama.formats.shell_words import split_words
+from specllama.gguf import ModelInfo, read_model
 from tests import help_render
 from tests.support import MODELS
 
@@ -41,14 +41,14 @@ FILES = Path(__file__).parent / "data/lint"
 
 
 def model(name: str) -> ModelInfo | None:
-    return inspect(Path(name)) if Path(name).is_file() else None
+    return read_model(Path(name)) if Path(name).is_file() else None
 
 
 HERE = LintContext(lambda build: known_builds.capabilities(build or known_builds.NEWEST), model)
 
 
 def rules(text: str, kind: str = SCRIPT, here: LintContext = HERE) -> list[str]:
-    return [f.rule for linted in lint(text, kind, here) for f in linted.findings]
+    return [f.rule for linted in lint_text(text, kind, here) for f in linted.findings]
 
 
 def for_build(build: int) -> LintContext:
@@ -128,7 +128,7 @@ def test_the_build_is_read_from_an_image_tag() -> None:
 
 def test_an_exported_variable_applies_to_all_later_servers() -> None:
     text = "export LLAMA_ARG_DRAFT_MAX=3\nllama-server -m x\nllama-server -m y\n"
-    for linted in lint(text, SCRIPT, HERE):
+    for linted in lint_text(text, SCRIPT, HERE):
         assert [f.rule for f in linted.findings] == ["fatal-variable"]
     assert fixed(text, SCRIPT, HERE) == text.replace("_DRAFT_MAX", "_SPEC_DRAFT_N_MAX")
     assert rules(text.replace("\nllama", "\nunset LLAMA_ARG_DRAFT_MAX\nllama", 1)) == []
@@ -136,7 +136,7 @@ def test_an_exported_variable_applies_to_all_later_servers() -> None:
 
 def test_environment_variables_are_reported_but_not_fixed() -> None:
     here = LintContext(HERE.builds, model, {"LLAMA_ARG_DRAFT_MIN": "1", "PATH": "/bin"})
-    (linted,) = lint("llama-server -m x", SCRIPT, here)
+    (linted,) = lint_text("llama-server -m x", SCRIPT, here)
     (finding,) = linted.findings
     assert (finding.rule, finding.fix) == ("fatal-variable", "unset LLAMA_ARG_DRAFT_MIN")
     assert fixed("llama-server -m x", SCRIPT, here) == "llama-server -m x"
@@ -217,7 +217,7 @@ def test_each_server_gets_the_value_a_variable_has_at_that_point() -> None:
     text = (
         "A=--mlock\nllama-server -m t $A\nA=--metrics\nllama-server -m t $A\nA=\nllama-server $A\n"
     )
-    first, second, third = lint(text, SCRIPT, HERE)
+    first, second, third = lint_text(text, SCRIPT, HERE)
     assert [f.rule for f in first.findings] == ["removed-flag"]
     assert second.findings == third.findings == ()
     assert third.unseen == ()
@@ -249,7 +249,7 @@ for m in a b; do llama-server -m "$m" $A --draft-max 4; done
     found, done = rules_and_fixed(text)
     assert found == ["removed-flag", "removed-flag"]
     assert done == text  # the draft's length in one branch, the n-grams' in the other
-    fixes = [f.fix for x in lint(text, SCRIPT, HERE) for f in x.findings]
+    fixes = [f.fix for x in lint_text(text, SCRIPT, HERE) for f in x.findings]
     assert ["not changed by --fix: it is right on another path" in fix for fix in fixes] == [
         True,
         True,
@@ -273,7 +273,7 @@ def test_an_addition_wrong_for_another_server_goes_beside_the_variable() -> None
 
 def test_a_shared_variable_that_cannot_be_fixed_is_named() -> None:
     text = "A='--draft-max 4'\nllama-server -m x -md d --spec-type draft-simple $A\nllama-server -m y $A\n"
-    first, second = lint(text, SCRIPT, HERE)
+    first, second = lint_text(text, SCRIPT, HERE)
     assert "A is also used in line 3, where the change would be wrong" in first.findings[0].fix
     assert "A is also used in line 2, where the change would be wrong" in second.findings[0].fix
     assert fixed(text, SCRIPT, HERE) == text
@@ -281,7 +281,7 @@ def test_a_shared_variable_that_cannot_be_fixed_is_named() -> None:
 
 def test_a_flag_apart_from_its_value_is_reported_but_not_fixed() -> None:
     text = "A=(--draft-max)\nA+=(4)\nllama-server -m x -md d --spec-type draft-simple ${A[@]}\n"
-    (linted,) = lint(text, SCRIPT, HERE)
+    (linted,) = lint_text(text, SCRIPT, HERE)
     assert "are not next to each other" in linted.findings[0].fix
     assert fixed(text, SCRIPT, HERE) == text
 
@@ -310,7 +310,7 @@ def test_a_word_that_doubles_itself_terminates() -> None:
 
 def test_options_that_double_themselves_terminate_as_unknown() -> None:
     text = 'A="-c 1"\n' + 'A="$A $A"\n' * 40 + "llama-server $A\n"
-    (linted,) = lint(text, SCRIPT, HERE)
+    (linted,) = lint_text(text, SCRIPT, HERE)
     assert linted.unseen == ("$A",)
 
 
@@ -335,7 +335,7 @@ def test_variables_are_checked_like_options() -> None:
 
 
 def test_a_draft_length_without_a_method_is_removed() -> None:
-    (linted,) = lint("llama-server -m t --draft-max 16", SCRIPT, HERE)
+    (linted,) = lint_text("llama-server -m t --draft-max 16", SCRIPT, HERE)
     assert [f.fix for f in linted.findings] == ["remove it: nothing drafts here"]
     assert fixed("llama-server -m t --draft-max 16", SCRIPT, HERE) == "llama-server -m t"
 
@@ -393,8 +393,10 @@ def test_a_later_removed_option_is_too_new_before_its_introduction() -> None:
 
 
 def test_md_alone_does_nothing_from_b9464_on() -> None:
-    (at,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, for_build(9464)))
-    (before,) = (x.findings[0] for x in lint("llama-server -m t -md d", SCRIPT, for_build(9463)))
+    (at,) = (x.findings[0] for x in lint_text("llama-server -m t -md d", SCRIPT, for_build(9464)))
+    (before,) = (
+        x.findings[0] for x in lint_text("llama-server -m t -md d", SCRIPT, for_build(9463))
+    )
     assert (at.effect, before.effect) == ("does nothing", "worse")
     assert rules("llama-server -m t -md d", here=for_build(9101)) == []
 
@@ -454,7 +456,7 @@ def test_every_rule_is_in_the_documentation() -> None:
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0\r"), max_size=12)))
 def test_quoted_words_are_read_as_shlex_reads_them(words: list[str]) -> None:
     text = "x " + shlex.join(words)
-    (command,) = split(text)
+    (command,) = split_words(text)
     assert [w.text for w in command] == ["x", *words]
     assert all(shlex.split(text[w.start : w.end]) == [w.text] for w in command)
 
@@ -464,7 +466,7 @@ def test_quoted_words_are_read_as_shlex_reads_them(words: list[str]) -> None:
 )
 def test_any_text_is_linted_or_a_usage_error(text: str, kind: str) -> None:
     with contextlib.suppress(UsageError):
-        lint(text, kind, HERE)
+        lint_text(text, kind, HERE)
 
 
 PIECES = [
@@ -552,11 +554,11 @@ def test_many_servers_in_one_file_are_all_fixed() -> None:
 
 def test_deeply_nested_texts_terminate() -> None:
     lists = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
-    assert lint("a0: &a0 {x: 1}\n" + lists, YAML, HERE) == ()
+    assert lint_text("a0: &a0 {x: 1}\n" + lists, YAML, HERE) == ()
     macros = "".join(f"  m{n}: ${{m{n - 1}}} ${{m{n - 1}}}\n" for n in range(1, 40))
     text = f"macros:\n  m0: x y\n{macros}models:\n  a:\n    cmd: llama-server ${{m39}}\n"
-    assert [bool(x.unseen) for x in lint(text, YAML, HERE)] == [True]
-    assert lint("a " * 5000 + "A=1 " * 5000, SCRIPT, HERE) == ()
+    assert [bool(x.unseen) for x in lint_text(text, YAML, HERE)] == [True]
+    assert lint_text("a " * 5000 + "A=1 " * 5000, SCRIPT, HERE) == ()
 
 
 # ---- the command
@@ -701,7 +703,7 @@ def test_options_are_read_from_the_given_engine(
 
 
 def findings(text: str) -> list[Finding]:
-    return [f for linted in lint(text, SCRIPT, HERE) for f in linted.findings]
+    return [f for linted in lint_text(text, SCRIPT, HERE) for f in linted.findings]
 
 
 @pytest.mark.parametrize(
@@ -779,7 +781,7 @@ def test_unknown_keys_of_a_vllm_config_get_a_suggestion(keys: str, fix: str) -> 
     ],
 )
 def test_windows_paths_keep_their_backslashes(argument: str, read_as: str) -> None:
-    assert [w.text for w in split(f"x {argument} y")[0]] == ["x", read_as, "y"]
+    assert [w.text for w in split_words(f"x {argument} y")[0]] == ["x", read_as, "y"]
 
 
 def test_windows_paths_are_printed_as_typed() -> None:

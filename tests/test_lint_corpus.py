@@ -20,8 +20,8 @@ from specllama.config import read_toml
 from specllama.formats import known_builds
 from specllama.formats.commands import SCRIPT
 from specllama.formats.finding import ENDS
-from specllama.formats.lint import LintContext, fixed, lint
-from specllama.gguf import ModelInfo, inspect
+from specllama.formats.lint import LintContext, fixed, lint_text
+from specllama.gguf import ModelInfo, read_model
 from tests.support import MODELS
 
 CASES: list[dict[str, Any]] = read_toml(Path(__file__).parent / "data/lint/commands.toml")["case"]
@@ -29,7 +29,7 @@ CASES: list[dict[str, Any]] = read_toml(Path(__file__).parent / "data/lint/comma
 
 @cache
 def model(name: str) -> ModelInfo | None:
-    return inspect(Path(name)) if Path(name).is_file() else None
+    return read_model(Path(name)) if Path(name).is_file() else None
 
 
 def here(build: int | None) -> LintContext:
@@ -39,7 +39,7 @@ def here(build: int | None) -> LintContext:
 
 
 def rules(text: str, build: int | None) -> list[str]:
-    return [f.rule for linted in lint(text, SCRIPT, here(build)) for f in linted.findings]
+    return [f.rule for linted in lint_text(text, SCRIPT, here(build)) for f in linted.findings]
 
 
 def with_model_paths(text: str) -> str:
@@ -82,7 +82,7 @@ def test_a_real_server_behaves_as_the_findings_predict(
 ) -> None:
     """A fatal finding makes the server exit (a batch that is too small: at the first request), and
     with a draft reported as without effect the server does not speculate."""
-    (linted,) = lint(with_model_paths(case["line"]), SCRIPT, here(None))
+    (linted,) = lint_text(with_model_paths(case["line"]), SCRIPT, here(None))
     ends = [f for f in linted.findings if f.effect == ENDS and not f.words.startswith("-b ")]
     off = [f for f in linted.findings if f.rule in OFF]
     found = speculates(case["line"], native, tmp_path / "log")

@@ -18,7 +18,7 @@ from specllama.cli.app import run
 from specllama.errors import UsageError
 from specllama.formats import known_builds
 from specllama.formats.commands import DOCKERFILE, PLIST, PRESET, SCRIPT, UNIT, YAML, kind_of, read
-from specllama.formats.lint import LintContext, fixed, lint
+from specllama.formats.lint import LintContext, fixed, lint_text
 from specllama.formats.lint_merge import LintResult
 from tests.support import MODELS
 from tests.test_lint_corpus import speculates
@@ -30,7 +30,7 @@ HERE = LintContext(
 
 
 def lint_results(text: str, kind: str) -> list[LintResult]:
-    return list(lint(text, kind, HERE))
+    return list(lint_text(text, kind, HERE))
 
 
 def rules(text: str, kind: str) -> list[str]:

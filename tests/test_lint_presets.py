@@ -19,7 +19,7 @@ from specllama.cli.app import run
 from specllama.errors import UsageError
 from specllama.formats import known_builds
 from specllama.formats.commands import PRESET, UNIT, kind_of
-from specllama.formats.lint import LintContext, fixed, lint
+from specllama.formats.lint import LintContext, fixed, lint_text
 from specllama.formats.preset_file import sections
 
 HERE = LintContext(
@@ -132,7 +132,7 @@ TRAPS = [
 
 
 def rules(text: str) -> list[str]:
-    return [f.rule for linted in lint(text, PRESET, HERE) for f in linted.findings]
+    return [f.rule for linted in lint_text(text, PRESET, HERE) for f in linted.findings]
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda t: repr(t.text)[1:-1])
@@ -211,7 +211,7 @@ def test_a_preset_is_detected_by_its_text() -> None:
 
 def test_a_section_without_a_name_is_an_error() -> None:
     with pytest.raises(UsageError, match="names no model"):
-        lint("[]\nmodel = /x\n", PRESET, HERE)
+        lint_text("[]\nmodel = /x\n", PRESET, HERE)
 
 
 def test_a_star_section_at_the_end_applies_to_earlier_sections() -> None:

@@ -107,7 +107,7 @@ def test_two_thousand_requests_stay_within_the_limit(
         def ready(self, ready: Ready) -> None:
             sender.start()
 
-    serving.serve(plan, log, Report(Printer()))
+    serving.run_server(plan, log, Report(Printer()))
     sender.join()
     assert "cached prompt 19" in log.read_text() + (tmp_path / "log.1").read_text()
     assert limit / 2 < largest < 2 * limit  # plus what is printed between two checks

@@ -25,32 +25,32 @@ from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text
 from specllama.serving.trial_servers import TrialServers
 from specllama.storage import cache_dir
-from specllama.tuning import ngrams, plain
-from specllama.tuning.arms import RunningServer
+from specllama.tuning import baseline, ngrams
+from specllama.tuning.baseline import baseline_response
 from specllama.tuning.measure import (
-    Answer,
     Job,
     Measurement,
+    Response,
     TokenizedPrompt,
     acceptance_by_slot,
-    ask,
     greedy_texts,
     measurement_of,
     sample_lengths,
+    send_request,
     steps_of,
     warm_up,
 )
 from specllama.tuning.ngrams import KnownText
-from specllama.tuning.plain import baseline_answer
+from specllama.tuning.records import RunningServer
 from specllama.tuning.speedup import StepLog
 from specllama.tuning.statistics import time_split
-from specllama.workloads import load
+from specllama.workloads import load_workload
 from tests.fake_runner import FakeRunner, Script
 from tests.support import MODELS
 
 TARGET, DRAFT, MTP = (MODELS / f"{n}.gguf" for n in ("target", "draft", "mtp"))
 # the short ones: the tiny models are served with a small context
-PROMPTS = tuple(p for p in map(as_text, load("code").prompts) if len(p) < 500)[:12]
+PROMPTS = tuple(p for p in map(as_text, load_workload("code").prompts) if len(p) < 500)[:12]
 COLD = {"temperature": 0.0}
 JOB = Job(COLD, 48, False)
 
@@ -86,7 +86,7 @@ def questions(client: Client, prompts: Sequence[str] = PROMPTS) -> list[Tokenize
 
 
 def answers(client: Client, job: Job = JOB) -> Measurement:
-    return measurement_of([ask(client, q, job) for q in questions(client)])
+    return measurement_of([send_request(client, q, job) for q in questions(client)])
 
 
 @pytest.mark.parametrize("model", [TARGET, MTP], ids=["draft-simple", "draft-mtp"])
@@ -118,12 +118,12 @@ def test_short_requests_make_short_drafts(tmp_path: Path, engine: str, model: Pa
     which is in the cache, is not evaluated again."""
     with serving(tmp_path, engine, model, 6) as client:
         question = questions(client)[3]
-        whole = ask(client, question, JOB)
+        whole = send_request(client, question, JOB)
         assert whole.prompt_tokens == len(question.ids)
         steps = sample_lengths(client, question, JOB, range(7), 3)
         assert set(steps.curve()) >= {0, 1, 2, 3, 4, 5, 6}
         assert max(s.drafted for s in steps.steps) == 6
-        again = ask(client, question, JOB, tokens=4, cache=True)
+        again = send_request(client, question, JOB, tokens=4, cache=True)
         assert again.prompt_tokens < len(question.ids) / 2
 
 
@@ -156,10 +156,10 @@ def test_ngram_drafts_are_seen_as_steps_too(tmp_path: Path, engine: str) -> None
     sizes = NgramSizes(3, 6)
     with running(here, None) as served:
         asked = questions(served.client)[:6]
-        texts = [baseline_answer(served.client, q, JOB) for q in asked]
+        texts = [baseline_response(served.client, q, JOB) for q in asked]
     with running(here, Speculation(("ngram-simple",), ngram=sizes)) as served:
         warm_up(served.client, JOB)
-        found = [ask(served.client, q, JOB) for q in asked]
+        found = [send_request(served.client, q, JOB) for q in asked]
         counted = served.client.metrics()
     assert counted is not None
     m = measurement_of(found)
@@ -186,7 +186,9 @@ def test_a_plain_server_drafts_nothing(tmp_path: Path, engine: str) -> None:
 def test_batches_behind_a_cached_prompt_are_as_long_as_sent(tmp_path: Path, engine: str) -> None:
     """What verifying costs is learnt from a plain server: `prompt_n` is what was added."""
     with running(runner(tmp_path, engine, TARGET), None) as served:
-        found = plain.batch_times(served.client, questions(served.client), JOB, largest=17)
+        found = baseline.server_batch_times(
+            served.client, questions(served.client), JOB, largest=17
+        )
     assert set(found) == {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 17}
     assert all(len(times) >= 2 for b, times in found.items() if b <= 9)
     assert all(ms > 0 for times in found.values() for ms in times)
@@ -196,8 +198,8 @@ def test_all_token_ids_come_back(tmp_path: Path, engine: str) -> None:
     """Streamed or not: the same ids, which the prompt's are not among."""
     with running(runner(tmp_path, engine, TARGET), None) as served:
         for question in questions(served.client)[:4]:
-            streamed = ask(served.client, question, JOB)
-            whole = baseline_answer(served.client, question, JOB)
+            streamed = send_request(served.client, question, JOB)
+            whole = baseline_response(served.client, question, JOB)
             assert len(whole.ids) == whole.tokens
             assert whole.prompt_ids == streamed.prompt_ids == question.ids
             assert whole.text == streamed.text
@@ -209,7 +211,7 @@ def test_the_log_tells_what_drafting_took(tmp_path: Path, engine: str) -> None:
     here = runner(tmp_path, engine, TARGET)
     with running(here, here.plan.choice.speculation) as served:
         for q in questions(served.client)[:4]:
-            ask(served.client, q, JOB)
+            send_request(served.client, q, JOB)
         split = time_split(served.log())
     assert split.methods["draft-simple"].drafted > 0
     assert split.methods["draft-simple"].ms > 0
@@ -222,10 +224,10 @@ def test_measured_acceptance_is_the_teacher_forced_one(
 ) -> None:
     """Agreement over the target's own greedy text, in process, against the real server."""
     from specllama.drafts import agreement
-    from specllama.drafts.replay import replay
+    from specllama.drafts.replay import replay_length
 
     _, forced = agreement.measure(TARGET, [DRAFT], PROMPTS, 1)
-    expected = replay(forced[DRAFT].agrees, 4)
+    expected = replay_length(forced[DRAFT].agrees, 4)
     with serving(tmp_path, engine, TARGET, 4) as client:
         log = answers(client).log
     n = len(log.drafting)
@@ -306,7 +308,7 @@ def test_a_server_that_ends_meanwhile_is_blamed(tmp_path: Path) -> None:
         question = questions(served.client)[0]
         here.running.server.kill()
         with pytest.raises(EngineError) as broken:
-            ask(served.client, question, JOB)
+            send_request(served.client, question, JOB)
         assert here.blame(broken.value).message.startswith("llama-server exited: ")
 
 
@@ -318,13 +320,13 @@ def test_a_real_model(tmp_path: Path, native: Path, smollm2: Path) -> None:
     job = replace(JOB, tokens=24)
     with running(here, None) as served:
         asked = questions(served.client, PROMPTS[:2])
-        found = plain.batch_times(served.client, asked, job, largest=9)
+        found = baseline.server_batch_times(served.client, asked, job, largest=9)
         assert set(found) == set(range(1, 10))
-        texts = [baseline_answer(served.client, q, job) for q in asked]
+        texts = [baseline_response(served.client, q, job) for q in asked]
         assert all(len(a.ids) == a.tokens for a in texts)
     spec = Speculation(("draft-simple",), smollm2, n_max=3)
     with running(here, spec) as served:
-        m = measurement_of([ask(served.client, q, job) for q in asked])
+        m = measurement_of([send_request(served.client, q, job) for q in asked])
         assert m.alpha is not None
         assert m.alpha > 0.9
         same = sum(a.text == b.text for a, b in zip(m.answers, texts, strict=True))
@@ -385,8 +387,10 @@ def test_any_marks(found: list[Timings]) -> None:
 # ---- what is wrong with a server, in a user's words -------------------------------
 
 
-def answered(text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float = 90.0) -> Answer:
-    return Answer(9, 9.0, 9.0, 10, ms, drafted, accepted, text, ())
+def answered(
+    text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float = 90.0
+) -> Response:
+    return Response(9, 9.0, 9.0, 10, ms, drafted, accepted, text, ())
 
 
 @pytest.mark.parametrize(
@@ -402,7 +406,7 @@ def answered(text: str = "a b c", drafted: int = 0, accepted: int = 0, ms: float
         ([answered("", 150, 150)], False, ""),
     ],
 )
-def test_findings(found: list[Answer], hybrid: bool, finding: str) -> None:
+def test_findings(found: list[Response], hybrid: bool, finding: str) -> None:
     said = measurement_of(found, hybrid).findings
     assert (len(said) == 1 and said[0].startswith(finding)) if finding else said == ()
 

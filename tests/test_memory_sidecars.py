@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from specllama.memory.devices import MIB
 from specllama.memory.estimate import Drafting, GpuSplit, estimate, total
 from specllama.memory.observed import read_log
@@ -46,18 +46,18 @@ SEEN = {
 @pytest.mark.parametrize("use", SEEN, ids=["usual", "small ubatch", "large ubatch", "no flash"])
 def test_compute_buffers(kind: str, use: ModelUse, tmp_path: Path) -> None:
     """An encoder keeps logits for a whole batch, and twice: tokens are picked on the device."""
-    draft = inspect(untrained.ALL[kind](tmp_path / "d.gguf"))
+    draft = read_model(untrained.ALL[kind](tmp_path / "d.gguf"))
     drafting = Drafting((f"draft-{kind}",), draft, 3)
-    lines = estimate(inspect(TARGET), use, GpuSplit(), drafting)
+    lines = estimate(read_model(TARGET), use, GpuSplit(), drafting)
     seen = SEEN[use][0 if kind == "eagle3" else 1]
     assert total([x for x in lines if x.what == "compute"]) / MIB == pytest.approx(seen, rel=0.06)
 
 
 def test_a_borrowed_output_matrix_makes_logits_of_the_targets_size(tmp_path: Path) -> None:
-    draft = inspect(untrained.eagle3(tmp_path / "d.gguf"))
+    draft = read_model(untrained.eagle3(tmp_path / "d.gguf"))
     assert draft.layout.vocabulary == 0
     lines = estimate(
-        inspect(TARGET), ModelUse(2048), GpuSplit(), Drafting(("draft-eagle3",), draft, 3)
+        read_model(TARGET), ModelUse(2048), GpuSplit(), Drafting(("draft-eagle3",), draft, 3)
     )
     compute = next(x for x in lines if (x.who, x.what) == ("draft", "compute"))
     assert compute.bytes >= 2 * 4096 * 512 * 4

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.memory import SETTINGS, Row, ours, rows, theirs
 from specllama.engine.embedded_values import EXPERTS
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from specllama.memory import oracle
 from specllama.memory.cache import kv_bytes, state_bytes
 from specllama.memory.errors import MemoryInputError
@@ -86,15 +86,15 @@ def test_every_cache_type(fit_params: str, headers: Path, kind: str) -> None:
 def test_several_slots(fit_params: str, headers: Path) -> None:
     path = build(headers, "qwen3.5-0.8b")
     use = ModelUse(8192, parallel=3)
-    figures = oracle.ask_oracle(Path(fit_params), inspect(path), use)
+    figures = oracle.ask_oracle(Path(fit_params), read_model(path), use)
     assert figures is not None
-    lines = list(model_lines("target", inspect(path), use, GpuSplit()))
+    lines = list(model_lines("target", read_model(path), use, GpuSplit()))
     cache = total([x for x in lines if x.what in ("KV cache", "recurrent state")])
     assert 0 <= figures.by_device["RAM"][1] - cache <= MIB
 
 
 def test_the_oracle_takes_the_formulas_place(fit_params: str, headers: Path) -> None:
-    m, use = inspect(build(headers, "llama-3.2-1b")), ModelUse(4096, outputs=1)
+    m, use = read_model(build(headers, "llama-3.2-1b")), ModelUse(4096, outputs=1)
     lines = tuple(model_lines("target", m, use, GpuSplit()))
     figures = oracle.ask_oracle(Path(fit_params), m, use)
     assert figures is not None
@@ -129,7 +129,7 @@ def test_an_oracle_with_gpus() -> None:
 
 
 def test_kv_cache_by_hand(headers: Path) -> None:
-    m = inspect(build(headers, "llama-3.1-8b"))
+    m = read_model(build(headers, "llama-3.1-8b"))
     # 32 layers, 8 KV heads of 128, K and V, 2 bytes: 128 KiB per token
     assert sum(kv_bytes(m.layout, b, ModelUse(1000)) for b in m.layout.blocks) == 1024 * 128 * 1024
     q8 = ModelUse(1024, cache_k="q8_0", cache_v="q8_0")
@@ -137,7 +137,7 @@ def test_kv_cache_by_hand(headers: Path) -> None:
 
 
 def test_a_sliding_window_keeps_the_window_of_each_slot_and_one_ubatch(headers: Path) -> None:
-    layout = inspect(build(headers, "gemma-3-1b")).layout
+    layout = read_model(build(headers, "gemma-3-1b")).layout
     assert layout.window == 512
     (sliding,) = {b.k for b in layout.blocks if b.window}
     block = next(b for b in layout.blocks if b.window)
@@ -155,7 +155,7 @@ def test_a_sliding_window_keeps_the_window_of_each_slot_and_one_ubatch(headers: 
 
 
 def test_a_draft_gets_the_targets_whole_context(headers: Path) -> None:
-    target, draft = (inspect(build(headers, n)) for n in ("llama-3.1-8b", "llama-3.2-1b"))
+    target, draft = (read_model(build(headers, n)) for n in ("llama-3.1-8b", "llama-3.2-1b"))
     lines = estimate(
         target, ModelUse(9000, parallel=2), GpuSplit(), Drafting(("draft-simple",), draft)
     )
@@ -165,7 +165,7 @@ def test_a_draft_gets_the_targets_whole_context(headers: Path) -> None:
 
 
 def test_rollback_copies_grow_with_k(headers: Path) -> None:
-    m = inspect(build(headers, "qwen3.6-27b-mtp"))
+    m = read_model(build(headers, "qwen3.6-27b-mtp"))
 
     def state(longest: int, method: str = "draft-mtp") -> int:
         use = target_use(m, ModelUse(4096), Drafting((method,), longest=longest))
@@ -176,14 +176,14 @@ def test_rollback_copies_grow_with_k(headers: Path) -> None:
     assert state(0) == once
     assert state(4) == 5 * once
     assert state(4, "ngram-simple") == once  # checkpoints, no copies kept
-    no_rollback = inspect(build(headers, "qwen3-next-80b"))
+    no_rollback = read_model(build(headers, "qwen3-next-80b"))
     assert (
         target_use(no_rollback, ModelUse(4096), Drafting(("draft-mtp",), longest=4)).rollback == 0
     )
 
 
 def test_mtp_blocks_are_loaded_with_draft_mtp_only(headers: Path) -> None:
-    m = inspect(build(headers, "qwen3.6-27b-mtp"))
+    m = read_model(build(headers, "qwen3.6-27b-mtp"))
 
     def weights(drafting: Drafting | None) -> int:
         return total(
@@ -198,7 +198,7 @@ def test_mtp_blocks_are_loaded_with_draft_mtp_only(headers: Path) -> None:
 
 
 def test_layers_go_to_gpus_from_the_last(headers: Path) -> None:
-    m = inspect(build(headers, "llama-3.1-8b"))
+    m = read_model(build(headers, "llama-3.1-8b"))
     two = GpuSplit(("CUDA0", "CUDA1"), (3.0, 1.0))
 
     def weights(gpu_layers: int | None) -> dict[str, int]:
@@ -217,7 +217,7 @@ def test_layers_go_to_gpus_from_the_last(headers: Path) -> None:
 
 
 def test_experts_kept_on_the_cpu(headers: Path) -> None:
-    m = inspect(build(headers, "qwen3-30b-a3b"))
+    m = read_model(build(headers, "qwen3-30b-a3b"))
     gpu = GpuSplit(("CUDA0",), (1.0,))
     all_on_cpu = estimate(
         m, ModelUse(4096, moved=moved_tensors(m, [Override(EXPERTS, "RAM")])), gpu
@@ -229,7 +229,7 @@ def test_experts_kept_on_the_cpu(headers: Path) -> None:
 
 
 def test_tied_embeddings_are_copied_to_the_gpu(headers: Path) -> None:
-    m = inspect(build(headers, "llama-3.2-1b"))
+    m = read_model(build(headers, "llama-3.2-1b"))
     weights = per_device(
         [x for x in estimate(m, ModelUse(4096), GpuSplit(("GPU0",), (1.0,))) if x.what == "weights"]
     )
@@ -239,7 +239,7 @@ def test_tied_embeddings_are_copied_to_the_gpu(headers: Path) -> None:
 
 def test_few_logits_are_kept_for_a_draft(headers: Path) -> None:
     use = ModelUse(4096, parallel=2, outputs=2)
-    m = inspect(build(headers, "llama-3.1-8b"))
+    m = read_model(build(headers, "llama-3.1-8b"))
     assert target_use(m, use, Drafting(("draft-simple",), longest=4)).outputs == 10
     assert draft_use(use, Drafting(("draft-simple",), m)).outputs == 2
     assert draft_use(use, Drafting(("draft-dflash",), m, 7)).outputs == 512  # it has an encoder
@@ -248,7 +248,7 @@ def test_few_logits_are_kept_for_a_draft(headers: Path) -> None:
 
 def test_an_unknown_architecture_is_an_upper_estimate(tmp_path: Path) -> None:
     path = zoo.llama(tmp_path / "new.gguf", "new", zoo.LLAMA2, 64, arch="brandnew")
-    lines = list(model_lines("target", inspect(path), ModelUse(512), GpuSplit()))
+    lines = list(model_lines("target", read_model(path), ModelUse(512), GpuSplit()))
     assert all(x.upper for x in lines if x.what != "weights")
     assert {x.what: x.bytes for x in lines}["KV cache"] == 512 * (64 + 64) * 2
 
@@ -287,6 +287,6 @@ def test_a_header_that_contradicts_its_tensors(
         fields["llama.attention.key_length"] = 64
     tensors = zoo.llama_tensors(zoo.LLAMA2, 64)
     zoo.write(patched, "llama", fields, tensors)
-    assert not inspect(path).layout.problem
+    assert not read_model(path).layout.problem
     with pytest.raises(MemoryInputError, match=says):
-        list(model_lines("target", inspect(patched), ModelUse(512), GpuSplit()))
+        list(model_lines("target", read_model(patched), ModelUse(512), GpuSplit()))

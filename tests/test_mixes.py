@@ -52,8 +52,8 @@ def own(name: str, prompts: str, settings: str = TOML, suffix: str = "jsonl") ->
 
 
 def test_a_mix_takes_prompts_in_turn_and_the_first_ones_settings() -> None:
-    code, creative = workloads.load("code"), workloads.load("creative")
-    mix = workloads.load("code, creative")
+    code, creative = workloads.load_workload("code"), workloads.load_workload("creative")
+    mix = workloads.load_workload("code, creative")
     assert mix.name == "code,creative"
     assert mix.prompts[:4] == (
         code.prompts[0], creative.prompts[0], code.prompts[1], creative.prompts[1]
@@ -65,7 +65,7 @@ def test_a_mix_takes_prompts_in_turn_and_the_first_ones_settings() -> None:
 
 
 def test_a_mix_of_unequal_ones_loses_no_prompt() -> None:
-    code = workloads.load("code")
+    code = workloads.load_workload("code")
     few = replace(code, name="few", prompts=code.prompts[:3])
     assert len(workloads.mix([few, code]).prompts) == 27
 
@@ -73,7 +73,7 @@ def test_a_mix_of_unequal_ones_loses_no_prompt() -> None:
 @pytest.mark.parametrize("name", ["nope", "code,nope"])
 def test_a_mix_with_something_that_is_none(name: str) -> None:
     with pytest.raises(UsageError, match="no workload called 'nope'"):
-        workloads.load(name)
+        workloads.load_workload(name)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_a_mix_with_something_that_is_none(name: str) -> None:
 )
 def test_an_empty_name_in_a_mix_is_said_to_be_empty(name: str, side: str) -> None:
     with pytest.raises(UsageError, match=f"--workload {name}: the name {side} the comma is empty"):
-        workloads.load(name)
+        workloads.load_workload(name)
 
 
 def test_a_workload_with_itself_is_no_mix() -> None:
-    assert workloads.load("code,code") == workloads.load("code")
+    assert workloads.load_workload("code,code") == workloads.load_workload("code")
 
 
 def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own() -> None:
@@ -116,9 +116,9 @@ def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
     mine = own("mine", "\n".join(map(json.dumps, lines)))
     other = own("code", "only this", suffix="txt")
     try:
-        assert workloads.load("mine").prompts == ("one", Conversation(tuple(messages)))
+        assert workloads.load_workload("mine").prompts == ("one", Conversation(tuple(messages)))
         assert "mine" in workloads.names()
-        assert workloads.load("code").prompts == ("only this",)
+        assert workloads.load_workload("code").prompts == ("only this",)
     finally:
         mine.unlink()
         other.unlink()
@@ -127,11 +127,11 @@ def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
 def test_a_copy_of_a_built_in_ones_settings_keeps_its_prompts() -> None:
     """The user changes K in a copy of code.toml: one file is enough."""
     file = workloads.user_profiles_dir() / "edit.toml"
-    prompts = workloads.load("edit").prompts
+    prompts = workloads.load_workload("edit").prompts
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(TOML)
     try:
-        w = workloads.load("edit")
+        w = workloads.load_workload("edit")
         assert (w.n_max, w.prompts) == (2, prompts)
     finally:
         file.unlink()
@@ -154,18 +154,18 @@ def test_a_broken_profile_of_the_users_is_one_line(settings: str, prompts: str) 
     file = own("broken", prompts, settings)
     try:
         with pytest.raises(UsageError, match="broken"):
-            workloads.load("broken")
+            workloads.load_workload("broken")
     finally:
         file.unlink()
 
 
 def test_reasoning_asks_for_thoughts_and_longer_answers() -> None:
-    w = workloads.load("reasoning")
+    w = workloads.load_workload("reasoning")
     assert w.sampling["chat_template_kwargs"] == {"enable_thinking": True}
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     plan = prepare(settings, SpeculationOptions("reasoning", method="ngram-simple"), (), "embedded")
     told: Task = make_task(plan, SearchScope(), (), 60, thorough=False)
-    assert told.answer == w.answer > workloads.load("chat").answer
+    assert told.answer == w.answer > workloads.load_workload("chat").answer
 
 
 def test_thinking_is_on_in_the_text_that_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_thinking_is_on_in_the_text_that_is_replayed_too(monkeypatch: pytest.Mon
         return {}
 
     monkeypatch.setattr(client, "_post_json", post)
-    client.render("hello", workloads.load("reasoning").sampling)
+    client.render("hello", workloads.load_workload("reasoning").sampling)
     assert sent[0]["chat_template_kwargs"] == {"enable_thinking": True}
     assert "temperature" not in sent[0]
 
@@ -214,7 +214,7 @@ def test_an_agents_tools_are_in_the_request(monkeypatch: pytest.MonkeyPatch) -> 
         return {"choices": [{"message": {}}]}
 
     monkeypatch.setattr(client, "_post_json", post)
-    prompt = workloads.load("agent").prompts[0]
+    prompt = workloads.load_workload("agent").prompts[0]
     client.render(prompt)
     client.chat(prompt, 8, {})
     assert [path for path, _ in sent] == ["/apply-template", "/v1/chat/completions"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specllama.gguf import GgufError, inspect
+from specllama.gguf import GgufError, read_model
 from specllama.gguf.oddities import oddities
 from specllama.gguf.types import FILE_TYPES
 from tests.support import MODELS, write_gguf
@@ -28,7 +28,7 @@ TOKENS = ["<s>", "a", "b"]
     ],
 )
 def test_kinds_of_the_tiny_models(name: str, kind: str, arch: str, layers: int, head: bool) -> None:
-    info = inspect(MODELS / f"{name}.gguf")
+    info = read_model(MODELS / f"{name}.gguf")
     assert (info.kind, info.architecture, info.layers) == (kind, arch, layers)
     assert info.has_mtp_head is head
     assert info.vocabulary is not None
@@ -36,8 +36,8 @@ def test_kinds_of_the_tiny_models(name: str, kind: str, arch: str, layers: int, 
 
 
 def test_parameters_are_counted_from_tensors() -> None:
-    assert inspect(MODELS / "target.gguf").parameters == 3_803_392
-    assert inspect(MODELS / "draft.gguf").parameters == 504_096
+    assert read_model(MODELS / "target.gguf").parameters == 3_803_392
+    assert read_model(MODELS / "draft.gguf").parameters == 504_096
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_parameters_are_counted_from_tensors() -> None:
 def test_tokenizer_facts_of_real_vocabularies(
     vocab_dir: Path, vocab: str, type_: str, n: int, add_bos: bool, bos: int
 ) -> None:
-    v = inspect(vocab_dir / f"ggml-vocab-{vocab}.gguf").vocabulary
+    v = read_model(vocab_dir / f"ggml-vocab-{vocab}.gguf").vocabulary
     assert v is not None
     assert (v.type, v.n_tokens, v.add_bos, v.bos_id) == (type_, n, add_bos, bos)
     assert len(v.tokens) == n
@@ -84,7 +84,7 @@ def test_llama_cpp_itself_reads_the_same_facts(vocab_dir: Path, llama_cpp: Any) 
             llama_cpp.llama_vocab_eos(vocab),
         )
         llama_cpp.llama_model_free(model)
-        v = inspect(path).vocabulary
+        v = read_model(path).vocabulary
         assert v is not None
         ours = (v.type, v.n_tokens, v.add_bos, v.add_eos, v.bos_id, v.eos_id)
         assert ours == theirs, path.name
@@ -101,12 +101,12 @@ def test_the_file_types_are_those_of_gguf_py() -> None:
         if t.name != "GUESSED"
     }
     assert {k: FILE_TYPES.get(k) for k in reference} == reference
-    assert inspect(MODELS / "target.gguf").file_type == "Q5_1"
+    assert read_model(MODELS / "target.gguf").file_type == "Q5_1"
 
 
 def test_special_ids_out_of_range_fall_back(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", TOKENS, fields={"tokenizer.ggml.bos_token_id": 99})
-    v = inspect(path).vocabulary
+    v = read_model(path).vocabulary
     assert v is not None
     assert v.bos_id == 11
 
@@ -114,8 +114,8 @@ def test_special_ids_out_of_range_fall_back(tmp_path: Path) -> None:
 def test_key_and_tensors_are_both_needed_for_a_head(tmp_path: Path) -> None:
     key = {"llama.nextn_predict_layers": 1}
     head = "blk.0.nextn.eh_proj.weight"
-    only_key = inspect(write_gguf(tmp_path / "a.gguf", TOKENS, fields=key))
-    only_tensor = inspect(write_gguf(tmp_path / "b.gguf", TOKENS, tensors=["x", head]))
+    only_key = read_model(write_gguf(tmp_path / "a.gguf", TOKENS, fields=key))
+    only_tensor = read_model(write_gguf(tmp_path / "b.gguf", TOKENS, tensors=["x", head]))
     assert not only_key.has_mtp_head
     assert not only_tensor.has_mtp_head
     assert only_key.mtp_heads == 1
@@ -123,7 +123,7 @@ def test_key_and_tensors_are_both_needed_for_a_head(tmp_path: Path) -> None:
 
 def test_router_count_is_not_a_head(tmp_path: Path) -> None:
     fields = {"granite.nextn_predict_layers": 1, "granite.router_layer": 1}
-    assert inspect(write_gguf(tmp_path / "m.gguf", TOKENS, "granite", fields)).mtp_heads == 0
+    assert read_model(write_gguf(tmp_path / "m.gguf", TOKENS, "granite", fields)).mtp_heads == 0
 
 
 @pytest.mark.parametrize(
@@ -142,29 +142,29 @@ def test_other_kinds(
     tmp_path: Path, arch: str, fields: dict[str, str], tensors: list[str], kind: str
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", TOKENS, arch, fields, tensors)
-    assert inspect(path).kind == kind
+    assert read_model(path).kind == kind
 
 
 def test_truncated_file_says_how_much_is_missing(tmp_path: Path) -> None:
     raw = (MODELS / "draft.gguf").read_bytes()
     (tmp_path / "m.gguf").write_bytes(raw[:-1000])
     with pytest.raises(GgufError, match="truncated, 1,000 bytes"):
-        inspect(tmp_path / "m.gguf")
+        read_model(tmp_path / "m.gguf")
 
 
 def test_any_shard_leads_to_the_first(tmp_path: Path) -> None:
     first = write_gguf(tmp_path / "m-00001-of-00002.gguf", TOKENS, fields={"split.count": 2})
     second = tmp_path / "m-00002-of-00002.gguf"
     second.write_bytes(first.read_bytes())
-    assert inspect(second).path == first
+    assert read_model(second).path == first
     first.unlink()
     with pytest.raises(GgufError, match=r"1 of the 2 parts .* missing: m-00001-of-00002"):
-        inspect(second)
+        read_model(second)
 
 
 def _odd(**changed: object) -> list[str]:
     """What is odd about a model with these fields, beyond what is odd about the tiny target."""
-    target = inspect(MODELS / "target.gguf")
+    target = read_model(MODELS / "target.gguf")
     usual = list(oddities(target))
     assert usual == []
     return list(oddities(replace(target, **changed)))  # type: ignore[arg-type]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from specllama.drafts.compat import longest_draft, own_head_verdict
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from tests.support import MODELS, Serve, specllama
 
 THREE = MODELS / "mtp-3.gguf"
 
 
 def test_three_heads_are_counted() -> None:
-    info = inspect(THREE)
+    info = read_model(THREE)
     assert (info.mtp_heads, info.layers, info.faults) == (3, 3, ())
     assert own_head_verdict(info).ok
     assert longest_draft("draft-mtp", info) == 3

@@ -22,13 +22,20 @@ from hypothesis import strategies as st
 
 from specllama import workloads
 from specllama.cli.app import run
-from specllama.engine.launch_options import read
+from specllama.engine.launch_options import read_launch_options
 from specllama.engine.locate import Engine
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
-from specllama.formats import HF_FORMATS, Decision, Deployment, FormatError, WrittenFiles, write
+from specllama.formats import (
+    HF_FORMATS,
+    Decision,
+    Deployment,
+    FormatError,
+    WrittenFiles,
+    write_format,
+)
 from specllama.formats.engine_config import MAX_NGRAM_DRAFT, record
-from specllama.gguf import ModelInfo, inspect
+from specllama.gguf import ModelInfo, read_model
 from specllama.planning.choose import Choice
 from specllama.planning.plan import make_plan
 from tests import help_render
@@ -36,7 +43,7 @@ from tests.fake_server import Fake
 from tests.support import MODELS
 
 CAPS = help_render.capabilities("b11434")
-TARGET, DRAFT = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
+TARGET, DRAFT = read_model(MODELS / "target.gguf"), read_model(MODELS / "draft.gguf")
 COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
 HUB = "https://huggingface.co/"
 METHODS = ("simple", "mtp", "assistant", "eagle3", "dflash", "dspark", "copies", "mod")
@@ -60,12 +67,12 @@ def decided(
     settings = Settings(target.path, "127.0.0.1", 8080, context, parallel, api_key=key)
     plan = make_plan(
         target,
-        workloads.load("chat"),
+        workloads.load_workload("chat"),
         Engine(("llama-server",), Path("llama-server"), False, "test"),
         CAPS,
         Choice(spec, "for a test", draft=draft),
         settings,
-        read(words, CAPS, {}),
+        read_launch_options(words, CAPS, {}),
         check_port=False,
     )
     given = {"target_repo": "acme/Big-8B", **deployment}
@@ -98,7 +105,7 @@ def loaded(written: WrittenFiles) -> Any:
 
 def spoken(name: str, d: Decision) -> Mapping[str, Any]:
     """How it drafts, in vLLM's or TensorRT-LLM's words; SGLang's whole file."""
-    found: Mapping[str, Any] = loaded(write(name, d)) or {}
+    found: Mapping[str, Any] = loaded(write_format(name, d)) or {}
     key = {"vllm": "speculative-config", "tensorrt-llm": "speculative_config"}.get(name)
     return found.get(key, {}) if key else found
 
@@ -149,21 +156,21 @@ def test_tensorrt_llm_is_told_each_method_in_its_own_words() -> None:
     }
     assert said[5]["max_matching_ngram_size"] == 12
     with pytest.raises(FormatError, match="own repository"):
-        write("tensorrt-llm", decision("assistant"))
+        write_format("tensorrt-llm", decision("assistant"))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_only_recorded_fields_are_written(name: str) -> None:
     d = decision(name, parallel=64, context=8192, nodes=2, gpus=2)
-    vllm = loaded(write("vllm", d))
+    vllm = loaded(write_format("vllm", d))
     assert set(vllm) <= set(record("vllm")["config"])
     assert set(vllm["speculative-config"]) <= set(record("vllm")["speculative"])
     assert vllm["speculative-config"]["method"] in record("vllm")["methods"]
-    sglang = loaded(write("sglang", d))
+    sglang = loaded(write_format("sglang", d))
     assert set(sglang) <= {*record("sglang")["config"], *record("sglang")["speculative"]}
     assert sglang["speculative-algorithm"] in record("sglang")["methods"]
     if name != "assistant":
-        text = write("tensorrt-llm", decision(name, parallel=4, context=8192, gpus=2))
+        text = write_format("tensorrt-llm", decision(name, parallel=4, context=8192, gpus=2))
         fields = loaded(text)["speculative_config"]
         kind = fields.pop("decoding_type")
         assert set(fields) <= set(record("tensorrt-llm")["speculative"][kind])
@@ -173,25 +180,25 @@ def test_only_recorded_fields_are_written(name: str) -> None:
 
 @pytest.mark.parametrize("name", HF_FORMATS)
 def test_without_speculation_nothing_is_said_of_it(name: str) -> None:
-    written = write(name, decided(None))
+    written = write_format(name, decided(None))
     body = "".join(x for x in written.text.splitlines(True) if not x.startswith("#"))
     assert "specul" not in body
     assert "# method because" in written.text
 
 
 def test_long_copies_are_cut_and_that_is_said() -> None:
-    written = write("vllm", decision("copies"))
+    written = write_format("vllm", decision("copies"))
     assert any("draft length 16 instead of 48" in n for n in written.notes)
     short = decided(replace(COPIES, ngram=NgramSizes(3, 8)))
     assert spoken("vllm", short)["num_speculative_tokens"] == 8
-    assert not any("instead of" in n for n in write("vllm", short).notes)
+    assert not any("instead of" in n for n in write_format("vllm", short).notes)
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_a_draft_with_n_grams_is_refused(name: str) -> None:
     both = Speculation(("ngram-mod", "draft-mtp"), ngram=NgramSizes(12, 48))
     with pytest.raises(FormatError, match="cannot combine a draft"):
-        write(name, decided(both))
+        write_format(name, decided(both))
 
 
 def test_tensorrt_llm_joins_copies_with_heads_only() -> None:
@@ -200,7 +207,7 @@ def test_tensorrt_llm_joins_copies_with_heads_only() -> None:
     spec, draft = drafting("draft-simple", "a/b")
     joined = replace(spec, methods=("ngram-mod", "draft-simple"), ngram=NgramSizes(12, 48))
     with pytest.raises(FormatError, match="Draft_Target with n-grams"):
-        write("tensorrt-llm", decided(joined, draft))
+        write_format("tensorrt-llm", decided(joined, draft))
 
 
 def test_vocabularies_of_other_sizes() -> None:
@@ -210,7 +217,7 @@ def test_vocabularies_of_other_sizes() -> None:
     assert spoken("vllm", d)["use_heterogeneous_vocab"] is True
     for name in ("sglang", "tensorrt-llm"):
         with pytest.raises(FormatError, match="this one differs"):
-            write(name, d)
+            write_format(name, d)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +225,7 @@ def test_vocabularies_of_other_sizes() -> None:
 )
 def test_names_that_vllm_takes_for_another_kind_are_refused(repo: str) -> None:
     with pytest.raises(FormatError, match="misdetects the type"):
-        write("vllm", decided(*drafting("draft-simple", repo)))
+        write_format("vllm", decided(*drafting("draft-simple", repo)))
     assert (
         spoken("vllm", decided(*drafting("draft-eagle3", repo)))["model"] == repo
     )  # said outright
@@ -238,7 +245,7 @@ def test_p_eagle_and_pard_draft_in_parallel() -> None:
     assert spoken("tensorrt-llm", pard)["decoding_type"] == "PARD"
     for name, what in (("sglang", "no parallel drafts"), ("tensorrt-llm", "not support P-EAGLE")):
         with pytest.raises(FormatError, match=what):
-            write(name, heads)
+            write_format(name, heads)
     assert "parallel_drafting" not in spoken("vllm", decision("simple", draft_repo="a/leopard-1b"))
 
 
@@ -250,7 +257,7 @@ def test_a_draft_repository_is_taken_where_nothing_drafts_here() -> None:
         d.plan.workload.n_max,
     )
     assert any(
-        "was not measured here; speculation is off here" in n for n in write("vllm", d).notes
+        "was not measured here; speculation is off here" in n for n in write_format("vllm", d).notes
     )
 
 
@@ -267,14 +274,14 @@ def test_known_repositories_of_the_family_are_named() -> None:
     spec, draft = drafting("draft-eagle3")
     nameless = replace(draft, names=replace(draft.names, base_models=()))
     with pytest.raises(FormatError) as e:
-        write("vllm", decided(spec, nameless, target=llama))
+        write_format("vllm", decided(spec, nameless, target=llama))
     assert "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, the drafter for 8B" in e.value.hint
 
 
 def test_alpha_of_here_and_what_is_not_there_are_told() -> None:
     spec, draft = drafting("draft-simple", "a/b")
     sure = replace(spec, p_min=0.75)
-    notes = " ".join(write("sglang", decided(sure, draft)).notes)
+    notes = " ".join(write_format("sglang", decided(sure, draft)).notes)
     assert "p_min 0.75" in notes
     assert "not measured" in notes
 
@@ -282,11 +289,11 @@ def test_alpha_of_here_and_what_is_not_there_are_told() -> None:
 def test_the_repository_is_the_files_own_word_said_as_a_guess() -> None:
     spec, draft = drafting("draft-simple", "acme/Small-1B")
     d = decided(spec, draft, target=based(TARGET, "acme/Big-8B"), target_repo=None)
-    written = write("vllm", d)
+    written = write_format("vllm", d)
     assert loaded(written)["model"] == "acme/Big-8B"
     assert sum("is a guess" in n for n in written.notes) == 2
     tuned = replace(draft, names=replace(draft.names, finetune="Instruct"))
-    notes = " ".join(write("vllm", decided(spec, tuned)).notes)
+    notes = " ".join(write_format("vllm", decided(spec, tuned)).notes)
     assert "fine-tune 'Instruct'" in notes
 
 
@@ -298,7 +305,7 @@ def test_the_repository_is_the_files_own_word_said_as_a_guess() -> None:
 def test_whatever_a_file_names_as_its_base_is_a_repository_or_none(text: str, start: str) -> None:
     odd = replace(TARGET, names=replace(TARGET.names, base_models=(start + text,), finetune=text))
     try:
-        written = write("vllm", decided(None, target=odd, target_repo=None))
+        written = write_format("vllm", decided(None, target=odd, target_repo=None))
     except FormatError:
         return
     named = loaded(written)["model"]
@@ -308,15 +315,17 @@ def test_whatever_a_file_names_as_its_base_is_a_repository_or_none(text: str, st
 
 def test_no_known_repository_is_one_sentence_with_the_way_out() -> None:
     with pytest.raises(FormatError, match="the Hugging Face repository") as e:
-        write("vllm", decided(None, target_repo=None))
+        write_format("vllm", decided(None, target_repo=None))
     assert "--target-repo" in e.value.hint
     spec = Speculation(("draft-simple",), DRAFT.path)
     with pytest.raises(FormatError, match="loads no GGUF drafts") as e:
-        write("vllm", decided(spec, replace(DRAFT, names=replace(DRAFT.names, base_models=()))))
+        write_format(
+            "vllm", decided(spec, replace(DRAFT, names=replace(DRAFT.names, base_models=())))
+        )
     assert "--draft-repo" in e.value.hint
     same = based(DRAFT, "acme/Big-8B")  # heads often name their target as their base
     with pytest.raises(FormatError, match="loads no GGUF drafts"):
-        write("vllm", decided(spec, same))
+        write_format("vllm", decided(spec, same))
 
 
 def test_a_head_only_file_is_in_the_targets_own_repository() -> None:
@@ -332,23 +341,23 @@ def test_a_head_only_file_is_in_the_targets_own_repository() -> None:
 def test_repositories_that_are_none(repo: str, which: str) -> None:
     given: dict[str, Any] = {which: repo}
     with pytest.raises(UsageError, match="must be OWNER/NAME"):
-        write("vllm", decided(None, **given))
+        write_format("vllm", decided(None, **given))
 
 
 def test_the_users_own_spec_type_is_llama_servers() -> None:
     with pytest.raises(FormatError, match="for llama-server only"):
-        write("vllm", decided(None, None, "--spec-type", "ngram-simple"))
+        write_format("vllm", decided(None, None, "--spec-type", "ngram-simple"))
 
 
 def test_sglang_is_started_with_the_model_on_the_command_line() -> None:
-    (start, *_) = write("sglang", decision("simple")).notes
+    (start, *_) = write_format("sglang", decision("simple")).notes
     assert shlex.split(start)[:4] == ["sglang", "serve", "--model-path", "acme/Big-8B"]
 
 
 def test_a_container_is_given_the_same_configuration_as_arguments() -> None:
     d = decision("copies", parallel=4, context=8192)
-    config = loaded(write("vllm", d))
-    (service,) = loaded(write("vllm-compose", d))["services"].values()
+    config = loaded(write_format("vllm", d))
+    (service,) = loaded(write_format("vllm-compose", d))["services"].values()
     words = service["command"]
     assert words[0] == config.pop("model")
     flags = dict(zip(words[1::2], words[2::2], strict=True))
@@ -358,7 +367,7 @@ def test_a_container_is_given_the_same_configuration_as_arguments() -> None:
 
 
 def test_arguments_that_are_left_out_are_named() -> None:
-    notes = write("sglang", decided(None, None, "-ngl", "20")).notes
+    notes = write_format("sglang", decided(None, None, "-ngl", "20")).notes
     assert any(n.startswith("options of llama-server") and "-ngl" in n for n in notes)
 
 
@@ -371,25 +380,27 @@ def test_several_mtp_heads_are_used_whole_times() -> None:
 
 def test_machines_and_gpus() -> None:
     d = decision("simple", nodes=2, gpus=2)
-    vllm = loaded(write("vllm", d))
+    vllm = loaded(write_format("vllm", d))
     keys = ("tensor-parallel-size", "pipeline-parallel-size", "nnodes")
     assert [vllm[k] for k in keys] == [2, 2, 2]
-    sglang = loaded(write("sglang", d))
+    sglang = loaded(write_format("sglang", d))
     assert [sglang[k] for k in ("tp-size", "pp-size", "nnodes")] == [2, 2, 2]
-    block = loaded(write("sglang", decision("dflash", nodes=2, gpus=2)))
+    block = loaded(write_format("sglang", decision("dflash", nodes=2, gpus=2)))
     assert block["tp-size"] == 4
     assert "pp-size" not in block  # SGLang refuses it there
     with pytest.raises(FormatError, match="MPI or Slurm"):
-        write("tensorrt-llm", d)
+        write_format("tensorrt-llm", d)
     with pytest.raises(FormatError, match="over 8 GPUs"):  # all in one stage there
-        write("sglang", decision("dflash", nodes=4, gpus=2, target=replace(TARGET, heads=(4,))))
+        write_format(
+            "sglang", decision("dflash", nodes=4, gpus=2, target=replace(TARGET, heads=(4,)))
+        )
     heads = max(TARGET.heads)
     with pytest.raises(FormatError, match="attention heads"):
-        write("vllm", decision("simple", gpus=heads + 1))
+        write_format("vllm", decision("simple", gpus=heads + 1))
 
 
 def test_what_many_requests_leave_is_said_as_reported() -> None:
-    notes = " ".join(write("vllm", decision("simple")).notes)
+    notes = " ".join(write_format("vllm", decision("simple")).notes)
     assert "1.96x with 1, 1.21x with 128 at a time" in notes
     assert "not measured here" in notes
 
@@ -406,7 +417,7 @@ def test_vllm_stops_drafting_for_many_where_it_can() -> None:
 def test_kubernetes_takes_the_manifests(engine: str, nodes: int) -> None:
     validate = pytest.importorskip("kubernetes_validate").validate
     d = decision("simple", key="secret", nodes=nodes, gpus=2)
-    text = write(f"{engine}-kubernetes", d).text
+    text = write_format(f"{engine}-kubernetes", d).text
     assert "secret\n" not in text
     assert "&id" not in text
     head, service = yaml.safe_load_all(text)
@@ -430,24 +441,24 @@ def test_kubernetes_takes_the_manifests(engine: str, nodes: int) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_compose_runs_one_service_or_two_by_profile(engine: str) -> None:
-    one = loaded(write(f"{engine}-compose", decision("simple", key="secret")))["services"]
+    one = loaded(write_format(f"{engine}-compose", decision("simple", key="secret")))["services"]
     (service,) = one.values()
     folder = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor"
     schema = json.loads((folder / "compose-spec.json").read_text())
     for nodes in (1, 3):
-        made = loaded(write(f"{engine}-compose", decision("simple", nodes=nodes)))
+        made = loaded(write_format(f"{engine}-compose", decision("simple", nodes=nodes)))
         jsonschema.Draft202012Validator(schema).validate(made)
     assert all(isinstance(w, str) for w in service["command"])
     assert service["ports"][0].startswith("127.0.0.1:8080:")
     assert "secret" not in str(service)
-    two = loaded(write(f"{engine}-compose", decision("simple", nodes=3)))["services"]
+    two = loaded(write_format(f"{engine}-compose", decision("simple", nodes=3)))["services"]
     assert [s["profiles"] for s in two.values()] == [["first"], ["other"]]
     assert "${NODE_RANK:-1}" in two["other"]["command"]
 
 
 @pytest.mark.parametrize("name", HF_FORMATS)
 def test_a_file_says_who_made_it(name: str) -> None:
-    assert "made by `specllama plan`" in write(name, decision("simple")).text[:400]
+    assert "made by `specllama plan`" in write_format(name, decision("simple")).text[:400]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -466,7 +477,7 @@ def test_the_health_check_asks_the_address_that_is_listened_on(
 ) -> None:
     d = decision("simple", nodes=2)
     d = replace(d, plan=replace(d.plan, settings=replace(d.plan.settings, host=host)))
-    first = loaded(write(f"{engine}-compose", d))["services"]["first"]
+    first = loaded(write_format(f"{engine}-compose", d))["services"]["first"]
     assert f"'http://{asked}/health'" in first["healthcheck"]["test"][-1]
     command = first["command"]
     assert command[command.index("--host") + 1] == host

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from specllama.cli.app import run
 from specllama.cli.render import Printer
-from specllama.cli.shown import cut, shown
+from specllama.cli.shown import shorten, shown
 from tests.fake_server import Fake
 from tests.support import MODELS, ONE_THREAD, write_gguf
 
@@ -186,7 +186,7 @@ def test_a_file_with_markup_in_its_name(
 )
 def test_nothing_hidden_is_shown(text: str, as_shown: str) -> None:
     assert shown(text) == as_shown
-    assert len(cut(text * 10_000)) < 5000
+    assert len(shorten(text * 10_000)) < 5000
 
 
 def test_names_inside_a_file_cannot_write_lines(

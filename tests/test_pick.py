@@ -17,14 +17,14 @@ from specllama.drafts import twins
 from specllama.drafts.discover import discover
 from specllama.drafts.pick import rank_drafts
 from specllama.engine.client import Client
-from specllama.gguf import GgufError, inspect
+from specllama.gguf import GgufError, read_model
 from specllama.planning.plan import free_port
 from tests import help_render, zoo
 from tests.edited import edited
 from tests.support import MODELS, specllama
 
 CAPS = help_render.capabilities("b11434")
-CODE = workloads.load("code")
+CODE = workloads.load_workload("code")
 
 # name → (display name, vocabulary, width); targets are wide, drafts narrow
 LOADABLE = {
@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def verdicts(target: Path) -> dict[str, tuple[str, str] | None]:
     """file stem → None when it fits, else (rule, detail)."""
-    info = inspect(target)
+    info = read_model(target)
     picked = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False))
     out: dict[str, tuple[str, str] | None] = {
         r.what.removesuffix(".gguf"): (r.rule, r.detail) for r in picked.rejected
@@ -197,7 +197,7 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
 
 
 def test_older_builds_say_which_is_needed(qwen3: Path) -> None:
-    info = inspect(qwen3)
+    info = read_model(qwen3)
     picked = rank_drafts(
         info, CODE, help_render.capabilities("b9464"), discover(info, everywhere=False)
     )
@@ -217,7 +217,7 @@ def test_an_architecture_without_hooks_takes_no_drafter(qwen3: Path) -> None:
 
 def test_candidates_come_by_predicted_speed_up_and_what_cannot_pay_comes_last() -> None:
     """A block drafter (0.58x to 1.16x) stood before a draft model (1.10x to 1.69x)."""
-    info = inspect(MODELS / "target.gguf")
+    info = read_model(MODELS / "target.gguf")
     candidates = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False)).candidates
     paying = [c for c in candidates if c.may_pay]
     assert candidates[: len(paying)] == tuple(paying)
@@ -231,7 +231,7 @@ def test_candidates_come_by_predicted_speed_up_and_what_cannot_pay_comes_last() 
 
 def test_of_equal_predictions_the_workloads_first_method_wins() -> None:
     """To one decimal: an MTP head in the file (1.03x) and a draft next to it (1.00x)."""
-    info = inspect(MODELS / "mtp.gguf")
+    info = read_model(MODELS / "mtp.gguf")
     head, draft = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False)).candidates
     assert (head.method, head.draft, draft.method) == ("draft-mtp", None, "draft-simple")
     plain = replace(CODE, methods=("draft-simple", "draft-mtp"))
@@ -240,7 +240,7 @@ def test_of_equal_predictions_the_workloads_first_method_wins() -> None:
 
 
 def test_a_method_that_the_workload_does_not_use_comes_last() -> None:
-    info = inspect(MODELS / "target.gguf")
+    info = read_model(MODELS / "target.gguf")
     heads = replace(CODE, methods=("draft-eagle3",))
     candidates = rank_drafts(info, heads, CAPS, discover(info, everywhere=False)).candidates
     assert candidates[0].method == "draft-eagle3"
@@ -251,12 +251,12 @@ def test_mtp_in_its_three_layouts(tmp_path: Path) -> None:
         zoo.with_head(
             tmp_path / f"{name}.gguf", f"Qwen3.6 {name}", zoo.QWEN35, "qwen35", trunk, head
         )
-    assert inspect(tmp_path / "head.gguf").kind == "mtp-head"
-    whole = inspect(tmp_path / "whole.gguf")
+    assert read_model(tmp_path / "head.gguf").kind == "mtp-head"
+    whole = read_model(tmp_path / "whole.gguf")
     picked = rank_drafts(whole, CODE, CAPS, discover(whole, everywhere=False))
     assert (picked.candidates[0].method, picked.candidates[0].draft) == ("draft-mtp", None)
     assert {r.what: r.rule for r in picked.rejected}["head.gguf"] == "own head"
-    trunk_info = inspect(tmp_path / "trunk.gguf")
+    trunk_info = read_model(tmp_path / "trunk.gguf")
     picked = rank_drafts(trunk_info, CODE, CAPS, discover(trunk_info, everywhere=False))
     assert {r.rule for r in picked.rejected} >= {"MTP tensors"}
     assert picked.candidates[0].draft is not None
@@ -267,7 +267,7 @@ def test_qwen35_drafts_for_qwen35moe_with_a_warning(tmp_path: Path) -> None:
     """Vocabulary decides, not the architecture's name; hybrids are warned about."""
     target = zoo.llama(tmp_path / "35B-A3B.gguf", "Qwen3.6 35B A3B", zoo.QWEN35, 128, "qwen35moe")
     zoo.llama(tmp_path / "0.8B.gguf", "Qwen3.5 0.8B", zoo.QWEN35, 16, "qwen35")
-    info = inspect(target)
+    info = read_model(target)
     picked = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False))
     assert picked.candidates[0].method == "draft-simple"
     assert any("hybrid state" in w for w in picked.candidates[0].warnings)
@@ -295,7 +295,7 @@ def test_a_split_model_with_a_part_missing_is_named(tmp_path: Path) -> None:
     first = zoo.llama(tmp_path / "m-00001-of-00003.gguf", "m", zoo.LLAMA2, 32)
     zoo.write(tmp_path / "m-00003-of-00003.gguf", "llama", {}, {"x": (8,)})
     with pytest.raises(GgufError, match="m-00002-of-00003"):
-        inspect(first)
+        read_model(first)
 
 
 # ---- one model under two names ------------------------------------------------
@@ -313,7 +313,7 @@ def put_draft(path: Path, name: bytes = b"Specllama Tiny Draft", last_byte: int 
 def test_files_with_the_same_tensors_are_one_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = inspect(Path(shutil.copy(MODELS / "target.gguf", tmp_path)))
+    target = read_model(Path(shutil.copy(MODELS / "target.gguf", tmp_path)))
     put_draft(tmp_path / "a.gguf")
     put_draft(tmp_path / "b.gguf", name=b"Specllama Small Pair")
     put_draft(tmp_path / "c.gguf", last_byte=1)
@@ -394,7 +394,7 @@ def test_dir_is_searched_with_all_below_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["target", "draft", "mtp", "mtp-head", "other-vocab"])
 def test_inspect_says_what_a_file_is(name: str) -> None:
     path = MODELS / f"{name}.gguf"
-    info = inspect(path)
+    info = read_model(path)
     human = specllama("inspect", path)
     assert human.returncode == 0
     assert f"kind     {info.kind}, architecture {info.architecture}" in human.stdout

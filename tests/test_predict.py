@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import Trial
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.measure import Answer, Measurement
+from specllama.tuning.measure import Measurement, Response
 from specllama.tuning.ngrams import KnownText, grid
 from specllama.tuning.predict import (
     best_setting,
@@ -26,6 +25,7 @@ from specllama.tuning.predict import (
     near_sizes,
     ngram_rows,
 )
+from specllama.tuning.records import Trial
 from specllama.tuning.speedup import Step, StepCost, StepLog
 
 SPEC = Speculation(("draft-simple",), Path("d.gguf"), n_max=4)
@@ -141,8 +141,8 @@ def test_sizes_without_a_cost_are_left_out() -> None:
 def test_answers_without_ids_and_of_a_few_words_are_not_replayed() -> None:
     ids = tuple(range(9))
 
-    def answered(ids: tuple[int, ...], asked: tuple[int, ...]) -> Answer:
-        return Answer(5, 1.0, 1.0, len(ids), 90.0, 0, 0, "", (), asked, ids)
+    def answered(ids: tuple[int, ...], asked: tuple[int, ...]) -> Response:
+        return Response(5, 1.0, 1.0, len(ids), 90.0, 0, 0, "", (), asked, ids)
 
     good = answered(ids, (1, 2))
     texts = known_texts([good, answered((), (1, 2)), answered(ids, ()), answered((1, 2), ids)], 40)
@@ -172,7 +172,7 @@ def launched(k: int, p: float, n: int = 20, decline: float = 0.0) -> Trial:
         steps = head(k, p, seed, decline)
         tokens = 1 + sum(s.accepted + 1 for s in steps)
         ids = tuple(10_000 * (seed + 1) + i for i in range(tokens))
-        answers.append(Answer(9, 9.0, 9.0, tokens, 1.0, 9, 9, "", steps, tuple(range(40)), ids))
+        answers.append(Response(9, 9.0, 9.0, tokens, 1.0, 9, 9, "", steps, tuple(range(40)), ids))
     lengths = tuple(Step(j, 0, 10.0 + 3.0 * j) for j in range(k + 1) for _ in range(3))
     spec = Speculation(SPEC.methods, SPEC.draft, n_max=k)
     return Trial(spec, Measurement(tuple(answers)), StepLog(lengths), 1.0, StepCost(9.5, 0.1, 9))
@@ -203,7 +203,7 @@ def test_lengths_without_a_cost_have_no_prediction() -> None:
 
 
 def test_an_old_builds_answers_have_no_rows() -> None:
-    silent = Measurement((Answer(9, 9.0, 9.0, 40, 1.0, 9, 9, "", ()),))
+    silent = Measurement((Response(9, 9.0, 9.0, 40, 1.0, 9, 9, "", ()),))
     assert draft_rows(Trial(SPEC, silent, StepLog(()), 0.0, StepCost(10, 0, 2))) == {}
 
 
@@ -222,7 +222,7 @@ def test_a_machine_that_was_slower_at_the_drafts_launch_changes_no_combination()
         steps = tuple(Step(4, 0, 22.0 * slower) for _ in range(23))
         prompt = tuple(range(100, 130))
         ids = (1, *prompt[5:25], 2, 3, 4)
-        a = Answer(9, 9.0, 9.0, len(ids), 1.0, 92, 0, "", steps, prompt, ids)
+        a = Response(9, 9.0, 9.0, len(ids), 1.0, 92, 0, "", steps, prompt, ids)
         plain = StepCost(10.0 * slower, 0.1, 9)
         trial = Trial(SPEC, Measurement((a,)), StepLog(()), 1.0 * slower, plain)
         return combined_rows("ngram-simple", [NgramSizes(2, 16)], trial, 4, COSTS)[
@@ -242,7 +242,8 @@ def test_a_combination_needs_ids_and_costs() -> None:
     assert combined_rows("ngram-simple", sizes, trial, 9, COSTS) == {}
     bare = Measurement(
         tuple(
-            Answer(9, 9.0, 9.0, a.tokens, 1.0, 9, 9, "", a.steps) for a in trial.measurement.answers
+            Response(9, 9.0, 9.0, a.tokens, 1.0, 9, 9, "", a.steps)
+            for a in trial.measurement.answers
         )
     )
     without = Trial(trial.speculation, bare, trial.lengths, 1.0, trial.plain)

@@ -73,7 +73,7 @@ def test_a_new_one_takes_temperature_and_lengths_from_the_records(
     assert made["temperature"] == 0.2
     assert "2 records" in made["temperature_because"]
     assert made["answer"] == 150  # of 100, 100 and 200 tokens
-    w, rag = workloads.load("mine"), workloads.load("rag")
+    w, rag = workloads.load_workload("mine"), workloads.load_workload("rag")
     assert [as_text(p) for p in w.prompts] == ["a?", "b?", "c?", "d?"]
     assert (w.methods, w.ngram, w.n_max) == (rag.methods, rag.ngram, rag.n_max)
     assert w.sampling == {**rag.sampling, "temperature": 0.2}
@@ -89,8 +89,8 @@ def test_what_no_record_says_is_the_other_profiles_and_that_is_said(
     out = capsys.readouterr().out
     assert "temperature 0.6: from reasoning" in out
     assert "measured up to 512 tokens: from reasoning" in out
-    w = workloads.load("mine")
-    assert w.sampling == workloads.load("reasoning").sampling  # thinking too
+    w = workloads.load_workload("mine")
+    assert w.sampling == workloads.load_workload("reasoning").sampling  # thinking too
 
 
 def test_a_folder_gives_a_prompt_a_file(home: Path) -> None:
@@ -104,14 +104,14 @@ def test_a_folder_gives_a_prompt_a_file(home: Path) -> None:
     (folder / ".hidden.txt").write_text("no")
     made = create_profile("mine", folder, "chat")
     assert len(made.sizes) == 4
-    assert workloads.load("mine").prompts == (
+    assert workloads.load_workload("mine").prompts == (
         "# Title", "first\n---\nstill the first", "third", "fourth"
     )  # fmt: skip
 
 
 def test_a_copy_of_a_built_in_one_is_the_same_to_begin_with(home: Path) -> None:
     create_profile("mine", None, "edit")
-    mine, edit = workloads.load("mine"), workloads.load("edit")
+    mine, edit = workloads.load_workload("mine"), workloads.load_workload("edit")
     assert (mine.prompts, mine.sampling, mine.answer) == (edit.prompts, edit.sampling, edit.answer)
 
 
@@ -194,7 +194,7 @@ def test_any_prompt_comes_back_as_it_was(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(home))
         create_profile("mine", home / "p.jsonl", "chat")
-        assert list(workloads.load("mine").prompts) == kept[:200]
+        assert list(workloads.load_workload("mine").prompts) == kept[:200]
 
 
 def test_the_page_about_profiles_has_all_with_their_temperature() -> None:
@@ -203,7 +203,7 @@ def test_the_page_about_profiles_has_all_with_their_temperature() -> None:
     said = {r[1].strip(" `"): r[3].strip() for r in rows if len(r) == 5}
     assert set(said) == set(workloads.names())
     for name, temperature in said.items():
-        assert float(temperature) == workloads.load(name).sampling["temperature"]
+        assert float(temperature) == workloads.load_workload(name).sampling["temperature"]
 
 
 @pytest.mark.parametrize("name", ["nul", "con", "aux", "prn", "com1", "lpt9", "com0"])
@@ -226,4 +226,4 @@ def test_a_name_that_some_system_cannot_keep_is_refused(
 
 def test_a_name_that_only_begins_like_a_device_is_one(home: Path) -> None:
     assert run(["profiles", "new", "console"]) == 0
-    assert workloads.load("console").prompts
+    assert workloads.load_workload("console").prompts

@@ -15,7 +15,7 @@ from specllama.drafts import families
 from specllama.drafts.acceptance import constant_tau
 from specllama.drafts.rank import draft_cost, predict, verify_cost
 from specllama.drafts.warnings import warnings
-from specllama.gguf import ModelInfo, inspect
+from specllama.gguf import ModelInfo, read_model
 from specllama.workloads import METHODS
 from tests import zoo
 from tests.support import MODELS
@@ -23,12 +23,12 @@ from tests.support import MODELS
 
 @pytest.fixture(scope="module")
 def target() -> ModelInfo:
-    return inspect(MODELS / "target.gguf")
+    return read_model(MODELS / "target.gguf")
 
 
 @pytest.fixture(scope="module")
 def draft() -> ModelInfo:
-    return inspect(MODELS / "draft.gguf")
+    return read_model(MODELS / "draft.gguf")
 
 
 def test_tau_is_what_a_simulation_says() -> None:
@@ -103,18 +103,18 @@ def test_of_several_heads_a_pass_reads_one(target: ModelInfo) -> None:
 
 
 def test_a_head_costs_its_block_and_the_output(target: ModelInfo) -> None:
-    m = inspect(MODELS / "mtp.gguf")
+    m = read_model(MODELS / "mtp.gguf")
     assert draft_cost(m, "draft-mtp", None) == (m.mtp_bytes + m.output_bytes) / m.active_bytes
-    head = inspect(MODELS / "mtp-head.gguf")
+    head = read_model(MODELS / "mtp-head.gguf")
     assert draft_cost(m, "draft-mtp", head) == draft_cost(m, "draft-mtp", None)
     assert predict(m, "draft-mtp", None, "code", longest=1).k == 1
 
 
 def test_active_bytes_leave_out_what_a_token_does_not_read() -> None:
-    whole, trunk = inspect(MODELS / "mtp.gguf"), inspect(MODELS / "mtp-trunk.gguf")
+    whole, trunk = read_model(MODELS / "mtp.gguf"), read_model(MODELS / "mtp-trunk.gguf")
     assert whole.active_bytes == trunk.active_bytes  # the head is not run by a plain step
     assert whole.tensor_bytes - whole.mtp_bytes == trunk.tensor_bytes
-    t = inspect(MODELS / "target.gguf")
+    t = read_model(MODELS / "target.gguf")
     assert t.active_bytes == t.tensor_bytes  # its token table is its output matrix
 
 
@@ -141,7 +141,7 @@ def test_active_bytes_leave_out_what_a_token_does_not_read() -> None:
 def test_families_by_name_and_token_count(
     tmp_path: Path, name: str, vocab: zoo.Vocab, family: str | None, suggests: str | None
 ) -> None:
-    found = families.family_of(inspect(zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)))
+    found = families.family_of(read_model(zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)))
     assert (found.name if found else None) == family
     if found and suggests:
         assert any(suggests in s.name for s in found.suggestions)
@@ -165,7 +165,7 @@ def test_families_by_name_and_token_count(
 def test_trained_drafters_are_suggested_for_their_size_only_and_behind_plain_drafts(
     tmp_path: Path, name: str, vocab: zoo.Vocab, repos: list[str]
 ) -> None:
-    found = families.family_of(inspect(zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)))
+    found = families.family_of(read_model(zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)))
     assert found is not None
     first, *trained = found.suggestions
     assert first.method == "draft-simple"
@@ -185,7 +185,7 @@ def test_no_draft_is_suggested_for_itself_or_for_a_target_of_its_own_size(
     tmp_path: Path, name: str, vocab: zoo.Vocab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = zoo.llama(tmp_path / f"{name}.gguf", name, vocab, 16)
-    found = families.family_of(inspect(file))
+    found = families.family_of(read_model(file))
     assert found is not None
     assert [s for s in found.suggestions if s.method == "draft-simple"] == []
     assert run(["pick-draft", str(file), "--vram", "8GiB", "--llama-server", "embedded"]) == 1
@@ -195,7 +195,7 @@ def test_no_draft_is_suggested_for_itself_or_for_a_target_of_its_own_size(
 
 
 def test_a_target_that_names_no_size_is_taken_by_its_parameters(tmp_path: Path) -> None:
-    tiny = inspect(zoo.llama(tmp_path / "qwen3-mine.gguf", "qwen3 mine", zoo.QWEN3, 16))
+    tiny = read_model(zoo.llama(tmp_path / "qwen3-mine.gguf", "qwen3 mine", zoo.QWEN3, 16))
     names = replace(tiny.names, size_label="")
     for parameters, n in ((8_200_000_000, 3), (235_000_000_000, 1), (20_000_000_000, 0)):
         found = families.family_of(replace(tiny, names=names, parameters=parameters))
@@ -265,7 +265,7 @@ def test_warnings(target: ModelInfo, draft: ModelInfo) -> None:
     assert "over 10%" in said(target, "draft-simple", draft)
     small = replace(draft, active_bytes=1)
     assert said(target, "draft-simple", small) == ""
-    mtp = inspect(MODELS / "mtp.gguf")
+    mtp = read_model(MODELS / "mtp.gguf")
     assert said(mtp, "draft-mtp", None) == ""
     assert "2.5 bits" in said(replace(mtp, mtp_bits=2.5), "draft-mtp", None)
     hybrid = replace(mtp, architecture="qwen35", memory="hybrid")

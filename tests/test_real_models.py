@@ -10,19 +10,19 @@ import pytest
 
 from benchmarks import real_models
 from benchmarks.large_target import block_tensors
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from tests.support import MODELS
 
 
 def test_real_models_can_be_read(smollm2: Path, gemma: Path) -> None:
-    assert (inspect(smollm2).architecture, inspect(smollm2).layers) == ("llama", 30)
-    assert (inspect(gemma).architecture, inspect(gemma).layers) == ("gemma3", 18)
+    assert (read_model(smollm2).architecture, read_model(smollm2).layers) == ("llama", 30)
+    assert (read_model(gemma).architecture, read_model(gemma).layers) == ("gemma3", 18)
 
 
 def test_the_large_target_has_layers_that_change_nothing(smollm2: Path, tmp_path: Path) -> None:
     out = tmp_path / "large.gguf"
     real_models.large(smollm2, out, layers=2)
-    small, big = inspect(smollm2), inspect(out)
+    small, big = read_model(smollm2), read_model(out)
     assert big.layers == small.layers + 2
     assert big.quantization == "F32"
     assert big.tensor_bytes == 4 * big.parameters
@@ -39,7 +39,7 @@ def test_the_large_target_has_layers_that_change_nothing(smollm2: Path, tmp_path
 def test_the_draft_lacks_what_was_dropped(smollm2: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft.gguf"
     real_models.main(["draft", str(smollm2), str(out), "--drop", "18,22"])
-    assert inspect(out).layers == 28
+    assert read_model(out).layers == 28
     old, new = gguf.GGUFReader(smollm2), gguf.GGUFReader(out)
     for before, after in ((17, 17), (19, 18), (21, 20), (23, 21), (29, 27)):
         theirs, ours = block_tensors(old, before), block_tensors(new, after)
@@ -52,6 +52,6 @@ def test_the_draft_lacks_what_was_dropped(smollm2: Path, tmp_path: Path) -> None
 def test_a_target_with_a_head_is_widened(tmp_path: Path) -> None:
     out = tmp_path / "wide.gguf"
     real_models.widen(MODELS / "mtp.gguf", out)
-    before, after = inspect(MODELS / "mtp.gguf"), inspect(out)
+    before, after = read_model(MODELS / "mtp.gguf"), read_model(out)
     assert (after.layers, after.kind, after.quantization) == (before.layers, before.kind, "F32")
     assert after.parameters == before.parameters

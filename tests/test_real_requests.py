@@ -23,7 +23,7 @@ from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
-from specllama.watching.counters import Counts, between, parse
+from specllama.watching.counters import Counts, between, parse_snapshot
 from tests import made
 from tests.support import MODELS, Serve, specllama
 
@@ -43,7 +43,7 @@ def ask(url: str, count: int, tokens: int = 48) -> None:
 
 
 def look(url: str) -> Any:
-    found = parse(httpx.get(f"{url}/metrics").text, time.monotonic())
+    found = parse_snapshot(httpx.get(f"{url}/metrics").text, time.monotonic())
     assert found is not None
     return found
 
@@ -197,7 +197,7 @@ def test_a_prediction_is_confirmed_with_the_short_steps_measured_before(native: 
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.short_step == 1.1
-    results.clear()
+    results.clear_results()
 
 
 def test_drafts_longer_than_any_that_was_timed_predict_themselves(native: Path) -> None:

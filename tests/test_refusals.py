@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.launch_options import LaunchOptions, read_launch_options
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 from specllama.planning.choose import Alternative, Choice
 from specllama.planning.files import lora_files, named_files
 from specllama.planning.passthrough import with_ngram_sizes, with_passthrough_options
@@ -27,7 +27,7 @@ COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
 
 
 def options(*words: str) -> LaunchOptions:
-    return read(words, CAPS, {})
+    return read_launch_options(words, CAPS, {})
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def plan_of(choice: Choice, *words: str) -> Plan:
     from specllama.engine.locate import Engine
 
     engine = Engine(("llama-server",), Path("llama-server"), False, "test")
-    target = inspect(MODELS / "target.gguf")
-    load = workloads.load("chat")
+    target = read_model(MODELS / "target.gguf")
+    load = workloads.load_workload("chat")
     return make_plan(
         target, load, engine, CAPS, choice, SETTINGS, options(*words), check_port=False
     )
@@ -131,7 +131,7 @@ def test_where_health_is_asked_when_the_address_changes(tmp_path: Path) -> None:
 
 
 def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
-    target, draft = inspect(MODELS / "target.gguf"), inspect(MODELS / "draft.gguf")
+    target, draft = read_model(MODELS / "target.gguf"), read_model(MODELS / "draft.gguf")
     on = Choice(DRAFT, "", draft=draft)
     assert not list(limit_notes(target, Choice(None, ""), options(), 4096))
     own = draft.context_length or 0
@@ -171,7 +171,7 @@ def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:
 
 
 def test_notes_are_about_what_is_served_not_about_what_was_planned_first() -> None:
-    draft = inspect(MODELS / "draft.gguf")
+    draft = read_model(MODELS / "draft.gguf")
     choice = Choice(DRAFT, "", warnings=("it reads 13%",), draft=draft, notes=("a busy port",))
     plan = plan_of(replace(choice, alternatives=(Alternative(COPIES, None, ""),)))
     assert {"it reads 13%", "a busy port"} <= set(plan.notes)

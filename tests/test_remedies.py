@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specllama.drafts.remedies import remedy
-from specllama.gguf import ModelInfo, inspect
+from specllama.gguf import ModelInfo, read_model
 from tests import untrained
 from tests.support import MODELS, specllama
 
@@ -17,7 +17,7 @@ TARGET = MODELS / "target.gguf"
 
 @pytest.fixture(scope="module")
 def target() -> ModelInfo:
-    return inspect(TARGET)
+    return read_model(TARGET)
 
 
 @pytest.mark.parametrize(

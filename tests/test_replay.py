@@ -22,7 +22,7 @@ from specllama.errors import UsageError
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import read_prompts
 from specllama.serving.probe import ProbeOptions, plan_probes
-from specllama.serving.replay import ConversationReplay, plan_replay, replay
+from specllama.serving.replay import ConversationReplay, plan_replay, replay_conversations
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.conversations import PastRequest, conversation_groups, read_conversations
 from specllama.tuning.costs import VerifyCosts
@@ -35,9 +35,9 @@ from specllama.tuning.replayed import (
     best_combined,
     best_draft,
     best_ngram,
+    choose_replayed,
     fixed_ngram,
     spec_default,
-    verdict,
 )
 from specllama.tuning.run import TrialCandidate
 from specllama.tuning.speedup import StepCost
@@ -212,7 +212,7 @@ def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
     assert setting.alpha == 1.0
     assert setting.speculation.ngram in speeds.speeds
     assert speeds.speeds[NgramSizes(2, 3)] < setting.known.value
-    best, why = verdict([setting], FLAT)
+    best, why = choose_replayed([setting], FLAT)
     assert best is setting
     assert "plain decoding" in why
     given_one = fixed_ngram(
@@ -221,23 +221,25 @@ def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
     assert given_one is not None
     assert not given_one.may_win
     assert given_one.tau < setting.tau
-    assert verdict([given_one], FLAT)[0] is None
+    assert choose_replayed([given_one], FLAT)[0] is None
 
 
 def test_where_verifying_costs_as_much_as_plain_steps_nothing_pays_and_it_says_why() -> None:
     setting, _ = best_ngram(Speculation(("ngram-simple",)), copying(), STEEP)
     assert setting is not None
-    best, why = verdict([setting], STEEP)
+    best, why = choose_replayed([setting], STEEP)
     assert best is None
     assert "nothing would have paid" in why
     assert "verifying 3 tokens takes as long as 3.0 plain steps" in why
     new = KnownTexts((KnownText((1, 2, 3), tuple(range(50, 90))),), (0,))
     setting, _ = best_ngram(Speculation(("ngram-simple",)), new, FLAT)
     assert setting is not None
-    assert verdict([setting], FLAT)[1].endswith("no token would have been drafted")
+    assert choose_replayed([setting], FLAT)[1].endswith("no token would have been drafted")
     rejected = replace(setting, drafted=3)
-    assert verdict([rejected], FLAT)[1].endswith("no drafted token would have been accepted")
-    assert verdict([], FLAT)[0] is None
+    assert choose_replayed([rejected], FLAT)[1].endswith(
+        "no drafted token would have been accepted"
+    )
+    assert choose_replayed([], FLAT)[0] is None
 
 
 def test_spec_default_drafts_48_at_least() -> None:
@@ -302,12 +304,12 @@ def test_requests_of_a_conversation_are_one_figure() -> None:
 def test_a_gain_that_may_be_chance_is_said_and_not_taken() -> None:
     ratios = Ratios(tuple(map(math.log, (2.0, 0.7, 1.6, 0.8, 0.9))), (9.0,) * 5)
     setting = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, ratios, "")
-    best, why = verdict([setting], FLAT)
+    best, why = choose_replayed([setting], FLAT)
     assert best is None
     assert "chance of being slower" in why
     one = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, Ratios((0.5,), (9.0,)), "")
-    assert verdict([one], FLAT)[0] is one
-    assert "a single conversation" in verdict([one], FLAT)[1]
+    assert choose_replayed([one], FLAT)[0] is one
+    assert "a single conversation" in choose_replayed([one], FLAT)[1]
 
 
 # ---- against real servers -----------------------------------------------------------
@@ -368,7 +370,7 @@ def answers_of(path: Path) -> list[str]:
 def test_what_is_predicted_is_what_a_server_counts(tmp_path: Path) -> None:
     with serving("embedded", TARGET, tmp_path, None) as plain:
         path, requests = recorded(plain, tmp_path)
-    found = replay(asked(), read_conversations(path), tmp_path / "log", _Silent())
+    found = replay_conversations(asked(), read_conversations(path), tmp_path / "log", _Silent())
     assert len(found.texts.known) == len(requests)
     assert [k.prompt for k in found.texts.known] == [p for p, _ in requests]
     assert any(s.source == "the profile's sizes" for s in found.settings)
@@ -433,7 +435,7 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
 
     path = file(tmp_path, {"prompt": "x", "answer": "word " * 2000})
     with pytest.raises(TuningError, match="of 1 responses, 1 too long"):
-        replay(asked(), read_conversations(path), tmp_path / "log", _Silent())
+        replay_conversations(asked(), read_conversations(path), tmp_path / "log", _Silent())
 
 
 @pytest.mark.parametrize(
@@ -483,7 +485,7 @@ def test_a_draft_that_reads_the_answers(tmp_path: Path) -> None:
     with serving("embedded", TARGET, tmp_path, None) as plain:
         path, requests = recorded(plain, tmp_path)
     spec_options = (SpeculationOptions("code", DRAFT),)
-    found: ConversationReplay = replay(
+    found: ConversationReplay = replay_conversations(
         asked(spec_options_list=spec_options), read_conversations(path), tmp_path / "log", _Silent()
     )
     alone = next(s for s in found.settings if s.speculation.methods == ("draft-simple",))
@@ -505,7 +507,7 @@ def test_without_llama_cpp_the_draft_is_left_out_and_it_says_how_to_get_it(
 
     monkeypatch.setattr(module, "available", lambda: False)
     path = file(tmp_path, {"prompt": "def f(a):", "answer": "\n    return a\n"})
-    found = replay(
+    found = replay_conversations(
         asked(spec_options_list=(SpeculationOptions("code", DRAFT),)),
         read_conversations(path),
         tmp_path / "log",

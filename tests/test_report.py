@@ -18,18 +18,18 @@ import pytest
 
 from specllama.cli import app, plot_file, probe_csv, probe_lines, report, report_facts
 from specllama.cli.charts import DARK, LIGHT, HeatMap, LineChart, doublings, ticks, whole
-from specllama.cli.figures import figures
+from specllama.cli.figures import tuning_charts
 from specllama.cli.measured_settings import measured_sizes
 from specllama.cli.plot_charts import shortened
-from specllama.cli.svg import cut
+from specllama.cli.svg import cut_to_width
 from specllama.cli.svg_charts import svg
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.errors import UsageError
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.probe import ProbeOptions, ProbeResult, plan_probes
-from specllama.tuning.arms import NgramSpeedups, TuningResult
 from specllama.tuning.confidence import Interval
 from specllama.tuning.costs import VerifyCosts
+from specllama.tuning.records import NgramSpeedups, TuningResult
 from specllama.tuning.speedup import StepCost
 from tests import made
 from tests.support import MODELS
@@ -57,7 +57,7 @@ def nothing_measured() -> TuningResult:
 
 
 def test_every_figure_has_a_title_axes_with_units_and_one_sentence() -> None:
-    found = {c.title: c for c in figures(made.tuned(), NgramSizes(12, 48))}
+    found = {c.title: c for c in tuning_charts(made.tuned(), NgramSizes(12, 48))}
     assert list(found) == [
         "Speed-up by setting",
         "Speed-up by draft length",
@@ -94,11 +94,11 @@ def test_every_figure_has_a_title_axes_with_units_and_one_sentence() -> None:
 def test_a_search_that_found_nothing_says_so() -> None:
     t = made.tuned(best=False)
     slower = tuple(made.arm(a.speculation, 0.9) for a in t.arms)
-    first, *_ = figures(replace(t, arms=slower))
+    first, *_ = tuning_charts(replace(t, arms=slower))
     assert first.caption.startswith("No setting is reliably faster than plain decoding; the fast")
-    first, *_ = figures(replace(t, arms=()))
+    first, *_ = tuning_charts(replace(t, arms=()))
     assert first.caption.endswith("at 1.39x, which was not confirmed.")
-    assert figures(nothing_measured()) == []
+    assert tuning_charts(nothing_measured()) == []
 
 
 def test_an_arm_is_measured_for_one_map_only() -> None:
@@ -114,7 +114,7 @@ def test_a_heat_map_shows_few_sizes_but_always_the_best_and_the_measured() -> No
     speeds = {NgramSizes(n, m): 1.5 if (n, m) == (7, 41) else 0.9 for n in ns for m in ns}
     arm = made.arm(replace(made.NGRAM, ngram=NgramSizes(9, 33)))
     t = replace(made.tuned(), maps=(NgramSpeedups("ngram-simple", speeds),), arms=(arm,))
-    (chart,) = (c for c in figures(t) if isinstance(c, HeatMap))
+    (chart,) = (c for c in tuning_charts(t) if isinstance(c, HeatMap))
     assert len(chart.columns) <= 13
     assert {7, 9} <= set(chart.rows)
     assert {41, 33} <= set(chart.columns)
@@ -158,14 +158,14 @@ def test_figures_of_any_size(longest: int, step_ms: float) -> None:
     wide = replace(trials[0], curve={1: Interval(1.2, 0.0, math.inf), 2: Interval(4.1, 0.2, 90.0)})
     for shown in (trials, (wide,), (replace(wide, curve={}),)):
         t = replace(made.tuned(), plain=plain, trials=shown)
-        for c in figures(t):
+        for c in tuning_charts(t):
             drawn(svg(c))
 
 
 def test_one_prompt_has_no_interval_and_is_drawn_all_the_same() -> None:
     arm = made.arm(n=1)
     assert math.isinf(arm.speedup.high)
-    for c in figures(replace(made.tuned(), arms=(arm,), best=arm)):
+    for c in tuning_charts(replace(made.tuned(), arms=(arm,), best=arm)):
         drawn(svg(c))
 
 
@@ -175,7 +175,7 @@ def test_ticks_are_round_and_within() -> None:
     assert doublings(1, 65) == [1, 2, 4, 8, 16, 32, 64]
     assert whole(5) == [1, 2, 3, 4, 5]
     assert len(whole(129)) <= 13
-    assert cut("a very long name.gguf", 90).endswith(".gguf")
+    assert cut_to_width("a very long name.gguf", 90).endswith(".gguf")
     assert shortened("a very long name.gguf", 11) == "a ver….gguf"
 
 
@@ -260,13 +260,13 @@ def test_the_verdict_is_one_line_for_any_outcome(probed: ProbeResult) -> None:
     off = replace(probed, tuned=replace(made.tuned(best=False), workload="chat"))
     cut_short = replace(probed, tuned=nothing_measured())
     stopped = replace(off, stopped=True)
-    assert report_facts.verdict([off]).startswith("Speculative decoding does not pay off on chat")
-    assert report_facts.verdict([cut_short]).startswith("No verdict on code yet")
-    assert report_facts.verdict([stopped]).startswith("No verdict on chat yet")
+    assert report_facts.headline([off]).startswith("Speculative decoding does not pay off on chat")
+    assert report_facts.headline([cut_short]).startswith("No verdict on code yet")
+    assert report_facts.headline([stopped]).startswith("No verdict on chat yet")
     for p in (cut_short, stopped):
-        assert next(iter(probe_lines.verdict(p))).startswith("verdict  open")
+        assert next(iter(probe_lines.verdict_lines(p))).startswith("verdict  open")
     assert '<p class="reason">No verdict' in report.html([cut_short])
-    every = report_facts.verdict([probed, off, cut_short])
+    every = report_facts.headline([probed, off, cut_short])
     assert every == (
         "Speculative decoding: 1.12x on code, no speed-up on chat, no verdict on code yet."
     )
@@ -302,12 +302,12 @@ def test_a_plot_is_a_png_or_an_svg_with_every_title(probed: ProbeResult) -> None
     nothing = replace(probed, tuned=replace(nothing_measured(), workload="chat"))
     two = [replace(probed, tuned=t), nothing]
     few = replace(probed, tuned=replace(made.tuned(), maps=(), trials=()))
-    png = plot_file.picture([few], Path("p.PNG"))
+    png = plot_file.plot_image([few], Path("p.PNG"))
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">I", png[16:20]) == (1600,)
-    text = plot_file.picture(two, Path("p.svg")).decode("utf-8")
+    text = plot_file.plot_image(two, Path("p.svg")).decode("utf-8")
     words = " ".join("".join(e.itertext()) for e in ET.fromstring(text).iter() if "text" in e.tag)
-    for chart in figures(t, probed.plan.workload.ngram):
+    for chart in tuning_charts(t, probed.plan.workload.ngram):
         for word in chart.title.replace("-map-k with draft-simple", " ").split():
             assert word in words
     assert "Speculative decoding gives a 1.12x speed-up" in words
@@ -325,8 +325,8 @@ def test_a_plot_draws_any_name(probed: ProbeResult) -> None:
     maps = (replace(made.tuned().maps[0], draft=odd.name),)
     t = replace(made.tuned(), arms=(arm,), trials=(trial,), maps=maps, best=arm)
     p = replace(probed, tuned=t)
-    ET.fromstring(plot_file.picture([p], Path("p.svg")))
-    for c in figures(t):
+    ET.fromstring(plot_file.plot_image([p], Path("p.svg")))
+    for c in tuning_charts(t):
         ET.fromstring(svg(c))
     assert "\\udcff" in report.html([p]).encode("utf-8", "backslashreplace").decode()
 
@@ -344,7 +344,7 @@ def test_without_matplotlib_the_error_says_how_to_install_it(
     for name in [m for m in sys.modules if m.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("specllama.serving.probe.probe", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("specllama.serving.probe.run_probe", lambda *_: pytest.fail("measured"))
     assert app.run(["probe", str(TARGET), "--plot", str(tmp_path / "p.png")]) == 2
     said = capsys.readouterr().err
     assert "--plot needs matplotlib" in said
@@ -372,7 +372,7 @@ def test_files_that_could_not_be_written_are_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("specllama.serving.probe.probe", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("specllama.serving.probe.run_probe", lambda *_: pytest.fail("measured"))
     (tmp_path / "folder.png").mkdir()
     given = [a.format(here=tmp_path, name=tmp_path.name) for a in args]
     assert app.run(["probe", str(TARGET), *given]) == 2
@@ -396,7 +396,7 @@ def test_all_files_are_written(
     probed: ProbeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = replace(probed, tuned=replace(made.tuned(), maps=(), trials=()))
-    monkeypatch.setattr("specllama.serving.probe.probe", lambda *_: (few,))
+    monkeypatch.setattr("specllama.serving.probe.run_probe", lambda *_: (few,))
     names = {"--report": "r.html", "--csv": "r.csv", "--plot": "r.svg"}
     args = [a for o, n in names.items() for a in (o, str(tmp_path / n))]
     assert app.run(["probe", str(TARGET), "--llama-server", "embedded", *args]) == 0

@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 from specllama import storage
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, TuningResult
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.measure import Answer, Measurement
-from specllama.tuning.results import Subject, all_results, clear, find, stale_lines, store
+from specllama.tuning.measure import Measurement, Response
+from specllama.tuning.records import (
+    CRASHED,
+    DECIDED,
+    FORCED,
+    OPEN,
+    Confirmation,
+    Prediction,
+    TuningResult,
+)
+from specllama.tuning.results import Subject, all_results, clear_results, find, stale_lines, store
 from specllama.tuning.search import OpenResult
 from tests import made
 
@@ -45,16 +53,20 @@ KNOWN = Ratios((0.1, 0.2, 0.15), (40.0, 30.5, 41.0))
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    clear()
+    clear_results()
 
 
-def arm(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Arm:
-    answers = (Answer(9, 9.0, 9.0, 41, 400.0, 60, 30, "", ()) for _ in own.logs)
+def arm(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Confirmation:
+    answers = (Response(9, 9.0, 9.0, 41, 400.0, 60, 30, "", ()) for _ in own.logs)
     pooled = own + KNOWN
-    return Arm(spec, Measurement(tuple(answers)), own, pooled, pooled.interval(), 0.015, **more)
+    return Confirmation(
+        spec, Measurement(tuple(answers)), own, pooled, pooled.interval(), 0.015, **more
+    )
 
 
-def answered(state: str, *arms: Arm, best: Arm | None = None, **more: Any) -> TuningResult:
+def answered(
+    state: str, *arms: Confirmation, best: Confirmation | None = None, **more: Any
+) -> TuningResult:
     given = {"predictions": (), "plain": None, "trials": (), **more}
     return TuningResult(
         workload="code",
@@ -209,10 +221,10 @@ def test_clearing() -> None:
     store(ABOUT, answered(DECIDED))
     store(replace(ABOUT, target="/models/other.gguf", workload="chat"), answered(DECIDED))
     assert len(all_results()) == 2
-    assert clear(Path("/models/other.gguf")) == 1
+    assert clear_results(Path("/models/other.gguf")) == 1
     assert [r.target for r in all_results()] == ["/models/target.gguf"]
-    assert clear() == 1
-    assert clear() == 0
+    assert clear_results() == 1
+    assert clear_results() == 0
 
 
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, -1e18])

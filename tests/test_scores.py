@@ -93,6 +93,6 @@ def test_a_row_is_as_wide_as_its_header() -> None:
 @pytest.mark.parametrize("workload", sorted({c.workload for c in CASES}))
 def test_prompts_are_held_out(workload: str) -> None:
     held_out = (PROMPTS / f"{workload}.txt").read_text(encoding="utf-8").split("\n=====\n")
-    known = {as_text(p).strip() for p in workloads.load(workload).prompts}
+    known = {as_text(p).strip() for p in workloads.load_workload(workload).prompts}
     assert len(held_out) >= 12
     assert not known & {p.strip() for p in held_out}

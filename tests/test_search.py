@@ -10,11 +10,19 @@ import pytest
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, DECIDED, FORCED, OPEN, Arm, Prediction, TuningResult
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import TuningDecision, decide
-from specllama.tuning.measure import Answer, Measurement
+from specllama.tuning.measure import Measurement, Response
+from specllama.tuning.records import (
+    CRASHED,
+    DECIDED,
+    FORCED,
+    OPEN,
+    Confirmation,
+    Prediction,
+    TuningResult,
+)
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task, TrialCandidate
 from specllama.tuning.search import Interrupted, OpenResult, tune
@@ -810,16 +818,16 @@ def ratios(*logs: float) -> Ratios:
     return Ratios(logs, (40.0,) * len(logs))
 
 
-def arm(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Arm:
+def arm(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Confirmation:
     answers = (
-        Answer(20, 50.0, 50.0, 11, 100.0, drafted, drafted // 2, "a b", ()) for _ in own.logs
+        Response(20, 50.0, 50.0, 11, 100.0, drafted, drafted // 2, "a b", ()) for _ in own.logs
     )
     m = Measurement(tuple(answers))
     slower = own.chance_below(1.0)
-    return Arm(spec, m, own, own, own.interval(), slower, **more)  # type: ignore[arg-type]
+    return Confirmation(spec, m, own, own, own.interval(), slower, **more)  # type: ignore[arg-type]
 
 
-def judged(*arms: Arm, stop_reason: str = "", force: bool = False) -> TuningDecision:
+def judged(*arms: Confirmation, stop_reason: str = "", force: bool = False) -> TuningDecision:
     return decide(arms, (), stop_reason, force)
 
 

@@ -13,20 +13,20 @@ from typing import Any, cast
 import pytest
 
 from specllama.cli import app, probe_lines, report
-from specllama.cli.figures import figures
+from specllama.cli.figures import tuning_charts
 from specllama.cli.probe_plots import ngram_table, verify_line
 from specllama.cli.render import Printer, ProgressReport
 from specllama.cli.results import brief, cleared
-from specllama.cli.tuning_lines import interval, tuned_data, tuning_data, tuning_lines
+from specllama.cli.tuning_lines import interval_text, tuned_data, tuning_data, tuning_lines
 from specllama.engine.settings import NgramSizes, Settings
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.launch import Launch
 from specllama.serving.probe import ProbeOptions, ProbeResult, plan_probes
 from specllama.serving.tune import TuningOutcome
 from specllama.storage import strict_json
-from specllama.tuning.arms import DroppedSetting, NgramSpeedups, Prediction, TuningResult
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import VerifyCosts
+from specllama.tuning.records import DroppedSetting, NgramSpeedups, Prediction, TuningResult
 from specllama.tuning.results import Subject, store
 from specllama.tuning.speedup import StepCost
 from tests import made
@@ -123,9 +123,9 @@ def test_a_reason_is_not_printed_twice(probed: ProbeResult) -> None:
 
 
 def test_an_unknown_interval_is_reported() -> None:
-    assert interval(Interval(1.2, 0.0, math.inf)) == "1.20x (too few prompts for an interval)"
-    assert interval((1.2, 1.1, 1.3)) == "1.20x (1.10 to 1.30)"
-    assert interval(None) == ""
+    assert interval_text(Interval(1.2, 0.0, math.inf)) == "1.20x (too few prompts for an interval)"
+    assert interval_text((1.2, 1.1, 1.3)) == "1.20x (1.10 to 1.30)"
+    assert interval_text(None) == ""
 
 
 def read(data: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def test_several_slots_show_both_speeds(
 
 
 def test_a_verdict_names_the_length_it_is_about(probed: ProbeResult) -> None:
-    said = list(probe_lines.verdict(probed))
+    said = list(probe_lines.verdict_lines(probed))
     about = "prompts of 60 to 460 tokens and responses of up to 64"
     assert said[0] == f"verdict  on for {about}: {made.REASON}"
     assert (
@@ -244,7 +244,7 @@ def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:
     assert said[0] == f"verdict  open: {t.reason}"
     assert len(said) == 3
     assert "stopped early, no verdict yet" in probe_lines.title(p)
-    assert figures(t) == []
+    assert tuning_charts(t) == []
 
 
 def test_plots_in_text(probed: ProbeResult) -> None:
@@ -300,7 +300,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dic
         told.update(served_log=log, running=rest[3])
 
     monkeypatch.setattr("specllama.serving.tune.tune_plan", tune_plan)
-    monkeypatch.setattr("specllama.serving.serve.serve", run)
+    monkeypatch.setattr("specllama.serving.serve.run_server", run)
     command = ["serve", str(TARGET), "--draft", str(DRAFT), "--port", "0", "-c", "1024"]
     return app.run([*command, "--llama-server", "embedded", *args]), told
 

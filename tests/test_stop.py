@@ -33,7 +33,7 @@ from specllama.stop import (
 )
 from specllama.storage import write_atomically
 from specllama.tuning import results
-from specllama.tuning.arms import DECIDED, TuningResult
+from specllama.tuning.records import DECIDED, TuningResult
 from specllama.tuning.search import Interrupted
 from tests.fake_server import Fake
 from tests.support import MODELS, ONE_THREAD, Serve, process_ended, script
@@ -295,7 +295,7 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
         settings, (SpeculationOptions("chat"), SpeculationOptions("code")), llama_server="embedded"
     )
     with stop_on_signals():
-        found = probing.probe(asked, tmp_path / "log", None)  # type: ignore[arg-type]
+        found = probing.run_probe(asked, tmp_path / "log", None)  # type: ignore[arg-type]
     assert [p.tuned.workload for p in found] == (["chat", "code"] if something else ["chat"])
     assert [p.stopped for p in found] == ([False, True] if something else [False])
 
@@ -310,8 +310,8 @@ def test_ctrl_c_before_anything_is_measured_exits_with_130(
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specllama.serving.probe.probe", interrupt)
-    monkeypatch.setattr("specllama.serving.replay.replay", interrupt)
+    monkeypatch.setattr("specllama.serving.probe.run_probe", interrupt)
+    monkeypatch.setattr("specllama.serving.replay.replay_conversations", interrupt)
     past = tmp_path / "past.jsonl"
     past.write_text('{"prompt": "a", "answer": "b"}\n')
     words = ["--replay", str(past)] if replay else []

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from specllama.tuning.step_times import StepTimes
 from specllama.watching.counters import NOTHING, Counts
-from specllama.watching.summary import Samples, TrafficSummary, by_length, speedup, summarize
+from specllama.watching.summary import (
+    Samples,
+    TrafficSummary,
+    by_length,
+    summarize,
+    traffic_speedup,
+)
 
 TIMES = StepTimes(10.0, {0: 11.0, 1: 14.0, 2: 17.0, 4: 23.0})
 
@@ -30,14 +36,14 @@ def traffic(steps: int, by: tuple[int, ...], alone: int = 0, k: int | None = Non
 
 def test_the_speed_up_is_steps_against_plain_steps() -> None:
     seen = traffic(100, (80, 60), alone=20)  # 260 tokens
-    assert speedup(seen, TIMES) == pytest.approx(260 * 10 / (100 * 17 + 20 * 11))
+    assert traffic_speedup(seen, TIMES) == pytest.approx(260 * 10 / (100 * 17 + 20 * 11))
 
 
 def test_what_has_no_cost_is_told_from_tokens_per_second() -> None:
     seen = traffic(100, (80, 60, 50, 40, 30))  # drafts of 5: longer than any that was timed
-    assert speedup(seen, TIMES) == pytest.approx(360 / 1.0 * 0.010)
-    assert speedup(seen, StepTimes(10.0)) == pytest.approx(3.6)
-    assert speedup(seen, None) is None
+    assert traffic_speedup(seen, TIMES) == pytest.approx(360 / 1.0 * 0.010)
+    assert traffic_speedup(seen, StepTimes(10.0)) == pytest.approx(3.6)
+    assert traffic_speedup(seen, None) is None
 
 
 def test_the_best_length_for_these_requests() -> None:
@@ -66,7 +72,7 @@ def test_few_drafts_say_nothing_of_another_length() -> None:
 def test_the_first_token_of_an_answer_took_no_step() -> None:
     """It comes from the prompt's pass."""
     seen = replace(traffic(100, (80, 60)), requests=10.0, tokens=250.0)
-    assert speedup(seen, TIMES) == pytest.approx(240 * 10 / (100 * 17))
+    assert traffic_speedup(seen, TIMES) == pytest.approx(240 * 10 / (100 * 17))
 
 
 def test_a_shorter_draft_that_is_slower_than_plain_decoding_is_not_better() -> None:
@@ -99,7 +105,7 @@ def test_the_oldest_parts_go_first() -> None:
 def test_doubtful_counts_have_no_speed_up() -> None:
     more_than_drafted = replace(traffic(100, (80, 60)), drafted=100.0)
     assert more_than_drafted.doubt
-    assert speedup(more_than_drafted, TIMES) is None
+    assert traffic_speedup(more_than_drafted, TIMES) is None
 
 
 def test_the_chance_that_it_is_slower() -> None:
@@ -124,7 +130,10 @@ def test_a_few_samples_have_no_chance() -> None:
 
 
 def test_plain_decoding_has_no_speed_up() -> None:
-    assert speedup(Counts(drafted=0, accepted=0, steps=0, tokens=260, seconds=150.0), TIMES) is None
+    assert (
+        traffic_speedup(Counts(drafted=0, accepted=0, steps=0, tokens=260, seconds=150.0), TIMES)
+        is None
+    )
 
 
 def test_nothing_seen_is_an_empty_picture() -> None:
@@ -147,6 +156,6 @@ def test_no_traffic_gives_an_impossible_figure(
         left *= share
         by.append(int(left))
     seen, times = traffic(steps, tuple(by), alone), StepTimes(10.0, drafted)
-    found = speedup(seen, times)
+    found = traffic_speedup(seen, times)
     assert found is None or 0 < found < 1e6
     assert all(0 < x < 1e6 for x in by_length(seen, times, 6).values())

@@ -17,7 +17,7 @@ from specllama.watching.verdict import (
     TrafficVerdict,
     VerdictTracker,
     sentence,
-    verdict,
+    traffic_verdict,
 )
 
 LIMITS = Thresholds()
@@ -46,30 +46,30 @@ def seen(
     ],
 )
 def test_what_a_picture_comes_to(picture: TrafficSummary, kind: str) -> None:
-    assert verdict(picture, LIMITS).kind == kind
+    assert traffic_verdict(picture, LIMITS).kind == kind
 
 
 def test_a_verdict_holds_until_it_is_clearly_over() -> None:
     slower = TrafficVerdict(SLOWER)
-    assert verdict(seen(0.3, 0.98, 0.7), LIMITS, slower).kind == SLOWER
-    assert verdict(seen(0.3, 1.01, 0.4), LIMITS, slower).kind == EVEN
-    assert verdict(seen(0.6, 1.02, 0.3), LIMITS, TrafficVerdict(PAYS)).kind == PAYS
-    assert verdict(seen(0.42), LIMITS, TrafficVerdict(VERY_LOW)).kind == VERY_LOW
-    assert verdict(seen(0.42), LIMITS, TrafficVerdict(LOW)).kind == LOW
+    assert traffic_verdict(seen(0.3, 0.98, 0.7), LIMITS, slower).kind == SLOWER
+    assert traffic_verdict(seen(0.3, 1.01, 0.4), LIMITS, slower).kind == EVEN
+    assert traffic_verdict(seen(0.6, 1.02, 0.3), LIMITS, TrafficVerdict(PAYS)).kind == PAYS
+    assert traffic_verdict(seen(0.42), LIMITS, TrafficVerdict(VERY_LOW)).kind == VERY_LOW
+    assert traffic_verdict(seen(0.42), LIMITS, TrafficVerdict(LOW)).kind == LOW
 
 
 def test_another_length_is_named_while_it_is_better() -> None:
     found = seen(0.5, 1.1, 0.02, K2=1.2, K4=1.1)
-    assert verdict(found, LIMITS).better == 2
+    assert traffic_verdict(found, LIMITS).better == 2
     nearer = seen(0.5, 1.1, 0.02, K2=1.13, K4=1.1)
-    assert verdict(nearer, LIMITS).better is None
-    assert verdict(nearer, LIMITS, TrafficVerdict(PAYS, 2)).better == 2
+    assert traffic_verdict(nearer, LIMITS).better is None
+    assert traffic_verdict(nearer, LIMITS, TrafficVerdict(PAYS, 2)).better == 2
     over = seen(0.5, 1.1, 0.02, K2=1.11, K4=1.1)
-    assert verdict(over, LIMITS, TrafficVerdict(PAYS, 2)).better is None
+    assert traffic_verdict(over, LIMITS, TrafficVerdict(PAYS, 2)).better is None
 
 
 def test_a_length_that_is_slower_than_plain_decoding_is_not_better() -> None:
-    assert verdict(seen(0.2, 0.5, 0.99, K1=0.9, K4=0.5), LIMITS).better is None
+    assert traffic_verdict(seen(0.2, 0.5, 0.99, K1=0.9, K4=0.5), LIMITS).better is None
 
 
 def test_it_is_news_once_and_only_when_it_lasts() -> None:

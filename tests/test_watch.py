@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from specllama.cli.watch_lines import lines, position_line, view_data
+from specllama.cli.watch_lines import position_line, view_data, view_lines
 from specllama.cli.watch_screen import bar, picture, sparkline
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError, UsageError
@@ -31,14 +31,14 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import address, running
 from specllama.watching.chat_server import Server
-from specllama.watching.counters import parse
+from specllama.watching.counters import parse_snapshot
 from specllama.watching.errors import WatchingError
 from specllama.watching.export import Exporter
 from specllama.watching.reader import CounterReader, RouterIdle
 from specllama.watching.request_log import RequestLog
 from specllama.watching.running import RunningServe
 from specllama.watching.verdict import SLOWER, VERY_LOW
-from specllama.watching.watch import LOST, UNLOADED, UP, ServerView, Watch, find
+from specllama.watching.watch import LOST, UNLOADED, UP, ServerView, Watch, server_to_watch
 from tests.llama_metrics import metrics_text
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
@@ -243,7 +243,7 @@ def test_slots_are_all_there_is_without_metrics() -> None:
         view = watch.look()
     assert (view.alpha, view.gauges.busy) == (None, 1)
     assert "start the server with --metrics" in view.missing[0]
-    assert any("--metrics" in line for line in lines(view))
+    assert any("--metrics" in line for line in view_lines(view))
 
 
 def test_a_server_that_may_sleep_is_not_asked_for_slots() -> None:
@@ -331,7 +331,7 @@ def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
         )
         path = running.announce(info)
         try:
-            assert find(None, None) == (url, ())
+            assert server_to_watch(None, None) == (url, ())
             with watching(url) as watch:
                 view = watch.look()
         finally:
@@ -342,7 +342,7 @@ def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
     assert "draft-simple draft.gguf K=2" in view.setting
     assert "/slots" in script.asked
     with pytest.raises(UsageError, match="no running `specllama serve`"):
-        find(None, None)
+        server_to_watch(None, None)
 
 
 def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_requests_are_counted_in_the_log(tmp_path: Path) -> None:
 
 
 def a_view(**more: Any) -> ServerView:
-    found = parse(Script().text(), 0.0)
+    found = parse_snapshot(Script().text(), 0.0)
     assert found is not None
     counts = replace(found.counts, drafted=1000.0, accepted=300.0)
     view = ServerView("http://127.0.0.1:8080", UP, model="a-model-with-quite-a-long-name.gguf")
@@ -439,7 +439,7 @@ def test_long_copies_do_not_fill_the_screen() -> None:
     view = replace(view, since=replace(view.since, counts=deep))
     bars = [line for line in drawn(view, 40).splitlines() if "█" in line and "0." in line]
     assert [line.split()[0] for line in bars] == ["6", "12", "18", "24", "30", "36", "42", "48"]
-    position = next(line for line in lines(view) if line.startswith("position"))
+    position = next(line for line in view_lines(view) if line.startswith("position"))
     assert position.endswith("a_8 0.93, … a_48 0.53")
 
 
@@ -521,7 +521,7 @@ def test_it_watches_a_serve_without_being_told_where(tmp_path: Path, engine: str
             httpx.post(f"{s.url}/completion", json=body, timeout=60)
         time.sleep(0.5)
         data = json.loads(specllama("watch", "--once", "--json").stdout)
-        found = parse(httpx.get(f"{s.url}/metrics").text, 0.0)
+        found = parse_snapshot(httpx.get(f"{s.url}/metrics").text, 0.0)
     assert found is not None
     assert data["url"] == s.url
     assert data["alpha"] == pytest.approx(found.counts.alpha, abs=0.02)

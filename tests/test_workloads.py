@@ -21,7 +21,7 @@ def test_the_profiles_that_are_promised() -> None:
 
 @pytest.mark.parametrize("name", workloads.names())
 def test_each_profile_is_complete(name: str) -> None:
-    w = workloads.load(name)
+    w = workloads.load_workload(name)
     assert w.title
     assert w.methods
     assert 0 <= w.sampling["temperature"] <= 2
@@ -35,7 +35,7 @@ def test_each_profile_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["code", "edit", "text"])
 def test_any_half_of_the_prompts_has_the_same_sizes(name: str) -> None:
-    sizes = [len(as_text(p)) for p in workloads.load(name).prompts]
+    sizes = [len(as_text(p)) for p in workloads.load_workload(name).prompts]
     halves = (sizes[:12], sizes[12:])
     for limits in ((0, 600), (600, 2200), (2200, 6500)):
         first, second = (sum(limits[0] <= n < limits[1] for n in half) for half in halves)
@@ -50,7 +50,7 @@ def test_the_benchmarks_prompts_are_others() -> None:
     for file in files:
         held_out = file.read_text(encoding="utf-8")
         assert len(held_out.split("\n=====\n")) == 12
-        each = (workloads.load(n).prompts for n in workloads.names())
+        each = (workloads.load_workload(n).prompts for n in workloads.names())
         ours = "\n".join(as_text(p) for prompts in each for p in prompts)
         lines = {s.strip() for s in held_out.splitlines()} & {s.strip() for s in ours.splitlines()}
         assert max(map(len, lines), default=0) < 40
@@ -58,14 +58,14 @@ def test_the_benchmarks_prompts_are_others() -> None:
 
 @pytest.mark.parametrize(("name", "sizes"), [("code", (12, 48)), ("text", (8, 32))])
 def test_n_gram_sizes(name: str, sizes: tuple[int, int]) -> None:
-    ngram = workloads.load(name).ngram
+    ngram = workloads.load_workload(name).ngram
     assert (ngram.n, ngram.m) == sizes
 
 
 @pytest.mark.parametrize("name", ["nope", "../code", "", "prompts"])
 def test_a_workload_that_is_not_there(name: str) -> None:
     with pytest.raises(UsageError, match="no workload called") as e:
-        workloads.load(name)
+        workloads.load_workload(name)
     assert "code" in e.value.hint
 
 
@@ -75,7 +75,7 @@ def test_a_broken_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "prompts" / "x.txt").write_text("one\n=====\ntwo\n")
     good = 'title="x"\nmethods=["ngram-simple"]\n[sampling]\n[ngram]\nn=1\nm=2\n[draft]\nn_max=1\np_min=0\n'
     (tmp_path / "x.toml").write_text(good)
-    assert workloads.load("x").prompts == ("one", "two")
+    assert workloads.load_workload("x").prompts == ("one", "two")
     for broken in (
         good.replace("ngram-simple", "draft-self"),
         good.replace("n_max=1", ""),
@@ -84,7 +84,7 @@ def test_a_broken_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ):
         (tmp_path / "x.toml").write_text(broken)
         with pytest.raises(UsageError, match=r"x\.toml"):
-            workloads.load("x")
+            workloads.load_workload("x")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_wrong_value_is_named_with_what_may_stand_there(
     assert good.count(line) >= 1
     (tmp_path / "x.toml").write_text(good.replace(line, instead, 1))
     with pytest.raises(UsageError) as e:
-        workloads.load("x")
+        workloads.load_workload("x")
     assert e.value.message.startswith(f"{tmp_path / 'x.toml'}: ")
     assert says in e.value.message
 
@@ -138,4 +138,4 @@ def test_a_profile_without_a_prompt_is_named(
     (tmp_path / "prompts" / "x.txt").write_text("\n")
     (tmp_path / "x.toml").write_text('title="x"\n')
     with pytest.raises(UsageError, match="no prompts in"):
-        workloads.load("x")
+        workloads.load_workload("x")

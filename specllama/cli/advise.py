@@ -69,7 +69,7 @@ def advise(
     from specllama.engine.settings import Settings
     from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
-    from specllama.serving.advise import advise as advice_for
+    from specllama.serving.advise import explain_decision
     from specllama.serving.token_cost import parse_price
 
     money = parse_price(price) if price is not None else None
@@ -78,7 +78,9 @@ def advise(
     spec_options = SpeculationOptions(workload, draft, method, vram=vram, prefer=prefer)
     printer = Printer(as_json, quiet)
     with printer.busy("reading the model and the engine …"):
-        found = advice_for(settings, spec_options, tuple(ctx.obj or ()), llama_server, own, money)
+        found = explain_decision(
+            settings, spec_options, tuple(ctx.obj or ()), llama_server, own, money
+        )
     if as_json:
         printer.json(data(found))
         return
@@ -88,11 +90,11 @@ def advise(
 def lines(a: Advice) -> Iterator[str]:
     """The decision, its rule, and the changes that would reverse it."""
     from specllama.serving.advise import RULES
-    from specllama.tuning.arms import label
+    from specllama.tuning.records import setting_label
     from specllama.tuning.results import format_time
 
     spec = a.plan.settings.speculation
-    on = label(spec) if spec is not None else "off"
+    on = setting_label(spec) if spec is not None else "off"
     yield f"target   {a.plan.target.title}, workload {a.plan.workload.name}"
     yield f"decision {on}: {a.plan.choice.reason}"
     yield f"rule     {RULES[a.rule]}"
@@ -112,7 +114,7 @@ def lines(a: Advice) -> Iterator[str]:
 
 def _figures(r: Result) -> str:
     """The measurement, in one line."""
-    from specllama.cli.tuning_lines import interval
+    from specllama.cli.tuning_lines import interval_text
 
     speed = f"{r.tokens_per_second:.1f} tok/s" if r.tokens_per_second else "no speed"
     if r.speedup is None:
@@ -120,7 +122,7 @@ def _figures(r: Result) -> str:
     whose = "your" if r.prompts == "yours" else "the profile's"
     alpha = f", α={r.tried.alpha:.2f}" if r.tried is not None else ""
     plain = "" if r.speculation is not None else " without speculation"
-    return f"{interval(r.speedup)}{alpha} on {r.texts} of {whose} prompts, {speed}{plain}"
+    return f"{interval_text(r.speedup)}{alpha} on {r.texts} of {whose} prompts, {speed}{plain}"
 
 
 def _cost_lines(a: Advice, price: HourlyPrice) -> Iterator[str]:
@@ -140,7 +142,7 @@ def _cost_lines(a: Advice, price: HourlyPrice) -> Iterator[str]:
 
 def data(a: Advice) -> dict[str, Any]:
     """The same for JSON."""
-    from specllama.cli.results import data as result_data
+    from specllama.cli.results import result_data
     from specllama.serving.advise import RULES
     from specllama.serving.decision_factors import needed_alpha
 

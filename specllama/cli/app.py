@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from specllama import __version__
-from specllama.cli.commands import SUMMARIES, MainGroup, load
-from specllama.cli.shown import cut, wrapped
+from specllama.cli.commands import SUMMARIES, MainGroup, load_command
+from specllama.cli.shown import shorten, wrapped
 from specllama.cli.spellings import OWN_NAMES, PASSTHROUGH_COMMANDS, with_own_names
 from specllama.cli.streams import lenient_output
 from specllama.cli.wrong_values import wrong_value
@@ -97,7 +97,7 @@ def _invoke(arguments: Sequence[str], server_arguments: Sequence[str]) -> object
         # Through the group typer would read the group's options too and import pydantic for them,
         # which takes longer than the rest of `COMMAND --help`.
         name, settings = f"specllama {arguments[0]}", app.info.context_settings or {}
-        return load(arguments[0]).main(
+        return load_command(arguments[0]).main(
             args=list(arguments[1:]), prog_name=name, **settings, **options
         )
     return app(args=arguments, prog_name="specllama", **options)
@@ -199,9 +199,9 @@ def _no_option(
 
 
 def _print_error(message: str, hint: str, exit_code: int) -> int:
-    _print_wrapped(f"error: {cut(message)}")
+    _print_wrapped(f"error: {shorten(message)}")
     if hint:
-        _print_wrapped(f"  {cut(hint)}")
+        _print_wrapped(f"  {shorten(hint)}")
     return exit_code
 
 

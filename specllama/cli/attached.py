@@ -26,9 +26,9 @@ def show_attached(
     from specllama.cli.attached_lines import attached_data, attached_lines
     from specllama.watching import attach
     from specllama.watching.chat_server import Server
-    from specllama.workloads import load
+    from specllama.workloads import load_workload
 
-    profile = load(workload)
+    profile = load_workload(workload)
     prompts = own or profile.prompts
     addresses = [url] if baseline_url is None else [url, baseline_url]
     deadline = time.monotonic() + budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.tuning_lines import interval, interval_data
+from specllama.cli.tuning_lines import interval_data, interval_text
 from specllama.cli.watch_lines import position_line
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def attached_lines(url: str, a: ServerMeasurement, gain: Interval | None) -> Ite
     for text in a.missing:
         yield f"note     {text}"
     if gain is not None:
-        yield f"speed-up {interval(gain)} compared with the baseline"
+        yield f"speed-up {interval_text(gain)} compared with the baseline"
 
 
 def attached_data(url: str, a: ServerMeasurement, gain: Interval | None) -> dict[str, Any]:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from specllama.planning.budget import Budget
 
 
-def summary(b: Budget) -> Iterator[str]:
+def memory_lines(b: Budget) -> Iterator[str]:
     """serve's lines about memory: one, plus one if the context was shortened."""
-    yield f"memory   {verdict(b.chosen)}: {'; '.join(_by_device(b))}"
+    yield f"memory   {fit_text(b.chosen)}: {'; '.join(_by_device(b))}"
     yield from advice(b)
     if b.request.use.context < b.requested_context:
         with_what = "the draft" if b.request.drafting is not None else "the model"
@@ -52,7 +52,7 @@ def advice(b: Budget) -> Iterator[str]:
         )
 
 
-def verdict(option: MemoryOption) -> str:
+def fit_text(option: MemoryOption) -> str:
     """`fits`, or the reason why not."""
     v = option.verdict
     if not v.detail:
@@ -132,7 +132,7 @@ def _cell(lines: list[MemoryLine]) -> str:
     return f"{most}{sum(x.bytes for x in lines) / 2**20:,.1f}"
 
 
-def data(b: Budget) -> dict[str, Any]:
+def budget_data(b: Budget) -> dict[str, Any]:
     """The JSON object of a budget. Bytes."""
     return {
         "verdict": b.chosen.verdict.kind,

@@ -38,7 +38,7 @@ class LazyCommands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded and name in SUMMARIES:
-            self._loaded[name] = load(name)
+            self._loaded[name] = load_command(name)
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -65,7 +65,7 @@ class MainGroup(HelpGroup):
         return SUMMARIES
 
 
-def load(name: str) -> Any:
+def load_command(name: str) -> Any:
     """Imports a command's module and builds the command."""
     module = import_module(f"specllama.cli.{name.replace('-', '_')}")
     app = typer.Typer()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specllama.engine.settings import Speculation
-    from specllama.tuning.arms import DroppedSetting, Trial, TuningResult
     from specllama.tuning.confidence import Interval
     from specllama.tuning.measure import Measurement
+    from specllama.tuning.records import DroppedSetting, Trial, TuningResult
     from specllama.tuning.run import Task
 
 LAUNCHED, PREDICTED, UNMEASURED = "launched once", "predicted", "not measured"
@@ -36,32 +36,32 @@ def unconfirmed(t: TuningResult, task: Task) -> tuple[Unconfirmed, ...]:
 
 
 def _unconfirmed(t: TuningResult, task: Task) -> Iterator[Unconfirmed]:
-    from specllama.tuning.arms import label, way
+    from specllama.tuning.records import method_label, setting_label
 
-    listed = {way(a.speculation) for a in t.arms}
+    listed = {method_label(a.speculation) for a in t.arms}
     for trial in t.trials:
         if _new(trial.speculation, listed):
             why = _why(t.dropped, trial.speculation)
             spec = trial.speculation
             yield Unconfirmed(
-                label(spec), LAUNCHED, spec, trial.measurement, _predicted(trial), why
+                setting_label(spec), LAUNCHED, spec, trial.measurement, _predicted(trial), why
             )
     for p in sorted(t.predictions, key=lambda p: -p.known.value if len(p.known) else 0.0):
         if _new(p.speculation, listed):
             known = p.speedup if len(p.known) else None
-            yield Unconfirmed(label(p.speculation), PREDICTED, p.speculation, speedup=known)
+            yield Unconfirmed(setting_label(p.speculation), PREDICTED, p.speculation, speedup=known)
     for spec in (*(c.speculation for c in task.candidates), *task.ngrams):
         if _new(spec, listed):
-            yield Unconfirmed(way(spec), UNMEASURED, spec, why=_why(t.dropped, spec))
+            yield Unconfirmed(method_label(spec), UNMEASURED, spec, why=_why(t.dropped, spec))
 
 
 def _new(spec: Speculation, listed: set[str]) -> bool:
     """Whether it is a single method not listed yet; marks it as listed."""
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
 
-    if len(spec.methods) > 1 or way(spec) in listed:
+    if len(spec.methods) > 1 or method_label(spec) in listed:
         return False
-    listed.add(way(spec))
+    listed.add(method_label(spec))
     return True
 
 
@@ -72,13 +72,13 @@ def _predicted(trial: Trial) -> Interval | None:
 
 
 def _why(dropped: Sequence[DroppedSetting], spec: Speculation) -> str:
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
 
-    name = way(spec)
+    name = method_label(spec)
     return next((d.why for d in dropped if d.what.split(" K=")[0] == name), "")
 
 
-def data(o: Unconfirmed) -> dict[str, Any]:
+def unconfirmed_data(o: Unconfirmed) -> dict[str, Any]:
     """The JSON of one."""
     from specllama.cli.tuning_lines import interval_data
 

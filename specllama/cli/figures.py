@@ -30,17 +30,17 @@ from specllama.cli.charts import (
 from specllama.cli.measured_settings import (
     best_sizes,
     few_sizes,
-    grid,
     map_name,
     measured_lengths,
     measured_sizes,
+    speedup_grid,
 )
-from specllama.cli.tuning_lines import interval
+from specllama.cli.tuning_lines import interval_text
 
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes
-    from specllama.tuning.arms import Arm, NgramSpeedups, Trial, TuningResult
     from specllama.tuning.confidence import Interval
+    from specllama.tuning.records import Confirmation, NgramSpeedups, Trial, TuningResult
 
 _MAX_SERIES = len(SERIES)
 _MAX_ROWS = 10  # settings in one figure
@@ -49,7 +49,7 @@ _MIN_CELLS = 2  # of a heat map
 _PLAIN = "plain decoding"
 
 
-def figures(t: TuningResult, usual: NgramSizes | None = None) -> list[Chart]:
+def tuning_charts(t: TuningResult, usual: NgramSizes | None = None) -> list[Chart]:
     """All that there is data for. `usual`: the workload's own n-gram sizes."""
     return [
         *_settings(t),
@@ -63,14 +63,16 @@ def figures(t: TuningResult, usual: NgramSizes | None = None) -> list[Chart]:
 
 def _settings(t: TuningResult) -> Iterator[Chart]:
     """The speed-up of each setting: those measured, then what was only predicted."""
-    from specllama.tuning.arms import label
+    from specllama.tuning.records import setting_label
 
     measured = sorted(t.arms, key=lambda a: -a.speedup.value)
     rows = [_row(a.label, a.speedup, True) for a in measured]
     labels = {r.label for r in rows}
-    known = [p for p in t.predictions if len(p.known) and label(p.speculation) not in labels]
+    known = [
+        p for p in t.predictions if len(p.known) and setting_label(p.speculation) not in labels
+    ]
     best = sorted(known, key=lambda p: -p.known.value)
-    rows += [_row(label(p.speculation), p.speedup, False) for p in best]
+    rows += [_row(setting_label(p.speculation), p.speedup, False) for p in best]
     if not rows:
         return
     rows = rows[:_MAX_ROWS]
@@ -83,13 +85,15 @@ def _row(label: str, i: Interval, measured: bool) -> IntervalRow:
     return IntervalRow(label, i.value, i.low, i.high, measured)
 
 
-def _settings_caption(t: TuningResult, measured: Sequence[Arm], rows: Sequence[IntervalRow]) -> str:
+def _settings_caption(
+    t: TuningResult, measured: Sequence[Confirmation], rows: Sequence[IntervalRow]
+) -> str:
     if t.best is not None:
-        return f"{t.best.label} is the fastest setting at {interval(t.best.speedup)}."
+        return f"{t.best.label} is the fastest setting at {interval_text(t.best.speedup)}."
     if measured:
         return (
             f"No setting is reliably faster than plain decoding; the fastest one measured is "
-            f"{measured[0].label} at {interval(measured[0].speedup)}."
+            f"{measured[0].label} at {interval_text(measured[0].speedup)}."
         )
     top = max(rows, key=lambda r: r.value)
     if top.value <= 1:
@@ -156,7 +160,7 @@ def _tokens(n: int) -> str:
 
 def _lengths(t: TuningResult) -> Iterator[Chart]:
     """Speed-up against K: predicted as a line with its interval, measured as points."""
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
 
     shown = [x for x in t.trials if x.curve][:_MAX_SERIES]
     if not shown:
@@ -167,7 +171,7 @@ def _lengths(t: TuningResult) -> Iterator[Chart]:
     most = max(k for x in shown for k in [*x.curve, *points])
     series = [
         Series(
-            f"{way(x.speculation)}, predicted",
+            f"{method_label(x.speculation)}, predicted",
             colour,
             [(k, i.value) for k, i in sorted(x.curve.items())],
             band=_ends(x.curve),
@@ -194,30 +198,30 @@ def _ends(found: Mapping[int, Interval]) -> list[tuple[float, float, float]]:
 
 
 def _lengths_caption(t: TuningResult, shown: Sequence[Trial]) -> str:
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
 
     x = max(shown, key=lambda x: max(i.value for i in x.curve.values()))
     k = max(x.curve, key=lambda k: x.curve[k].value)
-    name, best = way(x.speculation), x.curve[k]
+    name, best = method_label(x.speculation), x.curve[k]
     if best.value <= 1:
         return (
             "No draft length is predicted to be faster than plain decoding; the closest is "
-            f"K={k} of {name} at {interval(best)}."
+            f"K={k} of {name} at {interval_text(best)}."
         )
-    text = f"{name} is predicted to be fastest with K={k} at {interval(best)}"
+    text = f"{name} is predicted to be fastest with K={k} at {interval_text(best)}"
     measured = measured_lengths(x, t.arms)
     if not measured:
         return f"{text}, which was not measured on other prompts."
     at = k if k in measured else min(measured, key=lambda m: abs(m - k))
     where = "" if at == k else f" with K={at}"
-    return f"{text} and measures {interval(measured[at])}{where} on other prompts."
+    return f"{text} and measures {interval_text(measured[at])}{where} on other prompts."
 
 
 def _acceptance(t: TuningResult) -> Iterator[Chart]:
     """a_i by position: of each draft's launch, and of n-grams that were measured."""
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
 
-    found = [(way(x.speculation), x.measurement.log.acceptance) for x in t.trials]
+    found = [(method_label(x.speculation), x.measurement.log.acceptance) for x in t.trials]
     found += [(a.label, a.measurement.log.acceptance) for a in t.arms if a.speculation.uses_ngram]
     shown = [(name, a) for name, a in found if a][:_MAX_SERIES]
     if not shown:
@@ -249,7 +253,7 @@ def _ngrams(t: TuningResult, usual: NgramSizes | None) -> Iterator[Chart]:
         if len(m.speeds) < _MIN_CELLS or all(abs(v - 1) < 0.005 for v in m.speeds.values()):
             continue
         measured = measured_sizes(m, t.arms)
-        ns, ms, cells = grid(m)
+        ns, ms, cells = speedup_grid(m)
         best = best_sizes(m)
         outlined = (*measured, (best.n, best.m))
         yield HeatMap(
@@ -280,7 +284,7 @@ def _ngrams_caption(
         return f"{text}."
     (n, drafted), i = max(measured.items(), key=lambda x: x[1].value)
     where = "" if (n, drafted) == (best.n, best.m) else f" with n={n} m={drafted}"
-    return f"{text}, and measures {interval(i)}{where} on other prompts."
+    return f"{text}, and measures {interval_text(i)}{where} on other prompts."
 
 
 def _split(t: TuningResult) -> Iterator[Chart]:

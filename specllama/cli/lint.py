@@ -60,14 +60,13 @@ def lint(
     bad input.
     """
     from specllama.cli.render import Printer
-    from specllama.formats.lint import LintContext, fixed
-    from specllama.formats.lint import lint as find
+    from specllama.formats.lint import LintContext, fixed, lint_text
 
     name, text, kind = _read_input(what, ctx.obj or ())
     environ = {} if name else os.environ
     folder = Path(name).parent
     here = LintContext(_builds(build, llama_server), _models(folder), environ, _files(folder))
-    found = _checked(lambda: find(text, kind, here), name)
+    found = _checked(lambda: lint_text(text, kind, here), name)
     if not found:
         raise UsageError(
             f"{name}: no llama-server, vLLM or SGLang command found"
@@ -76,7 +75,7 @@ def lint(
             "Give the whole command in quotes, or a file that contains one.",
         )
     corrected = fixed(text, kind, here) if fix else None
-    left = find(corrected, kind, here) if corrected is not None else found
+    left = lint_text(corrected, kind, here) if corrected is not None else found
     if as_json:
         Printer().json(_json(name, found, corrected, left))
     else:
@@ -178,13 +177,13 @@ def _models(folder: Path) -> Any:
     """Reads the model files named in commands, relative to here or to the file's folder."""
     from functools import cache
 
-    from specllama.gguf import inspect
+    from specllama.gguf import read_model
 
     @cache
     def read(name: str) -> ModelInfo | None:
         for path in (expand_user(name), folder / name):
             if os.path.isfile(path):
-                return inspect(path)
+                return read_model(path)
         return None
 
     return read

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes, Speculation
-    from specllama.tuning.arms import Arm, NgramSpeedups, Trial
     from specllama.tuning.confidence import Interval
+    from specllama.tuning.records import Confirmation, NgramSpeedups, Trial
 
 
-def measured_lengths(trial: Trial, arms: Sequence[Arm]) -> dict[int, Interval]:
+def measured_lengths(trial: Trial, arms: Sequence[Confirmation]) -> dict[int, Interval]:
     """K → speed-up of the arms with the trial's method at that length."""
     spec = trial.speculation
     return {
@@ -24,7 +24,9 @@ def measured_lengths(trial: Trial, arms: Sequence[Arm]) -> dict[int, Interval]:
     }
 
 
-def measured_sizes(m: NgramSpeedups, arms: Sequence[Arm]) -> dict[tuple[int, int], Interval]:
+def measured_sizes(
+    m: NgramSpeedups, arms: Sequence[Confirmation]
+) -> dict[tuple[int, int], Interval]:
     """(n, m) → speed-up of the arms that are this map's type, alone or with its draft."""
     found = {}
     for a in arms:
@@ -36,10 +38,10 @@ def measured_sizes(m: NgramSpeedups, arms: Sequence[Arm]) -> dict[tuple[int, int
 
 def _draft_of(s: Speculation) -> str:
     """The name of a setting without its n-grams; "" when nothing is left."""
-    from specllama.tuning.arms import label
+    from specllama.tuning.records import setting_label
 
     methods = tuple(m for m in s.methods if not m.startswith("ngram-"))
-    return label(replace(s, methods=methods, ngram=None)) if methods else ""
+    return setting_label(replace(s, methods=methods, ngram=None)) if methods else ""
 
 
 _SHOWN_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -59,7 +61,7 @@ def map_name(m: NgramSpeedups) -> str:
     return f"{m.method} with {m.draft}" if m.draft else m.method
 
 
-def grid(m: NgramSpeedups) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
+def speedup_grid(m: NgramSpeedups) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
     """Its n, its m, and the highest speed-up of each pair (ngram-map-k4v has several)."""
     cells: dict[tuple[int, int], float] = {}
     for s, v in m.speeds.items():

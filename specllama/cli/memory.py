@@ -89,7 +89,7 @@ def memory(
     Lists each part on each device, and the options if it does not fit: a shorter context, a
     smaller cache type, fewer layers on the GPU.
     """
-    from specllama.cli.budget_lines import data
+    from specllama.cli.budget_lines import budget_data
     from specllama.cli.from_hub import resolved
     from specllama.cli.render import Printer
     from specllama.engine.settings import Settings
@@ -121,7 +121,7 @@ def memory(
     assert plan.budget is not None  # `exact` raises an error instead of leaving it out
     if as_json:
         head = {"target": str(plan.target.path), "warnings": list(_notes(plan))}
-        printer.json({**head, **data(plan.budget), "last_time": _last_time(plan)})
+        printer.json({**head, **budget_data(plan.budget), "last_time": _last_time(plan)})
         return
     _print(printer, plan, plan.budget)
 
@@ -145,7 +145,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     ok = requested.verdict.kind == "fits"
     if (cache := lines.prompt_cache(b)) is not None:
         printer.detail(cache)
-    printer.say(f"verdict  {lines.verdict(requested)}", "green" if ok else "yellow")
+    printer.say(f"verdict  {lines.fit_text(requested)}", "green" if ok else "yellow")
     for line in _trade(b):
         printer.say(line)
     for warning in _notes(plan):
@@ -177,7 +177,7 @@ def _trade(b: Budget) -> list[str]:
         mark = "chosen" if o is b.chosen and o.verdict.kind != TOO_BIG else "option"
         flags = f"  [{' '.join(o.flags)}]" if o.flags else ""
         warning = f" ({o.warning})" if o.warning else ""
-        out.append(f"{mark:<8} {o.name}: {lines.verdict(o)}{warning}{flags}")
+        out.append(f"{mark:<8} {o.name}: {lines.fit_text(o)}{warning}{flags}")
     return [*out, f"longest  {_longest(b)}"]
 
 

@@ -107,13 +107,13 @@ def pick_draft(
     from specllama.drafts import hub as remote
     from specllama.drafts.discover import discover
     from specllama.drafts.pick import rank_drafts
-    from specllama.engine.launch_options import read
+    from specllama.engine.launch_options import read_launch_options
     from specllama.engine.loading import check_loads
     from specllama.errors import UsageError
-    from specllama.memory.devices import machine, parse_sizes
+    from specllama.memory.devices import find_machine, parse_sizes
     from specllama.planning.candidate_memory import memory_of_candidates
     from specllama.planning.prepare import target_info, usable_engine
-    from specllama.workloads import load
+    from specllama.workloads import load_workload
 
     no_passthrough(ctx.obj or (), "pick-draft")
     if download and not hub:
@@ -126,14 +126,14 @@ def pick_draft(
     for folder in folders or []:
         if not os.path.isdir(folder):
             raise UsageError(f"--dir {folder}: no such folder")
-    profile = load(workload)
+    profile = load_workload(workload)
     with printer.busy("looking for drafts …"):
         info = target_info(target)
         engine, caps = usable_engine(llama_server)
         warnings = check_loads(info, caps)
-        user = read((), caps, os.environ)
+        user = read_launch_options((), caps, os.environ)
         sizes = parse_sizes(vram) if vram is not None else ()
-        devices = machine(engine, sizes, user.values("--rpc"))
+        devices = find_machine(engine, sizes, user.values("--rpc"))
         found = discover(info, folders or [])
     if hub:
         with printer.busy("searching the Hugging Face Hub …"):
@@ -149,7 +149,7 @@ def pick_draft(
             picked = measure_candidates(info, picked, profile, text, threads)
     space = memory_of_candidates(info, picked.candidates, caps, devices, user, context)
     best = _best(picked, space)
-    on_hub = remote.label(best.path) if best is not None else None
+    on_hub = remote.hub_label(best.path) if best is not None else None
     draft = on_hub or (str(best.path) if best is not None else None)
     if on_hub is not None and download:
         draft, on_hub = str(remote.download(on_hub)), None

@@ -139,7 +139,7 @@ def pick_data(
     draft: str | None,
 ) -> dict[str, Any]:
     """The JSON object, without the warnings of the launch."""
-    from specllama.drafts.hub import label
+    from specllama.drafts.hub import hub_label
 
     return {
         "draft": draft,
@@ -148,7 +148,7 @@ def pick_data(
         "candidates": [
             {
                 "method": c.method,
-                "draft": (label(c.draft.path) or str(c.draft.path)) if c.draft else None,
+                "draft": (hub_label(c.draft.path) or str(c.draft.path)) if c.draft else None,
                 "called": c.draft.title if c.draft else None,
                 "file_bytes": c.draft.file_bytes if c.draft else None,
                 "memory_bytes": room.extra if room else None,

@@ -169,7 +169,7 @@ def plan(
     from specllama.cli.render import Printer, decision_lines
     from specllama.engine.settings import Settings
     from specllama.errors import UsageError
-    from specllama.formats import HF_FORMATS, Deployment, multi_machine, write
+    from specllama.formats import HF_FORMATS, Deployment, multi_machine, write_format
     from specllama.formats.base import MADE, one_line
     from specllama.planning.spec_options import SpeculationOptions
     from specllama.prompts import read_prompts
@@ -218,7 +218,7 @@ def plan(
             printer.detail(line)
         printer.command(decision.plan.command.display())
         return
-    written = write(to.value, decision)
+    written = write_format(to.value, decision)
     notes = written.notes
     if to.value not in HF_FORMATS:  # they are the remedy themselves
         notes += multi_machine.advice(decision.plan)

@@ -54,7 +54,7 @@ def check(path: Path) -> None:
         raise UsageError(f"--plot: matplotlib could not be imported ({e})") from None
 
 
-def picture(found: Sequence[ProbeResult], path: Path) -> bytes:
+def plot_image(found: Sequence[ProbeResult], path: Path) -> bytes:
     """The figures of all workloads, one below the other, in the format of `path`'s suffix."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -95,17 +95,17 @@ def _kind(path: Path) -> str:
 
 
 def _charts(p: ProbeResult) -> list[Chart]:
-    from specllama.cli.figures import figures
+    from specllama.cli.figures import tuning_charts
 
-    return figures(p.tuned, p.plan.workload.ngram)
+    return tuning_charts(p.tuned, p.plan.workload.ngram)
 
 
 def _workload(part: SubFigure, p: ProbeResult, charts: Sequence[Chart]) -> None:
     from specllama.cli.plot_charts import draw, shortened
-    from specllama.cli.report_facts import verdict
+    from specllama.cli.report_facts import headline
 
     title = shortened(f"{p.plan.target.title}, {p.tuned.workload}", 80)
-    words = textwrap.fill(verdict([p]), _LONGEST)
+    words = textwrap.fill(headline([p]), _LONGEST)
     part.suptitle(f"{title}\n{words}", x=0.01, ha="left", fontsize=12, linespacing=1.5)
     if not charts:
         return

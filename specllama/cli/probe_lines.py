@@ -6,15 +6,14 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.compared import UNMEASURED, Unconfirmed, unconfirmed
-from specllama.cli.compared import data as unconfirmed_data
+from specllama.cli.compared import UNMEASURED, Unconfirmed, unconfirmed, unconfirmed_data
 from specllama.cli.probe_plots import ngram_table, speed_plot, verify_line
 from specllama.cli.tuning_lines import (
     arm_data,
     dropped_lines,
     effort,
     expected_lines,
-    interval,
+    interval_text,
     tuned_data,
 )
 from specllama.cli.units import mib
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     from specllama.engine.settings import Speculation
     from specllama.planning.plan import Plan
     from specllama.serving.probe import PlannedProbe, ProbeResult
-    from specllama.tuning.arms import Arm, Baseline, TuningResult
     from specllama.tuning.measure import Measurement
+    from specllama.tuning.records import Baseline, Confirmation, TuningResult
 
 _TEXT = ("setting", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
 _MORE = ("first token", "draft/verify", "memory")
 
 
 def title(p: ProbeResult) -> str:
-    from specllama.tuning.arms import OPEN
+    from specllama.tuning.records import OPEN
 
     early = " (stopped early, no verdict yet)" if p.tuned.state == OPEN else ""
     return f"{p.plan.target.title}, {p.tuned.workload}{early}"
@@ -69,7 +68,7 @@ def table(p: ProbeResult) -> Table:
 
 def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
     """The cells of the table: measured settings first, then the others with what is known."""
-    from specllama.tuning.arms import decoding_speed
+    from specllama.tuning.records import decoding_speed
 
     plain = p.tuned.plain
     if plain is not None:
@@ -87,7 +86,7 @@ def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
             _alpha_k(arm),
             f"{tau:.2f}" if tau else "",
             *_speeds(p, decoding_speed(plain, m, arm.speedup)),
-            interval(arm.speedup),
+            interval_text(arm.speedup),
             chance(arm.slower),
             _first_token(arm, plain),
             f"{share:.0%}/{1 - share:.0%}" if share is not None else "",
@@ -98,7 +97,7 @@ def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
 
 def _unconfirmed_row(p: ProbeResult, o: Unconfirmed) -> tuple[str, ...]:
     """A setting that was not confirmed: the result of its one launch, or its prediction."""
-    from specllama.tuning.arms import decoding_speed
+    from specllama.tuning.records import decoding_speed
 
     m, plain = o.measurement, p.tuned.plain
     speed = decoding_speed(plain, m, o.speedup) if m else 0.0
@@ -123,7 +122,7 @@ def _speeds(p: ProbeResult, all_together: float) -> tuple[str, ...]:
     return (f"{all_together:.1f}", *each)
 
 
-def _first_token(arm: Arm, plain: Baseline | None) -> str:
+def _first_token(arm: Confirmation, plain: Baseline | None) -> str:
     """Compared with plain decoding, scaled to the same number of prompt tokens."""
     m = arm.measurement
     if plain is None or not (baseline := _prompt_tokens(plain.measurement)):
@@ -140,7 +139,7 @@ def chance(p: float) -> str:
     return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{p:.0%}"
 
 
-def _alpha_k(arm: Arm) -> str:
+def _alpha_k(arm: Confirmation) -> str:
     """α·K: a popular estimate, next to the measured values."""
     from specllama.tuning.speedup import effective_acceptance
 
@@ -168,12 +167,12 @@ def below_table(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     for trial in p.tuned.trials:
         yield from speed_plot(trial, p.tuned.arms)
     yield from ngram_table(p.tuned.maps)
-    yield from verdict(p, verbose)
+    yield from verdict_lines(p, verbose)
 
 
-def verdict(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
+def verdict_lines(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     """The verdict and what it rests on."""
-    from specllama.tuning.arms import OPEN
+    from specllama.tuning.records import OPEN
 
     t = p.tuned
     about = f" for {length}" if (length := about_length(p)) else ""
@@ -221,13 +220,13 @@ def deep_lines(t: TuningResult) -> Iterator[str]:
 def draft_costs(t: TuningResult) -> Iterator[str]:
     """The cost of each draft's steps, and the acceptance rate at break-even."""
     from specllama.drafts.acceptance import constant_acceptance
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
     from specllama.tuning.speedup import break_even, fit_cost
 
     for trial in t.trials:
         if not trial.measurement.drafted or len(trial.steps.curve()) < 2:
             continue
-        setting = way(trial.speculation)
+        setting = method_label(trial.speculation)
         name = f" ({setting})" if len(t.trials) > 1 else ""
         fixed, per_token = fit_cost(trial.steps)
         yield (
@@ -244,12 +243,12 @@ def draft_costs(t: TuningResult) -> Iterator[str]:
 
 
 def _findings(t: TuningResult) -> Iterator[str]:
-    from specllama.tuning.arms import label
+    from specllama.tuning.records import setting_label
 
     if t.plain is not None:
         yield from t.plain.limitations
     for trial in t.trials:
-        yield from (f"{label(trial.speculation)}: {x}" for x in trial.measurement.missing)
+        yield from (f"{setting_label(trial.speculation)}: {x}" for x in trial.measurement.missing)
     for arm in t.arms:
         for text in (*arm.measurement.findings, *arm.measurement.missing):
             yield f"{arm.label}: {text}"
@@ -261,10 +260,10 @@ def _findings(t: TuningResult) -> Iterator[str]:
 
 
 def run_line(p: ProbeResult) -> str:
-    return serve_line(p.planned, p.tuned.best.speculation if p.tuned.best else None)
+    return serve_command(p.planned, p.tuned.best.speculation if p.tuned.best else None)
 
 
-def serve_line(p: PlannedProbe, best: Speculation | None) -> str:
+def serve_command(p: PlannedProbe, best: Speculation | None) -> str:
     """`specllama serve …` with the settings that were found, and the server options used here."""
     from specllama.engine.command import size_options
 

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 from specllama.cli.measured_settings import (
     best_sizes,
     few_sizes,
-    grid,
     map_name,
     measured_lengths,
+    speedup_grid,
 )
 
 if TYPE_CHECKING:
-    from specllama.tuning.arms import Arm, NgramSpeedups, Trial
     from specllama.tuning.confidence import Interval
     from specllama.tuning.costs import VerifyCosts
+    from specllama.tuning.records import Confirmation, NgramSpeedups, Trial
 
 _BAR = 40  # characters for the largest speed-up shown
 _VERIFIED = (2, 4, 8, 16)
 
 
-def speed_plot(trial: Trial, arms: Sequence[Arm]) -> Iterator[str]:
+def speed_plot(trial: Trial, arms: Sequence[Confirmation]) -> Iterator[str]:
     """Speed-up against K: a bar for what is predicted, a mark for what was measured."""
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
 
     measured = measured_lengths(trial, arms)
     if not trial.curve and not measured:
         return
-    yield f"speed-up by draft length K, {way(trial.speculation)} (│ = plain, ● = measured)"
+    yield f"speed-up by draft length K, {method_label(trial.speculation)} (│ = plain, ● = measured)"
     values = {k: i.value for k, i in measured.items()}
     most = max([v.value for v in trial.curve.values()] + list(values.values()) + [1.2])
     for k in sorted(set(trial.curve) | set(values)):
@@ -61,7 +61,7 @@ def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:
     first = max(paying, key=lambda m: m.speeds[best_sizes(m)])
     best = best_sizes(first)
     yield f"speed-up by n-gram sizes, {map_name(first)} (predicted; [ ] = best)"
-    ns, ms, cells = grid(first)
+    ns, ms, cells = speedup_grid(first)
     ns, ms = few_sizes(ns, (best.n,)), few_sizes(ms, (best.m,))
     yield f"  n\\m {''.join(f'{m:>6}' for m in ms)}"
     for n in ns:

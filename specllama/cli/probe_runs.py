@@ -36,13 +36,13 @@ def show_planned(printer: Printer, options: ProbeOptions) -> None:
 def measured(printer: Printer, options: ProbeOptions) -> tuple[ProbeResult, ...]:
     """The results; after Ctrl-C or another signal, those measured so far."""
     from specllama.logs import new_log
-    from specllama.serving.probe import probe as run
+    from specllama.serving.probe import run_probe
     from specllama.tuning.errors import NothingMeasured
 
     log = new_log(0).with_suffix(".probe.log")
     try:
         with printer.progress("probing") as progress:
-            return run(options, log, progress)
+            return run_probe(options, log, progress)
     except KeyboardInterrupt:
         raise NothingMeasured("stopped before anything was measured") from None
 
@@ -69,9 +69,9 @@ def show(printer: Printer, found: tuple[ProbeResult, ...], outputs: Mapping[str,
 def _output(option: str, path: Path, found: tuple[ProbeResult, ...]) -> bytes:
     """The file's content. Names that are not valid Unicode are written with escapes."""
     if option == "--plot":
-        from specllama.cli.plot_file import picture
+        from specllama.cli.plot_file import plot_image
 
-        return picture(found, path)
+        return plot_image(found, path)
     if option == "--report":
         from specllama.cli.report import html
 
@@ -85,7 +85,7 @@ def show_replay(printer: Printer, options: ProbeOptions, file: Path, dry_run: bo
     """Predicts the speed-up of every setting on past conversations."""
     from specllama.cli import replay_lines as lines
     from specllama.logs import new_log
-    from specllama.serving.replay import plan_replay, replay
+    from specllama.serving.replay import plan_replay, replay_conversations
     from specllama.tuning.conversations import read_conversations
     from specllama.tuning.errors import NothingMeasured
 
@@ -99,7 +99,9 @@ def show_replay(printer: Printer, options: ProbeOptions, file: Path, dry_run: bo
         return
     try:
         with printer.progress("replay") as progress:
-            found = replay(options, source, new_log(0).with_suffix(".replay.log"), progress)
+            found = replay_conversations(
+                options, source, new_log(0).with_suffix(".replay.log"), progress
+            )
     except KeyboardInterrupt:
         raise NothingMeasured("stopped before anything was replayed") from None
     if printer.as_json:

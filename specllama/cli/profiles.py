@@ -38,14 +38,14 @@ def list_profiles(ctx: typer.Context, as_json: AsJson = False) -> None:
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.errors import UsageError
-    from specllama.workloads import load, names, profile_file, user_profiles_dir
+    from specllama.workloads import load_workload, names, profile_file, user_profiles_dir
 
     no_passthrough(ctx.obj or (), "profiles")
     printer = Printer()
     found, broken = [], {}
     for name in names():
         try:
-            found.append((load(name), profile_file(name)))
+            found.append((load_workload(name), profile_file(name)))
         except UsageError as e:
             broken[name] = e.message
     if as_json:
@@ -85,11 +85,11 @@ def show(
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
     from specllama.prompts import as_record
-    from specllama.workloads import load, profile_file, user_profiles_dir
+    from specllama.workloads import load_workload, profile_file, user_profiles_dir
 
     no_passthrough(ctx.obj or (), "profiles")
     printer = Printer(verbose=verbose)
-    workload = load(name)
+    workload = load_workload(name)
     files = [str(profile_file(part)) for part in workload.name.split(",")]
     if as_json:
         printer.json(

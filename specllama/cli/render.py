@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli.budget_lines import data as budget_data
-from specllama.cli.budget_lines import summary
+from specllama.cli.budget_lines import budget_data, memory_lines
 from specllama.cli.repeating import repeating
 from specllama.cli.shown import shown, wrapped
 from specllama.cli.units import count, mib
@@ -213,7 +212,7 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[str]:
     if more := len(rejected) - len(listed):
         yield f"         and {more} more; see `specllama pick-draft {t.path} --verbose`"
     if plan.budget is not None:
-        yield from summary(plan.budget)
+        yield from memory_lines(plan.budget)
     for warning in plan.notes:
         yield f"note     {warning}"
     for change in plan.command.changes:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from specllama.cli.planned_lines import planned_data
-from specllama.cli.probe_lines import serve_line
+from specllama.cli.probe_lines import serve_command
 from specllama.cli.probe_plots import ngram_table, verify_line
-from specllama.cli.tuning_lines import interval, interval_data, map_data, sizes_data
+from specllama.cli.tuning_lines import interval_data, interval_text, map_data, sizes_data
 from specllama.cli.units import plural
 from specllama.drafts.ollama import shown_name
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from specllama.serving.probe import PlannedProbe
     from specllama.serving.replay import ConversationReplay
-    from specllama.tuning.arms import NgramSpeedups
     from specllama.tuning.conversations import Conversations
+    from specllama.tuning.records import NgramSpeedups
     from specllama.tuning.replayed import ReplayedSetting
 
 _COLUMNS = (
@@ -76,7 +76,7 @@ def _row(s: ReplayedSetting) -> tuple[str, ...]:
         f"{s.accepted:,}",
         f"{s.alpha:.2f}" if s.alpha is not None else "",
         f"{s.tau:.2f}",
-        interval(s.speedup),
+        interval_text(s.speedup),
         s.source,
     )
 
@@ -114,7 +114,7 @@ def _of_best(r: ConversationReplay) -> list[NgramSpeedups]:
 
 
 def run_line(r: ConversationReplay) -> str:
-    return serve_line(r.planned, r.best.speculation if r.best is not None else None)
+    return serve_command(r.planned, r.best.speculation if r.best is not None else None)
 
 
 def data(r: ConversationReplay) -> dict[str, Any]:

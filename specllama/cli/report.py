@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specllama.cli import probe_lines, report_facts
 from specllama.cli.charts import DARK, LIGHT
 from specllama.cli.compared import UNMEASURED, unconfirmed
-from specllama.cli.figures import figures
+from specllama.cli.figures import tuning_charts
 from specllama.cli.svg_charts import svg
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def html(found: Sequence[ProbeResult]) -> str:
     plan = found[0].plan
     return template.render(
         title=plan.target.title,
-        verdict=report_facts.verdict(found),
+        verdict=report_facts.headline(found),
         setup=list(report_facts.setup(plan, f"{date.today():%d %B %Y}".lstrip("0"))),
         found=[_section(p, f"w{i}") for i, p in enumerate(found)],
         light=LIGHT,
@@ -44,8 +44,8 @@ def html(found: Sequence[ProbeResult]) -> str:
 def _section(p: ProbeResult, name: str) -> dict[str, Any]:
     """What the template shows of one workload."""
     columns, rows = _table(p)
-    lines = [_line(line) for line in probe_lines.verdict(p)]
-    charts = figures(p.tuned, p.plan.workload.ngram)
+    lines = [_line(line) for line in probe_lines.verdict_lines(p)]
+    charts = tuning_charts(p.tuned, p.plan.workload.ngram)
     return {
         "workload": p.tuned.workload,
         "state": report_facts.state(p),

@@ -30,14 +30,14 @@ class KeyFact:
 
 def state(p: ProbeResult) -> str:
     """ON, OFF, or OPEN where the budget or a signal ended the search."""
-    from specllama.tuning import arms
+    from specllama.tuning import records
 
     if p.tuned.best is not None:
         return ON
-    return OPEN if p.stopped or p.tuned.state == arms.OPEN else OFF
+    return OPEN if p.stopped or p.tuned.state == records.OPEN else OFF
 
 
-def verdict(found: Sequence[ProbeResult]) -> str:
+def headline(found: Sequence[ProbeResult]) -> str:
     """One line about all workloads."""
     if len(found) == 1:
         return f"{_verdict(found[0])}."
@@ -120,7 +120,7 @@ def results(p: ProbeResult) -> Iterator[KeyFact]:
     if t.plain is not None:
         plain = t.plain.measurement.tokens_per_second
         if m is not None and best is not None:
-            from specllama.tuning.arms import decoding_speed
+            from specllama.tuning.records import decoding_speed
 
             speed = decoding_speed(t.plain, m, best.speedup)
             yield KeyFact(

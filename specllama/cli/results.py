@@ -43,8 +43,7 @@ def results(
     """
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
-    from specllama.tuning.results import all_results
-    from specllama.tuning.results import clear as clear_results
+    from specllama.tuning.results import all_results, clear_results
     from specllama.watching import switches, traffic
 
     no_passthrough(ctx.obj or (), "results")
@@ -64,7 +63,11 @@ def results(
         real = [traffic_data(t, found) for t in requests]
         switched = [asdict(s) for s in changes]
         printer.json(
-            {"results": [data(r) for r in found], "real_requests": real, "switches": switched}
+            {
+                "results": [result_data(r) for r in found],
+                "real_requests": real,
+                "switches": switched,
+            }
         )
         return
     if not found and not requests and not changes:
@@ -132,14 +135,14 @@ def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
 
 def _times(t: Traffic, known: Sequence[Result]) -> StepTimes | None:
     """Its step times: measured while idle, else by tuning."""
-    from specllama.tuning.arms import way
+    from specllama.tuning.records import method_label
 
     if t.times is not None:
         return t.times
     for r in known:
         spec = r.speculation or (r.tried.speculation if r.tried else None)
         about = (r.target, r.workload) == (t.about.target, t.about.workload)
-        if about and spec is not None and way(spec) == t.about.way:
+        if about and spec is not None and method_label(spec) == t.about.way:
             return r.times
     return None
 
@@ -153,7 +156,7 @@ def brief(reason: str) -> str:
     return first if first == reason else f"{first.rstrip(' ,:;')} …"
 
 
-def data(r: Result) -> dict[str, Any]:
+def result_data(r: Result) -> dict[str, Any]:
     return {
         "target": r.target,
         "workload": r.workload,
@@ -177,7 +180,7 @@ def _table(found: Sequence[Result]) -> Table:
     from rich.table import Table
 
     from specllama.cli.probe_lines import chance
-    from specllama.cli.tuning_lines import interval
+    from specllama.cli.tuning_lines import interval_text
     from specllama.tuning.results import format_time
 
     names = ("model", "workload", "state", "served with", "best speed-up", "chance slower", "tok/s")
@@ -191,7 +194,7 @@ def _table(found: Sequence[Result]) -> Table:
             r.workload,
             r.state,
             r.label,
-            interval(r.speedup),
+            interval_text(r.speedup),
             chance(r.slower) if r.slower is not None else "",
             f"{r.tokens_per_second:.1f}" if r.tokens_per_second is not None else "",
             f"{r.texts} of {source}" if r.texts else "",

@@ -173,7 +173,7 @@ def serve(
     from specllama.prompts import read_prompts
     from specllama.serving.adaptive import behind_relay, start_adaptive
     from specllama.serving.scope import scope_of
-    from specllama.serving.serve import serve as run
+    from specllama.serving.serve import run_server
     from specllama.serving.tune import (
         TuningOptions,
         tune_plan,
@@ -238,7 +238,7 @@ def serve(
         report = ServeReport(printer, tuning_data(outcome), json_events)
         known = outcome.source in ("cached", "measured")
         measured = tuning_reference(outcome)
-        run(
+        run_server(
             outcome.plan,
             path,
             report,

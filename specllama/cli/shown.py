@@ -22,7 +22,7 @@ def shown(text: str) -> str:
     return "".join(escaped(c) if _hidden(c) else c for c in text)
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """`text` as `shown`; very long text loses its middle."""
     text = shown(text)
     half = _LONGEST // 2

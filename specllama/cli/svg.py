@@ -18,7 +18,7 @@ _PAGE = "var(--page, #fff)"
 DASHED = 'stroke-dasharray="5 4"'
 
 
-def cut(words: str, pixels: float) -> str:
+def cut_to_width(words: str, pixels: float) -> str:
     """The words, shortened in their middle to what fits."""
     most = max(4, int(pixels / _CHAR))
     words = shown(words)
@@ -52,7 +52,7 @@ def text(
     )
 
 
-def line(x1: float, y1: float, x2: float, y2: float, colour: str, more: str = "") -> str:
+def svg_line(x1: float, y1: float, x2: float, y2: float, colour: str, more: str = "") -> str:
     return (
         f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
         f'stroke="{paint(colour)}"{" " + more if more else ""}/>'
@@ -80,7 +80,7 @@ def swatch(x: float, y: float, colour: str, style: str) -> str:
     if style == DOT:
         return dot(x + 11, y, 5, colour)
     dashes = f" {DASHED}" if style == DASHES else ""
-    return line(x, y, x + 22, y, colour, f'stroke-width="2"{dashes}')
+    return svg_line(x, y, x + 22, y, colour, f'stroke-width="2"{dashes}')
 
 
 def outline(x: float, y: float, w: float, h: float, best: bool) -> str:
@@ -114,16 +114,16 @@ class Frame:
         if self.y is not None:
             for v in self.y.ticks:
                 at = self.py(v)
-                self.parts.append(line(self.left, at, self.right, at, GRID))
+                self.parts.append(svg_line(self.left, at, self.right, at, GRID))
                 number = self.y.number.format(v)
                 self.parts.append(text(self.left - 6, at + 4, number, SOFT, "end"))
             self.parts.append(text(4, self.top - 12, self.y.label, SOFT))
         for v in self.x.ticks:
             at = self.px(v)
             if vertical:
-                self.parts.append(line(at, self.top, at, self.floor, GRID))
+                self.parts.append(svg_line(at, self.top, at, self.floor, GRID))
             self.parts.append(text(at, self.floor + 18, self.x.number.format(v), SOFT, "middle"))
-        self.parts.append(line(self.left, self.floor, self.right, self.floor, SOFT))
+        self.parts.append(svg_line(self.left, self.floor, self.right, self.floor, SOFT))
         middle = (self.left + self.right) / 2
         self.parts.append(text(middle, self.floor + 38, self.x.label, SOFT, "middle"))
 

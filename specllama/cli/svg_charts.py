@@ -30,12 +30,12 @@ from specllama.cli.svg import (
     SIZE,
     WIDTH,
     Frame,
-    cut,
+    cut_to_width,
     dot,
-    line,
     outline,
     paint,
     rect,
+    svg_line,
     swatch,
     text,
 )
@@ -68,7 +68,7 @@ def _(chart: LineChart) -> tuple[float, list[str]]:
     for i, s in enumerate(legend):
         y = 4 + ROW * i
         frame.parts.append(swatch(4, y + 6, s.colour, s.style))
-        frame.parts.append(text(32, y + 11, cut(s.name, WIDTH - 40)))
+        frame.parts.append(text(32, y + 11, cut_to_width(s.name, WIDTH - 40)))
     frame.grid()
     inside: list[str] = []
     for s in chart.series:
@@ -97,8 +97,8 @@ def _series(f: Frame, s: Series) -> list[str]:
         )
     for x, low, high in s.whiskers:
         at, up, down = f.px(x), f.py(high), f.py(low)
-        out.append(line(at, down, at, up, s.colour, 'stroke-width="1.5"'))
-        out += [line(at - 4, y, at + 4, y, s.colour, 'stroke-width="1.5"') for y in (up, down)]
+        out.append(svg_line(at, down, at, up, s.colour, 'stroke-width="1.5"'))
+        out += [svg_line(at - 4, y, at + 4, y, s.colour, 'stroke-width="1.5"') for y in (up, down)]
     if s.style != DASHES:
         r = 5 if s.style == DOT else 3.5
         out += [dot(f.px(x), f.py(y), r, s.colour) for x, y in s.points]
@@ -114,18 +114,18 @@ def _(chart: IntervalChart) -> tuple[float, list[str]]:
         frame.parts += [dot(231, 11, 5, SERIES[0], False), text(244, 15, "only predicted")]
     frame.grid(vertical=True)
     at = frame.px(chart.reference)
-    inside = [line(at, top, at, frame.floor, SOFT, f'stroke-width="2" {DASHED}')]
+    inside = [svg_line(at, top, at, frame.floor, SOFT, f'stroke-width="2" {DASHED}')]
     labels = []
     for i, r in enumerate(chart.rows):
         y = top + each * i + 30
         low = max(0.0, r.low) if math.isfinite(r.low) else chart.x.low
         high = min(r.high, 1e3)
         width = 'stroke-width="2"' if r.measured else 'stroke-width="1.5" opacity="0.6"'
-        inside.append(line(frame.px(low), y, frame.px(high), y, SERIES[0], width))
+        inside.append(svg_line(frame.px(low), y, frame.px(high), y, SERIES[0], width))
         inside.append(dot(frame.px(r.value), y, 5, SERIES[0], r.measured))
         words = f"{r.value:.2f}x"
         labels.append(text(WIDTH - 4, y - 12, words, INK, "end", r.measured, halo=True))
-        labels.append(text(4, y - 12, cut(r.label, WIDTH - 100), halo=True))
+        labels.append(text(4, y - 12, cut_to_width(r.label, WIDTH - 100), halo=True))
     frame.clipped(inside)
     return frame.floor + 46, frame.parts + labels
 
@@ -182,7 +182,7 @@ def _(chart: ShareChart) -> tuple[float, list[str]]:
     frame.grid(vertical=True)
     for i, (label, share) in enumerate(chart.rows):
         y = top + each * i
-        frame.parts.append(text(24, y + 16, cut(label, WIDTH - 130), halo=True))
+        frame.parts.append(text(24, y + 16, cut_to_width(label, WIDTH - 130), halo=True))
         words = f"{share:.0%} / {1 - share:.0%}"
         frame.parts.append(text(WIDTH - 24, y + 16, words, SOFT, "end", halo=True))
         middle = frame.px(100 * share)

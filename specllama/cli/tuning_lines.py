@@ -11,8 +11,15 @@ from specllama.cli.units import plural
 if TYPE_CHECKING:
     from specllama.engine.settings import NgramSizes
     from specllama.serving.tune import TuningOutcome
-    from specllama.tuning.arms import Arm, Baseline, NgramSpeedups, Prediction, Trial, TuningResult
     from specllama.tuning.confidence import Interval
+    from specllama.tuning.records import (
+        Baseline,
+        Confirmation,
+        NgramSpeedups,
+        Prediction,
+        Trial,
+        TuningResult,
+    )
 
 _SHOWN = 3  # predictions
 
@@ -41,7 +48,7 @@ def expected_lines(t: TuningResult, verbose: bool = False) -> Iterator[str]:
     pursued = [p for p in t.predictions if len(p.known) and not _too_slow(t, p)]
     best_first = sorted(pursued, key=lambda p: -p.known.value)
     for p in best_first if verbose else best_first[:_SHOWN]:
-        yield f"expected {_name(p)} {interval(p.speedup)}: {p.source}"
+        yield f"expected {_name(p)} {interval_text(p.speedup)}: {p.source}"
 
 
 def dropped_lines(t: TuningResult) -> Iterator[str]:
@@ -72,12 +79,12 @@ def _predicted(p: Prediction) -> str:
 
 
 def _name(p: Prediction) -> str:
-    from specllama.tuning.arms import label
+    from specllama.tuning.records import setting_label
 
-    return label(p.speculation)
+    return setting_label(p.speculation)
 
 
-def interval(i: Interval | Sequence[float] | None) -> str:
+def interval_text(i: Interval | Sequence[float] | None) -> str:
     """A speed-up with its 95 % interval, if there is one."""
     if i is None:
         return ""
@@ -153,11 +160,11 @@ def baseline_data(p: Baseline | None) -> dict[str, Any] | None:
 
 
 def _trial_data(t: Trial) -> dict[str, Any]:
-    from specllama.tuning.arms import label
+    from specllama.tuning.records import setting_label
 
     log = t.measurement.log
     return {
-        "label": label(t.speculation),
+        "label": setting_label(t.speculation),
         "alpha": t.measurement.alpha,
         "tau": log.tokens_per_step,
         "acceptance_by_position": list(log.acceptance),
@@ -185,7 +192,7 @@ def sizes_data(s: NgramSizes | None) -> dict[str, int] | None:
     return None if s is None else {"n": s.n, "m": s.m, "min_hits": s.min_hits}
 
 
-def arm_data(a: Arm) -> dict[str, Any]:
+def arm_data(a: Confirmation) -> dict[str, Any]:
     """One arm measured on prompts that did not choose it."""
     from specllama.tuning.speedup import conditional
 

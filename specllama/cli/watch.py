@@ -79,11 +79,11 @@ def watch(
     from specllama.cli.streams import output_is_optional
     from specllama.stop import INTERRUPT, stop_on_signals
     from specllama.watching.export import Exporter
-    from specllama.watching.watch import UP, Watch, find
+    from specllama.watching.watch import UP, Watch, server_to_watch
 
     no_passthrough(ctx.obj or (), "watch")
     printer = Printer(as_json)
-    address, others = find(url, port)
+    address, others = server_to_watch(url, port)
     for r in others:
         printer.say(f"also     {r.url} serves {r.model}: --port {r.url.rsplit(':', 1)[-1]}")
     with closing(Watch(address, api_key, model)) as server:
@@ -104,12 +104,12 @@ def watch(
 
 
 def _once(printer: Printer, view: ServerView) -> None:
-    from specllama.cli.watch_lines import lines, view_data
+    from specllama.cli.watch_lines import view_data, view_lines
 
     if printer.as_json:
         printer.json(view_data(view))
         return
-    for line in lines(view):
+    for line in view_lines(view):
         printer.say(line)
 
 

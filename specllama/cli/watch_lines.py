@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 POSITIONS = 8  # shown one by one
 
 
-def lines(v: ServerView) -> Iterator[str]:
+def view_lines(v: ServerView) -> Iterator[str]:
     """One snapshot, to read."""
     from specllama.watching.watch import UP
 
@@ -22,7 +22,7 @@ def lines(v: ServerView) -> Iterator[str]:
         return
     if v.setting:
         yield f"setting  {v.setting}, workload {v.tuned.workload if v.tuned else ''}"
-    yield from (f"{name:<8} {value}" for name, value, _ in figures(v))
+    yield from (f"{name:<8} {value}" for name, value, _ in figure_rows(v))
     if v.acceptance:
         yield position_line(v.acceptance)
     yield from (f"note     {m}" for m in v.missing)
@@ -38,7 +38,7 @@ def position_line(acceptance: Sequence[float]) -> str:
     return f"position {shares}"
 
 
-def figures(v: ServerView) -> Iterator[tuple[str, str, str]]:
+def figure_rows(v: ServerView) -> Iterator[tuple[str, str, str]]:
     """(name, value, remark)."""
     now, since = v.now.counts, v.since.counts
     if (speed := v.tokens_per_second) is not None:
@@ -88,7 +88,7 @@ def short(v: ServerView) -> str:
 
     if v.state != UP:
         return f"{v.state}: {v.why}"
-    text = ", ".join(f"{name} {value}" for name, value, _ in figures(v))
+    text = ", ".join(f"{name} {value}" for name, value, _ in figure_rows(v))
     return f"{v.model or v.url}: {text or 'no tokens decoded yet'}"
 
 

@@ -87,9 +87,9 @@ def _head(v: ServerView, width: int) -> RenderableType:
 def _figures(v: ServerView) -> RenderableType:
     from rich.table import Table
 
-    from specllama.cli.watch_lines import figures
+    from specllama.cli.watch_lines import figure_rows
 
-    rows = list(figures(v))
+    rows = list(figure_rows(v))
     names, values = ([len(row[i]) for row in rows] for i in (0, 1))
     out = Table.grid(padding=(0, 2))
     out.add_column(no_wrap=True, min_width=max(names, default=8))

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from specllama.doctor.findings import EngineReport, StartResult
 from specllama.engine.build_facts import FACTS
-from specllama.engine.capabilities import MAINLINE, Capabilities, Tristate, ask, read_capabilities
+from specllama.engine.capabilities import (
+    MAINLINE,
+    Capabilities,
+    Tristate,
+    engine_output,
+    read_capabilities,
+)
 from specllama.engine.locate import EMBEDDED, Engine
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError
@@ -53,7 +59,7 @@ def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineReport:
 
 def _devices(engine: Engine) -> str:
     try:
-        return ask(engine, "--list-devices", LIST_TIMEOUT)[0]
+        return engine_output(engine, "--list-devices", LIST_TIMEOUT)[0]
     except SpecllamaError:
         return ""
 

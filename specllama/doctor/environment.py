@@ -14,7 +14,7 @@ from specllama.engine import config_ini, cpu
 from specllama.engine.locate import Engine
 from specllama.errors import UsageError
 from specllama.memory import nvml
-from specllama.memory.devices import Device, machine, main_memory, on_windows
+from specllama.memory.devices import Device, find_machine, main_memory, on_windows
 
 _PACKAGES = (
     "xllamacpp gguf llama-cpp-python huggingface-hub httpx numpy nvidia-ml-py psutil rich typer"
@@ -53,7 +53,7 @@ def devices(engine: Engine | None) -> tuple[tuple[DeviceReport, ...], str]:
     """(GPUs as `engine` lists them, and RAM; why GPUs may be missing)."""
     if engine is None:
         return (_device(main_memory()),), ""
-    have = machine(engine)
+    have = find_machine(engine)
     return tuple(_device(d) for d in (*have.gpus, have.ram)), have.note
 
 
@@ -92,7 +92,7 @@ def settings(environ: Mapping[str, str]) -> UserSettings:
 
 def _broken(profile: str) -> str:
     try:
-        workloads.load(profile)
+        workloads.load_workload(profile)
     except UsageError as e:
         return e.message
     return ""

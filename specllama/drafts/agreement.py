@@ -23,7 +23,7 @@ from specllama.drafts.inprocess import (
     default_threads,
     load_model,
 )
-from specllama.drafts.timing import batch_times
+from specllama.drafts.timing import model_batch_times
 
 TEMPERATURES = (0.4, 0.8, 1.2)
 ANSWER_TOKENS = 128
@@ -84,7 +84,7 @@ def compare(
     for draft in drafts:
         with load_model(draft, threads) as model:
             guesses[draft] = [[int(row.argmax()) for row in model.rows(a)] for a in answers]
-            drafting[draft] = batch_times(model, answers, LONGEST_K + 1, all_rows=False)
+            drafting[draft] = model_batch_times(model, answers, LONGEST_K + 1, all_rows=False)
     agrees: dict[Path, list[tuple[bool, ...]]] = {d: [] for d in drafts}
     chances: dict[Path, dict[float, list[tuple[float, ...]]]] = {
         d: {t: [] for t in TEMPERATURES} for d in drafts
@@ -104,7 +104,7 @@ def compare(
                 agrees[d].append(tuple(a == b for a, b in zip(best, guesses[d][i], strict=True)))
                 for t in TEMPERATURES:
                     chances[d][t].append(tuple(p[d][t]))
-        verifying = batch_times(model, answers, LONGEST_K + 1, all_rows=True)
+        verifying = model_batch_times(model, answers, LONGEST_K + 1, all_rows=True)
 
     def agreement(d: Path) -> Agreement:
         own, costs, stateful = drafting[d], None, target if verifying is None else d
@@ -140,7 +140,7 @@ def token_matches(
                 break
             rows = zip(model.rows(a), a.tokens[1:], strict=True)
             agrees.append(tuple(int(row.argmax()) == token for row, token in rows))
-        return tuple(agrees), batch_times(model, answers, longest, all_rows=False)
+        return tuple(agrees), model_batch_times(model, answers, longest, all_rows=False)
 
 
 def _probability(row: Any, token: int, temperature: float) -> float:

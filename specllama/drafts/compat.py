@@ -18,7 +18,7 @@ from specllama.engine.build_facts import (
     MTP_ARCHITECTURES,
 )
 from specllama.engine.capabilities import Capabilities, Tristate
-from specllama.engine.command import unsupported
+from specllama.engine.command import unsupported_reason
 from specllama.engine.loading import refusal
 from specllama.gguf import ModelInfo, Vocabulary
 
@@ -56,14 +56,16 @@ def _no(rule: str, detail: str) -> Compatibility:
     return Compatibility(False, rule, detail)
 
 
-def verdict(target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = None) -> Compatibility:
+def check_compatibility(
+    target: ModelInfo, draft: ModelInfo, caps: Capabilities | None = None
+) -> Compatibility:
     """Whether `draft`, with the method of its kind, can draft for `target`; with `caps`, on that build."""
     method = METHOD_OF_KIND.get(draft.kind)
     if draft.kind == P_EAGLE:
         return _no("P-EAGLE", f"{NO_P_EAGLE}. {P_EAGLE_IN_VLLM}")
     if method is None:
         return _no("kind", f"a {draft.kind} file cannot draft")
-    if caps is not None and (reason := unsupported(caps, method)):
+    if caps is not None and (reason := unsupported_reason(caps, method)):
         return _no("engine", reason)
     if not draft.tensors:
         return _no("tensors", "the file contains no tensors")
@@ -109,7 +111,7 @@ def own_head_verdict(target: ModelInfo, caps: Capabilities | None = None) -> Com
             "MTP key",
             "the file has MTP tensors, but the metadata key that declares them is missing",
         )
-    if caps is not None and (reason := unsupported(caps, "draft-mtp")):
+    if caps is not None and (reason := unsupported_reason(caps, "draft-mtp")):
         return _no("engine", reason)
     return graph_verdict(target, caps)
 

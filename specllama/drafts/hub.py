@@ -84,7 +84,7 @@ class RemoteSource:
             self._blocks[b] = data[(b - first) * _BLOCK : (b - first + 1) * _BLOCK]
 
 
-def label(path: PurePath) -> str | None:
+def hub_label(path: PurePath) -> str | None:
     """OWNER/REPO:FILE for the path of a model on the Hub; None for a local path. Windows uses
     backslashes, and has a colon after its drive letters."""
     text = path.as_posix()

@@ -17,7 +17,7 @@ from specllama.drafts.agreement import (
 from specllama.drafts.inprocess import MeasureError
 from specllama.drafts.pick import Candidate, MeasuredAgreement, PickResult
 from specllama.drafts.rank import draft_cost, verify_cost
-from specllama.drafts.replay import expected_tau, interval, replay
+from specllama.drafts.replay import expected_tau, replay_length, tau_interval
 from specllama.errors import UsageError
 from specllama.gguf import ModelInfo
 from specllama.prompts import as_text
@@ -84,8 +84,8 @@ def _best(target: ModelInfo, c: Candidate, agreement: Agreement, source: str) ->
             return agreement.costs.speedup(tau, k)
         return tau / (draft_cost(target, c.method, c.draft) * k + verify_cost(target, k))
 
-    run = costs.best([replay(agreement.agrees, k) for k in range(1, LONGEST_K + 1)], speedup)
-    low, high = interval(agreement.agrees, run.k)
+    run = costs.best([replay_length(agreement.agrees, k) for k in range(1, LONGEST_K + 1)], speedup)
+    low, high = tau_interval(agreement.agrees, run.k)
     return MeasuredAgreement(
         k=run.k,
         alpha=run.alpha,

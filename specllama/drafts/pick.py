@@ -146,7 +146,7 @@ def _verdict(
     if model.kind == "model" and share > _HALF:
         detail = f"it reads {share:.0%} of the target's bytes per token: too much to pay off"
         return compat.Compatibility(False, "size", detail)
-    found = compat.verdict(target, model, caps)
+    found = compat.check_compatibility(target, model, caps)
     doubt = next(
         (f for f in doubts(model, caps) if f.rule not in {t.rule for t in target.faults}), None
     )

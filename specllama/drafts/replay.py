@@ -35,7 +35,7 @@ class DraftReplay:
         return 1 + sum(self.by_position)
 
 
-def replay(answers: Sequence[Sequence[bool]], k: int) -> DraftReplay:
+def replay_length(answers: Sequence[Sequence[bool]], k: int) -> DraftReplay:
     """Replays draft length `k`. Each answer: one bit per generated token except the first, which
     comes from the prompt. As in the server, a draft is never longer than the remaining tokens
     minus the one that verification adds (server-context.cpp)."""
@@ -73,10 +73,14 @@ def expected_tau(answers: Sequence[Sequence[float]], k: int) -> float:
     return 1 + sum(t / count for t in total) if count else 1.0
 
 
-def interval(answers: Sequence[Sequence[bool]], k: int, draws: int = 400) -> tuple[float, float]:
+def tau_interval(
+    answers: Sequence[Sequence[bool]], k: int, draws: int = 400
+) -> tuple[float, float]:
     """95 % bootstrap interval of τ over the answers (seeded, so deterministic)."""
     if not answers:
         return 1.0, 1.0
     rng = random.Random(0)
-    taus = sorted(replay([rng.choice(answers) for _ in answers], k).tau for _ in range(draws))
+    taus = sorted(
+        replay_length([rng.choice(answers) for _ in answers], k).tau for _ in range(draws)
+    )
     return taus[int(0.025 * draws)], taus[int(0.975 * draws) - 1]

@@ -43,7 +43,7 @@ def repository(text: str) -> Repository | None:
     return Repository(match["repo"], match["selection"] or "")
 
 
-def models(files: Sequence[RemoteFile], selection: str) -> tuple[RemoteFile, ...]:
+def models_to_try(files: Sequence[RemoteFile], selection: str) -> tuple[RemoteFile, ...]:
     """The files to try, best first: those that match `selection`; else one of the COMMON_QUANTS (the
     smallest file if there is none), then the smaller ones, largest first."""
     found = sorted((f for f in files if _is_model(f)), key=lambda f: (f.size, f.name))

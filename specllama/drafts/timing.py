@@ -23,7 +23,7 @@ class TimedModel(Protocol):
     def clear(self) -> None: ...
 
 
-def batch_times(
+def model_batch_times(
     model: TimedModel,
     answers: Sequence[Continuation],
     longest: int,

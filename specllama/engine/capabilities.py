@@ -132,10 +132,10 @@ def read_capabilities(engine: Engine, timeout: float = HELP_TIMEOUT) -> Capabili
     cached = _read_cache(engine)
     if cached is not None:
         return describe(*cached)
-    version_text, problem = ask(engine, "--version", timeout)
+    version_text, problem = engine_output(engine, "--version", timeout)
     help_text = ""
     if not problem:
-        help_text, problem = ask(engine, "--help", timeout)
+        help_text, problem = engine_output(engine, "--help", timeout)
     caps = describe(version_text, help_text, problem)
     if not caps.problem:
         _write_cache(engine, version_text, help_text)
@@ -176,7 +176,9 @@ def _flavour(options: tuple[HelpOption, ...], spec_type: HelpOption | None) -> s
     return UNKNOWN_FLAVOUR
 
 
-def ask(engine: Engine, flag: str, timeout: float, before: Sequence[str] = ()) -> tuple[str, str]:
+def engine_output(
+    engine: Engine, flag: str, timeout: float, before: Sequence[str] = ()
+) -> tuple[str, str]:
     """(output of --help, --version or --list-devices, why it cannot be trusted or ""). `before`:
     arguments that must come first. Raises EngineError when the engine cannot be run."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}

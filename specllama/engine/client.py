@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from specllama.engine.errors import EngineError
-from specllama.engine.http_limits import read_lines, read_response
+from specllama.engine.http_limits import read_response, response_lines
 from specllama.engine.keys import first
 from specllama.engine.metrics import Metrics, parse_metrics, parse_prompt_speed
 
@@ -177,7 +177,7 @@ class Client:
             with self._http.stream("POST", path, json=body, headers=close) as response:
                 if response.status_code != 200:
                     raise EngineError(_problem(path, read_response(response)))
-                for line in read_lines(response):
+                for line in response_lines(response):
                     if line.startswith("data: ") and line != "data: [DONE]":
                         yield _piece(json.loads(line[6:]))
         except (httpx.HTTPError, ValueError, RecursionError) as e:

@@ -70,7 +70,7 @@ def build(
     return LaunchCommand(tuple(argv), env, tuple(changes), dropped)
 
 
-def unsupported(caps: Capabilities, method: str) -> str:
+def unsupported_reason(caps: Capabilities, method: str) -> str:
     """Why this build cannot run `method`; "" when it can."""
     if caps.flavour == IK_LLAMA:
         return ik_llama.unsupported(caps, method)
@@ -198,7 +198,7 @@ def check_methods(caps: Capabilities, methods: Iterable[str]) -> str:
     """Why this build cannot run these methods together; "" when it can."""
     chosen: Sequence[str] = tuple(methods)
     for method in chosen:
-        if reason := unsupported(caps, method):
+        if reason := unsupported_reason(caps, method):
             return reason
     drafts = [m for m in chosen if m.startswith("draft-")]
     if len(drafts) > 1:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from specllama.engine.embedded_options import UNSUPPORTED, apply_environment, options
+from specllama.engine.embedded_options import UNSUPPORTED, apply_environment, supported_options
 from specllama.engine.embedded_values import BadValue, EmbeddedOption
 
 _TRACE = ", 3: info, 4: trace, 5: debug"
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         import xllamacpp
 
         params = xllamacpp.CommonParams()
-        pairs = parse(args, options(params))
+        pairs = parse(args, supported_options(params))
     except BadValue as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
@@ -129,7 +129,7 @@ def help_text() -> str:
     import xllamacpp
 
     lines = ["----- options of the embedded engine -----", ""]
-    for option in options(xllamacpp.CommonParams()):
+    for option in supported_options(xllamacpp.CommonParams()):
         first, *others = option.all_names
         text = f"{option.help}{_TRACE if '-lv' in option.names and _build() >= 9181 else ''}"
         head = f"{first}, ".ljust(7) + ", ".join(others) if others else first

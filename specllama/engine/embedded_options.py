@@ -19,6 +19,7 @@ from specllama.engine.embedded_values import (
     added,
     attribute,
     cache_type,
+    comma_list,
     experts_on_cpu,
     first_dense_on_cpu,
     first_experts_on_cpu,
@@ -39,7 +40,6 @@ from specllama.engine.embedded_values import (
     switch,
     text_file,
     timeout,
-    words,
 )
 
 API_KEY_ENV = "LLAMA_API_KEY"
@@ -53,7 +53,7 @@ def apply_environment(params: Any) -> None:
 O = EmbeddedOption  # noqa: E741 - a column of a table
 OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("-m", "--model"), "FNAME", "model file", attribute("model.path", str)),
-    O(("-a", "--alias"), "STRING", "model names in the API", attribute("model_alias", words)),
+    O(("-a", "--alias"), "STRING", "model names in the API", attribute("model_alias", comma_list)),
     O(("-c", "--ctx-size"), "N", "context size, 0 = from the model (default: 0)", attribute("n_ctx", integer)),
     O(("-n", "--predict", "--n-predict"), "N", "tokens to generate per request (default: -1)", attribute("n_predict", integer)),
     O(("-b", "--batch-size"), "N", "logical batch size (default: 2048)", attribute("n_batch", integer)),
@@ -88,7 +88,7 @@ OPTIONS: tuple[EmbeddedOption, ...] = (
     O(("--swa-full",), "", "full-size SWA cache", switch("swa_full")),
     O(("--cache-ram", "-cram"), "N", "prompt cache in MiB (default: 8192)", attribute("cache_ram_mib", integer)),
     O(("-mm", "--mmproj"), "FILE", "multimodal projector", attribute("mmproj.path", str)),
-    O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostnames", words)),
+    O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostnames", comma_list)),
     O(("--host",), "HOST", "address (default: 127.0.0.1)", attribute("hostname", str)),
     O(("--port",), "PORT", "port (default: 8080)", attribute("port", integer)),
     O(("--api-key",), "KEY", "key that clients must send (env: LLAMA_API_KEY)", added("api_keys", key_list)),
@@ -155,7 +155,7 @@ UNSUPPORTED = (
 )
 
 
-def options(params: Any) -> tuple[EmbeddedOption, ...]:
+def supported_options(params: Any) -> tuple[EmbeddedOption, ...]:
     """The options that the installed library supports, by a fresh CommonParams."""
     known = (
         o

@@ -206,7 +206,7 @@ def text_file(value: str) -> str:
         raise BadValue(f"{value} is not a text file") from None
 
 
-def words(value: str) -> list[str]:
+def comma_list(value: str) -> list[str]:
     return [v for v in value.split(",") if v]
 
 
@@ -240,12 +240,12 @@ def _first_on_cpu(value: str, names: str) -> str:
 
 def adapters(value: str) -> list[Any]:
     """--lora FILE,..."""
-    return [_adapter(path, 1.0) for path in words(value)]
+    return [_adapter(path, 1.0) for path in comma_list(value)]
 
 
 def scaled_adapters(value: str) -> list[Any]:
     """--lora-scaled FILE:SCALE,..."""
-    pairs = [word.rpartition(":") for word in words(value)]
+    pairs = [word.rpartition(":") for word in comma_list(value)]
     return [_adapter(path, number(scale)) for path, _, scale in pairs]
 
 

@@ -40,7 +40,7 @@ def read_response(
     return httpx.Response(response.status_code, headers=headers, content=body)
 
 
-def read_lines(
+def response_lines(
     response: httpx.Response, limit: int = MAX_LINE, seconds: float | None = None
 ) -> Iterator[str]:
     """The lines of a streamed response, without their ends. Only LF and CRLF end a line: JSON may

@@ -104,7 +104,7 @@ def is_number(text: str) -> bool:
     return re.fullmatch("[0-9]{1,9}", text) is not None
 
 
-def read(
+def read_launch_options(
     words: Sequence[str], caps: Capabilities, environ: Mapping[str, str] | None = None
 ) -> LaunchOptions:
     """Reads arguments and variables against the options this build lists.

@@ -34,7 +34,7 @@ FORMATS: dict[str, str] = {
 HF_FORMATS = tuple(f for f in FORMATS if f.startswith(("vllm", "sglang", "tensorrt-llm")))
 
 
-def write(name: str, decision: Decision) -> WrittenFiles:
+def write_format(name: str, decision: Decision) -> WrittenFiles:
     """The decision in the format `name`. Raises UsageError for an unknown format and FormatError
     when the format cannot express this decision."""
     where = FORMATS.get(name)
@@ -54,5 +54,5 @@ __all__ = [
     "Deployment",
     "FormatError",
     "WrittenFiles",
-    "write",
+    "write_format",
 ]

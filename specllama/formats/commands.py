@@ -20,7 +20,7 @@ from specllama.formats import (
 )
 from specllama.formats.found_command import LLAMA, SHELL, FoundCommand
 from specllama.formats.shell_commands import shell
-from specllama.formats.shell_words import split
+from specllama.formats.shell_words import split_words
 
 SCRIPT, WINDOWS, YAML, PRESET = "script", "windows", "yaml", "preset"
 UNIT, DOCKERFILE, PLIST = "unit", "dockerfile", "property list"
@@ -85,7 +85,7 @@ def _windows(text: str) -> Iterator[FoundCommand]:
 
 def bare(text: str) -> tuple[FoundCommand, ...]:
     """llama-server's arguments without the program."""
-    words = next(iter(split(text, lines=False)), [])
+    words = next(iter(split_words(text, lines=False)), [])
     if not words or not words[0].text.startswith("-"):
         return ()
     return (FoundCommand(LLAMA, tuple(words), (SHELL,) * len(words), 0),)

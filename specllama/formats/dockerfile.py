@@ -10,7 +10,7 @@ from dataclasses import replace
 from specllama.formats.found_command import FLOW, EnvVariable, FoundCommand
 from specllama.formats.shell_commands import ASSIGNMENT, image, quoted_assignment, server, styles
 from specllama.formats.shell_variables import UNKNOWN, Bindings, ShellValue, assigned, expanded
-from specllama.formats.shell_words import SimpleCommand, Word, split
+from specllama.formats.shell_words import SimpleCommand, Word, split_words
 from specllama.formats.yaml_scalars import items
 
 _INSTRUCTION = re.compile(
@@ -33,7 +33,9 @@ def read(text: str) -> Iterator[FoundCommand]:
     for m in _INSTRUCTION.finditer(text):
         word, start, end = m[1].upper(), m.start(2), m.end(2)
         if word in ("FROM", "ARG", "ENV"):
-            line = [w for part in split(text, start, end, lines=False, plain=True) for w in part]
+            line = [
+                w for part in split_words(text, start, end, lines=False, plain=True) for w in part
+            ]
         if word == "FROM":
             named = (w.text for w in expanded(line, args) if not w.text.startswith("--"))
             kind, build = image(next(named, ""))
@@ -54,7 +56,7 @@ def read(text: str) -> Iterator[FoundCommand]:
                 given = items(text, start, end)
                 written += [FLOW] * len(given)
             else:  # a shell reads it
-                parts = split(text, start, end, lines=False)
+                parts = split_words(text, start, end, lines=False)
                 given = expanded([w for part in parts for w in part], env)
                 written += styles(given)
             words += given

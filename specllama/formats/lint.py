@@ -60,7 +60,7 @@ class _Fix:
     changes: tuple[Replacement, ...]
 
 
-def lint(text: str, kind: str, context: LintContext) -> tuple[LintResult, ...]:
+def lint_text(text: str, kind: str, context: LintContext) -> tuple[LintResult, ...]:
     """Every server of the text. Raises UsageError for a text that cannot be read."""
     found = commands.read(text, kind, context.files)
     if not found and kind == commands.SCRIPT:
@@ -89,7 +89,7 @@ def fixed(text: str, kind: str, context: LintContext) -> str:
     rejected: set[FindingKey] = set()
     batch, failures = len(text), 0
     for _ in range(_ROUNDS):
-        found = lint(text, kind, context)
+        found = lint_text(text, kind, context)
         fixes = _next_fixes(text, found, rejected)[:batch]
         if not fixes or failures > _MAX_REJECTED:
             break

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from specllama.drafts.compat import METHOD_OF_KIND, own_head_verdict, verdict
+from specllama.drafts.compat import METHOD_OF_KIND, check_compatibility, own_head_verdict
 from specllama.engine.capabilities import MAINLINE
 from specllama.engine.loading import refusal
 from specllama.formats.finding import (
@@ -57,7 +57,7 @@ def findings(parsed: ParsedCommand, models: Models) -> Iterator[Finding]:
         return
     if target is None or draft is None:
         return
-    if not (found := verdict(target, draft, parsed.caps)).ok:
+    if not (found := check_compatibility(target, draft, parsed.caps)).ok:
         yield _misfit(parsed, f"{found.detail} ({found.rule})", draft)
     elif draft.kind == "model" and draft.file_bytes > target.file_bytes:
         yield _swapped(parsed, target, draft)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from specllama.engine.command import unsupported
+from specllama.engine.command import unsupported_reason
 from specllama.formats import known_builds
 from specllama.formats.finding import (
     ENDS,
@@ -53,7 +53,7 @@ def _types(parsed: ParsedCommand) -> Iterator[Finding]:
     if not uses and variable is not None:
         shown = f"{variable.name}={variable.value}"
     option = "--spec-type " if uses else f"{SPEC_TYPE_VARIABLE}="
-    runs = tuple(t for t in parsed.types if not unsupported(parsed.caps, t))
+    runs = tuple(t for t in parsed.types if not unsupported_reason(parsed.caps, t))
     fix = f"{option}{','.join(runs)}" if runs else "remove it"
     if "none" in parsed.given_types and runs:
         yield Finding(
@@ -77,7 +77,7 @@ def _types(parsed: ParsedCommand) -> Iterator[Finding]:
     for given in dict.fromkeys(parsed.given_types):
         meant = meant_type(given, parsed.caps)
         if given in parsed.caps.spec_types:
-            if reason := unsupported(parsed.caps, given) if given != "none" else "":
+            if reason := unsupported_reason(parsed.caps, given) if given != "none" else "":
                 bad = "mtp_cannot_start" if given == "draft-mtp" else "unsupported-type"
                 rule = "known-bad-build" if bad == "mtp_cannot_start" else bad
                 yield Finding(rule, ENDS, given, reason, "use a newer build of llama.cpp")
@@ -103,7 +103,7 @@ def _types(parsed: ParsedCommand) -> Iterator[Finding]:
                 "remove it: in this build -md alone is enough" if alone else "--spec-type draft",
                 retyped(parsed, left),
             )
-        elif reason := unsupported(parsed.caps, given):
+        elif reason := unsupported_reason(parsed.caps, given):
             near = difflib.get_close_matches(given, parsed.caps.spec_types, n=1)
             newer = "build ≥" in reason
             yield Finding(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specllama.errors import UsageError
-from specllama.formats.shell_words import SimpleCommand, Word, WordOrigin, split
+from specllama.formats.shell_words import SimpleCommand, Word, WordOrigin, split_words
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 # a name with hyphens is a macro of llama-swap
@@ -114,7 +114,7 @@ def _parts(source: str, word: Word, m: re.Match[str], known: Bindings) -> tuple[
         and raw[1:-1].replace("\\\n", "") == value
     ):
         try:
-            inner = split(source, start + 1, word.end - 1, lines=False, plain=True)
+            inner = split_words(source, start + 1, word.end - 1, lines=False, plain=True)
         except UsageError:
             return None
         words = [w for line in inner for w in line]

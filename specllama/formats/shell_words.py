@@ -56,7 +56,7 @@ class SimpleCommand:
     arrays: dict[int, list[Word]] = field(default_factory=dict)
 
 
-def split(
+def split_words(
     source: str, start: int = 0, end: int | None = None, *, lines: bool = True, plain: bool = False
 ) -> list[list[Word]]:
     """The words of each simple command in source[start:end]. `lines`: a line end ends a command

@@ -11,7 +11,7 @@ from specllama.formats import env_files
 from specllama.formats.found_command import EnvVariable, FoundCommand
 from specllama.formats.shell_commands import assignments, quoted_assignment, server
 from specllama.formats.shell_variables import ShellValue, expanded
-from specllama.formats.shell_words import Word, WordOrigin, split
+from specllama.formats.shell_words import Word, WordOrigin, split_words
 
 # A backslash continues a line; comments may come between.
 _SETTING = re.compile(
@@ -30,7 +30,7 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
         lines = given.setdefault(m[1], [])
         if not m[2].strip():
             lines.clear()
-        lines += split(source, m.start(2), m.end(2), lines=False, plain=True)
+        lines += split_words(source, m.start(2), m.end(2), lines=False, plain=True)
     variables = [
         v for line in given.get("Environment", ()) for w in line for v in quoted_assignment(text, w)
     ]
@@ -67,7 +67,7 @@ def _value(text: str, variable: EnvVariable) -> ShellValue:
     if not variable.fixed or text[start:end] != variable.value:
         return _unplaced(variable)
     origin = WordOrigin(variable.name, text=True)
-    words = [w for line in split(text, start, end, plain=True) for w in line]
+    words = [w for line in split_words(text, start, end, plain=True) for w in line]
     return ShellValue(tuple(replace(w, origin=origin) for w in words), variable.value)
 
 

@@ -14,7 +14,7 @@ from specllama.formats import env_files, shell_commands, swap_macros
 from specllama.formats.found_command import BLOCK, FLOW, EnvVariable, FoundCommand
 from specllama.formats.shell_variables import Bindings, ShellValue
 from specllama.formats.shell_words import Word
-from specllama.formats.yaml_scalars import commands, keys, listed, pairs, words
+from specllama.formats.yaml_scalars import commands, keys, pairs, scalar_words, sequence_words
 
 _LINE = ("cmd",)  # llama-swap's command line; line ends count as spaces
 _LISTS = ("entrypoint", "command", "args")  # in the order in which they are joined
@@ -46,7 +46,7 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
         raise UsageError(f"{where}invalid YAML ({why})") from None
     known: Bindings = {}
     for root in roots:
-        known = swap_macros.macros(keys(root).get("macros"), known, lambda n: words(text, n))
+        known = swap_macros.macros(keys(root).get("macros"), known, lambda n: scalar_words(text, n))
     used = frozenset(re.findall(r"\$\{([^{}]*)\}", text))
     file = _File(text, files, known, used, set())
     for root in roots:
@@ -78,7 +78,7 @@ def _of_mapping(file: _File, given: dict[str, yaml.Node], where: str) -> Iterato
     found: list[FoundCommand] = []
     if isinstance(cmd := given.get("cmd"), yaml.ScalarNode):
         known = {**file.macros, "MODEL_ID": ShellValue((Word(where, -1, -1),), where)}
-        own = swap_macros.macros(given.get("macros"), known, lambda n: words(file.text, n))
+        own = swap_macros.macros(given.get("macros"), known, lambda n: scalar_words(file.text, n))
         found += commands(file.text, cmd, plain=True, known=own)
     found += _listed(file, given, bool(set_here))
     for name, child in given.items() if where == "macros" else ():
@@ -108,7 +108,7 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
     for name in _LISTS:
         node = given.get(name)
         if isinstance(node, yaml.SequenceNode):
-            parts += listed(node)
+            parts += sequence_words(node)
             styles += [FLOW if node.flow_style else BLOCK] * len(node.value)
             begin = begin or node.start_mark.index
         elif isinstance(node, yaml.ScalarNode):

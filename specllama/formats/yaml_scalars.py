@@ -13,7 +13,7 @@ from specllama.errors import UsageError
 from specllama.formats import shell_commands
 from specllama.formats.found_command import SHELL, EnvVariable, FoundCommand, YamlScalar
 from specllama.formats.shell_variables import Bindings
-from specllama.formats.shell_words import Word, split
+from specllama.formats.shell_words import Word, split_words
 
 _MERGE = "tag:yaml.org,2002:merge"
 Pair = tuple[yaml.ScalarNode, yaml.Node]
@@ -53,11 +53,11 @@ def items(text: str, start: int, end: int) -> list[Word]:
     if not isinstance(node, yaml.SequenceNode):
         line = text.count("\n", 0, start) + 1
         raise UsageError(f"line {line}: {source.strip()[:60]} is not a list of strings")
-    found = listed(node)
+    found = sequence_words(node)
     return [replace(w, start=w.start + start, end=w.end + start) for w in found]
 
 
-def listed(node: yaml.SequenceNode) -> list[Word]:
+def sequence_words(node: yaml.SequenceNode) -> list[Word]:
     """The words of a list."""
     return [
         Word(
@@ -70,14 +70,14 @@ def listed(node: yaml.SequenceNode) -> list[Word]:
     ]
 
 
-def words(text: str, node: yaml.ScalarNode) -> list[Word] | None:
+def scalar_words(text: str, node: yaml.ScalarNode) -> list[Word] | None:
     """The words of a scalar that no shell reads; None if escapes shift their positions."""
     start, end = _span(text, node)
     value = str(node.value)
     if _texts(text, start, end, plain=True) != _texts(value, 0, len(value), plain=True):
         return None
     try:
-        return [w for line in split(text, start, end, plain=True) for w in line]
+        return [w for line in split_words(text, start, end, plain=True) for w in line]
     except UsageError:
         return None
 
@@ -103,7 +103,7 @@ def commands(
         scalar = replace(scalar, value=text[start:end], inner=start)
     blocked = node.style in ("|", ">")  # only the indentation ends one
     found = list(shell_commands.shell(source, *span, plain=plain, known=known))
-    given = [w for line in split(source, *span, plain=plain) for w in line]
+    given = [w for line in split_words(source, *span, plain=plain) for w in line]
     if not found and kind and given and given[0].text.startswith("-"):
         found = [FoundCommand(kind, tuple(given), (SHELL,) * len(given), span[0])]
     for c in found:
@@ -129,6 +129,6 @@ def _span(text: str, node: yaml.ScalarNode) -> tuple[int, int]:
 
 def _texts(text: str, start: int, end: int, plain: bool) -> list[list[str]] | None:
     try:
-        return [[w.text for w in line] for line in split(text, start, end, plain=plain)]
+        return [[w.text for w in line] for line in split_words(text, start, end, plain=plain)]
     except UsageError:
         return None

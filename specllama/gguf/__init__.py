@@ -1,7 +1,7 @@
 """GGUF model files: a header reader, and the model's properties from it."""
 
 from specllama.gguf.errors import GgufError
-from specllama.gguf.files import inspect, is_later_shard, tensors
+from specllama.gguf.files import is_later_shard, read_model, tensors
 from specllama.gguf.header import Header, Tensor, read_header
 from specllama.gguf.model import ModelInfo, model_info
 from specllama.gguf.values import LazyArray
@@ -14,9 +14,9 @@ __all__ = [
     "ModelInfo",
     "Tensor",
     "Vocabulary",
-    "inspect",
     "is_later_shard",
     "model_info",
     "read_header",
+    "read_model",
     "tensors",
 ]

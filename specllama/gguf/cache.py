@@ -8,7 +8,7 @@ from typing import Any
 
 from specllama import __version__
 from specllama.gguf.faults import Fault
-from specllama.gguf.files import inspect, shards
+from specllama.gguf.files import read_model, shards
 from specllama.gguf.layout import Block, Layout
 from specllama.gguf.model import ModelInfo, ModelNames, Sidecar
 from specllama.gguf.source import FileSource
@@ -21,7 +21,7 @@ _MAX_MODELS = 5000
 
 
 class InspectCache:
-    """`inspect` with a cache on disk. Errors are not cached."""
+    """`read_model` with a cache on disk. Errors are not cached."""
 
     def __init__(self) -> None:
         self._file = cache_dir() / "models.json"
@@ -41,7 +41,7 @@ class InspectCache:
                 return _restore(known["info"], parts)
             except (KeyError, TypeError, ValueError, OSError):
                 pass  # damaged: read again
-        info = inspect(path)
+        info = read_model(path)
         if stamp is not None:
             self._known[key] = {"stamp": stamp, "info": as_json(info)}
             self._changed = True

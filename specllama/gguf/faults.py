@@ -55,7 +55,7 @@ class Fault:
     fork: str = ""
 
 
-def faults(headers: Sequence[Header], kind: str, tokens: int | None) -> tuple[Fault, ...]:
+def find_faults(headers: Sequence[Header], kind: str, tokens: int | None) -> tuple[Fault, ...]:
     """All reasons, the most certain first. `headers`: of all parts, in order; `kind`: ModelInfo's;
     `tokens`: size of the vocabulary, None without one."""
     if kind in ("mmproj", "adapter", "unknown", "vocab-only", "p-eagle"):

@@ -17,7 +17,7 @@ from specllama.gguf.source import FileSource
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
-def inspect(path: Path) -> ModelInfo:
+def read_model(path: Path) -> ModelInfo:
     """The model at `path` (any part of a split model).
 
     Raises GgufError if it is not a readable GGUF, is truncated, or parts are missing.
@@ -26,7 +26,7 @@ def inspect(path: Path) -> ModelInfo:
 
 
 def inspect_with_headers(path: Path) -> tuple[ModelInfo, list[Header]]:
-    """As `inspect`, with the headers of all parts of the model."""
+    """As `read_model`, with the headers of all parts of the model."""
     headers, parts = read_headers(path), shards(path)
     info = model_info(headers, parts)
     if info.vocabulary is None:
@@ -38,7 +38,7 @@ def inspect_with_headers(path: Path) -> tuple[ModelInfo, list[Header]]:
 
 
 def read_headers(path: Path) -> list[Header]:
-    """The headers of all parts of the model. Raises as `inspect` does."""
+    """The headers of all parts of the model. Raises as `read_model` does."""
     headers = [read_header(p) for p in shards(path)]
     for header in headers:
         if header.missing_bytes:

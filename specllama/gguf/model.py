@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specllama.gguf import architectures
-from specllama.gguf.faults import Fault, faults
+from specllama.gguf.faults import Fault, find_faults
 from specllama.gguf.header import Header, Tensor
 from specllama.gguf.layout import Layout, layout
 from specllama.gguf.types import FILE_TYPES
@@ -188,7 +188,7 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         template_has_tools=shows_tools(template)
         or bool(h.text("tokenizer.chat_template.tool_use")),
         missing_bytes=max(header.missing_bytes for header in headers),
-        faults=faults(headers, kind, vocabulary.n_tokens if vocabulary else None),
+        faults=find_faults(headers, kind, vocabulary.n_tokens if vocabulary else None),
     )
 
 

@@ -89,7 +89,7 @@ def verdict_of(
     if not missing:
         return FitVerdict(FITS, _from_disk(q, lines)), lines
     device, short = max(missing, key=lambda x: x[1])
-    shortfall = f"{device.name} is {size(short)} short"
+    shortfall = f"{device.name} is {size_text(short)} short"
     if q.machine.gpus and use.gpu_layers is None:
         layers = len(q.target.layout.blocks) + 1
         most = _most(0, layers - 1, lambda n: _gpus_hold(q, replace(use, gpu_layers=n), drafting))
@@ -111,10 +111,10 @@ def _from_disk(q: FitRequest, lines: Sequence[MemoryLine]) -> str:
     over = shared - q.machine.ram.usable
     if not most or over <= 0:
         return ""
-    return f"{size(over)} of the experts are read from disk on demand (mmap): much slower"
+    return f"{size_text(over)} of the experts are read from disk on demand (mmap): much slower"
 
 
-def size(n: int) -> str:
+def size_text(n: int) -> str:
     """Bytes for display."""
     if n >= 10 * 1024 * MIB:
         return f"{n / MIB / 1024:,.1f} GiB"
@@ -127,7 +127,7 @@ def with_lines(q: FitRequest, option: MemoryOption, lines: tuple[MemoryLine, ...
     if not missing:
         return replace(option, lines=lines)
     device, short = max(missing, key=lambda x: x[1])
-    shortfall = f"{device.name} is {size(short)} short"
+    shortfall = f"{device.name} is {size_text(short)} short"
     return replace(option, lines=lines, verdict=FitVerdict(TOO_BIG, shortfall, shortfall))
 
 
@@ -145,7 +145,7 @@ def longest_context(q: FitRequest, drafting: Drafting | None, partly: bool = Fal
     return (most or 0) * _STEP
 
 
-def options(q: FitRequest) -> tuple[MemoryOption, ...]:
+def memory_options(q: FitRequest) -> tuple[MemoryOption, ...]:
     """The options, the requested one first; if that fits, no others."""
     requested = _option(q, "as requested", (), q.use, q.drafting)
     return (requested,) if requested.verdict.kind == FITS else (requested, *alternatives(q))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specllama.engine.capabilities import ask
+from specllama.engine.capabilities import engine_output
 from specllama.engine.errors import EngineError
 from specllama.engine.locate import Engine
 from specllama.memory.errors import MemoryInputError
@@ -93,7 +93,7 @@ class Machine:
         return self.ram if name == RAM else next((g for g in self.gpus if g.name == name), None)
 
 
-def machine(engine: Engine, vram: Sequence[int] = (), rpc: Sequence[str] = ()) -> Machine:
+def find_machine(engine: Engine, vram: Sequence[int] = (), rpc: Sequence[str] = ()) -> Machine:
     """The machine as `engine` sees it; with `vram` (bytes each), GPUs of those sizes. `rpc`: the
     values of --rpc, each with comma-separated server addresses, whose devices count too.
 
@@ -164,7 +164,7 @@ def _list(engine: Engine, rpc: str) -> tuple[str, str, tuple[str, ...]]:
     try:
         # It prints and exits as soon as it is parsed: options that add devices must precede it.
         before = ("--rpc", rpc) if rpc else ()
-        text, problem = ask(engine, "--list-devices", LIST_TIMEOUT, before)
+        text, problem = engine_output(engine, "--list-devices", LIST_TIMEOUT, before)
     except EngineError as e:
         text, problem = "", e.message
     if rpc and "RPC not supported" in text:  # common/arg.cpp

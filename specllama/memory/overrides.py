@@ -44,7 +44,7 @@ def first_layers(count: int, pattern: str) -> Iterator[Override]:
         yield Override(rf"blk\.{i}{pattern}", RAM)
 
 
-def parse(text: str, devices: Sequence[str]) -> Iterator[Override]:
+def parse_overrides(text: str, devices: Sequence[str]) -> Iterator[Override]:
     """-ot's `<pattern>=<buffer type>,…`. Raises MemoryInputError for what llama-server would
     reject: a missing `=`, an invalid pattern, an unknown buffer type."""
     for word in text.split(","):

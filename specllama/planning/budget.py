@@ -19,7 +19,7 @@ from specllama.memory.decide import (
     MemoryOption,
     best_option,
     longest_context,
-    options,
+    memory_options,
     verdict_of,
     with_lines,
 )
@@ -99,7 +99,7 @@ def budget(
         ),
     )
     request = _with_context(request, prefer, settings.context, user.value("-c"))
-    found = options(request)
+    found = memory_options(request)
     check = _checker(request, tool, user)
     requested = check(found[0])
     chosen = (
@@ -203,5 +203,5 @@ def explain_budget(b: Budget) -> Iterator[str]:
 def budget_with(b: Budget, drafting: Drafting | None) -> Budget:
     """The budget of the same server with another draft, or none."""
     request = replace(b.request, use=b.chosen.use, drafting=drafting)
-    found = options(request)
+    found = memory_options(request)
     return Budget(request, b.requested_context, found, found[0], found[1:], b.prompt_cache)

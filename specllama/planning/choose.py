@@ -147,7 +147,7 @@ def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choi
     requested = next((m for m in r.methods if m.startswith("draft-")), method)
     if method and requested != method:
         return _off(name, "kind", f"{requested} cannot use a {draft.kind} file")
-    verdict = compat.verdict(r.target, draft, caps)
+    verdict = compat.check_compatibility(r.target, draft, caps)
     if not verdict.ok:
         helps = remedy(r.target, method, verdict.rule)
         return _off(name, verdict.rule, verdict.detail, remedy=helps)

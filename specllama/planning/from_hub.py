@@ -18,16 +18,16 @@ from specllama.drafts.repository import (
     Repository,
     downloaded_files,
     is_downloaded,
-    models,
+    models_to_try,
     sidecars,
 )
 from specllama.engine.capabilities import Capabilities
-from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.launch_options import LaunchOptions, read_launch_options
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import ModelInfo
-from specllama.memory.decide import FITS, PARTLY, FitRequest, FitVerdict, size, verdict_of
-from specllama.memory.devices import Machine, machine, parse_sizes
+from specllama.memory.decide import FITS, PARTLY, FitRequest, FitVerdict, size_text, verdict_of
+from specllama.memory.devices import Machine, find_machine, parse_sizes
 from specllama.planning import memory_inputs
 from specllama.planning.candidate_memory import DEFAULT_CONTEXT
 from specllama.planning.choose import parse_methods
@@ -80,14 +80,14 @@ def plan_from_hub(
     """The decision for a repository. Raises HubError if the Hub is unreachable, UsageError if the
     repository has no matching model or none that fits in memory."""
     engine, caps = usable_engine(llama_server)
-    user = read(user_args, caps, os.environ)
+    user = read_launch_options(user_args, caps, os.environ)
     vram = parse_sizes(spec_options.vram) if spec_options.vram is not None else ()
-    devices = machine(engine, vram, user.values("--rpc"))
+    devices = find_machine(engine, vram, user.values("--rpc"))
     try:
         files = hub.files(repo.name)
     except HubError as e:
         return _local_copy(repo, e)
-    candidates = models(files, repo.selection)
+    candidates = models_to_try(files, repo.selection)
     if not candidates:
         raise _no_candidate(repo, files)
     target, why = _first_fitting(repo, candidates, settings, user, caps, devices)
@@ -101,7 +101,7 @@ def plan_from_hub(
     missing = [
         Download(label, m.file_bytes)
         for m in needed
-        if (label := hub.label(m.path)) is not None and not is_downloaded(label)
+        if (label := hub.hub_label(m.path)) is not None and not is_downloaded(label)
     ]
     return HubPlan(plan, why, tuple(missing), (*notes, *_projector_note(files)))
 
@@ -126,7 +126,7 @@ def fetch(found: HubPlan | LocalCopy) -> Path:
 def _local_copy(repo: Repository, e: HubError) -> LocalCopy:
     """The model in the Hub's cache, when the Hub is unreachable. Raises `e` if it is not there."""
     local = downloaded_files(repo.name)
-    candidates = models(tuple(local), repo.selection)
+    candidates = models_to_try(tuple(local), repo.selection)
     if not candidates:
         hint = e.hint.replace("omit --hub", "name a file on this machine")
         raise HubError(e.message, hint or "There is no local file or folder of that name either.")
@@ -163,7 +163,7 @@ def _first_fitting(
     problem = ""
     for n, file in enumerate(candidates):
         if file.size > available:
-            problem = f"it needs {size(file.size)}, only {size(available)} are available"
+            problem = f"it needs {size_text(file.size)}, only {size_text(available)} are available"
             continue
         target = _model(file)
         verdict = _verdict(target, settings, user, caps, devices)
@@ -216,7 +216,9 @@ def _drafts(
         methods and not any(m.startswith("draft-") for m in methods)
     ):
         return DiscoveredDrafts(), ()
-    known = rank_drafts(target, workloads.load(spec_options.workload), caps, discover(target))
+    known = rank_drafts(
+        target, workloads.load_workload(spec_options.workload), caps, discover(target)
+    )
     if any(c.may_pay for c in known.candidates):
         return DiscoveredDrafts(), ()
     in_repository = hub.read_drafts(target, sidecars(files))
@@ -238,6 +240,6 @@ def _check_disk(missing: int) -> None:
     free = shutil.disk_usage(folder).free
     if missing and missing + _SPARE > free:
         raise HubError(
-            f"the download needs {size(missing)}, but {folder} has only {size(free)} free",
+            f"the download needs {size_text(missing)}, but {folder} has only {size_text(free)} free",
             "Free disk space, or set HF_HOME to another folder.",
         )

@@ -11,7 +11,7 @@ from specllama.engine.embedded_values import DENSE, EXPERTS
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.option_sources import ParsedOption
 from specllama.engine.settings import Settings, Speculation
-from specllama.gguf import GgufError, ModelInfo, inspect
+from specllama.gguf import GgufError, ModelInfo, read_model
 from specllama.memory.devices import MIB, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import Drafting, MemoryLine
@@ -20,7 +20,7 @@ from specllama.memory.overrides import (
     first_layers,
     moved_tensors,
     named_device,
-    parse,
+    parse_overrides,
 )
 from specllama.memory.place import RAM
 from specllama.memory.use import CACHE_TYPES, ModelUse
@@ -70,7 +70,7 @@ def overrides(
     for flag in user.flags:
         names, value = set(flag.option.names), flag.words[-1]
         if patterns in names:
-            out += parse(value, machine.names)
+            out += parse_overrides(value, machine.names)
         elif all_experts in names:
             out.append(Override(EXPERTS, RAM))
         elif experts in names:
@@ -196,7 +196,7 @@ def projector_lines(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, 
     if name is None:
         return ()
     try:
-        size = inspect(Path(name)).tensor_bytes
+        size = read_model(Path(name)).tensor_bytes
     except GgufError:
         return ()
     on_cpu = user.on("--no-mmproj-offload") or not machine.gpus
@@ -207,7 +207,7 @@ def lora_lines(user: LaunchOptions, machine: Machine) -> tuple[MemoryLine, ...]:
     """LoRA adapters: each tensor is on the device of the one it changes; as an upper bound, all
     are on the first device."""
     device = machine.gpus[0].name if machine.gpus else RAM
-    sizes = [inspect(path).tensor_bytes for path in lora_files(user)]
+    sizes = [read_model(path).tensor_bytes for path in lora_files(user)]
     return (MemoryLine("LoRA", "weights", device, sum(sizes), upper=True),) if sizes else ()
 
 

@@ -18,13 +18,13 @@ from specllama.engine.capabilities import NO_OPTIONS, Capabilities, Tristate, re
 from specllama.engine.embedded_options import API_KEY_ENV
 from specllama.engine.errors import EngineError
 from specllama.engine.keys import usable
-from specllama.engine.launch_options import LaunchOptions, read
+from specllama.engine.launch_options import LaunchOptions, read_launch_options
 from specllama.engine.loading import check_loads
 from specllama.engine.locate import Engine, embedded_build, locate
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
-from specllama.gguf import ModelInfo, inspect
-from specllama.memory.devices import machine, parse_sizes
+from specllama.gguf import ModelInfo, read_model
+from specllama.memory.devices import find_machine, parse_sizes
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.oracle import find_oracle
 from specllama.memory.use import CACHE_TYPES
@@ -34,7 +34,7 @@ from specllama.planning.memory_choice import apply_option
 from specllama.planning.memory_inputs import context_size
 from specllama.planning.passthrough import with_ngram_sizes, with_passthrough_options
 from specllama.planning.plan import Plan, make_plan
-from specllama.planning.prompt_cache import prompt_cache
+from specllama.planning.prompt_cache import limit_prompt_cache
 from specllama.planning.refusals import check_launch, suitable_choice
 from specllama.planning.spec_options import SpeculationOptions
 
@@ -51,18 +51,18 @@ def prepare(
     """The whole decision for `settings.model`, or for `target`, whose headers were read elsewhere;
     `more`: drafts in addition to those found here. Raises SpecllamaError for bad input and if
     no engine is usable; a draft that does not fit is a reason in the plan, not an error."""
-    workload = workloads.load(spec_options.workload)
+    workload = workloads.load_workload(spec_options.workload)
     _check(spec_options)
     target = target or target_info(settings.model)
     engine, capabilities = usable_engine(llama_server)
-    user = read(user_args, capabilities, os.environ)
+    user = read_launch_options(user_args, capabilities, os.environ)
     doubtful = check_loads(target, capabilities, bool(user.values("--override-kv")))
     check_launch(settings, user)
     spec_options = with_passthrough_options(spec_options, user)
     methods = parse_methods(spec_options.method) if spec_options.method else ()
     if spec_options.draft:
         checkpoints.reject_checkpoint(spec_options.draft)
-    draft = _with_ollama_name(inspect(spec_options.draft)) if spec_options.draft else None
+    draft = _with_ollama_name(read_model(spec_options.draft)) if spec_options.draft else None
     request = MethodRequest(
         target,
         workload,
@@ -146,7 +146,7 @@ def _memory(
         if model is not None and model.layout.problem and not spec_options.exact:
             note = f"memory unknown: the header of {model.path.name} is inconsistent ({model.layout.problem})"
             return None, replace(choice, notes=(*choice.notes, note)), settings
-    devices = machine(engine, vram, user.values("--rpc"))
+    devices = find_machine(engine, vram, user.values("--rpc"))
     if devices.note and spec_options.exact:
         raise MemoryInputError(f"{engine.label} does not report its devices: {devices.note}")
     if devices.note:  # unknown is not "no GPU": nothing is reduced because of it
@@ -155,7 +155,7 @@ def _memory(
     tool = find_oracle(engine)
     found = budget(target, choice, settings, user, caps, devices, spec_options.prefer, tool)
     choice, settings = apply_option(found, found.chosen, choice, settings, user, caps)
-    cache, settings = prompt_cache(found, settings, user, caps)
+    cache, settings = limit_prompt_cache(found, settings, user, caps)
     found = replace(found, prompt_cache=cache)
     if cache is not None and cache.message:
         choice = replace(choice, notes=(*choice.notes, cache.message))
@@ -257,7 +257,7 @@ def usable_engine(llama_server: str | None) -> tuple[Engine, Capabilities]:
 def target_info(path: Path) -> ModelInfo:
     """The model to serve. Raises GgufError or UsageError if the file is not one."""
     checkpoints.reject_checkpoint(path)
-    target = _with_ollama_name(inspect(path))
+    target = _with_ollama_name(read_model(path))
     if target.kind != "model":
         raise UsageError(
             f"{path}: a {target.kind} file cannot be served on its own",

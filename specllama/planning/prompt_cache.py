@@ -18,7 +18,7 @@ _SHARE = 0.5  # of the RAM that is left
 _STEP = 64  # MiB
 
 
-def prompt_cache(
+def limit_prompt_cache(
     b: Budget, settings: Settings, user: LaunchOptions, caps: Capabilities
 ) -> tuple[PromptCache | None, Settings]:
     """The cache, and settings that limit it if little RAM is left; None if this build has none. A

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
-from specllama.gguf import GgufError, ModelInfo, inspect
+from specllama.gguf import GgufError, ModelInfo, read_model
 from specllama.planning.choose import Choice
 from specllama.planning.files import lora_files, named_files
 
@@ -48,7 +48,7 @@ def check_launch(settings: Settings, user: LaunchOptions) -> None:
 def _check_adapters(user: LaunchOptions) -> None:
     for file in lora_files(user):
         try:
-            kind = inspect(file).kind
+            kind = read_model(file).kind
         except GgufError as e:
             raise UsageError(f"--lora: {e.message}", e.hint) from None
         if kind != "adapter":

@@ -19,7 +19,7 @@ from specllama.serving.real_requests import EventListener, TrafficMonitor, Tunin
 from specllama.serving.relay import Relay
 from specllama.serving.scope import SearchScope, sets_own_types, with_fixed_values
 from specllama.serving.servable import servable_settings
-from specllama.tuning.arms import label
+from specllama.tuning.records import setting_label
 from specllama.watching import switches
 from specllama.watching.policy import Policy, Switch, SwitchTiming
 from specllama.watching.verdict import VERY_LOW
@@ -102,8 +102,8 @@ class AdaptiveController:
             some = f"{waited} {'request' if waited == 1 else 'requests'} waited"
             listener.event(
                 "adaptive",
-                f"now serving with {label(runs)} after {took:.1f} s; {some}",
-                {"seconds": took, "waited": waited, "settings": label(runs)},
+                f"now serving with {setting_label(runs)} after {took:.1f} s; {some}",
+                {"seconds": took, "waited": waited, "settings": setting_label(runs)},
             )
 
     def due_switch(self, up: Launch, following: TrafficMonitor) -> Switch | None:
@@ -133,7 +133,7 @@ class AdaptiveController:
 
     def plan_after(self, up: Launch, switch: Switch, listener: EventListener) -> Plan:
         """The plan after the switch, which is reported and stored."""
-        before, after = label(up.plan.settings.speculation), label(switch.to)
+        before, after = setting_label(up.plan.settings.speculation), setting_label(switch.to)
         listener.event(
             "adaptive",
             f"{before} → {after}: {switch.reason}",

@@ -49,7 +49,7 @@ class Advice:
     cost: TokenCost | None = None
 
 
-def advise(
+def explain_decision(
     settings: Settings,
     spec_options: SpeculationOptions,
     user_args: Sequence[str] = (),

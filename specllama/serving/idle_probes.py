@@ -14,7 +14,7 @@ from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
 from specllama.planning.feasible import feasible_methods
 from specllama.planning.plan import Plan
-from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask
+from specllama.tuning.measure import Job, Response, TokenizedPrompt, send_request
 from specllama.tuning.speedup import Step
 from specllama.tuning.step_times import StepTimes, never_less
 from specllama.watching.counters import NOTHING, Counts
@@ -56,7 +56,9 @@ class IdleProbes:
             k = self._waiting.pop(0)
             self.sent += 1
             try:
-                answer = ask(self.client, self._prompt(), self._job(), tokens=k + 2, cache=True)
+                answer = send_request(
+                    self.client, self._prompt(), self._job(), tokens=k + 2, cache=True
+                )
             except EngineError:
                 self._waiting.clear()
                 return None
@@ -92,7 +94,7 @@ class IdleProbes:
         return StepTimes(found[0] / (1 + own), found)
 
 
-def counts_of(answer: Answer) -> Counts:
+def counts_of(answer: Response) -> Counts:
     """What a server adds to its counters for one request."""
     drafting = [s for s in answer.steps if s.drafted]
     depth = max((s.accepted for s in drafting), default=0)

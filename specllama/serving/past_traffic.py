@@ -14,9 +14,9 @@ from specllama.planning.plan import Plan
 from specllama.serving.result_keys import device_names, engine_label, traffic_key
 from specllama.serving.scope import SearchScope
 from specllama.tuning import results
-from specllama.tuning.arms import Prediction
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.judge import is_sure_gain
+from specllama.tuning.records import Prediction
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import traffic
 from specllama.watching.summary import TrafficSummary

@@ -23,7 +23,7 @@ from specllama.serving.scope import (
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import ALL, stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import DECIDED, OPEN, Progress, TuningResult
+from specllama.tuning.records import DECIDED, OPEN, Progress, TuningResult
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, tune
@@ -84,7 +84,7 @@ def plan_probes(options: ProbeOptions) -> Iterator[PlannedProbe]:
         yield _planned(plan, spec_options, options)
 
 
-def probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResult, ...]:
+def run_probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[ProbeResult, ...]:
     """One result per workload, in order. After Ctrl-C or SIGTERM, those so far (the last one
     `stopped`); KeyboardInterrupt if there are none.
 

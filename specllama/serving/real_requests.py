@@ -20,7 +20,7 @@ from specllama.watching.counters import Counts
 from specllama.watching.figures import summary_data, verdict_data
 from specllama.watching.follow import Follower
 from specllama.watching.reader import CounterReader
-from specllama.watching.request_log import RequestLog, size
+from specllama.watching.request_log import RequestLog, log_size
 from specllama.watching.running import RunningServe
 from specllama.watching.verdict import COPIES, Thresholds, sentence
 
@@ -67,7 +67,7 @@ class TrafficMonitor:
         copies = spec is not None and spec.uses_ngram
         of_drafts = Thresholds(plan.workload.warn_under, plan.workload.off_under)
         limits = COPIES if copies else of_drafts
-        begin = size(up.server.log)
+        begin = log_size(up.server.log)
         requests = RequestLog(up.server.log, begin)
         self.follower = Follower(reader, spec, times, about, limits, requests)
         self._up, self._idle_looks, self._awake = up, 0, awake

@@ -23,7 +23,6 @@ from specllama.errors import UsageError
 from specllama.serving.probe import PlannedProbe, ProbeOptions, plan_probes
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import ALL, stop_on_signals
-from specllama.tuning.arms import DroppedSetting, NgramSpeedups, Progress, way
 from specllama.tuning.conversations import Conversations
 from specllama.tuning.costs import VerifyCosts, why_no_draft
 from specllama.tuning.judge import MIN_SPEEDUP
@@ -32,6 +31,7 @@ from specllama.tuning.past import (
     measure_verify_costs,
     tokenize_conversations,
 )
+from specllama.tuning.records import DroppedSetting, NgramSpeedups, Progress, method_label
 from specllama.tuning.replayed import (
     DraftGuesses,
     KnownTexts,
@@ -39,9 +39,9 @@ from specllama.tuning.replayed import (
     best_combined,
     best_draft,
     best_ngram,
+    choose_replayed,
     fixed_ngram,
     spec_default,
-    verdict,
 )
 from specllama.tuning.run import TrialCandidate
 
@@ -91,7 +91,7 @@ def plan_replay(options: ProbeOptions) -> PlannedProbe:
     return p
 
 
-def replay(
+def replay_conversations(
     options: ProbeOptions, source: Conversations, log: Path, progress: Progress
 ) -> ConversationReplay:
     """The whole result. Raises TuningError or EngineError if the baseline server cannot be measured
@@ -114,7 +114,7 @@ def replay(
         runner.stop()
     _replay_ngrams(work, texts, costs)
     _replay_drafts(work, texts, costs)
-    best, reason = verdict(work.settings, costs)
+    best, reason = choose_replayed(work.settings, costs)
     ordered = sorted(work.settings, key=lambda s: -s.known.value)
     return ConversationReplay(
         p, source, texts, costs, tuple(ordered), tuple(work.maps), best, reason, past.left_out,
@@ -182,7 +182,7 @@ def _replay_drafts(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
     named = spec_options.draft is not None or spec_options.method is not None
     able: list[TrialCandidate] = []
     for c in task.candidates:
-        name = way(c.speculation)
+        name = method_label(c.speculation)
         own = c.cost * costs.plain.ms
         if c.speculation.methods != ("draft-simple",):
             work.dropped.append(
@@ -202,12 +202,12 @@ def _replay_drafts(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
         try:
             found = _draft_guesses(work, c, texts, costs, until)
         except MeasureError as e:
-            work.dropped.append(DroppedSetting(way(c.speculation), e.message))
+            work.dropped.append(DroppedSetting(method_label(c.speculation), e.message))
             continue
         some = texts.first(len(found.agrees))
         if len(some.known) < len(texts.known):
             work.notes.append(
-                f"{way(c.speculation)} covered only the first {len(some.known)} responses: "
+                f"{method_label(c.speculation)} covered only the first {len(some.known)} responses: "
                 "raise --budget for more"
             )
         _predict(work, found, some, costs)
@@ -229,7 +229,7 @@ def _draft_guesses(
     if passes is None:
         passes = (c.cost * costs.plain.ms,)
         work.notes.append(
-            f"{way(c.speculation)}: cost estimated from file sizes, not measured ({why})"
+            f"{method_label(c.speculation)}: cost estimated from file sizes, not measured ({why})"
         )
         return DraftGuesses(c, agrees, passes, timed=False)
     return DraftGuesses(c, agrees, passes, timed=True)
@@ -240,7 +240,9 @@ def _predict(work: _ReplayRun, found: DraftGuesses, texts: KnownTexts, costs: Ve
     lengths = [k for k in range(1, c.longest + 1) if not task.lengths or k in task.lengths]
     alone = work.add_setting(best_draft(found, texts, costs, lengths, task.drafts_alone))
     if alone is None:
-        work.dropped.append(DroppedSetting(way(c.speculation), "no draft length has a known cost"))
+        work.dropped.append(
+            DroppedSetting(method_label(c.speculation), "no draft length has a known cost")
+        )
         return
     copies = _best_ngram(work.maps, task.ngrams)
     if copies is not None:

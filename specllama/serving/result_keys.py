@@ -14,7 +14,7 @@ from specllama.planning.feasible import FeasibleMethod
 from specllama.planning.plan import Plan
 from specllama.serving.scope import SearchScope
 from specllama.tuning import results
-from specllama.tuning.arms import way
+from specllama.tuning.records import method_label
 from specllama.tuning.results import Subject
 from specllama.watching.traffic import TrafficKey
 
@@ -55,7 +55,7 @@ def traffic_key(plan: Plan) -> TrafficKey | None:
     return TrafficKey(
         target=str(plan.target.path.absolute()),
         workload=plan.workload.name,
-        way=way(spec),
+        way=method_label(spec),
         files=files,
         engine=engine_label(plan),
         devices=tuple(device_names(plan)),

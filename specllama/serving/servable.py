@@ -14,7 +14,7 @@ from specllama.serving.real_requests import TuningReference
 from specllama.serving.result_keys import device_names, engine_label
 from specllama.serving.scope import SearchScope
 from specllama.tuning import results
-from specllama.tuning.arms import DECIDED
+from specllama.tuning.records import DECIDED
 from specllama.watching import traffic
 from specllama.watching.policy import ServableSetting
 

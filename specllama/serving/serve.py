@@ -18,7 +18,7 @@ from specllama.serving.launch import Launch, Reporter, exit_hint, launch
 from specllama.serving.real_requests import EventListener, TrafficMonitor, TuningReference
 from specllama.serving.verify import Engagement, verify
 from specllama.stop import Stopped, stop_on_signals
-from specllama.tuning.arms import way
+from specllama.tuning.records import method_label
 from specllama.watching.policy import Switch
 
 MAX_QUICK_CRASHES = 3  # in a row; then it is not a coincidence
@@ -42,7 +42,7 @@ class ServeReporter(Reporter, EventListener, Protocol):
         """The server responds and was checked. Called again after a restart."""
 
 
-def serve(
+def run_server(
     plan: Plan,
     log: Path,
     report: ServeReporter,
@@ -84,7 +84,7 @@ def _follow(
     times hold for every K of the same method and draft."""
     own, runs = plan.settings.speculation, up.plan.settings.speculation
     if runs != own:
-        same_way = own is not None and runs is not None and way(own) == way(runs)
+        same_way = own is not None and runs is not None and method_label(own) == method_label(runs)
         measured = TuningReference(measured.times if same_way else None)
     return TrafficMonitor(up, measured, idle_probes, url, adaptive)
 

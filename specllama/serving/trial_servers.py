@@ -15,7 +15,7 @@ from specllama.engine.process import ServerProcess
 from specllama.engine.settings import Speculation
 from specllama.planning.plan import Plan, free_port
 from specllama.serving.launch import Launch, LaunchFailed, exit_hint, record_memory
-from specllama.tuning.arms import RunningServer
+from specllama.tuning.records import RunningServer
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _ENDING_S = 1.0  # between a broken connection and the exit of the server that broke it

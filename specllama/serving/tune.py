@@ -23,8 +23,15 @@ from specllama.serving.scope import (
 from specllama.serving.trial_servers import TrialServers
 from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
-from specllama.tuning.arms import CRASHED, OPEN, Prediction, Progress, TuningResult, label
 from specllama.tuning.errors import TuningError
+from specllama.tuning.records import (
+    CRASHED,
+    OPEN,
+    Prediction,
+    Progress,
+    TuningResult,
+    setting_label,
+)
 from specllama.tuning.results import Result, Subject
 from specllama.tuning.run import Task
 from specllama.tuning.search import Interrupted, OpenResult, tune
@@ -205,7 +212,7 @@ def _with_result(plan: Plan, stored: Result) -> Plan:
 
 def _measured(spec: Speculation, reason: str) -> str:
     """The result as the reason for `spec`, without its name, which is next to it."""
-    name = f"{label(spec)} is "
+    name = f"{setting_label(spec)} is "
     return (
         f"measured at {reason.removeprefix(name)}"
         if reason.startswith(name)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from specllama.drafts.acceptance import constant_acceptance
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Baseline, RunningServer, Trial
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts, drafted_gain
-from specllama.tuning.measure import Answer, ask, measurement_of, warm_up
+from specllama.tuning.measure import Response, measurement_of, send_request, warm_up
+from specllama.tuning.records import Baseline, RunningServer, Trial
 from specllama.tuning.run import Run, TrialCandidate
 from specllama.tuning.speedup import StepLog
 
@@ -33,7 +33,7 @@ class LengthRequest:
     """One response to a request with draft length `k`."""
 
     k: int
-    answer: Answer
+    answer: Response
 
     @property
     def steps(self) -> int:
@@ -57,7 +57,7 @@ def measure_draft(
     while len(found) < most and not (job.over and len(found) >= _LEAST):
         k = lengths[len(found) % len(lengths)]
         length_job = replace(job, sampling={**job.sampling, FIELD: k})
-        found.append(LengthRequest(k, ask(served.client, run.next_question(), length_job)))
+        found.append(LengthRequest(k, send_request(served.client, run.next_question(), length_job)))
         run.report()
         if not run.has_unused_prompts:
             break

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from specllama.engine.client import Client
-from specllama.tuning.measure import Answer, Job, TokenizedPrompt, ask
+from specllama.tuning.measure import Job, Response, TokenizedPrompt, send_request
 from specllama.tuning.run import Run
 
 _MIN_ROUNDS = 3
 
 
-def rounds(run: Run, client: Client, job: Job, most: int) -> list[Answer]:
+def rounds(run: Run, client: Client, job: Job, most: int) -> list[Response]:
     """Rounds of one request per slot, while there is time, each as one Answer (see `together`)."""
-    out: list[Answer] = []
+    out: list[Response] = []
     while len(out) < most and not (job.over and len(out) >= _MIN_ROUNDS):
         questions = [run.next_question() for _ in range(run.task.slots)]
         out.append(together(client, questions, job))
@@ -22,13 +22,13 @@ def rounds(run: Run, client: Client, job: Job, most: int) -> list[Answer]:
     return out
 
 
-def together(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Answer:
+def together(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Response:
     """All prompts at once, summed up as one Answer: tokens of all, decoding time of the slowest,
     so that its ms per token is that of the whole server. `first_ms` is the mean; `steps` stay
     empty, since those of different requests cannot be told apart."""
     with ThreadPoolExecutor(len(questions)) as pool:
-        each = list(pool.map(lambda q: ask(client, q, job), questions))
-    return Answer(
+        each = list(pool.map(lambda q: send_request(client, q, job), questions))
+    return Response(
         prompt_tokens=sum(a.prompt_tokens for a in each),
         prompt_ms=max(a.prompt_ms for a in each),
         first_ms=sum(a.first_ms for a in each) / len(each),

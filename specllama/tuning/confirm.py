@@ -14,23 +14,23 @@ from dataclasses import dataclass, field, replace
 
 from specllama.engine.client import Client, Ids
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import Arm, LongPromptResult, Prediction, RunningServer
 from specllama.tuning.concurrent import together
 from specllama.tuning.confidence import Ratios, ratios
 from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import is_clear, may_turn_on
 from specllama.tuning.measure import (
-    Answer,
     Job,
+    Response,
     TokenizedPrompt,
     acceptance_by_slot,
-    ask,
     decoding,
     greedy_texts,
     measurement_of,
+    send_request,
     short_steps,
     warm_up,
 )
+from specllama.tuning.records import Confirmation, LongPromptResult, Prediction, RunningServer
 from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import Step
 from specllama.tuning.statistics import time_split
@@ -53,7 +53,7 @@ class _Observations:
     """Measurements of one server so far: responses, and the steps without a draft after each.
     `own_ms`: the draft's part of such a step."""
 
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Response] = field(default_factory=list)
     undrafted: list[list[Step]] = field(default_factory=list)
     own_ms: float = 0.0
 
@@ -96,7 +96,7 @@ def confirm(
     prediction: Prediction,
     candidate: TrialCandidate | None,
     previous: Ratios = _NOTHING,
-) -> Arm:
+) -> Confirmation:
     """Measures until the result is clear. `candidate`: the draft in use; `previous`: what an open
     result of an earlier start measured."""
     client, hybrid, spec = served.client, run.task.hybrid, prediction.speculation
@@ -123,7 +123,7 @@ def confirm(
             continue
         if ended or is_clear(pooled, own) or measurement_of(observed.answers, hybrid).findings:
             break
-    arm = Arm(
+    arm = Confirmation(
         spec,
         measurement_of(observed.answers, hybrid),
         own,
@@ -196,7 +196,7 @@ def _measure_once(
         observed.undrafted.append(_undrafted_steps(client, questions[0], job, short_step))
         return
     question = run.next_question()
-    answer = ask(client, question, job)
+    answer = send_request(client, question, job)
     observed.answers.append(answer)
     undrafted = [s for s in answer.steps if not s.drafted]
     if prediction.speculation.uses_draft or len(undrafted) < _ENOUGH_UNDRAFTED:
@@ -213,8 +213,8 @@ def _undrafted_steps(
 
 
 def _with_extras(
-    run: Run, client: Client, arm: Arm, short_step: float, own_ms: float, trained: int
-) -> Arm:
+    run: Run, client: Client, arm: Confirmation, short_step: float, own_ms: float, trained: int
+) -> Confirmation:
     """What only `full` and probe measure, and the acceptance of each slot if there are several."""
     task = run.task
     if task.slots > 1 and arm.measurement.drafted and run.seconds_left > 0:
@@ -231,7 +231,7 @@ def _with_extras(
     return replace(arm, deep=_long_prompt(run, client, short_step, own_ms, trained))
 
 
-def _with_slots(run: Run, client: Client, arm: Arm) -> Arm:
+def _with_slots(run: Run, client: Client, arm: Confirmation) -> Confirmation:
     """Acceptance by slot: some builds draft badly in all slots but the first."""
     found = acceptance_by_slot(
         client, run.used_prompts[-run.task.slots :], run.job(), run.task.slots
@@ -264,7 +264,7 @@ def _long_prompt(
         ids += ids
     question = TokenizedPrompt("", tuple(ids[-depth:]))
     run.report(f"measuring at a context of {depth:,} tokens")
-    answer = ask(client, question, run.job())
+    answer = send_request(client, question, run.job())
     undrafted = _undrafted_steps(client, question, run.job(), short_step)
     if not undrafted or not answer.ms_per_token:
         return None

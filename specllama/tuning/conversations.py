@@ -9,7 +9,7 @@ from typing import Any
 
 from specllama.engine.client import Conversation, Prompt
 from specllama.errors import UsageError
-from specllama.prompts import json_lines, message, read_lines, tools_of
+from specllama.prompts import file_lines, json_lines, message, tools_of
 
 _OPTION = "--replay"
 _FORM = (
@@ -49,7 +49,7 @@ def read_conversations(path: Path) -> Conversations:
     """
     requests: list[PastRequest] = []
     calls = 0
-    for number, data in json_lines(path, read_lines(path, _OPTION), _OPTION):
+    for number, data in json_lines(path, file_lines(path, _OPTION), _OPTION):
         found = _record(number, data) if isinstance(data, dict) else None
         if found is None:
             raise UsageError(

@@ -13,12 +13,11 @@ from specllama.drafts.acceptance import LONGEST_K
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import by_request, ngrams
-from specllama.tuning.arms import NO_TIME, Baseline, NgramSpeedups, Prediction, Trial, label, way
+from specllama.tuning.baseline import measure_baseline
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import HIGHEST_ACCEPTANCE, best_length, drafted_gain, why_no_draft
 from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import MIN_SPEEDUP, problems_of
-from specllama.tuning.plain import measure_baseline
 from specllama.tuning.predict import (
     best_setting,
     beyond,
@@ -30,8 +29,17 @@ from specllama.tuning.predict import (
     near_sizes,
     ngram_rows,
 )
+from specllama.tuning.records import (
+    NO_TIME,
+    Baseline,
+    NgramSpeedups,
+    Prediction,
+    Trial,
+    method_label,
+    setting_label,
+)
 from specllama.tuning.run import Run, Task, TrialCandidate
-from specllama.tuning.trial import measure_draft
+from specllama.tuning.trial import measure_trial
 
 _LIKELY = 0.85  # acceptance per token that the longest K of a trial is chosen for
 _OVER_BYTES = 1.5  # time of a small model's pass ÷ the time expected from its bytes
@@ -97,7 +105,7 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Baseline) -> None:
     steps = {d: ms / plain.costs.step for d, ms in costs.items() if ms is not None}
     prediction = Prediction(replace(spec, ngram=sizes), known, source, steps)
     if all(x < _ROUNDING for x in rows[sizes].logs) and not run.task.force:
-        run.drop(way(spec), _why_no_ngram(rows, known))
+        run.drop(method_label(spec), _why_no_ngram(rows, known))
     else:
         run.predictions.append(prediction)
 
@@ -127,20 +135,21 @@ def _try_draft(run: Run, c: TrialCandidate, plain: Baseline) -> None:
     spec, task = c.speculation, run.task
     lengths = [k for k in task.lengths if k <= c.longest]
     if task.lengths and not lengths:
-        run.drop(way(spec), f"its files and memory limit K to {c.longest}")
+        run.drop(method_label(spec), f"its files and memory limit K to {c.longest}")
         return
     if reason := _why_it_cannot_win(run, c, plain):
-        run.drop(way(spec), reason)
+        run.drop(method_label(spec), reason)
         return
     if (
         run.loads + 3 > task.loads
     ):  # one to confirm, and one to serve without speculation if that fails
         run.drop(
-            way(spec), "only one draft is measured before serving; `specllama probe` measures all"
+            method_label(spec),
+            "only one draft is measured before serving; `specllama probe` measures all",
         )
         return
     if run.needs(loads=2 if run.predictions else 1) > run.seconds_left:
-        run.drop(way(spec), f"{NO_TIME} to measure it: increase --budget")
+        run.drop(method_label(spec), f"{NO_TIME} to measure it: increase --budget")
         return
     if len(lengths) == 1:  # nothing to choose
         _unpredicted(run, _with_length(run, spec, lengths[0]), "as requested")
@@ -187,21 +196,21 @@ def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
     usual = c.speculation.n_max
     for k in [top, usual] if usual < top else [top]:
         spec = _with_length(run, c.speculation, k)
-        run.report(f"measuring {label(spec)}: acceptance and the cost of each draft length")
+        run.report(f"measuring {setting_label(spec)}: acceptance and the cost of each draft length")
         try:
             served = run.start(spec, trace=True)
             if run.task.by_request and run.plain is not None:
                 trial = by_request.measure_draft(run, served, c, spec, run.plain)
             else:
-                trial = measure_draft(run, served, c, spec)
+                trial = measure_trial(run, served, c, spec)
         except EngineError as e:
-            run.drop(label(spec), run.runner.blame(e).message, crashed=True)
+            run.drop(setting_label(spec), run.runner.blame(e).message, crashed=True)
             continue
         run.trials.append(trial)
         if not trial.measurement.drafted:
-            run.drop(label(spec), "nothing was drafted")
+            run.drop(setting_label(spec), "nothing was drafted")
         elif trial.measurement.findings:
-            run.drop(label(spec), problems_of(spec, trial.measurement))
+            run.drop(setting_label(spec), problems_of(spec, trial.measurement))
         else:
             return trial
         return None
@@ -214,7 +223,7 @@ def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, plain: Baseline) -
     found = best_setting(rows, near_lengths)
     if found is None:
         why = trial.measurement.missing or ("no requested K was observed twice",)
-        run.drop(label(trial.speculation), f"no prediction for K: {why[0]}")
+        run.drop(setting_label(trial.speculation), f"no prediction for K: {why[0]}")
         usual = min(max(allowed, default=c.speculation.n_max), trial.speculation.n_max)
         _unpredicted(run, _with_length(run, c.speculation, usual), "not predicted")
         return
@@ -251,7 +260,9 @@ def _predict_combined(
             _unpredicted(run, drafting, "as requested")
         return
     sizes, known = found
-    run.maps.append(NgramSpeedups(method, {s: r.value for s, r in rows.items()}, label(drafting)))
+    run.maps.append(
+        NgramSpeedups(method, {s: r.value for s, r in rows.items()}, setting_label(drafting))
+    )
     if run.task.drafts_alone and beyond(known, alone) < _COMBINED:
         return
     spec = replace(drafting, methods=(method, *drafting.methods), ngram=sizes)

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import (
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.dead_draft import advice_for
+from specllama.tuning.measure import Measurement
+from specllama.tuning.records import (
     CRASHED,
     DECIDED,
     FORCED,
     NO_TIME,
     OPEN,
-    Arm,
+    Confirmation,
     DroppedSetting,
     Prediction,
-    way,
+    method_label,
 )
-from specllama.tuning.confidence import Ratios
-from specllama.tuning.dead_draft import advice_for
-from specllama.tuning.measure import Measurement
 
 MIN_SPEEDUP = 1.03  # below it, speculation is off
 _MIN_PROMPTS = 5  # with fewer, nothing follows for other texts
@@ -67,16 +67,16 @@ def may_gain(p: Prediction) -> bool:
     return 1 - p.known.chance_below(MIN_SPEEDUP) > _WORTH_A_LAUNCH
 
 
-def wins(arm: Arm) -> bool:
+def wins(arm: Confirmation) -> bool:
     return is_sure_gain(arm.pooled, arm.own) and is_usable(arm)
 
 
-def is_usable(arm: Arm) -> bool:
+def is_usable(arm: Confirmation) -> bool:
     """Whether an arm can be served at all: it drafted, and nothing is wrong with its output."""
     return bool(arm.measurement.drafted) and not arm.measurement.findings
 
 
-def fastest(arms: Sequence[Arm]) -> Arm | None:
+def fastest(arms: Sequence[Confirmation]) -> Confirmation | None:
     """The arm with the highest speed-up, certain gains first; never an unusable one."""
     good = [a for a in arms if is_usable(a)]
     sure = [a for a in good if wins(a)] or good
@@ -87,13 +87,13 @@ def fastest(arms: Sequence[Arm]) -> Arm | None:
 class TuningDecision:
     """`best`: the arm to serve, None = speculation off; `reason` and `state` as in TuningResult."""
 
-    best: Arm | None
+    best: Confirmation | None
     reason: str
     state: str
 
 
 def decide(
-    arms: Sequence[Arm],
+    arms: Sequence[Confirmation],
     dropped: Sequence[DroppedSetting],
     stop_reason: str = "",
     force: bool = False,
@@ -109,7 +109,9 @@ def decide(
     return TuningDecision(None, reason, _state(arms, dropped, stop_reason))
 
 
-def _state(arms: Sequence[Arm], dropped: Sequence[DroppedSetting], stop_reason: str) -> str:
+def _state(
+    arms: Sequence[Confirmation], dropped: Sequence[DroppedSetting], stop_reason: str
+) -> str:
     """The state of a decision that is "off"."""
     best = fastest(arms)
     late = any(d.why.startswith(NO_TIME) for d in dropped)
@@ -118,10 +120,12 @@ def _state(arms: Sequence[Arm], dropped: Sequence[DroppedSetting], stop_reason: 
     return CRASHED if _crashed(arms, dropped) else DECIDED
 
 
-def _crashed(arms: Sequence[Arm], dropped: Sequence[DroppedSetting]) -> bool:
+def _crashed(arms: Sequence[Confirmation], dropped: Sequence[DroppedSetting]) -> bool:
     """Whether a method ended in a crash. One that dies at its longest draft is tried again."""
     ended = {d.what.split(" K=")[0]: d.crashed for d in dropped}
-    return any(c for what, c in ended.items() if what not in {way(a.speculation) for a in arms})
+    return any(
+        c for what, c in ended.items() if what not in {method_label(a.speculation) for a in arms}
+    )
 
 
 def problems_of(spec: Speculation, m: Measurement) -> str:
@@ -129,7 +133,7 @@ def problems_of(spec: Speculation, m: Measurement) -> str:
     return "; ".join([*m.findings, *([advice_for(spec)] if m.accepts_nothing else [])])
 
 
-def _not_sure(arm: Arm) -> str:
+def _not_sure(arm: Confirmation) -> str:
     """The condition of is_sure_gain that an arm at or above MIN_SPEEDUP does not meet."""
     if arm.slower < MAX_CHANCE_SLOWER and len(arm.pooled) < _MIN_PROMPTS:
         return f"but on only {len(arm.pooled)} prompts ({_MIN_PROMPTS} required)"
@@ -139,7 +143,10 @@ def _not_sure(arm: Arm) -> str:
 
 
 def _reason(
-    best: Arm | None, arms: Sequence[Arm], dropped: Sequence[DroppedSetting], stop_reason: str
+    best: Confirmation | None,
+    arms: Sequence[Confirmation],
+    dropped: Sequence[DroppedSetting],
+    stop_reason: str,
 ) -> str:
     why = [f"{d.what}: {d.why}" for d in dropped]
     if len(why) > 1 and all("x predicted" in d.why for d in dropped):  # the best comes first

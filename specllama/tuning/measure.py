@@ -41,7 +41,7 @@ class TokenizedPrompt:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """One response. Times in ms; `first_ms`: until the first token arrived. `steps` is empty if
     the build reports no timings per token, `ids` if it returns no token ids (or not all: a
     stream omits those within a multi-byte character)."""
@@ -75,7 +75,7 @@ class Measurement:
     """The responses of one server, in order. `missing`: what this build does not report;
     `findings`: what is wrong with the responses, for the user."""
 
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[Response, ...] = ()
     greedy: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
@@ -146,10 +146,10 @@ class Job:
 
 def warm_up(client: Client, job: Job) -> None:
     """Sends the first request, which is slower than all others."""
-    ask(client, TokenizedPrompt(WARM_UP), job, tokens=2)
+    send_request(client, TokenizedPrompt(WARM_UP), job, tokens=2)
 
 
-def measurement_of(answers: Sequence[Answer], hybrid: bool = False) -> Measurement:
+def measurement_of(answers: Sequence[Response], hybrid: bool = False) -> Measurement:
     """The responses of one server, with what is missing and what is wrong with them."""
     missing = []
     if answers and not any(a.steps for a in answers):
@@ -174,7 +174,7 @@ def sample_lengths(
         if job.over and turn >= least:
             break
         prompt = question if question.ids else _varied(question, turn * len(lengths) + i)
-        steps += ask(client, prompt, job, tokens=k + 2, cache=bool(question.ids)).steps
+        steps += send_request(client, prompt, job, tokens=k + 2, cache=bool(question.ids)).steps
         job.tick()
     return StepLog(tuple(steps))
 
@@ -184,7 +184,7 @@ def short_steps(client: Client, question: TokenizedPrompt, job: Job, times: int)
     The prompt is cached, so a request takes little longer than its step."""
     steps: list[Step] = []
     for _ in range(times):
-        answer = ask(client, question, job, tokens=2, cache=bool(question.ids))
+        answer = send_request(client, question, job, tokens=2, cache=bool(question.ids))
         steps += answer.steps or ([Step(0, 0, answer.ms)] if answer.tokens == 2 else [])
     return [s for s in steps if not s.drafted]
 
@@ -192,7 +192,7 @@ def short_steps(client: Client, question: TokenizedPrompt, job: Job, times: int)
 def greedy_texts(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> tuple[str, ...]:
     """Responses at temperature 0, to compare with another server's."""
     cold = replace(job, sampling={**job.sampling, "temperature": 0.0}, tokens=_GREEDY_TOKENS)
-    return tuple(ask(client, q, cold).text for q in questions)
+    return tuple(send_request(client, q, cold).text for q in questions)
 
 
 def acceptance_by_slot(
@@ -202,7 +202,7 @@ def acceptance_by_slot(
     out = []
     for i in range(slots):
         slot_job = replace(job, sampling={**job.sampling, "id_slot": i})
-        answer = ask(client, questions[i % len(questions)], slot_job)
+        answer = send_request(client, questions[i % len(questions)], slot_job)
         out.append(answer.accepted / answer.drafted if answer.drafted else None)
         job.tick()
     return tuple(out)
@@ -218,13 +218,13 @@ def _varied(question: TokenizedPrompt, number: int) -> TokenizedPrompt:
     return TokenizedPrompt(replace(prompt, messages=(*prompt.messages[:-1], varied)))
 
 
-def ask(
+def send_request(
     client: Client,
     question: TokenizedPrompt,
     job: Job,
     tokens: int | None = None,
     cache: bool = False,
-) -> Answer:
+) -> Response:
     """One streamed request. Raises EngineError if the response contains no timings."""
     started = time.monotonic()
     first: float | None = None
@@ -244,7 +244,7 @@ def ask(
     if not marks:
         raise EngineError("the server's responses contain no timings: it is not a llama-server")
     last = marks[-1]
-    return Answer(
+    return Response(
         prompt_tokens=last.prompt_tokens,
         prompt_ms=last.prompt_ms,
         first_ms=((first or started) - started) * 1000,

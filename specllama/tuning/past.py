@@ -11,12 +11,12 @@ from itertools import cycle, islice
 
 from specllama.engine.client import Client
 from specllama.engine.errors import EngineError
+from specllama.tuning.baseline import server_batch_times
 from specllama.tuning.conversations import Conversations, conversation_groups
 from specllama.tuning.costs import VerifyCosts, verify_costs
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import Job, TokenizedPrompt, decoding
 from specllama.tuning.ngrams import KnownText
-from specllama.tuning.plain import batch_times
 from specllama.tuning.replayed import KnownTexts
 from specllama.tuning.run import Task
 from specllama.tuning.speedup import mean_cost
@@ -128,7 +128,7 @@ def measure_verify_costs(
             if (turn or i) and t is not None:  # the first request is slower
                 times.append(decoding(t.ms, t.tokens))
         if turn == 0:
-            samples = batch_times(client, questions, job, rounds=_ROUNDS)
+            samples = server_batch_times(client, questions, job, rounds=_ROUNDS)
     times = [t for t in times if t > 0]
     plain = mean_cost(times)
     if plain is None:

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from specllama.engine.settings import NgramSizes
 from specllama.tuning import ngrams
-from specllama.tuning.arms import Trial
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.measure import Answer
+from specllama.tuning.measure import Response
 from specllama.tuning.ngrams import KnownText, TextReplay
+from specllama.tuning.records import Trial
 from specllama.tuning.speedup import StepLog, agreement, replayed_tau, trend
 
 S = TypeVar("S", bound=Hashable)
@@ -28,7 +28,7 @@ _MANY_CAUTION = 2.0  # the same for the gain of a combination over its draft
 _MIN_TOKENS = 8  # of a response, to be replayed
 
 
-def known_texts(answers: Sequence[Answer], limit: int = 0) -> tuple[KnownText, ...]:
+def known_texts(answers: Sequence[Response], limit: int = 0) -> tuple[KnownText, ...]:
     """The responses with known tokens. `limit`: the token limit of each."""
     return tuple(
         KnownText(a.prompt_ids, a.ids, limit)

@@ -14,7 +14,6 @@ from itertools import groupby
 
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import ngrams
-from specllama.tuning.arms import NgramSpeedups, label
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.judge import MAX_CHANCE_SLOWER, MIN_SPEEDUP
@@ -30,6 +29,7 @@ from specllama.tuning.predict import (
     ngram_rows,
     ratios_of,
 )
+from specllama.tuning.records import NgramSpeedups, setting_label
 from specllama.tuning.run import TrialCandidate
 
 # llama.cpp's --spec-default (common/arg.cpp, b11434): ngram-mod with these, and at least 48 drafted
@@ -223,7 +223,7 @@ def best_combined(
         rows |= joined_rows(method, tuple(sizes), drafted())
     rows = {s: texts.by_group(r) for s, r in rows.items()}
     found = best_setting(rows, near_sizes(grid))
-    speeds = NgramSpeedups(method, {s: r.value for s, r in rows.items()}, label(drafting))
+    speeds = NgramSpeedups(method, {s: r.value for s, r in rows.items()}, setting_label(drafting))
     if found is None:
         return None, speeds
     best, known = found
@@ -241,7 +241,7 @@ def _setting(
     may_win: bool = True,
 ) -> ReplayedSetting:
     return ReplayedSetting(
-        label(spec),
+        setting_label(spec),
         spec,
         sum(r.drafted for r in replays),
         sum(r.accepted for r in replays),
@@ -253,7 +253,7 @@ def _setting(
     )
 
 
-def verdict(
+def choose_replayed(
     settings: Sequence[ReplayedSetting], costs: VerifyCosts
 ) -> tuple[ReplayedSetting | None, str]:
     """The setting to use, if any, and the reason. A gain on these texts that may be chance is

@@ -19,17 +19,17 @@ from typing import Any
 
 from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
-from specllama.tuning.arms import (
+from specllama.tuning.judge import fastest
+from specllama.tuning.records import (
     DECIDED,
     FORCED,
     NO_TIME,
     OPEN,
-    Arm,
+    Confirmation,
     TuningResult,
     decoding_speed,
-    label,
+    setting_label,
 )
-from specllama.tuning.judge import fastest
 from specllama.tuning.results_json import (
     prediction_data,
     read_prediction,
@@ -104,7 +104,7 @@ class Result:
 
     @property
     def label(self) -> str:
-        return label(self.speculation)
+        return setting_label(self.speculation)
 
 
 def stamp(paths: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
@@ -179,7 +179,7 @@ def _open_data(tuned: TuningResult, before: Result | None) -> dict[str, Any]:
     }
 
 
-def _tried_data(arm: Arm) -> dict[str, Any] | None:
+def _tried_data(arm: Confirmation) -> dict[str, Any] | None:
     m = arm.measurement
     tokens = sum(max(0, a.tokens - 1) for a in m.answers)
     if m.alpha is None or tokens <= m.accepted:
@@ -207,7 +207,7 @@ def all_results() -> tuple[Result, ...]:
     return tuple(sorted((r for r in found if r is not None), key=lambda r: -r.when))
 
 
-def clear(target: Path | None = None) -> int:
+def clear_results(target: Path | None = None) -> int:
     """Removes all results, or those of one target. Returns how many."""
     count = 0
     for r in all_results():

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import NgramSizes, Speculation
-from specllama.tuning.arms import Prediction
 from specllama.tuning.confidence import Ratios
+from specllama.tuning.records import Prediction
 
 _MAX_LOG = 20.0  # largest plausible logarithm of a speed-up
 

@@ -11,9 +11,10 @@ from typing import Any
 from specllama.drafts.acceptance import LONGEST_K
 from specllama.engine.client import Ids, Prompt
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import (
-    Arm,
+from specllama.tuning.measure import Job, Response, TokenizedPrompt
+from specllama.tuning.records import (
     Baseline,
+    Confirmation,
     DroppedSetting,
     NgramSpeedups,
     Prediction,
@@ -22,7 +23,6 @@ from specllama.tuning.arms import (
     ServerRunner,
     Trial,
 )
-from specllama.tuning.measure import Answer, Job, TokenizedPrompt
 from specllama.tuning.statistics import TimeSplit
 
 SERVE_LOADS = 4  # of the target, until it serves
@@ -130,7 +130,7 @@ class Run:
     trials: list[Trial] = field(default_factory=list)
     maps: list[NgramSpeedups] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
-    arms: list[Arm] = field(default_factory=list)
+    arms: list[Confirmation] = field(default_factory=list)
     dropped: list[DroppedSetting] = field(default_factory=list)
     stop_reason: str = ""
     drafts_to_come: int = 0
@@ -191,7 +191,7 @@ class Run:
     def set_prompts(
         self,
         questions: Sequence[TokenizedPrompt],
-        first: Answer,
+        first: Response,
         prompt_ms: float = 0.0,
         used: int = 0,
     ) -> None:

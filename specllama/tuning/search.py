@@ -14,15 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import (
-    NO_TIME,
-    Arm,
-    Prediction,
-    Progress,
-    ServerRunner,
-    TuningResult,
-    label,
-)
+from specllama.tuning.baseline import prepare_prompts
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.confirm import confirm
 from specllama.tuning.explore import explore
@@ -34,8 +26,16 @@ from specllama.tuning.judge import (
     problems_of,
     wins,
 )
-from specllama.tuning.plain import prepare_prompts
 from specllama.tuning.predict import cautious
+from specllama.tuning.records import (
+    NO_TIME,
+    Confirmation,
+    Prediction,
+    Progress,
+    ServerRunner,
+    TuningResult,
+    setting_label,
+)
 from specllama.tuning.run import Run, Task, TrialCandidate, log_has_pass_time
 
 _P_MINS = (0.5, 0.75)
@@ -124,22 +124,24 @@ def _confirm_best(run: Run, previous: OpenResult) -> None:
     while pending:
         p = pending.pop(0)
         if not (may_gain(p) or run.task.force):
-            run.drop(label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})")
+            run.drop(setting_label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})")
             continue
         if _settled(run):
             continue
         restarts = bool(run.arms) or any(d.crashed for d in run.dropped)
         # one load is reserved to serve without speculation
         if run.loads + (2 if restarts else 1) > run.task.loads:
-            run.drop(label(p.speculation), "no model load left before serving")
+            run.drop(setting_label(p.speculation), "no model load left before serving")
             continue
         if (needed := run.needs(loads=1)) > run.seconds_left:
             if len(p.known) and p.known.value < MIN_SPEEDUP:  # not continued at the next start
-                run.drop(label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})")
+                run.drop(
+                    setting_label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})"
+                )
                 continue
             predicted = f" ({p.known.value:.2f}x predicted)" if len(p.known) else ""
             run.stop_reason = (
-                f"{label(p.speculation)}: {NO_TIME} to confirm it{predicted}: about "
+                f"{setting_label(p.speculation)}: {NO_TIME} to confirm it{predicted}: about "
                 f"{needed:.0f} s needed, {max(0.0, run.seconds_left):.0f} s of --budget left"
             )
             return
@@ -163,10 +165,10 @@ def _settled(run: Run) -> bool:
     return won and (not run.task.thorough or len(run.arms) >= _MAX_CONFIRMED)
 
 
-def _confirmed(run: Run, p: Prediction, previous: OpenResult) -> Arm | None:
+def _confirmed(run: Run, p: Prediction, previous: OpenResult) -> Confirmation | None:
     spec = p.speculation
-    known = previous.measured.get(label(spec), Ratios())
-    run.report(f"confirming {label(spec)}")
+    known = previous.measured.get(setting_label(spec), Ratios())
+    run.report(f"confirming {setting_label(spec)}")
     candidate = _candidate(run.task, spec)
     try:
         served = run.start(spec, trace=p.own_share is None and log_has_pass_time(candidate))
@@ -175,12 +177,12 @@ def _confirmed(run: Run, p: Prediction, previous: OpenResult) -> Arm | None:
             run.set_prompts(questions, first, used=previous.prompts_used)
         arm = confirm(run, served, p, candidate, known)
     except EngineError as e:
-        run.drop(label(spec), run.runner.blame(e).message, crashed=True)
+        run.drop(setting_label(spec), run.runner.blame(e).message, crashed=True)
         return None
     if not arm.measurement.drafted:
-        run.drop(label(spec), _idle(spec))
+        run.drop(setting_label(spec), _idle(spec))
     elif not is_usable(arm):
-        run.drop(label(spec), problems_of(spec, arm.measurement))
+        run.drop(setting_label(spec), problems_of(spec, arm.measurement))
     return arm
 
 
@@ -198,7 +200,7 @@ def _idle(spec: Speculation) -> str:
     return f"nothing was drafted: no {spec.ngram.n}-token sequence repeated"
 
 
-def _with_p_min(run: Run, arm: Arm) -> Sequence[Prediction]:
+def _with_p_min(run: Run, arm: Confirmation) -> Sequence[Prediction]:
     """Settings with p_min, which ends a draft early, if drafts are mostly rejected."""
     spec, alpha, task = arm.speculation, arm.measurement.alpha, run.task
     if not task.thorough or task.p_min is not None or spec.p_min or not spec.uses_draft:

@@ -10,8 +10,8 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from specllama.tuning.arms import TuningResult, way
 from specllama.tuning.judge import fastest
+from specllama.tuning.records import TuningResult, method_label
 from specllama.tuning.speedup import interpolated
 
 
@@ -57,7 +57,7 @@ def step_times(tuned: TuningResult) -> StepTimes | None:
         return None
     times: dict[int, float] = {}
     for trial in tuned.trials:  # from another launch: scaled by its plain step
-        if way(trial.speculation) == way(arm.speculation) and trial.plain.ms > 0:
+        if method_label(trial.speculation) == method_label(arm.speculation) and trial.plain.ms > 0:
             scale = arm.plain_ms / trial.plain.ms
             times |= {k: c.ms * scale for k, c in trial.steps.curve().items()}
     if not arm.speculation.uses_draft and tuned.plain is not None:

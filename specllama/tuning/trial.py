@@ -6,16 +6,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import RunningServer, Trial
 from specllama.tuning.measure import (
-    Answer,
     Measurement,
-    ask,
+    Response,
     measurement_of,
     sample_lengths,
+    send_request,
     warm_up,
 )
 from specllama.tuning.predict import draft_rows
+from specllama.tuning.records import RunningServer, Trial
 from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import StepLog
 from specllama.tuning.statistics import time_split
@@ -29,7 +29,7 @@ _LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between often occur anyway
 _MIN_ANSWERS, _MAX_ANSWERS = 3, 8
 
 
-def measure_draft(
+def measure_trial(
     run: Run, served: RunningServer, candidate: TrialCandidate, spec: Speculation
 ) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens."""
@@ -38,10 +38,10 @@ def measure_draft(
     run.shorten(_ANSWERS_SHARE * left, _MIN_ANSWERS)
     job = run.job(_ANSWERS_SHARE * left)
     warm_up(client, job)
-    answers: list[Answer] = []
+    answers: list[Response] = []
     most = max(_MIN_ANSWERS, min(_MAX_ANSWERS, len(task.prompts) // 3))
     while len(answers) < most and not (job.over and len(answers) >= _MIN_ANSWERS):
-        answers.append(ask(client, run.next_question(), job))
+        answers.append(send_request(client, run.next_question(), job))
         run.report()
     found = measurement_of(answers, task.hybrid)
     shorter = [k for k in task.lengths or _LENGTHS if k < spec.n_max]

@@ -11,16 +11,16 @@ from typing import Any
 import httpx
 
 from specllama.engine.client import Conversation, Prompt, conversation
-from specllama.engine.http_limits import read_lines, read_response
+from specllama.engine.http_limits import read_response, response_lines
 from specllama.prompts import without_tools
 from specllama.tuning.errors import TuningError
 from specllama.watching.address import client, get
-from specllama.watching.counters import Snapshot, parse
+from specllama.watching.counters import Snapshot, parse_snapshot
 from specllama.watching.engines import ENGINES
 from specllama.watching.served_models import (
     LOADED_LISTS,
     ListedModel,
-    listed,
+    listed_models,
     loaded_elsewhere,
     model_to_ask,
     with_loaded,
@@ -65,7 +65,7 @@ class Server:
         response = self._get("/v1/models")
         if response.status_code in (401, 403):
             raise TuningError(f"{self.url} requires an API key", "Set it in SPECLLAMA_API_KEY.")
-        models = listed(_json(response))
+        models = listed_models(_json(response))
         if not models:
             raise TuningError(
                 f"{self.url} is not an LLM server: /v1/models returned {response.status_code} "
@@ -92,7 +92,7 @@ class Server:
             response = self._get(path, _routing(model))
             if response.status_code != 200:
                 continue
-            found = parse(response.text, time.monotonic())
+            found = parse_snapshot(response.text, time.monotonic())
             if found is not None:
                 return found
         return None
@@ -164,7 +164,7 @@ class Server:
 
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in read_lines(response, seconds=_COMPLETION_S):
+    for line in response_lines(response, seconds=_COMPLETION_S):
         if line.startswith("data:") and line[5:].strip() != "[DONE]":
             data = json.loads(line[5:])
             if isinstance(data, dict):

@@ -219,7 +219,7 @@ def contradiction(drafted: float, accepted: float, steps: float | None = None) -
     return ""
 
 
-def parse(text: str, when: float, model: str = "") -> Snapshot | None:
+def parse_snapshot(text: str, when: float, model: str = "") -> Snapshot | None:
     """A snapshot from Prometheus text, by exact sample names; None for any other text. Several
     engines behind one address are summed; `model`: only samples with that model_name, if any has
     it."""

@@ -11,9 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specllama.engine.settings import Speculation
-from specllama.tuning.arms import label
 from specllama.tuning.judge import MIN_SPEEDUP
-from specllama.watching.summary import BETTER, ENOUGH_DRAFTED, SURELY, TrafficSummary, figures
+from specllama.tuning.records import setting_label
+from specllama.watching.summary import (
+    BETTER,
+    ENOUGH_DRAFTED,
+    SURELY,
+    TrafficSummary,
+    traffic_figures,
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class ServableSetting:
 
     @property
     def name(self) -> str:
-        return label(self.speculation)
+        return setting_label(self.speculation)
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Policy:
         if self.running is None:
             return self._again(p, now)
         if _pays(p):
-            self._losses.pop(label(self.running), None)
+            self._losses.pop(setting_label(self.running), None)
         if p.surely_slower or (hardly_accepted and p.enough and p.speedup is None):
             return self._away(p, now)
         if (shorter := self._shorter(p, p.better, now)) is not None:
@@ -106,7 +112,7 @@ class Policy:
 
     def lost(self, what: Speculation, now: float) -> None:
         """Not retried before a pause is over."""
-        losses = self._losses.setdefault(label(what), _Backoff())
+        losses = self._losses.setdefault(setting_label(what), _Backoff())
         losses.count += 1
         pause = self.pace.pause * 2 ** min(losses.count - 1, 30)
         losses.until = now + min(pause, self.pace.longest_pause)
@@ -117,9 +123,11 @@ class Policy:
         pays = p.best if p.best is not None and p.by_length[p.best] >= MIN_SPEEDUP else None
         if (shorter := self._shorter(p, pays, now)) is not None:
             return shorter
-        reason = f"{figures(p)}, {p.slower or 0:.0%} likely to be slower than plain decoding"
+        reason = (
+            f"{traffic_figures(p)}, {p.slower or 0:.0%} likely to be slower than plain decoding"
+        )
         if p.speedup is None:
-            reason = f"{figures(p)}: too low for speculation to pay off"
+            reason = f"{traffic_figures(p)}: too low for speculation to pay off"
         other = self._best(now, BETTER)
         if other is None:
             return Switch(None, reason)
@@ -131,13 +139,13 @@ class Policy:
         to = replace(self.running, n_max=k)
         if self._waits(to, now):
             return None
-        return Switch(to, f"{figures(p)}; expecting about {p.by_length[k]:.2f}x with K={k}")
+        return Switch(to, f"{traffic_figures(p)}; expecting about {p.by_length[k]:.2f}x with K={k}")
 
     def _faster(self, p: TrafficSummary, now: float) -> Switch | None:
         other = self._best(now, BETTER * (p.speedup or 1.0))
         if other is None:
             return None
-        return Switch(other.speculation, f"{figures(p)}; {_measured(other)}")
+        return Switch(other.speculation, f"{traffic_figures(p)}; {_measured(other)}")
 
     def _again(self, p: TrafficSummary, now: float) -> Switch | None:
         """Back from plain decoding, if there are requests."""
@@ -167,7 +175,7 @@ class Policy:
         return max(found, key=lambda o: o.expected or 0.0, default=None)
 
     def _waits(self, s: Speculation, now: float) -> bool:
-        losses = self._losses.get(label(s))
+        losses = self._losses.get(setting_label(s))
         return s == self.running or (losses is not None and now < losses.until)
 
 

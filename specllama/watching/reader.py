@@ -17,10 +17,10 @@ import httpx
 
 from specllama.errors import SpecllamaError, UsageError
 from specllama.watching.address import client, get
-from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot, parse
+from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot, parse_snapshot
 from specllama.watching.engines import ENGINES, LLAMA_CPP
 from specllama.watching.errors import WatchingError
-from specllama.watching.served_models import listed
+from specllama.watching.served_models import listed_models
 
 _TIMEOUT_S = 5.0
 _MAX_LISTED = 5
@@ -108,7 +108,7 @@ class CounterReader:
         response = self._get(where.path, where.model)
         if response.status_code != 200:
             return None
-        found = parse(response.text, time.monotonic(), self._model)
+        found = parse_snapshot(response.text, time.monotonic(), self._model)
         if found is None:
             return None
         started = response.headers.get("Process-Start-Time-Unix", "")
@@ -150,7 +150,7 @@ class CounterReader:
         requested one."""
         response = self._get("/v1/models")
         try:
-            models = listed(response.json()) if response.status_code == 200 else ()
+            models = listed_models(response.json()) if response.status_code == 200 else ()
         except (ValueError, RecursionError):
             return
         names = {n for m in models for n in (m.name, *m.aliases)}

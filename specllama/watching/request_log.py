@@ -39,7 +39,7 @@ class RequestLog:
         ]  # may be the start of one; cannot be one that was counted
 
 
-def size(path: Path) -> int:
+def log_size(path: Path) -> int:
     """The size of a log, 0 if there is none."""
     try:
         return path.stat().st_size

@@ -34,7 +34,7 @@ class ListedModel:
     routed: bool = False
 
 
-def listed(answer: Any) -> tuple[ListedModel, ...]:
+def listed_models(answer: Any) -> tuple[ListedModel, ...]:
     """The models of a /v1/models response; () for any other response."""
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list):

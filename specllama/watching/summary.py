@@ -76,7 +76,7 @@ class Samples:
         self._open += new
         if (self._open.tokens or 0) < _WINDOW_TOKENS:
             return
-        found = speedup(self._open, self.times)
+        found = traffic_speedup(self._open, self.times)
         if found is not None and found > 0:
             self._logs.append((math.log(found), self._open.tokens or 0.0))
             del self._logs[:-_MAX_WINDOWS]
@@ -95,14 +95,14 @@ def summarize(
     enough = len(samples) >= _MIN_SAMPLES
     return TrafficSummary(
         counts,
-        speedup(counts, times),
+        traffic_speedup(counts, times),
         samples.chance_below(1.0) if enough else None,
         by_length(counts, times, longest) if longest else {},
         len(samples),
     )
 
 
-def figures(p: TrafficSummary) -> str:
+def traffic_figures(p: TrafficSummary) -> str:
     """The figures of real requests, in a few words."""
     drafted = p.counts.drafted or 0
     alpha = f"α={p.counts.alpha:.2f} over {drafted:,.0f} drafted tokens" if p.counts.alpha else ""
@@ -110,7 +110,7 @@ def figures(p: TrafficSummary) -> str:
     return f"{text}, about {p.speedup:.2f}x" if p.speedup is not None else text
 
 
-def speedup(counts: Counts, times: StepTimes | None) -> float | None:
+def traffic_speedup(counts: Counts, times: StepTimes | None) -> float | None:
     """The speed-up of these tokens over plain decoding; None if unknown or nothing was drafted."""
     if times is None or not counts.tokens or not counts.drafted or counts.doubt:
         return None

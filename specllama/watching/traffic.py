@@ -18,8 +18,8 @@ from typing import Any
 
 from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
-from specllama.tuning.arms import label, way
 from specllama.tuning.confidence import Ratios
+from specllama.tuning.records import method_label, setting_label
 from specllama.tuning.results_json import read_ratios, read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.counters import NOTHING, Counts
@@ -61,7 +61,7 @@ class TrafficCounts:
 
     @property
     def label(self) -> str:
-        return label(self.speculation)
+        return setting_label(self.speculation)
 
     def summary(self, times: StepTimes | None) -> TrafficSummary:
         return summarize(self.counts, self.ratios, times, longest(self.speculation))
@@ -247,7 +247,7 @@ def _read(path: Path) -> Traffic | None:
             tuple(str(d) for d in data["devices"]),
         )
         settings = tuple(_read_counts(s) for s in data["settings"])
-        if not settings or any(way(s.speculation) != about.way for s in settings):
+        if not settings or any(method_label(s.speculation) != about.way for s in settings):
             return None
         times = read_times(data["times"])
         since, days = float(data["since"]), int(data["days"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specllama.tuning.judge import MIN_SPEEDUP
-from specllama.watching.summary import BETTER, SURELY, TrafficSummary, figures
+from specllama.watching.summary import BETTER, SURELY, TrafficSummary, traffic_figures
 
 UNKNOWN, PAYS, EVEN, SLOWER, LOW, VERY_LOW, ACCEPTED = (
     *("unknown", "pays", "even", "slower"),
@@ -41,7 +41,7 @@ class TrafficVerdict:
     better: int | None = None
 
 
-def verdict(
+def traffic_verdict(
     p: TrafficSummary, limits: Thresholds, before: TrafficVerdict | None = None
 ) -> TrafficVerdict:
     """`before`: the current verdict."""
@@ -88,7 +88,7 @@ class VerdictTracker:
 
     def update(self, p: TrafficSummary) -> bool:
         """Whether the verdict changes."""
-        found = verdict(p, self._limits, self.now)
+        found = traffic_verdict(p, self._limits, self.now)
         if found == self.now or found.kind == UNKNOWN:
             self._count = 0
             return False
@@ -102,7 +102,7 @@ class VerdictTracker:
 
 def sentence(p: TrafficSummary, v: TrafficVerdict, adaptive: bool = False) -> str:
     """The summary and verdict in one line. `adaptive`: serve switches by itself."""
-    text = figures(p)
+    text = traffic_figures(p)
     if v.kind == SLOWER and p.slower is not None:
         sure = ">99%" if p.slower > 0.99 else f"{p.slower:.0%}"
         text += f" ({sure} likely to be slower than plain decoding)"

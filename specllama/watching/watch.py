@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specllama.errors import UsageError
-from specllama.tuning.arms import label
 from specllama.tuning.confidence import Ratios
+from specllama.tuning.records import setting_label
 from specllama.watching import running
 from specllama.watching.counters import NOTHING, Counts, Gauges, Snapshot
 from specllama.watching.errors import WatchingError
@@ -18,7 +18,7 @@ from specllama.watching.request_log import RequestLog
 from specllama.watching.running import RunningServe
 from specllama.watching.summary import Samples, TrafficSummary, summarize
 from specllama.watching.traffic import longest
-from specllama.watching.verdict import Thresholds, TrafficVerdict, verdict
+from specllama.watching.verdict import Thresholds, TrafficVerdict, traffic_verdict
 
 UP, LOST, UNLOADED = "up", "lost", "unloaded"
 MINUTE_S, QUARTER_S = 60.0, 900.0
@@ -85,10 +85,10 @@ class ServerView:
 
     @property
     def setting(self) -> str:
-        return label(self.tuned.speculation) if self.tuned is not None else ""
+        return setting_label(self.tuned.speculation) if self.tuned is not None else ""
 
 
-def find(url: str | None, port: int | None) -> tuple[str, Sequence[RunningServe]]:
+def server_to_watch(url: str | None, port: int | None) -> tuple[str, Sequence[RunningServe]]:
     """(the address to watch, your other running serves). Raises UsageError if none is running."""
     if url is not None and port is not None:
         raise UsageError("--url and --port cannot be combined")
@@ -156,7 +156,7 @@ class Watch:
         limits = tuned.limits if tuned is not None else Thresholds()
         judged = summarize(self._history.over(QUARTER_S), samples.ratios, times, k)
         judged = judged if judged.enough else since
-        self._verdict = verdict(judged, limits, self._verdict)
+        self._verdict = traffic_verdict(judged, limits, self._verdict)
         return ServerView(
             url=self._reader.url,
             state=state,

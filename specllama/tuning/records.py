@@ -132,7 +132,7 @@ class LongPromptResult:
 
 
 @dataclass(frozen=True)
-class Arm:
+class Confirmation:
     """A setting measured on prompts that had no part in choosing it. `own`: its speed-up by
     prompt; `pooled`: with the predictions for the prompts that chose it; `speedup`, `slower`:
     the estimate with its interval, and the chance of being slower than plain decoding.
@@ -156,10 +156,10 @@ class Arm:
 
     @property
     def label(self) -> str:
-        return label(self.speculation)
+        return setting_label(self.speculation)
 
 
-def label(s: Speculation | None) -> str:
+def setting_label(s: Speculation | None) -> str:
     """A setting's name in tables: methods, file, K and p_min."""
     if s is None:
         return "no speculation"
@@ -177,7 +177,7 @@ def label(s: Speculation | None) -> str:
     return out
 
 
-def way(s: Speculation) -> str:
+def method_label(s: Speculation) -> str:
     """Method and file without K: for reasons that apply to every draft length."""
     return "+".join(s.methods) + (f" {shown_name(s.draft)}" if s.draft is not None else "")
 
@@ -202,8 +202,8 @@ class TuningResult:
     trials: tuple[Trial, ...]
     maps: tuple[NgramSpeedups, ...]
     predictions: tuple[Prediction, ...]
-    arms: tuple[Arm, ...]
-    best: Arm | None
+    arms: tuple[Confirmation, ...]
+    best: Confirmation | None
     reason: str
     dropped: tuple[DroppedSetting, ...]
     loads: int

@@ -9,21 +9,21 @@ from dataclasses import replace
 from specllama.engine.client import Client, Ids, Prompt
 from specllama.engine.errors import EngineError
 from specllama.tuning import concurrent
-from specllama.tuning.arms import Baseline, RunningServer
 from specllama.tuning.confidence import Ratios, ratios, shrunk
 from specllama.tuning.costs import verify_costs
 from specllama.tuning.errors import TuningError
 from specllama.tuning.measure import (
     WARM_UP,
-    Answer,
     Job,
+    Response,
     TokenizedPrompt,
-    ask,
     greedy_texts,
     measurement_of,
+    send_request,
     short_steps,
     warm_up,
 )
+from specllama.tuning.records import Baseline, RunningServer
 from specllama.tuning.run import Run, Task
 
 # Batch sizes: all that a short draft produces (a kernel may be slow at one of them), and some up
@@ -50,7 +50,9 @@ def measure_baseline(run: Run, served: RunningServer) -> Baseline:
     samples: dict[int, list[float]] = {}
     if questions[0].ids:
         run.report("measuring verification costs")
-        samples = batch_times(client, questions, run.job(_COST_SHARE * task.budget), _largest(task))
+        samples = server_batch_times(
+            client, questions, run.job(_COST_SHARE * task.budget), _largest(task)
+        )
         if len(samples) < 2:
             limitations += (
                 "no prompt cache (cache_prompt): verification costs are only measured with a draft",
@@ -71,7 +73,7 @@ def measure_baseline(run: Run, served: RunningServer) -> Baseline:
 
 def prepare_prompts(
     run: Run, client: Client
-) -> tuple[tuple[TokenizedPrompt, ...], tuple[str, ...], Answer]:
+) -> tuple[tuple[TokenizedPrompt, ...], tuple[str, ...], Response]:
     """The prompts with their token ids, what this build does not report, and a response that
     shows how fast the server is."""
     prompts = run.task.prompts
@@ -80,7 +82,7 @@ def prepare_prompts(
     try:
         hello = client.tokenize(WARM_UP)
         client.continue_ids(hello, 2, job.sampling, False)  # the first request is slower
-        first = baseline_answer(client, TokenizedPrompt(WARM_UP, hello), job)
+        first = baseline_response(client, TokenizedPrompt(WARM_UP, hello), job)
         ids = [client.tokenize(_text(client, p, run.task)) for p in prompts]
     except EngineError:
         warm_up(client, job)
@@ -97,12 +99,12 @@ def _text(client: Client, prompt: Prompt, task: Task) -> str:
     return str(prompt) if as_is else client.render(prompt, task.sampling)
 
 
-def _first(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Answer:
+def _first(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Response:
     """A response that is long enough to show how fast the server is."""
-    found: list[Answer] = []
+    found: list[Response] = []
     shortest = sorted(questions, key=lambda q: len(q.ids) or len(str(q.prompt)))
     for question in shortest[:_FIRST_TRIES]:
-        found.append(ask(client, question, job))
+        found.append(send_request(client, question, job))
         if found[-1].tokens > job.tokens / 2:
             break
     return max(found, key=lambda a: a.tokens)
@@ -116,7 +118,7 @@ def _largest(task: Task) -> int:
     return max(drafted, _WITH_DRAFT if task.ngrams else 0) * task.slots
 
 
-def batch_times(
+def server_batch_times(
     client: Client,
     questions: Sequence[TokenizedPrompt],
     job: Job,
@@ -150,7 +152,7 @@ def batch_times(
     return found
 
 
-def _prompt_ms(samples: dict[int, list[float]], first: Answer) -> float:
+def _prompt_ms(samples: dict[int, list[float]], first: Response) -> float:
     """ms per prompt token, at the largest measured batch."""
     if samples:
         size = max(samples)
@@ -158,7 +160,7 @@ def _prompt_ms(samples: dict[int, list[float]], first: Answer) -> float:
     return first.prompt_ms / max(1, first.prompt_tokens)
 
 
-def _answers(run: Run, client: Client) -> tuple[list[Answer], Ratios]:
+def _answers(run: Run, client: Client) -> tuple[list[Response], Ratios]:
     """Baseline responses while there is time; only a few if a draft follows and nothing is to be
     replayed. If drafts follow, also the ratio of short requests' steps to those within a
     response: a server that drafts shows its plain steps only in short requests."""
@@ -173,14 +175,14 @@ def _answers(run: Run, client: Client) -> tuple[list[Answer], Ratios]:
         some = len(task.prompts) // (2 * task.slots)  # the others are needed later
         found = concurrent.rounds(run, client, job, max(_MIN_ANSWERS, min(most, some)))
         return found, Ratios()
-    out: list[Answer] = []
+    out: list[Response] = []
     step_pairs: list[tuple[float, float, float]] = []
     timed = 0  # answers long enough to show a speed: some end after a word
     while (len(out) < most and not (job.over and len(out) >= least)) or (
         timed < _FEW_ANSWERS and len(out) < _MAX_ANSWERS
     ):
         question = run.next_question()
-        out.append(baseline_answer(client, question, job))
+        out.append(baseline_response(client, question, job))
         timed += out[-1].ms_per_token > 0
         if task.candidates and question.ids:
             steps = short_steps(client, question, job, _SHORT)
@@ -189,17 +191,17 @@ def _answers(run: Run, client: Client) -> tuple[list[Answer], Ratios]:
     return out, ratios(step_pairs)
 
 
-def _alone(run: Run, client: Client, first: Answer) -> list[Answer]:
+def _alone(run: Run, client: Client, first: Response) -> list[Response]:
     """Two responses without concurrent requests, for the time of a single-token step."""
     questions = run.unused_prompts or run.used_prompts
     return [first, _first(client, questions, replace(run.job(), tokens=_FIRST_TOKENS))]
 
 
-def baseline_answer(client: Client, question: TokenizedPrompt, job: Job) -> Answer:
+def baseline_response(client: Client, question: TokenizedPrompt, job: Job) -> Response:
     """One baseline response with all its token ids, if the server returns them. Not streamed,
     since a stream omits the ids within a multi-byte character; `steps` stay empty."""
     if not question.ids:
-        return ask(client, question, job)
+        return send_request(client, question, job)
     started = time.monotonic()
     completion = client.continue_ids(question.ids, job.tokens, job.sampling, False)
     if completion.timings is None:
@@ -207,7 +209,7 @@ def baseline_answer(client: Client, question: TokenizedPrompt, job: Job) -> Answ
     t = completion.timings
     ids = completion.ids or _by_text(client, completion.text, t.tokens)
     first = (time.monotonic() - started) * 1000 - t.ms
-    return Answer(
+    return Response(
         t.prompt_tokens, t.prompt_ms, max(0.0, first), t.tokens, t.ms, 0, 0, completion.text, (),
         question.ids, ids,
     )  # fmt: skip
