@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.table import Table
 
 from specllama.cli.app import run
 from specllama.cli.render import Printer
 from specllama.cli.shown import shorten, shown
+from specllama.cli.tables import wrapped_cell
 from tests.fake_server import Fake
 from tests.support import MODELS, ONE_THREAD, write_gguf
 
@@ -99,10 +104,10 @@ class Terminal:
         self.printer._console.no_color = True
 
 
-def test_a_table_wider_than_the_terminal_is_shown_by_row(
+def test_a_table_that_cannot_fit_the_terminal_is_shown_by_row(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for width, table in ((80, True), (40, False)):
+    for width, table in ((80, True), (24, False)):
         t = Table(box=None, pad_edge=False)
         for name in ("file", "size", "verdict"):
             t.add_column(name)
@@ -112,8 +117,72 @@ def test_a_table_wider_than_the_terminal_is_shown_by_row(
         assert lines == (
             ["file size verdict", "a-rather-long-name.gguf 1.0 MiB fits as a whole"]
             if table
-            else ["file a-rather-long-name.gguf", "size 1.0 MiB, verdict fits as a", "whole"]
+            else ["file", "a-rather-long-name.gguf", "size 1.0 MiB,", "verdict fits as", "a whole"]
         )
+
+
+def _printed(
+    capsys: pytest.CaptureFixture[str], printer: Printer, spare: Sequence[str] = ()
+) -> list[str]:
+    """A table with a long name, a number and a sentence."""
+    t = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("file", "free memory", "verdict", "note"):
+        t.add_column(name, justify="right" if name == "free memory" else "left")
+    t.add_row("Qwen3-Coder-30B-A3B_Q4_K_M.gguf", "≤ 1.0 MiB", "fits on one GPU", "none")
+    t.add_row("a 中文中文中文中文中文中文.gguf", "12.5 MiB", "no", "\x1b[31m")
+    printer.table(t, spare)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_cells_wrap_where_a_table_is_too_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _printed(capsys, Terminal(68).printer) == [
+        "file                             free memory  verdict      note",
+        "Qwen3-Coder-30B-A3B_Q4_K_M.gguf    ≤ 1.0 MiB  fits on one  none",
+        "                                              GPU",
+        "a 中文中文中文中文中文中文.gguf     12.5 MiB  no           \\x1b[31m",
+    ]
+
+
+def test_a_long_word_is_broken_if_that_is_not_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _printed(capsys, Terminal(50).printer) == [
+        "                          free",
+        "file                    memory  verdict  note",
+        "Qwen3-Coder-30B-         ≤ 1.0  fits on  none",
+        "A3B_Q4_K_M.gguf            MiB  one GPU",
+        "a                         12.5  no       \\x1b[31m",
+        "中文中文中文中文中文中     MiB",
+        "文.gguf",
+    ]
+
+
+def test_columns_that_matter_least_are_left_out_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _printed(capsys, Terminal(34).printer, ("prompts", "note")) == [
+        "file          free memory  verdict",
+        "Qwen3-Coder-    ≤ 1.0 MiB  fits on",
+        "30B-A3B_Q4_                one GPU",
+        "K_M.gguf",
+        "a                12.5 MiB  no",
+        "中文中文中文",
+        "中文中文中文",
+        ".gguf",
+        "         not shown: note (in a",
+        "         wider terminal, or with",
+        "         --json)",
+    ]
+
+
+@given(st.text(st.sampled_from("ab-_/.中 ")), st.integers(2, 20))
+def test_a_wrapped_cell_fits_and_loses_nothing(text: str, width: int) -> None:
+    lines = wrapped_cell(text, width)
+    assert all(cell_len(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+def test_a_table_in_a_pipe_is_as_wide_as_its_content(capsys: pytest.CaptureFixture[str]) -> None:
+    t = Table("file", "size", box=None, pad_edge=False)
+    t.add_row("x" * 500, "1 MiB")
+    Printer().table(t, spare=("size",))
+    assert capsys.readouterr().out.splitlines()[1] == f"{'x' * 500}  1 MiB"
 
 
 @pytest.mark.parametrize("file", ["draft.gguf", "a-draft-model-with-a-rather-long-name.gguf"])

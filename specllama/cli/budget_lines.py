@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from specllama.memory.estimate import MemoryLine
     from specllama.planning.budget import Budget
 
+SPARE = ("source",)  # columns left out first on a narrow terminal
+
 
 def memory_lines(b: Budget) -> Iterator[str]:
     """serve's lines about memory: one, plus one if the context was shortened."""

@@ -11,11 +11,14 @@ from specllama.cli.options import AsJson
 from specllama.cli.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from rich.table import Table
 
     from specllama.cli.render import Printer
     from specllama.drafts.checkpoints import Checkpoint
     from specllama.gguf import ModelInfo
+    from specllama.gguf.header import Tensor
 
 
 def register(app: typer.Typer) -> None:
@@ -66,9 +69,19 @@ def inspect(
         return
     for line in lines(info):
         printer.say(line)
-    for t in rows:
-        shape = " × ".join(map(str, t.shape))
-        printer.say(f"{t.name:48} {t.kind:8} {shape:>20} {t.nbytes or 0:>14,}")
+    if rows:
+        printer.table(_tensor_table(rows))
+
+
+def _tensor_table(tensors: Sequence[Tensor]) -> Table:
+    from rich.table import Table
+
+    out = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("tensor", "type", "shape", "bytes"):
+        out.add_column(name, justify="right" if name in ("shape", "bytes") else "left")
+    for t in tensors:
+        out.add_row(t.name, t.kind, " × ".join(map(str, t.shape)), f"{t.nbytes or 0:,}")
+    return out
 
 
 def _show_checkpoint(printer: Printer, c: Checkpoint, as_json: bool) -> None:

@@ -141,7 +141,7 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
         printer.say(f"method   none: {plan.choice.reason}")
     for line in (*environment_lines(plan), *lines.devices(b)):
         printer.detail(line)
-    printer.table(lines.table(requested.lines, b))
+    printer.table(lines.table(requested.lines, b), lines.SPARE)
     ok = requested.verdict.kind == "fits"
     if (cache := lines.prompt_cache(b)) is not None:
         printer.detail(cache)

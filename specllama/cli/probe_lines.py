@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _TEXT = ("setting", "α", "α·K", "τ", "tok/s", "speed-up", "chance slower")
 _MORE = ("first token", "draft/verify", "memory")
+SPARE = ("α·K", "draft/verify", "first token", "memory")  # left out first on a narrow terminal
 
 
 def title(p: ProbeResult) -> str:

@@ -59,7 +59,7 @@ def show(printer: Printer, found: tuple[ProbeResult, ...], outputs: Mapping[str,
             printer.say(lines.title(p), "bold")
             if p.plan.workload.mixed:
                 printer.detail(f"workload {p.plan.workload.mixed}")
-            printer.table(lines.table(p))
+            printer.table(lines.table(p), lines.SPARE)
             printer.lines(lines.below_table(p, printer.verbose), results=("verdict", "run"))
     for option, path in outputs.items():
         save(path, _output(option, path, found), option)
@@ -108,5 +108,5 @@ def show_replay(printer: Printer, options: ProbeOptions, file: Path, dry_run: bo
         printer.json(lines.data(found))
         return
     printer.say(lines.title(found), "bold")
-    printer.table(lines.table(found))
+    printer.table(lines.table(found), lines.SPARE)
     printer.lines(lines.below_table(found), results=("verdict", "run"))

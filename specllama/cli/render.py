@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,15 @@ from specllama.storage import strict_json
 if TYPE_CHECKING:  # commands that start no server import render too
     from pathlib import Path
 
-    from rich.console import Console, ConsoleOptions
+    from rich.console import Console
     from rich.table import Table
 
     from specllama.planning.plan import Plan
 
 _SHOWN_REJECTED = 6
 _COMMANDS = ("run ", "without ", "baseline ", "           specllama ")  # lines to copy
-_PIPE = 400  # columns of a table that is not on a terminal
+_PIPE = 400  # least width of output that is not on a terminal
+_WIDEST = 4000  # and its greatest, for a table
 _BAR = 16  # columns of a progress bar: label, bar and description fit into 80
 _OFTEN_S = 10.0  # between two lines of progress
 
@@ -72,18 +73,32 @@ class Printer:
             else:
                 self.say(line)
 
-    def table(self, table: Any) -> None:
-        """A rich table; in a pipe as wide as its content, so that no path is cut. A table wider
-        than the terminal is printed row by row, as text that wraps."""
-        if not self._console.is_terminal:
-            self._console.width = _PIPE
-        elif self._console.measure(table, options=_unbounded(self._console)).maximum > (
-            self._console.width
-        ):
-            for line in _by_row(table):
+    def table(self, table: Table, spare: Sequence[str] = ()) -> None:
+        """A rich table; in a pipe as wide as its content, so that no path is cut. On a terminal,
+        one that is too wide wraps its cells and may lose the columns named in `spare`; if that
+        is not enough, it is printed row by row, as text."""
+        console = self._console
+        natural = console.measure(table, options=console.options.update(max_width=_WIDEST))
+        if not console.is_terminal:
+            console.width = max(_PIPE, natural.maximum)
+        elif natural.maximum > console.width:
+            self._narrow_table(table, spare)
+            return
+        console.print(table)
+
+    def _narrow_table(self, table: Table, spare: Sequence[str]) -> None:
+        from specllama.cli.tables import by_row, fitted
+
+        found = fitted(table, self._console.width, spare)
+        if found is None:
+            for line in by_row(table):
                 self.say(line)
             return
-        self._console.print(table)
+        narrow, left_out = found
+        self._console.print(narrow)
+        if left_out:
+            names = ", ".join(left_out)
+            self.detail(f"         not shown: {names} (in a wider terminal, or with --json)")
 
     def json(self, data: dict[str, Any]) -> None:
         """One JSON object on stdout, on one line, flushed; null for what is not finite."""
@@ -140,20 +155,6 @@ def _console(stderr: bool) -> Console:
             return super().render_str(shown(text), **options)
 
     return LiteralConsole(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
-
-
-def _unbounded(console: Console) -> ConsoleOptions:
-    return console.options.update(max_width=_PIPE)
-
-
-def _by_row(table: Table) -> Iterator[str]:
-    """The rows of a wide table: the first cell, and under it the others with their names."""
-    names = [str(c.header) for c in table.columns]
-    for cells in zip(*(c.cells for c in table.columns), strict=True):
-        first, *others = (str(c) for c in cells)
-        yield f"{names[0]:<8} {first}"
-        named = (f"{n} {c}" for n, c in zip(names[1:], others, strict=True) if c.strip())
-        yield f"         {', '.join(named)}"
 
 
 class ProgressReport:

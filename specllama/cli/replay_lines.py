@@ -26,6 +26,7 @@ _COLUMNS = (
     "setting", "drafted", "accepted", "α", "tokens per step", "predicted speed-up", "source"
 )  # fmt: skip
 _LEFT = ("setting", "source")
+SPARE = ("drafted", "accepted", "source")  # left out first on a narrow terminal
 
 
 def planned_replay_lines(p: PlannedProbe, source: Conversations) -> Iterator[str]:

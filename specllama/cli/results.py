@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from specllama.watching.traffic import Traffic
 
 _SWITCHES = 5  # shown
+_SPARE = ("prompts", "chance slower", "measured")  # left out first on a narrow terminal
 _LONGEST = 100  # characters of a reason in the list
 
 
@@ -75,7 +76,7 @@ def results(
         printer.say(f"no results{what} yet: run `specllama probe MODEL` or `specllama serve MODEL`")
         return
     if found:
-        printer.table(_table(found))
+        printer.table(_table(found), _SPARE)
     for r in found:
         if r.speculation is None:
             reason = r.reason if verbose else brief(r.reason)
