@@ -1,4 +1,4 @@
-"""serve --adaptive: the server is exchanged under load, and no request is lost."""
+"""serve --adaptive: the server is replaced under load, and no request is lost."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
 SWITCHES = 3
 
 
-class InTurn(Policy):
-    """Off and on again, whatever real requests show, as soon as nobody asks."""
+class Alternating(Policy):
+    """A policy that turns speculation off and on in turn as soon as the server is idle."""
 
     def decide(self, p: TrafficSummary, now: float, hardly_accepted: bool = False) -> Switch | None:
         if now - self.since < self.pace.between:
@@ -56,7 +56,7 @@ class InTurn(Policy):
 
 
 class Load:
-    """Four clients that ask, think and ask again, each on a connection of its own."""
+    """Four clients, each with its own connection, that send requests with pauses between."""
 
     def __init__(self, url: str) -> None:
         self.failed: list[str] = []
@@ -67,17 +67,17 @@ class Load:
             t.start()
 
     def _client(self, number: int) -> None:
-        thinks = random.Random(number)
+        rng = random.Random(number)
         with httpx.Client(base_url=self._url, timeout=60) as client:
-            left = 2  # requests once it shall end
-            while left:
-                left -= self._ending.is_set()
+            remaining = 2  # requests still to send after end()
+            while remaining:
+                remaining -= self._ending.is_set()
                 try:
                     self._ask(client, number)
                     self.answered[number] += 1
                 except (httpx.HTTPError, AssertionError) as e:
                     self.failed.append(f"{type(e).__name__}: {e}")
-                self._ending.wait(thinks.uniform(0.05, 0.6))
+                self._ending.wait(rng.uniform(0.05, 0.6))
 
     def _ask(self, client: httpx.Client, number: int) -> None:
         body = {"prompt": f"def f{number}(a, b):", "n_predict": 6, "stream": number % 2 == 0}
@@ -91,13 +91,13 @@ class Load:
             t.join(60)
 
 
-class Script:
-    """A report that sets clients on the server, and ends it after the last switch."""
+class LoadReport:
+    """A report that starts clients when the server is ready, and stops it after the last switch."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.load: Load | None = None
-        self._again = 0
+        self._starts = 0
 
     def say(self, text: str) -> None:
         self.lines.append(text)
@@ -110,53 +110,58 @@ class Script:
 
     def event(self, kind: str, text: str, data: Mapping[str, Any]) -> None:
         self.lines.append(f"{kind}: {text}")
-        self._again += text.startswith("now serving")
-        if self._again == SWITCHES and self.load is not None:
+        self._starts += text.startswith("now serving")
+        if self._starts == SWITCHES and self.load is not None:
             self.load.end()
             raise Stopped(15)
 
 
-def planned(engine: str, *after: str) -> Plan:
+def planned(engine: str, *server_args: str) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", free_port("127.0.0.1", 0), context=2048, parallel=2)
-    theirs = ("-t", "1", *after)
-    return prepare(settings, SpeculationOptions("code", DRAFT), theirs, engine, check_port=False)
+    all_server_args = ("-t", "1", *server_args)
+    return prepare(
+        settings, SpeculationOptions("code", DRAFT), all_server_args, engine, check_port=False
+    )
 
 
-def test_four_clients_and_three_switches_without_a_failed_request(
+def test_no_request_of_four_clients_fails_during_three_switches(
     native: Path, tmp_path: Path
 ) -> None:
     plan = planned(str(native))
     base = behind_relay(plan)
-    own = base.settings.speculation
-    assert own is not None
-    policy = InTurn(
-        own, [ServableSetting(own)], time.monotonic(), SwitchTiming(0.5, 0.5, 0.5, 0.1, 0.1)
+    speculation = base.settings.speculation
+    assert speculation is not None
+    policy = Alternating(
+        speculation,
+        [ServableSetting(speculation)],
+        time.monotonic(),
+        SwitchTiming(0.5, 0.5, 0.5, 0.1, 0.1),
     )
     adaptive = AdaptiveController(base, plan.settings.host, plan.settings.port, policy)
-    script = Script()
+    script = LoadReport()
     run_server(base, tmp_path / "log", script, idle_probes=False, adaptive=adaptive)
     assert script.load is not None
     assert script.load.failed == []
     assert min(script.load.answered) > SWITCHES
-    told = [x for x in script.lines if x.startswith("adaptive: ")]
-    assert len(told) == 2 * SWITCHES
-    assert told[0] == "adaptive: draft-simple draft.gguf K=4 → no speculation: in turn"
-    assert told[1].startswith("adaptive: now serving with ")
-    kept = switches.all_switches()
-    assert [s.reason for s in kept] == ["in turn"] * SWITCHES
-    assert kept[0].target == str(TARGET)
+    messages = [x for x in script.lines if x.startswith("adaptive: ")]
+    assert len(messages) == 2 * SWITCHES
+    assert messages[0] == "adaptive: draft-simple draft.gguf K=4 → no speculation: in turn"
+    assert messages[1].startswith("adaptive: now serving with ")
+    saved = switches.all_switches()
+    assert [s.reason for s in saved] == ["in turn"] * SWITCHES
+    assert saved[0].target == str(TARGET)
     assert switches.clear(TARGET) == SWITCHES
     assert switches.all_switches() == ()
 
 
-def test_what_does_not_start_gives_way_to_what_served(
+def test_previous_settings_are_restored_if_new_ones_do_not_start(
     native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = behind_relay(planned(str(native)))
-    report, begun = Script(), []
+    report, started = LoadReport(), []
 
     def launch(tried: Plan, log: Path, report: object) -> Plan:
-        begun.append(tried.settings.speculation)
+        started.append(tried.settings.speculation)
         if tried.settings.speculation is None:
             raise EngineError("llama-server did not start: no")
         return tried
@@ -164,13 +169,13 @@ def test_what_does_not_start_gives_way_to_what_served(
     monkeypatch.setattr(serving, "launch", launch)
     off = plan.without_speculation("")
     assert serving._launch_or_restore(off, plan, tmp_path, report) is plan  # type: ignore[comparison-overlap]
-    assert begun == [None, plan.settings.speculation]
+    assert started == [None, plan.settings.speculation]
     assert report.lines == ["llama-server did not start: no; going back to the previous settings"]
     with pytest.raises(EngineError, match="no"):
         serving._launch_or_restore(off, None, tmp_path, report)
 
 
-def test_requests_wait_while_a_server_that_crashed_loads_again(
+def test_requests_wait_while_a_crashed_server_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = Fake(tmp_path, draft_n=8, crash_after=0.7)
@@ -189,13 +194,13 @@ def test_requests_wait_while_a_server_that_crashed_loads_again(
         return start(*args)
 
     monkeypatch.setattr(serving, "launch", launch)
-    report = Script()
+    report = LoadReport()
     monkeypatch.setattr(report, "ready", lambda _: None)
     run_server(base, tmp_path / "log", report, known=True, idle_probes=False, adaptive=adaptive)
     assert targets == [None, None]
 
 
-def test_clients_reach_the_relay_and_all_ends_together(tmp_path: Path, engine: str) -> None:
+def test_clients_use_the_relay_and_stopping_ends_all(tmp_path: Path, engine: str) -> None:
     args = (TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", engine)
     with Serve(tmp_path, *args) as s:
         assert s.info["speculation"] == "on"
@@ -210,7 +215,7 @@ def test_clients_reach_the_relay_and_all_ends_together(tmp_path: Path, engine: s
         httpx.get(s.url)
 
 
-def test_where_nothing_is_counted_it_says_so_and_serves_on(tmp_path: Path) -> None:
+def test_without_counters_a_note_is_printed_and_serving_continues(tmp_path: Path) -> None:
     """Builds before b10289, and ik_llama.cpp."""
     fake = Fake(tmp_path, build=9611, draft_n=8)
     with Serve(tmp_path, TARGET, "--draft", DRAFT, "--adaptive", "--llama-server", fake.path) as s:
@@ -218,8 +223,8 @@ def test_where_nothing_is_counted_it_says_so_and_serves_on(tmp_path: Path) -> No
         assert httpx.get(f"{s.url}/health").status_code == 200
 
 
-class Slots:
-    """What a server says of its slots and of reading prompts."""
+class FakeSlots:
+    """A client with these slots and metrics."""
 
     def __init__(self, slots: list[dict[str, Any]] | None, metrics: str) -> None:
         self.slots = lambda: slots
@@ -238,10 +243,10 @@ METRICS = "llamacpp:prompt_tokens_total 500\nllamacpp:prompt_seconds_total 10\n"
         (None, METRICS, 0.0),
     ],
 )
-def test_what_the_prompts_in_the_slots_cost(
+def test_seconds_to_reread_the_prompts_in_the_slots(
     slots: list[dict[str, Any]] | None, metrics: str, seconds: float
 ) -> None:
-    client = cast(Client, Slots(slots, metrics))
+    client = cast(Client, FakeSlots(slots, metrics))
     assert reread_seconds(client, sleeps=False) == pytest.approx(seconds)
     assert reread_seconds(client, sleeps=True) == 0
 
@@ -254,40 +259,40 @@ def result(spec: Speculation | None, speedup: float, **more: Any) -> Result:
     return replace(found, **more)
 
 
-def test_what_was_measured_of_the_model_may_serve(
+def test_servable_settings_are_confirmed_results_of_this_model_and_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = planned(str(Fake(tmp_path).path))
     own = base.settings.speculation
     assert own is not None
-    copies = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
+    ngram = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
     here = {"engine": engine_label(base), "devices": tuple(device_names(base))}
     found = (
-        result(copies, 1.3, **here),
-        result(copies, 1.2, **here),  # the same once more
-        result(own, 9.0, **here),  # what serves is known better
+        result(ngram, 1.3, **here),
+        result(ngram, 1.2, **here),  # the same setting again
+        result(own, 9.0, **here),  # the setting that serves now
         result(None, 1.0, **here),
-        result(replace(copies, n_max=1), 1.3, engine="another"),
-        result(replace(copies, n_max=2), 1.3, **here, state=OPEN),
-        result(replace(copies, n_max=3), 1.3, **here, target="another"),
+        result(replace(ngram, n_max=1), 1.3, engine="another"),
+        result(replace(ngram, n_max=2), 1.3, **here, state=OPEN),
+        result(replace(ngram, n_max=3), 1.3, **here, target="another"),
         result(replace(own, draft=Path("gone.gguf")), 1.3, **here),
     )
     monkeypatch.setattr(results, "all_results", lambda: found)
-    free = [
+    expected = [
         ServableSetting(own, 1.1, "when it was tuned"),
-        ServableSetting(copies, 1.3, "when it was tuned for edit"),
+        ServableSetting(ngram, 1.3, "when it was tuned for edit"),
     ]
-    assert [*servable_settings(base, own, TuningReference(speedup=1.1), SearchScope())] == free
+    assert [*servable_settings(base, own, TuningReference(speedup=1.1), SearchScope())] == expected
     assert [
         *servable_settings(base, own, TuningReference(speedup=1.1), SearchScope(user_choice=True))
-    ] == free[:1]
+    ] == expected[:1]
     assert [*servable_settings(base, None, TuningReference(), SearchScope())] == [
-        free[1],
+        expected[1],
         ServableSetting(own, 9.0, "when it was tuned for edit"),
     ]
 
 
-def test_the_last_switches_are_shown() -> None:
+def test_results_shows_the_last_switches() -> None:
     for n in range(25):
         switches.add(TARGET, "code", f"K={n}", "no speculation", "it lost")
     assert len(switches.all_switches()) == 20
@@ -307,7 +312,7 @@ def test_the_last_switches_are_shown() -> None:
         b'{"version": 1, "switches": [{"when": "x"}]}',
     ],
 )
-def test_a_damaged_list_of_switches_is_empty(data: bytes) -> None:
+def test_a_damaged_history_of_switches_reads_as_empty(data: bytes) -> None:
     switches.add(TARGET, "chat", "a", "b", "c")
     folder = cache_dir() / "switches"
     for path in folder.glob("*.json"):
@@ -321,27 +326,27 @@ def test_a_damaged_list_of_switches_is_empty(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("--strict",), "--adaptive cannot be combined with --strict: it may turn speculation off"),
         (("--", "--spec-type", "ngram-simple"), "--adaptive cannot be combined with --spec-type"),
         (("--", "--ssl-cert-file", "c", "--ssl-key-file", "k"), "does not work with --ssl-*"),
     ],
 )
-def test_what_it_cannot_go_with_is_refused(
-    args: tuple[str, ...], says: str, native: Path, tmp_path: Path
+def test_options_that_conflict_with_adaptive_are_errors(
+    args: tuple[str, ...], message: str, native: Path, tmp_path: Path
 ) -> None:
     for name in "ck":
         (tmp_path / name).write_text("")
-    named = [str(tmp_path / a) if a in ("c", "k") else a for a in args]
-    at = ("--tune", "off", "--llama-server", native, "--port", "0", "--adaptive")
-    done = specllama("serve", TARGET, "--draft", DRAFT, *at, *named)
+    server_args = [str(tmp_path / a) if a in ("c", "k") else a for a in args]
+    options = ("--tune", "off", "--llama-server", native, "--port", "0", "--adaptive")
+    done = specllama("serve", TARGET, "--draft", DRAFT, *options, *server_args)
     assert done.returncode == 2, done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
 
 
 @pytest.fixture(autouse=True)
-def _nobody_waits() -> Iterator[None]:
+def _no_threads_are_left() -> Iterator[None]:
     before = threading.active_count()
     yield
     assert threading.active_count() <= before + 1

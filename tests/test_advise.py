@@ -1,4 +1,4 @@
-"""advise: which rule decided, what would change it by the figures there are, what tokens cost."""
+"""advise: the rule that decided, the factors that would change it, the cost of tokens."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ from tests.support import MODELS
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
 SPEC = Speculation(("draft-simple",), DRAFT, n_max=4)
-WISH = SpeculationOptions("code", DRAFT)
+OPTIONS = SpeculationOptions("code", DRAFT)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_kept() -> None:
+def _no_saved_results() -> None:
     results.clear_results()
 
 
-def planned(tmp: Path, spec_options: SpeculationOptions = WISH, parallel: int = 1) -> Plan:
+def planned(tmp: Path, spec_options: SpeculationOptions = OPTIONS, parallel: int = 1) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", 8080, parallel=parallel)
     return prepare(settings, spec_options, (), str(Fake(tmp).path), check_port=False)
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    """It drafts with draft.gguf, which reads 13 % of the target's bytes."""
+    """A plan with draft.gguf, which reads 13% of the target's bytes."""
     return planned(tmp_path)
 
 
 def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
-    """A result of K=4 with that α."""
+    """A result of K=4 with this gain and α."""
     given: dict[str, Any] = {
         "target": str(TARGET),
         "workload": "code",
@@ -88,65 +88,65 @@ def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
     return Result(**{**given, **more})
 
 
-def said(
-    plan: Plan, result: Result | None, spec_options: SpeculationOptions = WISH
+def factors(
+    plan: Plan, result: Result | None, spec_options: SpeculationOptions = OPTIONS
 ) -> dict[str, DecisionFactor]:
     return {c.what: c for c in decision_factors(plan, plan, result, spec_options)}
 
 
 @given(st.floats(0.05, 1), st.floats(0.3, 5))
-def test_the_alpha_that_would_pay_follows_from_what_a_step_costs(alpha: float, gain: float) -> None:
+def test_break_even_alpha_follows_from_the_cost_of_a_step(alpha: float, gain: float) -> None:
     r = known(gain, alpha)
     needed = needed_alpha(r)
     assert needed is not None
-    if needed > 0:  # with it, the same steps are MIN_SPEEDUP times as fast as plain ones
+    if needed > 0:  # at that α, the same steps are MIN_SPEEDUP times as fast as plain ones
         step = (1 + 4 * alpha) / gain
         assert (1 + 4 * needed) / step == pytest.approx(MIN_SPEEDUP)
 
 
-def test_nothing_measured_says_no_alpha() -> None:
+def test_no_break_even_alpha_without_a_measurement() -> None:
     assert needed_alpha(known(None)) is None
     assert needed_alpha(known(1.2, tried=None)) is None
     assert needed_alpha(known(0.9, tried=TriedSetting(SPEC, 0.0, 1.0))) is None
 
 
-def test_a_draft_that_loses_names_the_alpha_it_would_need(plan: Plan) -> None:
-    loses = said(plan, known(0.9))
+def test_break_even_alpha_is_reported_for_slower_and_faster_drafts(plan: Plan) -> None:
+    loses = factors(plan, known(0.9))
     assert "at this cost per step, break-even is at α=0.61 (measured: 0.50)" in (
         loses["a draft with higher acceptance"].why
     )
     assert loses["a draft with higher acceptance"].command.endswith("--hub")
-    hopeless = said(plan, known(0.3))
+    hopeless = factors(plan, known(0.3))
     assert "not even α=1 would pay" in hopeless["a cheaper draft"].why
-    wins = said(plan, known(1.5))
+    wins = factors(plan, known(1.5))
     assert "break-even is at α=0.27" in wins["other text"].why
 
 
-def test_bigger_or_smaller_follows_alpha_and_cost(plan: Plan) -> None:
-    assert "a smaller draft" in said(plan, known(1.5, 0.9))
-    assert "a bigger draft" not in said(plan, known(0.9, 0.3))
+def test_a_bigger_or_smaller_draft_is_suggested_by_alpha_and_cost(plan: Plan) -> None:
+    assert "a smaller draft" in factors(plan, known(1.5, 0.9))
+    assert "a bigger draft" not in factors(plan, known(0.9, 0.3))
     assert plan.choice.draft is not None
     light = replace(plan.choice.draft, active_bytes=plan.target.active_bytes // 50)
     cheap = replace(plan, choice=replace(plan.choice, draft=light))
-    assert "reads 2% of the target's bytes" in said(cheap, known(0.9, 0.3))["a bigger draft"].why
+    assert "reads 2% of the target's bytes" in factors(cheap, known(0.9, 0.3))["a bigger draft"].why
 
 
-def test_what_is_not_measured_says_so_first_with_the_command_that_does(tmp_path: Path) -> None:
+def test_without_a_result_the_first_factor_is_a_probe_command(tmp_path: Path) -> None:
     plan = planned(tmp_path, parallel=4)
-    first = next(iter(decision_factors(plan, plan, None, WISH)))
+    first = next(iter(decision_factors(plan, plan, None, OPTIONS)))
     assert first.what == "a measurement"
     words = first.command.split()
     assert words[:2] == ["specllama", "probe"]
     assert ("--draft", str(DRAFT)) in itertools.pairwise(words)
     assert "--parallel 4" in first.command
-    assert "a measurement" not in said(plan, known())
-    assert "fewer slots" in said(plan, known())
+    assert "a measurement" not in factors(plan, known())
+    assert "fewer slots" in factors(plan, known())
 
 
-def test_temperature_counts_where_it_is_above_zero(plan: Plan) -> None:
-    assert "a lower temperature" in said(plan, None)
+def test_a_lower_temperature_is_a_factor_only_above_zero(plan: Plan) -> None:
+    assert "a lower temperature" in factors(plan, None)
     greedy = replace(plan.workload, sampling={"temperature": 0.0})
-    assert "a lower temperature" not in said(replace(plan, workload=greedy), None)
+    assert "a lower temperature" not in factors(replace(plan, workload=greedy), None)
 
 
 def test_a_draft_as_large_as_the_target_is_not_suggested(plan: Plan) -> None:
@@ -157,28 +157,28 @@ def test_a_draft_as_large_as_the_target_is_not_suggested(plan: Plan) -> None:
         names=replace(plan.target.names, name="SmolLM2"),
         vocabulary=replace(plan.target.vocabulary, n_tokens=49152),
     )
-    for parameters, there in ((135_000_000, False), (1_700_000_000, True)):
+    for parameters, suggested in ((135_000_000, False), (1_700_000_000, True)):
         of_size = replace(plan.without_speculation(""), target=replace(smol, parameters=parameters))
-        assert ("another draft: SmolLM2-135M-Instruct" in said(of_size, None)) == there
+        assert ("another draft: SmolLM2-135M-Instruct" in factors(of_size, None)) == suggested
 
 
-def test_which_rule_decided(plan: Plan, tmp_path: Path) -> None:
+def test_the_rule_that_decided(plan: Plan, tmp_path: Path) -> None:
     off = plan.without_speculation("reports")
-    assert rule_of(plan, plan, known(), WISH) == MEASURED
-    assert rule_of(plan, plan, None, WISH) == REQUESTED
+    assert rule_of(plan, plan, known(), OPTIONS) == MEASURED
+    assert rule_of(plan, plan, None, OPTIONS) == REQUESTED
     assert rule_of(plan, plan, None, SpeculationOptions("code")) == PREDICTED
     assert rule_of(plan, off, None, SpeculationOptions("code")) == REPORTS
     assert rule_of(off, off, None, SpeculationOptions("code")) == NOTHING
-    own = SpeculationOptions("code", MODELS / "other-vocab.gguf")
-    assert rule_of(off, off, None, own) == REJECTED
-    assert "no --draft" in [c.what for c in decision_factors(off, off, None, own)]
+    named_draft = SpeculationOptions("code", MODELS / "other-vocab.gguf")
+    assert rule_of(off, off, None, named_draft) == REJECTED
+    assert "no --draft" in [c.what for c in decision_factors(off, off, None, named_draft)]
     none = planned(tmp_path, SpeculationOptions("code", method="none"))
     assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == REQUESTED
-    copies = plan.with_speculation(made.NGRAM)
-    assert rule_of(copies, copies, None, SpeculationOptions("code")) == COPIES
+    ngram = plan.with_speculation(made.NGRAM)
+    assert rule_of(ngram, ngram, None, SpeculationOptions("code")) == COPIES
 
 
-def test_what_reports_rule_out_is_not_called_the_decision(
+def test_advise_defers_to_measuring_when_reports_are_negative(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("target.gguf", "draft.gguf"):
@@ -195,7 +195,9 @@ def test_what_reports_rule_out_is_not_called_the_decision(
     assert "--all -w creative" in out
 
 
-def test_memory_decides_before_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_setup_that_does_not_fit_in_memory_is_decided_by_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--vram", "8M"]
     assert run(argv) == 0
     out = capsys.readouterr().out
@@ -203,11 +205,11 @@ def test_memory_decides_before_speed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "change   more memory: the requested setup does not fit (GPU0 is" in out
 
 
-def test_cost_with_and_without() -> None:
+def test_cost_of_tokens_with_and_without_speculation() -> None:
     on = cost_of(known(1.25), HourlyPrice(1.8))  # 50 tok/s = 0.18 million an hour
     assert on.speculating == pytest.approx(10.0)
     assert on.plain == pytest.approx(12.5)
-    off = cost_of(known(0.5), HourlyPrice(1.8))  # the speed kept is plain decoding's then
+    off = cost_of(known(0.5), HourlyPrice(1.8))  # here the saved speed is that of plain decoding
     assert off.plain == pytest.approx(10.0)
     assert off.speculating == pytest.approx(20.0)
     for nothing in (None, known(tokens_per_second=None), known(tokens_per_second=0.0)):
@@ -234,13 +236,13 @@ def test_prices(text: str, per_hour: float, unit: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "0", "0/h", "-1/h", "2,50/h", "1e5", "2/week", "nan", "inf"]
 )
-def test_prices_that_are_none(text: str) -> None:
+def test_invalid_prices_are_errors(text: str) -> None:
     with pytest.raises(UsageError, match="per hour"):
         parse_price(text)
 
 
 @given(st.text(max_size=12))
-def test_any_price_is_a_price_or_one_error(text: str) -> None:
+def test_any_text_is_a_price_or_a_usage_error(text: str) -> None:
     try:
         price = parse_price(text)
     except UsageError:
@@ -249,9 +251,9 @@ def test_any_price_is_a_price_or_one_error(text: str) -> None:
 
 
 def stored(tmp: Path, gain: float) -> Plan:
-    """A result for exactly what `advise TARGET --draft DRAFT -w code` asks."""
+    """Saves the result that `advise TARGET --draft DRAFT -w code` looks up."""
     plan = planned(tmp)
-    about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(WISH)))[2]
+    about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(OPTIONS)))[2]
     arm = made.arm(SPEC, gain)
     best = arm if gain >= MIN_SPEEDUP else None
     reason = "so it was measured"
@@ -273,29 +275,29 @@ def words(tmp: Path) -> list[str]:
     ]
 
 
-def test_alpha_and_tokens_per_step_are_kept_with_a_result(tmp_path: Path) -> None:
+def test_alpha_and_tokens_per_step_are_saved_with_a_result(tmp_path: Path) -> None:
     stored(tmp_path, 1.12)
-    (kept,) = results.all_results()
+    (result,) = results.all_results()
     m = made.arm(SPEC).measurement
-    assert kept.tried is not None
-    assert kept.tried.speculation == SPEC
-    assert kept.tried.alpha == pytest.approx(m.alpha)
-    assert kept.tried.tokens_per_step > 1
-    data = storage.read_stored(kept.file)
+    assert result.tried is not None
+    assert result.tried.speculation == SPEC
+    assert result.tried.alpha == pytest.approx(m.alpha)
+    assert result.tried.tokens_per_step > 1
+    data = storage.read_stored(result.file)
     assert data is not None
-    del data["tried"]  # as versions before wrote it
-    storage.write_stored(kept.file, data)
+    del data["tried"]  # as earlier versions wrote it
+    storage.write_stored(result.file, data)
     (old,) = results.all_results()
     assert old.tried is None
-    storage.write_stored(kept.file, {**data, "tried": {}})
+    storage.write_stored(result.file, {**data, "tried": {}})
     assert [r.tried for r in results.all_results()] == [None]
     for wrong in ({"alpha": 2, "tokens_per_step": 1}, {"alpha": 0.5, "tokens_per_step": 0.5}, 7):
-        storage.write_stored(kept.file, {**data, "tried": wrong})
+        storage.write_stored(result.file, {**data, "tried": wrong})
         assert results.all_results() == (), "a damaged file is passed over"
 
 
 @pytest.mark.parametrize(("gain", "on"), [(1.2, True), (0.9, False)])
-def test_measured_figures_are_told(
+def test_measured_figures_are_printed(
     gain: float, on: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = stored(tmp_path, gain)
@@ -316,14 +318,14 @@ def test_measured_figures_are_told(
     assert data["alpha_needed"] > 0
 
 
-def test_ways_that_were_only_predicted_are_not_called_measured(
+def test_predicted_settings_are_not_reported_as_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = stored(tmp_path, 0.9)
-    (kept,) = results.all_results()
-    data = storage.read_stored(kept.file)
+    (result,) = results.all_results()
+    data = storage.read_stored(result.file)
     storage.write_stored(
-        kept.file, {**data, "speedup": None, "slower": None, "texts": 0, "tried": None}
+        result.file, {**data, "speedup": None, "slower": None, "texts": 0, "tried": None}
     )
     assert run([*words(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
     out = capsys.readouterr().out
@@ -332,7 +334,7 @@ def test_ways_that_were_only_predicted_are_not_called_measured(
     assert "0 of" not in out
 
 
-def test_without_a_measurement_the_cost_is_not_known(
+def test_cost_is_unknown_without_a_measurement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--price", "2.50/h"]
@@ -343,7 +345,7 @@ def test_without_a_measurement_the_cost_is_not_known(
     assert json.loads(capsys.readouterr().out)["cost_per_million"]["without"] is None
 
 
-def test_bad_input_is_two_lines_and_code_2(
+def test_invalid_input_prints_two_lines_and_exits_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = ["--llama-server", str(Fake(tmp_path).path)]

@@ -1,4 +1,4 @@
-"""Acceptance and costs without a server: the arithmetic, and the real server's counts."""
+"""Acceptance and costs measured in-process: the arithmetic, and against a real server's counters."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.test_serve import CODE
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
 
 
-def test_a_hand_worked_replay() -> None:
-    # t t f t | steps with K=2: 2 of 2 accepted (+1), then f-position consumed by that +1;
-    # what is left is one token, for which nothing can be drafted.
+def test_replay_of_a_hand_worked_example() -> None:
+    # t t f t, K=2: 2 of 2 drafted tokens are accepted and the target adds the third token (f).
+    # One token is left, for which nothing can be drafted.
     r = replay_length([[True, True, False, True]], 2)
     assert (r.steps, r.tokens, r.drafted, r.accepted) == (2, 4, 2, 2)
     assert r.by_position == (0.5, 0.5)
@@ -37,7 +37,7 @@ def test_a_hand_worked_replay() -> None:
     assert (one.steps, one.drafted, one.accepted) == (3, 2, 1)
 
 
-def test_nothing_and_everything_accepted() -> None:
+def test_replay_if_nothing_or_everything_is_accepted() -> None:
     never = replay_length([[False] * 10], 4)
     assert (never.steps, never.accepted, never.tau) == (10, 0, 1)
     always = replay_length([[True] * 100], 4)
@@ -46,7 +46,7 @@ def test_nothing_and_everything_accepted() -> None:
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1), min_size=1), st.integers(1, 8))
-def test_replay_keeps_the_books(answers: list[list[bool]], k: int) -> None:
+def test_replay_counts_add_up(answers: list[list[bool]], k: int) -> None:
     r = replay_length(answers, k)
     assert r.tokens == sum(map(len, answers)) == r.steps + r.accepted
     assert r.accepted <= r.drafted <= k * r.steps
@@ -61,48 +61,48 @@ def test_expected_tau_with_constant_probability_is_the_closed_form() -> None:
         assert expected_tau(answers, k) == pytest.approx(closed, rel=0.01)
 
 
-def test_the_interval_holds_the_value() -> None:
+def test_the_interval_contains_the_value() -> None:
     answers = [[(i * j) % 3 != 0 for i in range(1, 60)] for j in range(1, 12)]
     low, high = tau_interval(answers, 4)
     assert low <= replay_length(answers, 4).tau <= high
     assert low < high
 
 
-def _always(share: float) -> list[DraftReplay]:
-    """Runs in which every token has this chance to be accepted, K = 1 … 8."""
+def _constant_acceptance(share: float) -> list[DraftReplay]:
+    """Replays in which every token is accepted with this probability, K = 1 … 8."""
     return [
         DraftReplay(k, 100, 0, 0, 0, tuple(share**i for i in range(1, k + 1))) for k in range(1, 9)
     ]
 
 
-def test_a_step_costs_its_passes() -> None:
+def test_a_step_costs_one_target_pass_and_its_draft_passes() -> None:
     costs = DraftCosts(1, target=(100, 120, 150), draft=(10, 12, 15))
     assert costs.drafting(2) == 2 * 10 + 15
     assert costs.step(2) == 150 + 35
     assert costs.speedup(1.85, 2) == pytest.approx(1.0)
 
 
-def test_the_best_k_follows_the_costs() -> None:
-    runs = _always(0.8)
+def test_the_best_k_depends_on_the_costs() -> None:
+    replays = _constant_acceptance(0.8)
     flat = DraftCosts(1, target=(100,) * 9, draft=(1,) * 9)
-    assert best(runs, flat.speedup).k == 8
+    assert best(replays, flat.speedup).k == 8
     steep = replace(flat, target=tuple(100 + 60 * b for b in range(9)))
-    assert best(runs, steep.speedup).k < 4
-    # a batch of 5 takes a slower way through the matrices: no draft longer than 3
+    assert best(replays, steep.speedup).k < 4
+    # a batch of 5 takes a slower matrix kernel: no draft longer than 3
     cliff = replace(flat, target=(100, 102, 104, 106, 300, 300, 300, 300, 300))
-    assert best(runs, cliff.speedup).k == 3
+    assert best(replays, cliff.speedup).k == 3
 
 
-def test_a_draft_as_dear_as_the_target_never_pays() -> None:
+def test_a_draft_as_slow_as_the_target_never_pays_off() -> None:
     for target in ((100.0,) * 9, tuple(100.0 + 20 * b for b in range(9))):
         costs = DraftCosts(1, target=target, draft=target)
         for share in (0.0, 0.5, 1.0):
-            run = best(_always(share), costs.speedup)
+            run = best(_constant_acceptance(share), costs.speedup)
             assert costs.speedup(run.tau, run.k) < 1
 
 
-class _Timed:
-    """Passes that take b ms, on a context that must be where it is said to be."""
+class _TimedModel:
+    """A model whose passes take b ms and whose calls must name the right position."""
 
     def __init__(self, keeps: bool = False, seconds: float = 0.0) -> None:
         self.at, self.now, self.passes = 0, 0.0, 0
@@ -128,24 +128,24 @@ class _Timed:
 
 @pytest.mark.parametrize("tokens", [0, 1, 40, 2000])
 def test_every_size_is_timed_from_the_same_prefix(tokens: int) -> None:
-    model = _Timed()
+    model = _TimedModel()
     answers = [Continuation((1, 2), ()), Continuation((1,), (7,) * tokens)]
     assert model_batch_times(model, answers, 9, all_rows=True) == tuple(range(1, 10))
     assert model.at == 0
 
 
-def test_timing_a_slow_model_is_bounded() -> None:
-    model = _Timed(seconds=10)
+def test_a_slow_model_is_timed_with_a_limited_number_of_passes() -> None:
+    model = _TimedModel(seconds=10)
     assert (
         model_batch_times(model, [Continuation((1,), (2,) * 20)], 9, True, lambda: model.now)
         is not None
     )
-    assert model.passes == 1 + 2 + 2 * 10  # the prefix, the first touch, two rounds
+    assert model.passes == 1 + 2 + 2 * 10  # the prefix, the warm-up, two rounds
 
 
-def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() -> None:
+def test_costs_are_estimated_if_tokens_cannot_be_rolled_back() -> None:
     assert (
-        model_batch_times(_Timed(keeps=True), [Continuation((1,), (2, 3))], 9, all_rows=True)
+        model_batch_times(_TimedModel(keeps=True), [Continuation((1,), (2, 3))], 9, all_rows=True)
         is None
     )
     target, draft = read_model(TARGET), read_model(DRAFT)
@@ -160,12 +160,12 @@ def test_where_tokens_cannot_be_taken_back_costs_are_guessed_and_it_says_so() ->
 
 
 @pytest.mark.usefixtures("llama_cpp")
-def test_it_agrees_with_what_the_server_counts(native: Path, tmp_path: Path) -> None:
+def test_predicted_acceptance_matches_the_servers_counters(native: Path, tmp_path: Path) -> None:
     from specllama.drafts.agreement import measure
 
     answers, found = measure(TARGET, [DRAFT], CODE, threads=1)
     for k in (1, 2, 4, 8):
-        ours = replay_length(found[DRAFT].agrees, k)
+        predicted = replay_length(found[DRAFT].agrees, k)
         (tmp_path / str(k)).mkdir()
         args = (TARGET, "--draft", DRAFT, "--n-max", str(k), "--llama-server", native)
         with Serve(tmp_path / str(k), *args) as s, Client(s.url) as client:
@@ -178,13 +178,13 @@ def test_it_agrees_with_what_the_server_counts(native: Path, tmp_path: Path) -> 
         steps = (after.verify_steps or 0) - (before.verify_steps or 0)
         accepted = (after.accepted or 0) - (before.accepted or 0)
         pairs = zip(after.accepted_by_position, before.accepted_by_position, strict=True)
-        theirs = [(a - b) / steps for a, b in pairs]
-        assert ours.tau == pytest.approx(1 + accepted / steps, abs=0.05)
-        assert list(ours.by_position) == pytest.approx(theirs, abs=0.05)
+        counted = [(a - b) / steps for a, b in pairs]
+        assert predicted.tau == pytest.approx(1 + accepted / steps, abs=0.05)
+        assert list(predicted.by_position) == pytest.approx(counted, abs=0.05)
 
 
 @pytest.mark.usefixtures("llama_cpp")
-def test_the_target_agrees_with_itself() -> None:
+def test_the_target_always_agrees_with_itself() -> None:
     from specllama.drafts.agreement import measure
 
     _, found = measure(TARGET, [TARGET], CODE[:2], threads=1)
@@ -195,7 +195,7 @@ def test_the_target_agrees_with_itself() -> None:
 
 
 @pytest.mark.usefixtures("llama_cpp")
-def test_pick_draft_measures(tmp_path: Path) -> None:
+def test_pick_draft_measure_prints_agreement_and_costs(tmp_path: Path) -> None:
     args = ("pick-draft", TARGET, "--llama-server", "embedded", "--threads", "1")
     data = json.loads(specllama(*args, "--measure", "-w", "code", "--json").stdout)
     plain = {Path(c["draft"]).name: c for c in data["candidates"]}
@@ -223,7 +223,7 @@ def test_pick_draft_measures(tmp_path: Path) -> None:
     assert "measured on text.py" in given.stdout
 
 
-def test_without_the_extra_it_says_how_to_get_it() -> None:
+def test_measure_without_llama_cpp_python_names_the_package() -> None:
     blocker = str(Path(__file__).parent / "without_llama_cpp")
     args = ("pick-draft", TARGET, "--measure", "--llama-server", "embedded")
     done = specllama(*args, PYTHONPATH=blocker)
@@ -231,7 +231,7 @@ def test_without_the_extra_it_says_how_to_get_it() -> None:
     assert "pip install llama-cpp-python" in done.stderr
 
 
-def test_nothing_to_measure_is_said(tmp_path: Path) -> None:
+def test_measure_without_drafts_is_an_error(tmp_path: Path) -> None:
     alone = tmp_path / "alone" / "t.gguf"
     alone.parent.mkdir()
     alone.write_bytes(TARGET.read_bytes())
@@ -241,7 +241,7 @@ def test_nothing_to_measure_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("llama_cpp")
-def test_a_token_the_target_does_not_have_has_no_chance() -> None:
+def test_a_token_outside_the_targets_vocabulary_has_probability_0() -> None:
     import numpy as np
 
     from specllama.drafts.agreement import _probability

@@ -1,4 +1,4 @@
-"""docs/architecture.md holds: a package imports only packages below it, and the page has them all."""
+"""docs/architecture.md is true: packages import only packages below them, and it names every module."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "specllama"
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
-# Top to bottom. Modules without a package of their own are below everything.
+# Top to bottom. Modules outside of a package are below everything.
 LAYERS = [
     *("cli", "doctor", "serving", "watching", "formats", "tuning", "planning"),
     *("drafts", "memory", "own_profiles", "workloads", "prompts", "engine", "gguf"),
 ]
 BELOW_ALL = {"config", "fields", "resources", "storage", "logs", "stop", "errors", "__init__"}
 
-_UNNAMED = {"__init__", "__main__", "errors"}
+_NOT_LISTED = {"__init__", "__main__", "errors"}
 
 
 def package(parts: tuple[str, ...]) -> str:
@@ -37,21 +37,23 @@ def imports(path: Path) -> set[str]:
 def test_imports_go_down_only() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        own = package(path.relative_to(PACKAGE).parts)
-        if own == "__main__":
+        layer = package(path.relative_to(PACKAGE).parts)
+        if layer == "__main__":
             continue
-        for other in imports(path) - {"__version__", own}:
-            if other in BELOW_ALL and own not in BELOW_ALL:
+        for other in imports(path) - {"__version__", layer}:
+            if other in BELOW_ALL and layer not in BELOW_ALL:
                 continue
-            below = own in LAYERS and other in LAYERS and LAYERS.index(other) > LAYERS.index(own)
-            below_all = own in BELOW_ALL and other in BELOW_ALL
+            below = (
+                layer in LAYERS and other in LAYERS and LAYERS.index(other) > LAYERS.index(layer)
+            )
+            below_all = layer in BELOW_ALL and other in BELOW_ALL
             if not below and not below_all:
                 wrong.append(f"{path.relative_to(PACKAGE)} imports {other}")
     assert wrong == []
 
 
 def test_no_modules_import_each_other() -> None:
-    """Nor in a ring of several, imports within functions included."""
+    """No cycles of any length, including imports within functions."""
     graph = {_dotted(p): _imported(p) for p in PACKAGE.rglob("*.py")}
     while leaves := [m for m, below in graph.items() if not below & graph.keys() - {m}]:
         for m in leaves:
@@ -60,7 +62,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    """A reader who meets a name anywhere knows which class it is."""
+    """So a name says which class it is."""
     names = Counter(
         node.name
         for path in PACKAGE.rglob("*.py")
@@ -99,8 +101,8 @@ def _dotted(path: Path) -> str:
 
 
 def _imported(path: Path) -> set[str]:
-    """The modules of ours that one imports; a package that names one of its modules is no import
-    of the package."""
+    """The modules of specllama that a module imports. `from package import module` counts as an
+    import of the module, not of the package."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("specllama"):
@@ -111,11 +113,11 @@ def _imported(path: Path) -> set[str]:
 
 
 def test_the_page_names_every_module() -> None:
-    """In its map: a package's own lines, or the line of those below all."""
+    """In its list of modules."""
     text = PAGE.read_text(encoding="utf-8")
     tree = text[text.index("specllama/\n") :]
     named = set(re.findall(r"\w+", tree[: tree.index("```")]))
-    modules = {p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py") if p.stem not in _UNNAMED}
+    modules = {p.relative_to(PACKAGE) for p in PACKAGE.rglob("*.py") if p.stem not in _NOT_LISTED}
     assert sorted(str(m) for m in modules if m.stem not in named) == []
 
 
@@ -134,19 +136,19 @@ def _modules(name: str) -> list[Path]:
     return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{name}.py"]
 
 
-def test_words_of_the_page() -> None:
+def test_the_page_avoids_the_house_metaphor() -> None:
     text = PAGE.read_text(encoding="utf-8").lower()
-    wrong = ("house", "floor", "front door", "basement", "a room of", "per room")
-    assert [w for w in wrong if w in text] == []
+    avoided = ("house", "floor", "front door", "basement", "a room of", "per room")
+    assert [w for w in avoided if w in text] == []
 
 
-def test_modules_stay_small() -> None:
+def test_modules_have_at_most_350_lines() -> None:
     sizes = {p.relative_to(PACKAGE): len(p.read_text().splitlines()) for p in PACKAGE.rglob("*.py")}
     assert {p: n for p, n in sizes.items() if n > 350} == {}
 
 
-def test_nothing_of_ours_runs_between_fork_and_exec() -> None:
-    """A spinner's thread may hold a lock then, which nobody would give back."""
+def test_no_python_code_runs_between_fork_and_exec() -> None:
+    """Another thread, such as a spinner's, may hold a lock that the child could never release."""
     words = ("preexec_fn", "os.fork", "multiprocessing")
     found = [(p.name, w) for p in PACKAGE.rglob("*.py") for w in words if w in p.read_text()]
     assert found == []

@@ -1,4 +1,4 @@
-"""probe --url: other engines by their own counters' exact names, and servers that are none."""
+"""probe --url: counters of other engines by their exact names, and invalid servers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
 
 
-def test_vllm_by_exact_names() -> None:
+def test_vllm_counters_are_read_by_exact_names() -> None:
     with serving(VLLM) as url:
         done = specllama("probe", "--url", f"{url}/v1", "--json", "--budget", "5")
     data = json.loads(done.stdout)
     assert (data["engine"], data["model"]) == ("vLLM", "m")
-    assert data["alpha"] == pytest.approx(0.6)  # 12 of 20; the per-position series is apart
+    assert data["alpha"] == pytest.approx(0.6)  # 12 of 20, without the per-position series
     assert data["tau"] == pytest.approx(2.2)
     assert data["acceptance_by_position"] == pytest.approx([0.8, 0.4])
     assert data["answers"] >= 2
@@ -58,8 +58,8 @@ def test_which_hosts_are_this_machine(host: str, local: bool) -> None:
     assert on_this_machine(host) is local
 
 
-def test_a_proxy_is_for_other_machines_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What answers as the proxy is a server with another model than the one behind it."""
+def test_a_proxy_is_used_for_other_machines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy is a server with another model than the server itself."""
     with serving(VLLM) as url, serving(VLLM, models={"data": [{"id": "proxied"}]}) as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy)
@@ -74,18 +74,18 @@ def test_a_proxy_is_for_other_machines_only(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("url", "proxy", "says"),
+    ("url", "proxy", "message"),
     [
         ("http://[::1", "", "--url http://[::1: "),
         ("http://h:port", "", "--url http://h:port: "),
         ("http://h:1", "nonsense://x", "--url http://h:1: "),
     ],
 )
-def test_what_is_no_address_is_said(
-    url: str, proxy: str, says: str, monkeypatch: pytest.MonkeyPatch
+def test_an_invalid_url_is_a_usage_error(
+    url: str, proxy: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", proxy)
-    with pytest.raises(UsageError, match=re.escape(says)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         Server(url)
 
 
@@ -96,7 +96,7 @@ def test_what_is_no_address_is_said(
         (TRTLLM, "/prometheus/metrics", "TensorRT-LLM", 0.6, 2.1),
     ],
 )
-def test_engines_with_gauges(
+def test_engines_that_report_gauges(
     metrics: str, path: str, engine: str, alpha: float, tau: float
 ) -> None:
     with serving(metrics, path) as url:
@@ -106,7 +106,7 @@ def test_engines_with_gauges(
 
 
 @pytest.mark.parametrize(
-    ("metrics", "path", "says"),
+    ("metrics", "path", "message"),
     [
         (VLLM.replace("{accepted}", "{drafted}9"), "/metrics", "drafted tokens accepted"),
         (VLLM.replace("{drafted}", "-{drafted}"), "/metrics", "drafted tokens accepted"),
@@ -116,23 +116,25 @@ def test_engines_with_gauges(
         (TRTLLM.replace("2.1", "0.5"), "/prometheus/metrics", "τ=0.5"),
     ],
 )
-def test_counters_that_cannot_be_right_are_not_believed(metrics: str, path: str, says: str) -> None:
+def test_impossible_counters_are_rejected_with_a_reason(
+    metrics: str, path: str, message: str
+) -> None:
     with serving(metrics, path) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert (data["alpha"], data["tau"], data["acceptance_by_position"]) == (None, None, [])
     assert len(data["missing"]) == 1
     assert data["missing"][0].startswith("the counters ")
-    assert says in data["missing"][0]
+    assert message in data["missing"][0]
 
 
-def test_a_length_of_0_says_that_nothing_was_drafted() -> None:
+def test_an_acceptance_length_of_0_means_nothing_was_drafted() -> None:
     with serving(SGLANG.replace("2.4", "0.0").replace("0.55", "0.0")) as url:
         done = specllama("probe", "--url", url, "--budget", "1")
     assert "no drafted tokens were counted" in done.stdout
     assert "accepts" not in done.stdout
 
 
-def test_without_metrics_the_speed_is_measured_and_the_rest_is_said() -> None:
+def test_without_metrics_only_the_speed_is_measured() -> None:
     with serving() as url:
         done = specllama("probe", "--url", url)
     assert done.returncode == 0
@@ -140,7 +142,7 @@ def test_without_metrics_the_speed_is_measured_and_the_rest_is_said() -> None:
     assert "note     no known metrics: acceptance is unknown" in done.stdout
 
 
-def test_a_baseline_gives_a_speed_up() -> None:
+def test_a_baseline_url_gives_a_speedup() -> None:
     with serving(VLLM) as url, serving() as plain:
         data = json.loads(
             specllama("probe", "--url", url, "--baseline-url", plain, "--json").stdout
@@ -148,7 +150,7 @@ def test_a_baseline_gives_a_speed_up() -> None:
     assert len(data["speedup"]) == 3
 
 
-def test_two_servers_are_asked_in_turn_and_each_is_first_at_times() -> None:
+def test_two_servers_get_requests_in_alternating_order() -> None:
     order: list[str] = []
     a, b = ({"data": [{"id": name}]} for name in "ab")
     with serving(models=a, requests=order) as one, serving(models=b, requests=order) as two:
@@ -161,26 +163,26 @@ def piece(**delta: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "thought",
+    "delta",
     [
         {"reasoning": "so "},
         {"reasoning_content": "so "},
         {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
     ],
 )
-def test_thoughts_and_tool_calls_are_tokens(thought: dict[str, object]) -> None:
-    """Only what follows them was timed, and all of it was counted: 1097 tok/s for 100."""
+def test_streamed_reasoning_and_tool_calls_count_as_tokens(delta: dict[str, object]) -> None:
+    """Once all tokens counted but only those after the reasoning were timed: 1097 tok/s, not 100."""
     usage = {"choices": [], "usage": {"completion_tokens": 20}}
-    thinking = [e for _ in range(19) for e in (piece(role="assistant", **thought), 0.01)]
-    with serving(answer=lambda n: [*thinking, piece(content="yes"), usage]) as url:
+    reasoning = [e for _ in range(19) for e in (piece(role="assistant", **delta), 0.01)]
+    with serving(answer=lambda n: [*reasoning, piece(content="yes"), usage]) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert data["tokens_per_second"] < 105
-    with serving(answer=lambda n: [*thinking, usage]) as url:  # and nothing else
+    with serving(answer=lambda n: [*reasoning, usage]) as url:  # no content after the reasoning
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert 0 < data["tokens_per_second"] < 105
 
 
-def test_thoughts_that_are_counted_but_not_streamed_count_for_no_speed() -> None:
+def test_hidden_reasoning_tokens_do_not_count_for_the_speed() -> None:
     details = {"completion_tokens_details": {"reasoning_tokens": 900}}
     words = [e for _ in range(11) for e in (piece(content="word "), 0.01)]
     usage = {"choices": [], "usage": {"completion_tokens": 911, **details}}
@@ -209,7 +211,7 @@ TRTLLM_ANSWER = {
 
 
 @pytest.mark.parametrize(
-    ("last", "alpha", "tau", "places"),
+    ("last_event", "alpha", "tau", "by_position"),
     [
         (
             {"choices": [], "metrics": {"speculative_decoding": VLLM_ANSWER}},
@@ -226,22 +228,26 @@ TRTLLM_ANSWER = {
         ({"choices": [], "timings": {"draft_n": 40, "draft_n_accepted": 10}}, 0.25, None, []),
     ],
 )
-def test_what_an_answer_says_of_its_own_drafts_is_believed_before_the_counters(
-    last: dict[str, object], alpha: float, tau: float | None, places: list[float]
+def test_draft_counts_in_a_response_take_precedence_over_metrics(
+    last_event: dict[str, object], alpha: float, tau: float | None, by_position: list[float]
 ) -> None:
-    """The counters have everybody's requests in them (here others')."""
-    with serving(VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last]) as url:
+    """The server's counters include requests of other clients."""
+    with serving(
+        VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last_event]
+    ) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert data["of_these_answers_alone"] is True
     assert data["alpha"] == pytest.approx(alpha)
     assert data["tau"] == (None if tau is None else pytest.approx(tau))
-    assert data["acceptance_by_position"] == pytest.approx(places)
+    assert data["acceptance_by_position"] == pytest.approx(by_position)
 
 
-def test_tau_comes_from_counters_that_counted_the_same() -> None:
-    """10 drafts of 2 tokens an answer, 12 of 20 accepted: as its counters say."""
-    last = {"choices": [], "timings": {"draft_n": 20, "draft_n_accepted": 12}}
-    with serving(VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last]) as url:
+def test_tau_is_read_from_metrics_that_match_the_responses() -> None:
+    """10 drafts of 2 tokens per response, 12 of 20 accepted, as in /metrics."""
+    last_event = {"choices": [], "timings": {"draft_n": 20, "draft_n_accepted": 12}}
+    with serving(
+        VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last_event]
+    ) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert (data["alpha"], data["tau"]) == (pytest.approx(0.6), pytest.approx(2.2))
     assert data["missing"] == []
@@ -264,33 +270,33 @@ ROUTER = {
 }
 
 
-def test_a_router_is_asked_for_what_is_loaded_and_writes_text() -> None:
-    asked: list[str] = []
-    with serving(VLLM, models=ROUTER, requests=asked) as url:
+def test_a_routers_loaded_text_model_is_used() -> None:
+    requests: list[str] = []
+    with serving(VLLM, models=ROUTER, requests=requests) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
         named = specllama("probe", "--url", url, "--model", "chat:latest", "--budget", "1")
     assert data["model"] == "chat"
     assert ", chat" in named.stdout
-    assert set(asked) == {"chat autoload=false", "/metrics?model=chat&autoload=false"}
+    assert set(requests) == {"chat autoload=false", "/metrics?model=chat&autoload=false"}
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("big", "big is not loaded at"),
         ("asleep", "asleep is not loaded at"),
         ("nobody", "lists no model nobody"),
     ],
 )
-def test_nothing_is_woken_by_name(name: str, says: str) -> None:
-    asked: list[str] = []
+def test_naming_an_unloaded_model_does_not_load_it(name: str, message: str) -> None:
+    requests: list[str] = []
     with (
-        serving(VLLM, models=ROUTER, requests=asked) as url,
+        serving(VLLM, models=ROUTER, requests=requests) as url,
         closing(Server(url)) as server,
-        pytest.raises(TuningError, match=says),
+        pytest.raises(TuningError, match=message),
     ):
         server.model(name)
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize(
@@ -330,10 +336,10 @@ def test_nothing_is_woken_by_name(name: str, says: str) -> None:
         ({}, {"data": [routed("bge", "loaded", "--rerank")]}, "do not generate text"),
     ],
 )
-def test_proxies_and_desktop_programs(
+def test_the_model_that_a_proxy_or_desktop_program_has_loaded(
     others: dict[str, object], models: dict[str, list[dict[str, object]]], chosen: str
 ) -> None:
-    if chosen == "lora":  # an engine lists what it has loaded, all of it
+    if chosen == "lora":  # an engine lists all models that it has loaded
         models = {"data": [{**m, "owned_by": "vllm"} for m in models["data"]]}
         chosen = "base"
     with serving(models=models, others=others) as url, closing(Server(url)) as server:
@@ -344,7 +350,7 @@ def test_proxies_and_desktop_programs(
             server.model()
 
 
-def test_a_running_llama_server(tmp_path: Path, engine: str) -> None:
+def test_probe_of_a_running_llama_server(tmp_path: Path, engine: str) -> None:
     target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
     with Serve(tmp_path, target, "--draft", draft, "--llama-server", engine) as s:
         data = json.loads(specllama("probe", "--url", s.url, "-w", "code", "--json").stdout)
@@ -356,7 +362,7 @@ def test_a_running_llama_server(tmp_path: Path, engine: str) -> None:
 
 @contextmanager
 def router(binary: Path, folder: Path) -> Iterator[str]:
-    """llama.cpp's own router over the models of a folder; its URL."""
+    """Runs llama.cpp's router on a folder of models; gives its URL."""
     port = free_port("127.0.0.1", 0)
     argv: list[str | Path] = [
         binary,
@@ -373,24 +379,24 @@ def router(binary: Path, folder: Path) -> Iterator[str]:
         popen = subprocess.Popen([*argv, "--metrics"], stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
-        _until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        _wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
         yield url
     finally:
         popen.terminate()
         popen.wait(20)
 
 
-def _until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
     while True:
         with suppress(httpx.HTTPError):
-            if true():
+            if condition():
                 return
-        assert time.monotonic() < end
+        assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def test_a_real_router_loads_nothing_for_a_probe(tmp_path: Path, native: Path) -> None:
+def test_a_probe_does_not_make_a_real_router_load_a_model(tmp_path: Path, native: Path) -> None:
     for name in ("draft", "target"):
         shutil.copy(MODELS / f"{name}.gguf", tmp_path)
 
@@ -403,35 +409,35 @@ def test_a_real_router_loads_nothing_for_a_probe(tmp_path: Path, native: Path) -
         assert "has no model loaded (it lists draft, target)" in refused.stderr
         assert loaded(url) == []
         httpx.post(f"{url}/models/load", json={"model": "target"})
-        _until(lambda: loaded(url) == ["target"])
+        _wait_until(lambda: loaded(url) == ["target"])
         data = json.loads(specllama("probe", "--url", url, "--budget", "1", "--json").stdout)
         assert (data["engine"], data["model"]) == ("llama.cpp", "target")
         assert loaded(url) == ["target"]
 
 
-def test_a_key_is_asked_for_and_used() -> None:
+def test_a_required_api_key_is_reported_and_used() -> None:
     with serving(VLLM, key="sesame") as url:
         refused = specllama("probe", "--url", url)
         assert refused.returncode == 1
         assert refused.stderr.startswith(f"error: {url} requires an API key")
-        taken = specllama("probe", "--url", url, "--json", SPECLLAMA_API_KEY="sesame")
-    assert taken.returncode == 0
-    assert "sesame" not in taken.stdout + taken.stderr
+        accepted = specllama("probe", "--url", url, "--json", SPECLLAMA_API_KEY="sesame")
+    assert accepted.returncode == 0
+    assert "sesame" not in accepted.stdout + accepted.stderr
 
 
 @pytest.mark.parametrize(
-    ("models", "says"),
+    ("models", "message"),
     [(b"<html>hello</html>", "is not an LLM server"), ({"data": []}, "is not an LLM server")],
 )
-def test_what_is_no_llm_server(models: object, says: str) -> None:
+def test_a_server_that_is_not_an_llm_server_is_an_error(models: object, message: str) -> None:
     with serving(models=models) as url:
         done = specllama("probe", "--url", url)
     assert done.returncode == 1
-    assert says in done.stderr.splitlines()[0]
+    assert message in done.stderr.splitlines()[0]
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "says"),
+    ("answer", "status", "message"),
     [
         (lambda n: ["{not json"], 200, "a completion was cut off"),
         (lambda n: [{"choices": []}], 200, "returned a completion without text"),
@@ -439,17 +445,17 @@ def test_what_is_no_llm_server(models: object, says: str) -> None:
         (None, 400, "answered a completion with 400"),
     ],
 )
-def test_answers_that_are_none(answer: object, status: int, says: str) -> None:
+def test_invalid_responses_are_errors(answer: object, status: int, message: str) -> None:
     with serving(answer=answer, status=status) as url:  # type: ignore[arg-type]
         done = specllama("probe", "--url", url)
     assert done.returncode == 1
-    assert says in done.stderr.splitlines()[0]
+    assert message in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) <= 2
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_a_server_that_never_stops_sending_is_one_error(status: int) -> None:
-    """Neither a line of a stream nor an error's text is read without end."""
+def test_endless_responses_are_cut_off_with_an_error(status: int) -> None:
+    """This limits the lines of a stream and the text of an error."""
     endless = httpx.MockTransport(
         lambda _: httpx.Response(status, content=itertools.repeat(b"x" * 2**20))
     )
@@ -460,14 +466,14 @@ def test_a_server_that_never_stops_sending_is_one_error(status: int) -> None:
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-def test_tools_are_text_for_a_server_that_refuses_them(refuses: bool) -> None:
+def test_tools_are_sent_as_text_to_a_server_that_rejects_them(refuses: bool) -> None:
     with serving(refuses_tools=refuses) as url:
         done = specllama("probe", "--url", url, "-w", "agent", "--budget", "1")
     assert (done.returncode, done.stderr) == (0, "")
     assert ("rejects `tools` in requests" in done.stdout) == refuses
 
 
-def test_answers_in_one_piece_show_no_speed() -> None:
+def test_responses_in_one_piece_give_no_speed() -> None:
     whole = [{"choices": [{"delta": {"content": "all at once"}}]}]
     with serving(answer=lambda n: whole) as url:
         done = specllama("probe", "--url", url)
@@ -478,7 +484,7 @@ def test_answers_in_one_piece_show_no_speed() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_nobody_there() -> None:
+def test_no_server_at_the_url() -> None:
     done = specllama("probe", "--url", "http://127.0.0.1:9")
     assert done.returncode == 1
     assert "no response from" in done.stderr
@@ -502,7 +508,7 @@ _JSON = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # on a busy machine
 @given(_JSON)
-def test_any_event_and_any_list_of_models(data: object) -> None:
+def test_any_json_is_accepted_as_an_event_or_a_model_list(data: object) -> None:
     event = data if isinstance(data, dict) else {"choices": data}
     streamed.says_something(event)
     streamed.thinks(event)
@@ -520,5 +526,5 @@ def test_any_event_and_any_list_of_models(data: object) -> None:
 
 
 @given(st.text() | st.text('vllm:spec_decode_num_drafts_total{position="0"} 1\n# TYPE'))
-def test_any_metrics_text(text: str) -> None:
+def test_any_metrics_text_is_parsed(text: str) -> None:
     parse_snapshot(text, 0.0)

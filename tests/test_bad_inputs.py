@@ -1,7 +1,7 @@
-"""What a user can do wrong, each with its exit code and what is said of it.
+"""User errors, each with its exit code and message.
 
-In process, and nothing is started: what is wrong is found before. `{…}` in a row names a file
-that the fixture made.
+The commands run in this process and start nothing, because errors are found earlier. `{…}` in a
+row names a file that the fixture creates.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ FILES: dict[str, bytes] = {
     "binary.txt": b"\xff\xfe\x00",
 }  # fmt: skip
 
-# arguments | exit code | what is said. T: the target, D: its draft; V: a GPU and an engine, so
-# that neither is asked for.
+# arguments | exit code | message. T: the target; D: its draft; V: a GPU and an engine, so that
+# neither is looked up.
 ROWS = r"""
 # ---- words
                                          | 0 | Usage
@@ -254,7 +254,7 @@ probe T V --replay {question.jsonl}      | 2 | contains no response
 probe T V --replay {calls.jsonl}         | 2 | its only responses are tool calls
 probe T V --replay {wide.jsonl}          | 2 | longer than 4 Mi characters
 probe T V --replay {word.jsonl} --draft-lengths 3 | 2 | cannot be combined with --draft-lengths
-# ---- what goes together, and where it is written
+# ---- options that conflict, and output files
 probe                                    | 2 | either a MODEL or --url URL
 probe T --url http://127.0.0.1:1         | 2 | either a MODEL or --url URL
 probe T V --baseline-url http://x        | 2 | --baseline-url needs --url
@@ -298,13 +298,15 @@ probe --url http://127.0.0.1:1 --api-key ä | 2 | not allowed in an HTTP header
 def rows() -> Iterator[object]:
     for line in ROWS.splitlines():
         if line.strip() and not line.startswith("#"):
-            args, code, says = line.rsplit("|", 2)
-            yield pytest.param(args.strip(), int(code), says.strip(), id=args.strip() or "nothing")
+            args, code, message = line.rsplit("|", 2)
+            yield pytest.param(
+                args.strip(), int(code), message.strip(), id=args.strip() or "nothing"
+            )
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What stands for `{…}` in a row."""
+    """The values of `{…}` in a row."""
     folder = tmp_path_factory.mktemp("bad")
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
@@ -324,7 +326,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def words(text: str, names: dict[str, str]) -> list[str]:
-    """A row's arguments. Without V an engine is asked for, with it none."""
+    """A row's arguments. V expands to options that replace the lookup of a GPU and an engine."""
     out: list[str] = []
     for word in shlex.split(text):
         if word == "V":
@@ -342,11 +344,11 @@ def filled(text: str, names: dict[str, str]) -> str:
     return text
 
 
-@pytest.mark.parametrize(("args", "code", "says"), list(rows()))
-def test_bad_input(
+@pytest.mark.parametrize(("args", "code", "message"), list(rows()))
+def test_a_user_error_gives_its_exit_code_and_message(
     args: str,
     code: int,
-    says: str,
+    message: str,
     names: dict[str, str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -354,11 +356,11 @@ def test_bad_input(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     argv = words(args, names)
-    ended = run(argv)
+    exit_code = run(argv)
     out, err = capsys.readouterr()
-    assert (ended, filled(says, names) in out + err) == (code, True), out + err
-    for never in ("This is a bug", "Traceback", "Errno 2]"):
-        assert never not in out + err
+    assert (exit_code, filled(message, names) in out + err) == (code, True), out + err
+    for internal in ("This is a bug", "Traceback", "Errno 2]"):
+        assert internal not in out + err
     if code:
         assert out == ""
         assert err.startswith("error: ")
@@ -367,12 +369,14 @@ def test_bad_input(
 
 
 def test_the_table_covers_every_command() -> None:
-    first = [line.split()[0] for line in ROWS.splitlines() if "|" in line and line[0] not in " #"]
-    assert {"serve", "probe", "pick-draft", "memory", "inspect", "results", "demo"} <= set(first)
-    assert len(first) >= 120
+    commands = [
+        line.split()[0] for line in ROWS.splitlines() if "|" in line and line[0] not in " #"
+    ]
+    assert {"serve", "probe", "pick-draft", "memory", "inspect", "results", "demo"} <= set(commands)
+    assert len(commands) >= 120
 
 
-# ---- what lies on the disk ------------------------------------------------------------
+# ---- files on the disk ------------------------------------------------------------
 
 DAMAGE = [
     b"",
@@ -390,7 +394,7 @@ PLAIN = ("memory", str(TARGET), "--draft", str(DRAFT), "--vram", "8GiB", "--llam
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
-def test_damaged_caches_are_built_again(
+def test_damaged_caches_are_rebuilt(
     damage: bytes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -404,11 +408,11 @@ def test_damaged_caches_are_built_again(
     )
     for command in commands:
         run(command)
-    said = capsys.readouterr().out.splitlines()
-    whole = {p: p.read_bytes() for p in tmp_path.rglob("*.json")}
-    assert any(p.name == "models.json" for p in whole)
-    assert any(p.parent.name == "capabilities" for p in whole)
-    for path in (*whole, tmp_path / "specllama" / "tuning" / "x.json"):
+    before_damage = capsys.readouterr().out.splitlines()
+    contents = {p: p.read_bytes() for p in tmp_path.rglob("*.json")}
+    assert any(p.name == "models.json" for p in contents)
+    assert any(p.parent.name == "capabilities" for p in contents)
+    for path in (*contents, tmp_path / "specllama" / "tuning" / "x.json"):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(damage)
     for command in commands:
@@ -416,15 +420,15 @@ def test_damaged_caches_are_built_again(
     out, err = capsys.readouterr()
     assert err == ""
     assert [x for x in out.splitlines() if "free" not in x and "usable" not in x] == [
-        x for x in said if "free" not in x and "usable" not in x
+        x for x in before_damage if "free" not in x and "usable" not in x
     ]
-    for path, before in whole.items():
+    for path, content in contents.items():
         json.loads(path.read_text())
-        assert len(path.read_bytes()) == len(before)
+        assert len(path.read_bytes()) == len(content)
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"x", "not valid TOML"),
         (b"\xff\xfe", "not valid TOML"),
@@ -440,9 +444,9 @@ def test_damaged_caches_are_built_again(
         (b'llama_server = "/"', "does not exist"),
     ],
 )
-def test_any_config(
+def test_an_invalid_config_is_an_error(
     content: bytes,
-    says: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -452,14 +456,14 @@ def test_any_config(
     (tmp_path / "specllama" / "config.toml").write_bytes(content)
     assert run(["serve", str(TARGET), "--vram", "8GiB", "--dry-run"]) == 2
     err = capsys.readouterr().err
-    assert says in err
+    assert message in err
     assert "config.toml" in err
     assert len(err.splitlines()) <= 2
     assert len(err) < 3000
 
 
 @pytest.mark.parametrize("folder", ["~nouser", "/nope", "x" * 5000])
-def test_a_model_folder_that_is_none_is_passed_over(
+def test_an_unusable_model_folder_is_ignored(
     folder: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -489,7 +493,7 @@ def test_a_model_folder_that_is_none_is_passed_over(
     ],
     ids=str,
 )
-def test_odd_environments_change_nothing(
+def test_commands_work_in_unusual_environments(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in env.items():
@@ -506,7 +510,7 @@ def test_odd_environments_change_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "code", "says"),
+    ("name", "value", "code", "message"),
     [
         ("SPECLLAMA_LLAMA_SERVER", "/nope", 2, "SPECLLAMA_LLAMA_SERVER: /nope does not exist"),
         ("SPECLLAMA_LLAMA_SERVER", "~nouser", 2, "does not exist"),
@@ -518,23 +522,23 @@ def test_odd_environments_change_nothing(
         ("LLAMA_API_KEY", "", 0, "--metrics"),
     ],
 )
-def test_variables(
+def test_environment_variables_are_checked(
     name: str,
     value: str,
     code: int,
-    says: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(name, value)
     assert run(["serve", str(TARGET), "--vram", "8GiB", "--dry-run"]) == code
     out, err = capsys.readouterr()
-    assert says in out + err
+    assert message in out + err
     assert len(err.splitlines()) <= 2
 
 
 @pytest.mark.parametrize(("key", "sent"), [("a\n", "a"), (" b,c ", "b"), (",d", "d")])
-def test_the_key_that_is_sent(key: str, sent: str) -> None:
+def test_the_first_of_several_api_keys_is_sent(key: str, sent: str) -> None:
     from specllama.engine.client import Client
     from specllama.engine.keys import usable
 
@@ -543,7 +547,7 @@ def test_the_key_that_is_sent(key: str, sent: str) -> None:
 
 
 @pytest.mark.parametrize("log", ["x" * 300, "/proc/nope"])
-def test_a_log_that_cannot_be_written(
+def test_an_unwritable_log_is_an_error(
     log: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -557,7 +561,7 @@ def test_a_log_that_cannot_be_written(
     assert "--log" in err.splitlines()[1]
 
 
-def test_the_state_folder_is_a_file(
+def test_a_state_folder_that_is_a_file_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
@@ -569,7 +573,7 @@ def test_the_state_folder_is_a_file(
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (
             ["--n-max", "3", "--method", "ngram-mod"],
@@ -583,20 +587,20 @@ def test_the_state_folder_is_a_file(
         ),
     ],
 )
-def test_what_has_no_effect_is_said(
-    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+def test_options_without_effect_are_reported(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = ["serve", str(TARGET), "--vram", "8GiB", "--llama-server", "embedded", "--dry-run"]
     assert run([*base, *args]) == 0
-    assert says in capsys.readouterr().out
+    assert message in capsys.readouterr().out
     assert run([*base, "--n-max", "3", "--p-min", "0.1", "--draft-layers", "1"]) == 0
     assert "no effect" not in capsys.readouterr().out
 
 
-def test_a_draft_that_goes_while_it_is_read(
+def test_a_draft_that_disappears_while_it_is_read_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is passed over with the reason; the others are judged."""
+    """It is rejected with a reason; the others are still checked."""
     from specllama.drafts import compat
     from specllama.gguf import GgufError
 
@@ -620,7 +624,9 @@ def test_a_draft_that_goes_while_it_is_read(
     assert "draft-simple draft.gguf" in " ".join(out.split())
 
 
-def test_an_engine_that_prints_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_with_arbitrary_output_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for body in (
         "print('\\x1b[31m[red]x[/]\\0' * 1000)",
         "import os; os.write(1, b'\\xff' * 9999)",
@@ -645,13 +651,13 @@ def test_an_engine_that_prints_anything(tmp_path: Path, capsys: pytest.CaptureFi
         (PurePosixPath("m.gguf"), None),
     ],
 )
-def test_a_name_on_the_hub_is_no_path(path: PurePath, label: str | None) -> None:
+def test_hub_names_are_told_apart_from_paths(path: PurePath, label: str | None) -> None:
     from specllama.drafts.hub import hub_label
 
     assert hub_label(path) == label
 
 
-def test_a_separator_within_a_text_is_no_line_end(tmp_path: Path) -> None:
+def test_unicode_separators_do_not_split_prompts(tmp_path: Path) -> None:
     from specllama.prompts import read_prompts
 
     file = tmp_path / "p.txt"
@@ -659,8 +665,8 @@ def test_a_separator_within_a_text_is_no_line_end(tmp_path: Path) -> None:
     assert read_prompts(file) == ("a\u2028b\x0bc", "d\x85e")
 
 
-def test_of_a_large_file_only_what_is_used_is_read(tmp_path: Path) -> None:
-    """The lines after the last prompt that is asked are not looked at, good or bad."""
+def test_a_large_prompt_file_is_read_only_as_far_as_needed(tmp_path: Path) -> None:
+    """Lines after the last prompt that is used are not parsed, valid or not."""
     from specllama.prompts import read_prompts
 
     file = tmp_path / "p.jsonl"

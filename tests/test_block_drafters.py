@@ -1,5 +1,5 @@
-"""Drafters of whole blocks, trained for the tiny target: DFlash and DSpark; and files that are
-almost one, as specllama and a real server see them."""
+"""Block drafters (DFlash, DSpark) trained for the tiny target, and invalid variants of them, in
+specllama and in a real server."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ from tests.support import MODELS, Serve, specllama
 
 TARGET = MODELS / "target.gguf"
 KINDS = ("dflash", "dspark")
-LONGEST = {"dflash": 7, "dspark": 8}  # of blocks of 8; DSpark drafts from the last token on
+LONGEST = {
+    "dflash": 7,
+    "dspark": 8,
+}  # with blocks of 8; DSpark also drafts at the last token's position
 
 
-def test_its_kind_and_its_longest_draft_are_named() -> None:
+def test_kind_and_longest_draft_of_block_drafters() -> None:
     for kind in KINDS:
         info = read_model(MODELS / f"{kind}.gguf")
         assert (info.kind, info.faults) == (kind, ())
@@ -36,7 +39,7 @@ def test_its_kind_and_its_longest_draft_are_named() -> None:
         assert check_compatibility(read_model(TARGET), info).ok
 
 
-def test_pick_draft_offers_them_with_their_method(engine: str) -> None:
+def test_pick_draft_lists_block_drafters_with_their_method(engine: str) -> None:
     done = specllama("pick-draft", TARGET, "--llama-server", engine, "--json")
     found = {Path(c["draft"]).name: c["method"] for c in json.loads(done.stdout)["candidates"]}
     assert found["dflash.gguf"] == "draft-dflash"
@@ -44,7 +47,7 @@ def test_pick_draft_offers_them_with_their_method(engine: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tuning_may_go_up_to_the_whole_block(kind: str) -> None:
+def test_tuning_tries_lengths_up_to_the_block_size(kind: str) -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     plan = prepare(settings, SpeculationOptions("code", MODELS / f"{kind}.gguf"), (), "embedded")
     best = feasible_methods(plan)[0]
@@ -58,7 +61,7 @@ def test_tuning_may_go_up_to_the_whole_block(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_drafts(kind: str, engine: str, tmp_path: Path) -> None:
+def test_serve_drafts_with_a_block_drafter(kind: str, engine: str, tmp_path: Path) -> None:
     args = (TARGET, "--draft", MODELS / f"{kind}.gguf", "--workload", "code")
     with Serve(tmp_path, *args, "--llama-server", engine) as s:
         assert s.info["methods"] == [f"draft-{kind}"]
@@ -67,19 +70,17 @@ def test_it_drafts(kind: str, engine: str, tmp_path: Path) -> None:
         assert 1 <= s.info["n_max"] <= LONGEST[kind]
 
 
-def headless(to: Path, *drop: str) -> Path:
-    """A DSpark drafter without its confidence head, which says so unless the key is dropped too."""
+def without_confidence_head(to: Path, *drop: str) -> Path:
+    """A DSpark drafter without a confidence head. Its key says so, unless it is dropped too."""
     fields = {} if drop else {"dflash.has_confidence_head": False}
-    gone = ("conf_proj.weight", "conf_proj.bias", *drop)
-    return edited(MODELS / "dspark.gguf", to, fields, gone)
+    dropped = ("conf_proj.weight", "conf_proj.bias", *drop)
+    return edited(MODELS / "dspark.gguf", to, fields, dropped)
 
 
 @pytest.mark.parametrize("drop", [(), ("dflash.has_confidence_head",)])
-def test_without_a_confidence_head_it_does_not_stop_early(
-    drop: tuple[str, ...], tmp_path: Path
-) -> None:
-    """The creative workload stops drafting below 0.4, which such a file cannot tell."""
-    draft = headless(tmp_path / "d.gguf", *drop)
+def test_p_min_is_0_without_a_confidence_head(drop: tuple[str, ...], tmp_path: Path) -> None:
+    """The creative workload stops a draft at confidences below 0.4, which such a file cannot compute."""
+    draft = without_confidence_head(tmp_path / "d.gguf", *drop)
     args = ("plan", TARGET, "--draft", draft, "-w", "creative", "--format", "json")
     done = specllama(*args, "--llama-server", "embedded")
     command = json.loads(done.stdout)["command"]
@@ -87,22 +88,24 @@ def test_without_a_confidence_head_it_does_not_stop_early(
     assert "it has no confidence head" in done.stderr + done.stdout
 
 
-def test_the_real_server_does_not_draft_with_it_and_p_min(native: Path, tmp_path: Path) -> None:
-    draft, log = headless(tmp_path / "d.gguf"), tmp_path / "log"
-    stops = ("--spec-draft-p-min", "0.4")
-    assert reaction(native, draft, "draft-dspark", log, more=stops) == "serves without"
+def test_a_real_server_does_not_draft_with_p_min_but_no_confidence_head(
+    native: Path, tmp_path: Path
+) -> None:
+    draft, log = without_confidence_head(tmp_path / "d.gguf"), tmp_path / "log"
+    p_min = ("--spec-draft-p-min", "0.4")
+    assert reaction(native, draft, "draft-dspark", log, more=p_min) == "serves without"
     assert reaction(native, draft, "draft-dspark", log) == "drafts"
-    whole = MODELS / "dspark.gguf"
-    assert reaction(native, whole, "draft-dspark", log, more=stops) == "drafts"
+    unchanged = MODELS / "dspark.gguf"
+    assert reaction(native, unchanged, "draft-dspark", log, more=p_min) == "drafts"
 
 
-# ---- almost one ---------------------------------------------------------------
+# ---- invalid files ------------------------------------------------------------
 
 Make = Callable[[Path, Path], Path]
 
 
 def narrower(good: Path, to: Path) -> Path:
-    """The same network of half the width, its weights zero."""
+    """The same network with half the width and zero weights."""
     (header,) = read_headers(good)
     keep = {4096, 640, 1}  # tokens, feed-forward, the confidence
     shapes = {t.name: [n if n in keep else n // 2 for n in t.shape] for t in header.tensors}
@@ -122,13 +125,13 @@ def without(*names: str) -> Make:
 
 
 def other_vocabulary(good: Path, to: Path) -> Path:
-    theirs = read_headers(MODELS / "other-vocab.gguf")[0].fields["tokenizer.ggml.tokens"]
-    assert isinstance(theirs, LazyArray)
-    as_it_lies = struct.pack("<IIQ", 9, theirs.kind, theirs.count) + theirs.raw()
-    return edited(good, to, {"tokenizer.ggml.tokens": as_it_lies})
+    tokens = read_headers(MODELS / "other-vocab.gguf")[0].fields["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, LazyArray)
+    raw = struct.pack("<IIQ", 9, tokens.kind, tokens.count) + tokens.raw()
+    return edited(good, to, {"tokenizer.ggml.tokens": raw})
 
 
-WRONG: dict[str, tuple[Make, str, str]] = {
+INVALID: dict[str, tuple[Make, str, str]] = {
     "of a deeper target": (layers(1, 2, 9), "target layers", "dies at start"),
     "that reads the last layer's output": (
         layers(1, 2, 4), "target layers", "dies at the first request",
@@ -144,25 +147,25 @@ WRONG: dict[str, tuple[Make, str, str]] = {
     ),
     "of another vocabulary": (other_vocabulary, "token text", "drafts"),
 }  # fmt: skip
-WRONG_BLOCK = {
+INVALID_DSPARK = {
     "without a block size": (without("dflash.block_size"), "block size", "dies at start"),
 }
-CASES = [(k, what, *case) for k in KINDS for what, case in WRONG.items()]
-CASES += [("dspark", what, *case) for what, case in WRONG_BLOCK.items()]
+CASES = [(k, what, *case) for k in KINDS for what, case in INVALID.items()]
+CASES += [("dspark", what, *case) for what, case in INVALID_DSPARK.items()]
 NAMES = [f"{kind} {what}" for kind, what, *_ in CASES]
 
 
 @pytest.mark.parametrize(("kind", "what", "make", "rule", "_"), CASES, ids=NAMES)
-def test_a_wrong_one_is_refused_by_its_rule(
+def test_an_invalid_block_drafter_is_rejected_by_its_rule(
     kind: str, what: str, make: Make, rule: str, _: str, tmp_path: Path
 ) -> None:
     wrong = make(MODELS / f"{kind}.gguf", tmp_path / "wrong.gguf")
     assert check_compatibility(read_model(TARGET), read_model(wrong)).rule == rule
 
 
-@pytest.mark.parametrize(("kind", "what", "make", "_", "does"), CASES, ids=NAMES)
-def test_what_the_real_server_does_with_it(
-    kind: str, what: str, make: Make, _: str, does: str, native: Path, tmp_path: Path
+@pytest.mark.parametrize(("kind", "what", "make", "_", "expected"), CASES, ids=NAMES)
+def test_how_a_real_server_reacts_to_an_invalid_block_drafter(
+    kind: str, what: str, make: Make, _: str, expected: str, native: Path, tmp_path: Path
 ) -> None:
     wrong = make(MODELS / f"{kind}.gguf", tmp_path / "wrong.gguf")
-    assert reaction(native, wrong, f"draft-{kind}", tmp_path / "log") == does
+    assert reaction(native, wrong, f"draft-{kind}", tmp_path / "log") == expected
