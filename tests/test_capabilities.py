@@ -1,4 +1,4 @@
-"""What a build can do, read from real and rendered help texts."""
+"""Capabilities of a build, read from real and rendered help texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import script
 
 
 @pytest.mark.parametrize("build", [*help_render.MAINLINE, "ik_llama"])
-def test_every_option_of_every_build_is_read_as_it_is(build: str) -> None:
+def test_names_and_hints_of_every_option_of_every_build_are_read(build: str) -> None:
     read = [(o.names, o.hint, o.removed) for o in parse_options(help_render.render(build))]
     expected = help_render.options(build)
     assert len(expected) >= 7
@@ -55,7 +55,7 @@ def test_spec_types_and_build(build: str, number: int | None, types: str) -> Non
     assert caps.spec_types == (tuple(types.split()) if types else ())
 
 
-def test_removed_options_are_listed_but_not_usable() -> None:
+def test_removed_options_are_listed_but_not_available() -> None:
     caps = help_render.capabilities("b11434")
     assert caps.has("--draft-max") is Tristate.NO
     assert any("--draft-max" in o.names for o in caps.options)
@@ -83,7 +83,7 @@ def test_both_version_formats(text: str, build: int, commit: str) -> None:
     assert (version.build, version.commit) == (build, commit)
 
 
-def test_options_tell_how_old_a_build_without_number_can_be() -> None:
+def test_the_options_bound_the_age_of_a_build_without_a_number() -> None:
     caps = describe("version: 1 (0c1e570)", help_render.render("b11434"))
     assert caps.build is None
     assert caps.at_least == 11368  # it lists --spec-draft-sampling
@@ -94,7 +94,7 @@ def test_options_tell_how_old_a_build_without_number_can_be() -> None:
     assert older.fact("slots_read_wrong_rows") is Tristate.UNKNOWN  # b10662 or later
 
 
-def test_a_build_without_history_has_no_number() -> None:
+def test_a_build_without_git_history_has_no_number() -> None:
     caps = describe("version: 1 (0c1e570)", help_render.render("b9246"))
     assert caps.build is None
     assert caps.fact("eagle3_drafts") is Tristate.UNKNOWN
@@ -111,19 +111,19 @@ def test_a_build_without_history_has_no_number() -> None:
         ("mtp_cannot_start", "b10878", Tristate.NO),
     ],
 )
-def test_facts_have_first_and_last_builds(fact: str, build: str, answer: Tristate) -> None:
+def test_facts_depend_on_first_and_last_builds(fact: str, build: str, answer: Tristate) -> None:
     assert help_render.capabilities(build).fact(fact) is answer
 
 
-def test_mtp_graphs_by_build() -> None:
+def test_mtp_support_by_build_and_architecture() -> None:
     old, new = help_render.capabilities("b9464"), help_render.capabilities("b11434")
     assert old.mtp_graph("qwen35") is Tristate.YES
     assert old.mtp_graph("mimo2") is Tristate.NO
     assert new.mtp_graph("mimo2") is Tristate.YES
-    assert new.mtp_graph("exaone4") is Tristate.NO  # carries the tensors, has no graph
+    assert new.mtp_graph("exaone4") is Tristate.NO  # has the tensors, but llama.cpp has no graph
 
 
-def test_the_real_binary(native: Path) -> None:
+def test_capabilities_of_a_real_binary(native: Path) -> None:
     caps = read_capabilities(locate(str(native)))
     assert caps.problem == ""
     assert caps.flavour == "mainline"
@@ -140,14 +140,14 @@ def test_the_real_binary(native: Path) -> None:
     assert [o.arity for o in caps.options if "-ot" in o.names] == [1]
 
 
-def test_the_embedded_engine() -> None:
+def test_capabilities_of_the_embedded_engine() -> None:
     caps = read_capabilities(locate("embedded"))
     assert caps.build is not None
     assert caps.build > 11000
     assert {"draft-simple", "draft-mtp", "ngram-mod"} <= set(caps.spec_types)
 
 
-def test_answers_are_cached_until_the_file_changes(tmp_path: Path) -> None:
+def test_capabilities_are_cached_until_the_file_changes(tmp_path: Path) -> None:
     count = tmp_path / "count"
     body = f"""
 import sys
@@ -177,7 +177,9 @@ else: print({help_render.render("b9246")!r})
         ("pass", "lists no options"),
     ],
 )
-def test_no_answer_is_unknown_and_not_cached(tmp_path: Path, body: str, problem: str) -> None:
+def test_an_engine_that_fails_has_unknown_capabilities_not_cached(
+    tmp_path: Path, body: str, problem: str
+) -> None:
     engine = locate(str(script(tmp_path / "llama-server", body)))
     caps = read_capabilities(engine, timeout=1)
     assert problem in caps.problem
@@ -185,7 +187,7 @@ def test_no_answer_is_unknown_and_not_cached(tmp_path: Path, body: str, problem:
     assert not module._cache_file(engine).exists()
 
 
-def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_program_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "llama-server"
     path.write_text("not a program")
     path.chmod(0o755)
@@ -194,12 +196,12 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_any_text_is_survived(text: str) -> None:
+def test_any_text_is_parsed_as_help(text: str) -> None:
     for option in describe(text, text).options:
         assert option.names
 
 
 @given(st.lists(st.sampled_from([*"-abc ,[]()\n", "--", "  ", "\n--x, ", " " * 40])))
-def test_text_like_a_help_is_survived(parts: list[str]) -> None:
+def test_any_text_similar_to_help_is_parsed(parts: list[str]) -> None:
     for option in parse_options("".join(parts)):
         assert all(n.startswith("-") for n in option.names)

@@ -1,4 +1,4 @@
-"""Drafters in Hugging Face's format, and P-EAGLE in any."""
+"""Drafters in Hugging Face's format, and P-EAGLE in any format."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def folder(path: Path, config: object) -> Path:
         ({"architectures": ["Qwen3ForCausalLM"], "pard_token": 5}, "model"),
     ],
 )
-def test_what_a_config_is_of(tmp_path: Path, config: dict[str, Any], kind: str) -> None:
+def test_the_kind_of_a_checkpoint_is_read_from_its_config(
+    tmp_path: Path, config: dict[str, Any], kind: str
+) -> None:
     place = folder(tmp_path / "x", config)
     for path in (place, place / "config.json", place / "model.safetensors"):
         found = checkpoint(path)
@@ -67,20 +69,22 @@ def test_what_a_config_is_of(tmp_path: Path, config: dict[str, Any], kind: str) 
         st.none() | st.integers() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)
     )
 )
-def test_any_json_is_read_or_not_known(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_any_json_value_in_a_config_is_accepted(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
     config = {"architectures": data, "num_hidden_layers": data, "transformer_layer_config": data}
     found = checkpoint(folder(tmp_path_factory.mktemp("any") / "x", config))
     assert found is not None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"{}", b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_config(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_config_is_not_a_checkpoint(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_bytes(content)
     assert checkpoint(tmp_path) is None
 
 
 def gguf(path: Path, how: str) -> Path:
-    """EAGLE-3's file as a converter that knows P-EAGLE could write it."""
+    """A P-EAGLE file as a converter could write it, based on EAGLE-3's."""
     if how == "layers":
         return untrained.eagle3(path, block_count=4)
     if how == "key":
@@ -92,43 +96,43 @@ def gguf(path: Path, how: str) -> Path:
 
 
 @pytest.mark.parametrize("how", ["layers", "key", "tensor", "p-eagle", "peagle"])
-def test_a_p_eagle_gguf(tmp_path: Path, how: str) -> None:
+def test_inspect_says_that_llama_cpp_does_not_support_p_eagle(tmp_path: Path, how: str) -> None:
     file = gguf(tmp_path / "p.gguf", how)
     assert read_model(file).kind == "p-eagle"
-    said = specllama("inspect", file).stdout
-    assert "llama.cpp does not support P-EAGLE" in said
-    assert "its parallel drafters are DFlash and DSpark" in said
-    assert "specllama plan MODEL --format vllm --draft-repo OWNER/NAME" in said
+    output = specllama("inspect", file).stdout
+    assert "llama.cpp does not support P-EAGLE" in output
+    assert "its parallel drafters are DFlash and DSpark" in output
+    assert "specllama plan MODEL --format vllm --draft-repo OWNER/NAME" in output
 
 
-def test_a_p_eagle_gguf_is_no_draft(tmp_path: Path) -> None:
+def test_a_p_eagle_gguf_is_rejected_as_a_draft(tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"
     target.write_bytes(TARGET.read_bytes())
     file = gguf(tmp_path / "p.gguf", "peagle")
-    said = specllama("serve", target, "--draft", file, "--dry-run").stdout
-    assert "method   none: p.gguf: llama.cpp does not support P-EAGLE" in said
-    found = specllama("pick-draft", target).stdout
-    assert "not used p.gguf: llama.cpp does not support P-EAGLE" in found
-    assert "(P-EAGLE)" in found
+    output = specllama("serve", target, "--draft", file, "--dry-run").stdout
+    assert "method   none: p.gguf: llama.cpp does not support P-EAGLE" in output
+    listing = specllama("pick-draft", target).stdout
+    assert "not used p.gguf: llama.cpp does not support P-EAGLE" in listing
+    assert "(P-EAGLE)" in listing
 
 
-def test_a_checkpoint_in_place_of_a_file(tmp_path: Path) -> None:
+def test_a_checkpoint_instead_of_a_gguf_file_is_an_error_with_advice(tmp_path: Path) -> None:
     p_eagle = folder(tmp_path / "gpt-oss-p-eagle", EAGLE3 | {"num_hidden_layers": 4})
     head = folder(tmp_path / "eagle3", EAGLE3)
-    said = specllama("serve", TARGET, "--draft", p_eagle, "--dry-run")
-    assert said.returncode == 2
-    assert "a Hugging Face checkpoint (P-EAGLE drafter), not a GGUF file" in said.stderr
-    assert "vLLM supports P-EAGLE (parallel_drafting)" in said.stderr
-    said = specllama("serve", TARGET, "--draft", head / "model.safetensors", "--dry-run")
-    assert said.returncode == 2
-    assert f"convert_hf_to_gguf.py {head} --target-model-dir TARGET" in said.stderr
+    done = specllama("serve", TARGET, "--draft", p_eagle, "--dry-run")
+    assert done.returncode == 2
+    assert "a Hugging Face checkpoint (P-EAGLE drafter), not a GGUF file" in done.stderr
+    assert "vLLM supports P-EAGLE (parallel_drafting)" in done.stderr
+    done = specllama("serve", TARGET, "--draft", head / "model.safetensors", "--dry-run")
+    assert done.returncode == 2
+    assert f"convert_hf_to_gguf.py {head} --target-model-dir TARGET" in done.stderr
     assert "convert_hf_to_gguf.py" in specllama("serve", head, "--dry-run").stderr
-    found = specllama("pick-draft", TARGET, "--dir", tmp_path, "--verbose").stdout
-    assert "not used eagle3: a Hugging Face checkpoint (EAGLE-3 drafter)" in found
-    assert "not used gpt-oss-p-eagle: a Hugging Face checkpoint (P-EAGLE drafter)" in found
+    listing = specllama("pick-draft", TARGET, "--dir", tmp_path, "--verbose").stdout
+    assert "not used eagle3: a Hugging Face checkpoint (EAGLE-3 drafter)" in listing
+    assert "not used gpt-oss-p-eagle: a Hugging Face checkpoint (P-EAGLE drafter)" in listing
 
 
-def test_inspect_says_what_a_checkpoint_is(tmp_path: Path) -> None:
+def test_inspect_describes_a_checkpoint(tmp_path: Path) -> None:
     place = folder(tmp_path / "x", EAGLE3 | {"parallel_drafting": True})
     lines = specllama("inspect", place).stdout.splitlines()
     assert (

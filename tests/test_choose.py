@@ -1,4 +1,4 @@
-"""Which method is chosen, and the named reason of each that is not."""
+"""The chosen method, and the rule that rejects each other one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def folder(tmp: Path, *names: str) -> Path:
     return tmp
 
 
-def request(tmp: Path, target: str = "target", **spec_options_list: object) -> MethodRequest:
-    return replace(MethodRequest(read_model(tmp / f"{target}.gguf"), CODE), **spec_options_list)  # type: ignore[arg-type]
+def request(tmp: Path, target: str = "target", **changes: object) -> MethodRequest:
+    return replace(MethodRequest(read_model(tmp / f"{target}.gguf"), CODE), **changes)  # type: ignore[arg-type]
 
 
 def rules(choice: Choice) -> dict[str, str]:
@@ -42,7 +42,7 @@ def test_the_head_in_the_target_comes_first(tmp_path: Path) -> None:
     assert (spec.methods, spec.draft) == (("draft-mtp",), None)
 
 
-def test_then_a_head_beside_it(tmp_path: Path) -> None:
+def test_a_head_beside_the_target_comes_second(tmp_path: Path) -> None:
     folder(tmp_path, "mtp-trunk", "mtp-head")
     choice = choose(request(tmp_path, "mtp-trunk"), CAPS)
     assert choice.speculation is not None
@@ -50,7 +50,7 @@ def test_then_a_head_beside_it(tmp_path: Path) -> None:
     assert rules(choice)["mtp-trunk.gguf"] == "MTP tensors"
 
 
-def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
+def test_the_smallest_compatible_draft_beside_the_target_comes_third(tmp_path: Path) -> None:
     folder(tmp_path, "target", "draft", "other-vocab", "mtp-head")
     (tmp_path / "broken.gguf").write_bytes(b"<html>")
     choice = choose(request(tmp_path), CAPS)
@@ -67,7 +67,7 @@ def test_then_the_smallest_compatible_model_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "rule"), [(0.4, None), (0.6, "size")])
-def test_a_draft_that_reads_over_half_is_not_taken(share: float, rule: str | None) -> None:
+def test_a_draft_of_over_half_the_targets_bytes_is_rejected(share: float, rule: str | None) -> None:
     target, draft = read_model(MODELS / "target.gguf"), read_model(MODELS / "draft.gguf")
     draft = replace(draft, active_bytes=int(share * target.active_bytes))
     picked = rank_drafts(target, CODE, CAPS, DiscoveredDrafts((draft,)))
@@ -75,7 +75,7 @@ def test_a_draft_that_reads_over_half_is_not_taken(share: float, rule: str | Non
     assert len(picked.candidates) == (0 if rule else 1)
 
 
-def test_then_the_n_gram_method_of_the_workload(tmp_path: Path) -> None:
+def test_the_workloads_n_gram_method_comes_last(tmp_path: Path) -> None:
     folder(tmp_path, "target")
     choice = choose(request(tmp_path), CAPS)
     assert choice.speculation is not None
@@ -84,14 +84,14 @@ def test_then_the_n_gram_method_of_the_workload(tmp_path: Path) -> None:
     assert (choice.speculation.ngram.n, choice.speculation.ngram.m) == (12, 48)
 
 
-def test_creative_work_has_no_n_gram_method(tmp_path: Path) -> None:
+def test_the_creative_workload_has_no_n_gram_method(tmp_path: Path) -> None:
     folder(tmp_path, "target")
     choice = choose(request(tmp_path, workload=workloads.load_workload("creative")), CAPS)
     assert choice.speculation is None
     assert "no usable draft" in choice.reason
 
 
-def test_a_build_too_old_for_the_head_says_which_is_needed(tmp_path: Path) -> None:
+def test_a_head_that_needs_a_newer_build_is_rejected_with_that_build(tmp_path: Path) -> None:
     folder(tmp_path, "mtp")
     choice = choose(request(tmp_path, "mtp"), help_render.capabilities("b9464"))
     assert choice.speculation is not None
@@ -99,7 +99,7 @@ def test_a_build_too_old_for_the_head_says_which_is_needed(tmp_path: Path) -> No
     assert "≥ b10218" in next(r.detail for r in choice.rejected if r.rule == "MTP graph")
 
 
-def test_a_named_draft_that_does_not_fit_is_off_with_the_rule(tmp_path: Path) -> None:
+def test_an_incompatible_named_draft_turns_speculation_off(tmp_path: Path) -> None:
     folder(tmp_path, "target", "draft", "other-vocab")
     draft = read_model(tmp_path / "other-vocab.gguf")
     choice = choose(request(tmp_path, draft=draft), CAPS)
@@ -108,7 +108,7 @@ def test_a_named_draft_that_does_not_fit_is_off_with_the_rule(tmp_path: Path) ->
     assert "(token text)" in choice.reason
 
 
-def test_named_methods(tmp_path: Path) -> None:
+def test_methods_named_by_the_user(tmp_path: Path) -> None:
     folder(tmp_path, "target", "draft")
     both = choose(request(tmp_path, methods=("draft-simple", "ngram-simple")), CAPS).speculation
     assert both is not None
@@ -126,7 +126,7 @@ def test_named_methods(tmp_path: Path) -> None:
     assert "no EAGLE-3 head" in no_file.reason
 
 
-def test_requests_that_contradict_themselves(tmp_path: Path) -> None:
+def test_contradictory_options_are_errors(tmp_path: Path) -> None:
     folder(tmp_path, "target", "draft")
     link = tmp_path / "link.gguf"
     link.symlink_to(tmp_path / "target.gguf")
@@ -137,7 +137,7 @@ def test_requests_that_contradict_themselves(tmp_path: Path) -> None:
         choose(request(tmp_path, draft=draft, methods=("ngram-simple",)), CAPS)
 
 
-def test_draft_length_is_capped_at_several_trained_heads(tmp_path: Path) -> None:
+def test_draft_length_is_limited_by_the_number_of_trained_heads(tmp_path: Path) -> None:
     folder(tmp_path, "mtp")
     r = request(tmp_path, "mtp", n_max=8)
     one = choose(r, CAPS).speculation
@@ -161,15 +161,15 @@ def test_method_names(text: str, methods: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("draft-self", "n-gram methods"),
         ("medusa", "no method called"),
         ("none,mtp", "cannot be combined"),
     ],
 )
-def test_method_names_that_are_not(text: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_invalid_method_names_are_errors(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_methods(text)
 
 
@@ -177,19 +177,19 @@ def test_method_names_that_are_not(text: str, says: str) -> None:
     ("target", "draft", "longest"),
     [("target", "draft", 40), ("target", "dflash", 7), ("mtp-3", None, 3)],
 )
-def test_no_draft_is_longer_than_what_it_was_trained_for(
+def test_draft_length_is_limited_by_the_drafters_training(
     target: str, draft: str | None, longest: int, tmp_path: Path
 ) -> None:
     folder(tmp_path, target, *([draft] if draft else []))
-    wanted = request(tmp_path, target, n_max=40, p_min=0.5, draft_layers="7")
-    spec = choose(wanted, CAPS).speculation
+    named = request(tmp_path, target, n_max=40, p_min=0.5, draft_layers="7")
+    spec = choose(named, CAPS).speculation
     assert spec is not None
     assert (spec.n_max, spec.p_min) == (longest, 0.5)
     assert spec.draft_layers == ("7" if draft else None), "the target's own head has no file"
 
 
 @pytest.mark.parametrize(("head", "p_min"), [(True, 0.5), (False, 0.0)])
-def test_a_drafter_that_is_never_unsure_gets_no_least_probability(
+def test_p_min_is_0_for_a_drafter_without_a_confidence_head(
     head: bool, p_min: float, tmp_path: Path
 ) -> None:
     folder(tmp_path, "target", "dspark")
@@ -200,12 +200,12 @@ def test_a_drafter_that_is_never_unsure_gets_no_least_probability(
     assert spec.p_min == p_min
 
 
-def test_what_was_chosen_is_not_among_the_alternatives(tmp_path: Path) -> None:
+def test_the_chosen_draft_is_not_among_the_alternatives(tmp_path: Path) -> None:
     folder(tmp_path, "target", "draft", "eagle3")
     choice = choose(request(tmp_path), CAPS)
     drafts = [choice.draft, *(a.draft for a in choice.all_alternatives)]
     assert sorted(d.path.name for d in drafts if d) == ["draft.gguf", "eagle3.gguf"]
 
 
-def test_a_method_named_twice_is_one() -> None:
+def test_a_method_named_twice_counts_once() -> None:
     assert parse_methods("mtp, draft-mtp,ngram-simple") == ("draft-mtp", "ngram-simple")

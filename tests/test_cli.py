@@ -21,7 +21,7 @@ TARGET = MODELS / "target.gguf"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("missing", None, "no such file"),
         ("empty", b"", "the file is empty (0 bytes)"),
@@ -35,7 +35,9 @@ TARGET = MODELS / "target.gguf"
         ("old", b"GGUF" + struct.pack("<I", 1) + bytes(64), "version 1"),
     ],
 )
-def test_bad_model_files(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
+def test_invalid_model_files_are_errors(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
     path = tmp_path / f"{name}.gguf"
     if content is not None:
         path.write_bytes(content)
@@ -43,13 +45,13 @@ def test_bad_model_files(tmp_path: Path, name: str, content: bytes | None, says:
         done = specllama("serve", *args, "--port", "0", "--llama-server", "embedded")
         assert done.returncode == 2
         assert done.stderr.startswith("error: ")
-        assert says in done.stderr
+        assert message in done.stderr
         assert str(path) in done.stderr
         assert len(done.stderr.splitlines()) <= 2
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         ([MODELS], "is a folder"),
         ([TARGET, "--draft", TARGET], "target itself"),
@@ -63,30 +65,32 @@ def test_bad_model_files(tmp_path: Path, name: str, content: bytes | None, says:
         ([TARGET, "--port", "70000"], "65535"),
     ],
 )
-def test_bad_requests_exit_2(args: list[str | Path], says: str) -> None:
+def test_invalid_arguments_exit_2(args: list[str | Path], message: str) -> None:
     done = specllama("serve", *args)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) <= 2
     assert done.stderr.startswith("error: ")
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
-    ("body", "says", "code"),
+    ("body", "message", "code"),
     [
         ("pass", "is not a llama-server: its --help lists no options", 2),
         ("import sys; sys.exit(7)", "exited with code 7", 1),
     ],
 )
-def test_an_engine_that_is_none(tmp_path: Path, body: str, says: str, code: int) -> None:
+def test_a_program_that_is_not_llama_server_is_an_error(
+    tmp_path: Path, body: str, message: str, code: int
+) -> None:
     done = specllama("serve", TARGET, "--llama-server", script(tmp_path / "llama-server", body))
     assert done.returncode == code
-    assert says in done.stderr
+    assert message in done.stderr
     assert "embedded" in done.stderr
 
 
-def test_an_architecture_nobody_knows(tmp_path: Path, engine: str) -> None:
+def test_an_unknown_architecture_is_an_error(tmp_path: Path, engine: str) -> None:
     path = write_gguf(tmp_path / "m.gguf", [f"t{i}" for i in range(40)], "frobnicator")
     done = specllama("serve", path, "--port", "0", "--llama-server", engine)
     assert done.returncode == 1
@@ -94,7 +98,7 @@ def test_an_architecture_nobody_knows(tmp_path: Path, engine: str) -> None:
 
 
 def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
-    """An interval may be open; Infinity and NaN are Python's own."""
+    """Infinity and NaN, as in open intervals, are not valid JSON."""
     inf, nan = float("inf"), float("nan")
     Printer().json({"a": [1.5, 1.0, inf], "b": {"c": (nan, "NaN")}, "d": {inf: -inf, 1: True}})
 
@@ -117,7 +121,7 @@ def test_version_and_help() -> None:
     assert "demo" in done.stdout
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_no_large_modules() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "specllama", "--help"],
         capture_output=True,
@@ -126,11 +130,11 @@ def test_help_imports_nothing_heavy() -> None:
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "typer" in imported
-    heavy = {"httpx", "gguf", "numpy", "xllamacpp", "huggingface_hub", "psutil", "pynvml"}
-    assert not heavy & imported
+    large = {"httpx", "gguf", "numpy", "xllamacpp", "huggingface_hub", "psutil", "pynvml"}
+    assert not large & imported
 
 
-def test_arguments_are_parted_at_the_first_dashes() -> None:
+def test_arguments_are_split_at_the_first_double_dash() -> None:
     assert split(["serve", "m", "--", "-c", "1", "--", "x"]) == (
         ["serve", "m"],
         ("-c", "1", "--", "x"),
@@ -138,7 +142,7 @@ def test_arguments_are_parted_at_the_first_dashes() -> None:
     assert split(["demo"]) == (["demo"], ())
 
 
-def test_demo_takes_nothing_for_the_server() -> None:
+def test_demo_accepts_no_server_arguments() -> None:
     done = specllama("demo", "--", "-c", "1")
     assert done.returncode == 2
     assert "no arguments after --" in done.stderr
@@ -150,7 +154,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert done.returncode != 0
 
 
-def test_debug_may_stand_after_the_command(tmp_path: Path) -> None:
+def test_debug_is_accepted_after_the_command(tmp_path: Path) -> None:
     from specllama.cli.app import run
     from specllama.errors import SpecllamaError
 
@@ -159,27 +163,27 @@ def test_debug_may_stand_after_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("results", "--frob"), "See `specllama results --help`."),
         (("probe", "x.gguf", "--frob"), "`specllama probe MODEL -- --frob …`"),
     ],
 )
-def test_only_commands_that_take_server_options_point_to_them(
-    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+def test_unknown_options_suggest_server_arguments_only_where_accepted(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from specllama.cli.app import run
 
     assert run(words) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_no_colour_codes_in_pipes(tmp_path: Path) -> None:
+def test_no_colour_codes_without_a_terminal(tmp_path: Path) -> None:
     done = specllama("serve", TARGET, "--dry-run", "--llama-server", "embedded", FORCE_COLOR="")
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_completion_completes() -> None:
+def test_completion_through_typers_environment_variables() -> None:
     env = {
         **os.environ,
         "_SPECLLAMA_COMPLETE": "complete_bash",
@@ -191,7 +195,7 @@ def test_completion_completes() -> None:
     assert done.stdout.split() == ["serve"]
 
 
-def test_a_reader_that_goes_away_is_no_fault() -> None:
+def test_a_closed_output_pipe_is_not_an_error() -> None:
     argv = [sys.executable, "-m", "specllama", "inspect", str(TARGET), "--tensors"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
         assert p.stdout is not None
@@ -201,7 +205,7 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--nmax", "3"), "Did you mean --n-max?"),
         (("-nkvo", "9"), "No such option: -nkvo"),
@@ -213,17 +217,17 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
         (("-ngl", "--dry-run"), "Option '-ngl' requires an argument"),
     ],
 )
-def test_an_option_that_is_not_ours(
-    words: tuple[str, str], says: str, capsys: pytest.CaptureFixture[str]
+def test_an_unknown_option_gets_a_suggestion(
+    words: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from specllama.cli.app import run
 
     assert run(["serve", "x.gguf", *words]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("-c", "-5"), "-c -5: must be"),
         (("-c-5",), "-c -5: must be"),
@@ -232,16 +236,16 @@ def test_an_option_that_is_not_ours(
         (("-np", "0"), "-np 0: must be"),
     ],
 )
-def test_a_wrong_value_is_reported_as_it_was_typed(
-    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_value_is_reported_as_typed(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from specllama.cli.app import run
 
     assert run(["serve", "x.gguf", *words]) == 2
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_an_option_that_a_command_lacks_is_reported_as_it_was_typed(
+def test_an_unknown_option_is_reported_as_typed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from specllama.cli.app import run
@@ -270,7 +274,7 @@ def test_a_dry_run_reports_the_benchmark_and_prints_absolute_paths(
     assert "tuning   " not in capsys.readouterr().out
 
 
-def test_strict_holds_for_a_dry_run_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_applies_to_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     from specllama.cli.app import run
 
     args = ["serve", str(TARGET), "--vram", "8GiB", "--llama-server", "embedded", "--dry-run"]
@@ -279,7 +283,7 @@ def test_strict_holds_for_a_dry_run_too(capsys: pytest.CaptureFixture[str]) -> N
     assert "speculation OFF" in capsys.readouterr().err
 
 
-def test_quiet_prints_the_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_only_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     from specllama.cli.app import run
 
     args = [str(TARGET), "--vram", "8GiB", "--llama-server", "embedded", "-q"]
@@ -304,7 +308,7 @@ def test_help_breaks_lines_at_the_terminals_width_only(
 
 
 @pytest.mark.parametrize(
-    ("given", "ours", "theirs"),
+    ("typed", "options", "server_args"),
     [
         ("serve m -md d -np 2", "serve m --draft d --parallel 2", ""),
         ("serve m --spec-type=ngram-mod", "serve m --method=ngram-mod", ""),
@@ -317,6 +321,8 @@ def test_help_breaks_lines_at_the_terminals_width_only(
         ("lint m -md d", "lint m -md d", ""),
     ],
 )
-def test_llama_servers_own_names_are_with_own_names(given: str, ours: str, theirs: str) -> None:
-    found = with_own_names(given.split(), ("-x",))
-    assert found == (ours.split(), (*theirs.split(), "-x"))
+def test_llama_servers_option_names_are_translated(
+    typed: str, options: str, server_args: str
+) -> None:
+    found = with_own_names(typed.split(), ("-x",))
+    assert found == (options.split(), (*server_args.split(), "-x"))

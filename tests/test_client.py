@@ -1,4 +1,4 @@
-"""Reading llama-server's answers."""
+"""Parsing llama-server's responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="3"} 12
 """
 
 
-def test_counters_by_exact_name() -> None:
+def test_counters_are_read_by_exact_name() -> None:
     m = parse_metrics(METRICS)
     assert (m.drafted, m.accepted, m.verify_steps) == (192, 76, 48)
     assert m.accepted_by_position == (28, 22, 0, 12)
@@ -49,11 +49,11 @@ def test_timings_without_draft_fields_mean_nothing_was_drafted() -> None:
     assert (t.tokens, t.drafted, t.accepted) == (64, 0, 0)
 
 
-def test_nobody_there_is_not_healthy() -> None:
+def test_no_server_is_not_healthy() -> None:
     with Client("http://127.0.0.1:9") as client:
         assert client.healthy() is False
 
 
 @given(st.dictionaries(st.sampled_from(["draft_n", "predicted_ms", "x"]), st.integers(0, 10**9)))
-def test_any_timings_are_read(data: dict[str, int]) -> None:
+def test_any_timings_are_parsed(data: dict[str, int]) -> None:
     assert Timings.parse(data).drafted == data.get("draft_n", 0)

@@ -53,7 +53,7 @@ COMMON = "-np 1 -c 4096 --host 127.0.0.1 --port 8080 --metrics"
         ("b11434", "--spec-type draft-simple -md d.gguf -ngld 99 --spec-draft-n-max 5 --spec-draft-n-min 1 --spec-draft-p-min 0.5"),
     ],
 )  # fmt: skip
-def test_a_draft_model_in_every_era(name: str, expected: str) -> None:
+def test_draft_model_options_of_every_build(name: str, expected: str) -> None:
     got = argv(help_render.capabilities(name), SPEC)
     assert " ".join(got).startswith(f"-m m.gguf {expected} -np 1")
 
@@ -66,12 +66,12 @@ def test_a_draft_model_in_every_era(name: str, expected: str) -> None:
         ("b11434", "--spec-type ngram-simple --spec-ngram-simple-size-n 8 --spec-ngram-simple-size-m 32"),
     ],
 )  # fmt: skip
-def test_ngram_sizes_in_every_era(name: str, expected: str) -> None:
+def test_ngram_size_options_of_every_build(name: str, expected: str) -> None:
     got = argv(help_render.capabilities(name), NGRAM)
     assert " ".join(got).startswith(f"-m m.gguf {expected} -np 1")
 
 
-def test_several_types_are_one_comma_list() -> None:
+def test_several_methods_are_one_comma_separated_list() -> None:
     spec = replace(SPEC, methods=("draft-mtp", "ngram-mod"), draft=None, ngram=NgramSizes(12, 48))
     got = argv(help_render.capabilities("b11434"), spec)
     assert got.count("--spec-type") == 1
@@ -79,7 +79,7 @@ def test_several_types_are_one_comma_list() -> None:
     assert got[got.index("--spec-ngram-mod-n-match") + 1] == "12"
 
 
-def test_min_hits_only_where_it_acts() -> None:
+def test_min_hits_only_for_methods_that_use_it() -> None:
     sizes = NgramSizes(8, 32, min_hits=2)
     caps = help_render.capabilities("b11434")
     k4v = argv(caps, Speculation(("ngram-map-k4v",), ngram=sizes))
@@ -87,7 +87,7 @@ def test_min_hits_only_where_it_acts() -> None:
     assert not any("min-hits" in a for a in argv(caps, Speculation(("ngram-map-k",), ngram=sizes)))
 
 
-def test_the_baseline_has_no_speculation_flag_at_all() -> None:
+def test_the_baseline_has_no_speculation_flags() -> None:
     for name in help_render.MAINLINE:
         got = argv(help_render.capabilities(name), None)
         assert " ".join(got).startswith("-m m.gguf -np 1")
@@ -96,10 +96,10 @@ def test_the_baseline_has_no_speculation_flag_at_all() -> None:
 
 @pytest.mark.parametrize("name", help_render.MAINLINE)
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_is_emitted_that_the_build_does_not_list(name: str, method: str) -> None:
+def test_only_options_that_the_build_lists_are_used(name: str, method: str) -> None:
     caps = help_render.capabilities(name)
     if unsupported_reason(caps, method):
-        assert method != "draft-simple"  # every build since the server speculates takes -md
+        assert method != "draft-simple"  # every build with speculation has -md
         return
     got = argv(caps, replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32)))
     at = 0
@@ -112,7 +112,7 @@ def test_nothing_is_emitted_that_the_build_does_not_list(name: str, method: str)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_embedded_engine_takes_everything_emitted(method: str) -> None:
+def test_the_embedded_engine_accepts_all_used_options(method: str) -> None:
     caps = read_capabilities(locate("embedded"))
     spec = replace(SPEC, methods=(method,), ngram=NgramSizes(8, 32))
     xllamacpp = pytest.importorskip("xllamacpp")
@@ -121,8 +121,8 @@ def test_the_embedded_engine_takes_everything_emitted(method: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*help_render.MAINLINE, "ik_llama"])
-def test_only_a_trial_asks_for_the_log_level_that_is_trace(name: str) -> None:
-    """Where 4 is "debug" a build logs prompts at it."""
+def test_only_a_trial_uses_the_trace_log_level(name: str) -> None:
+    """In builds where level 4 is "debug", it logs prompts."""
     caps = help_render.capabilities(name)
     for trace in (False, True):
         command = build(ENGINE, caps, replace(BASE, speculation=SPEC, trace=trace), LaunchOptions())
@@ -130,7 +130,7 @@ def test_only_a_trial_asks_for_the_log_level_that_is_trace(name: str) -> None:
         assert ("-lv 4" in " ".join(command.argv)) == (trace and new)
 
 
-def test_levels_that_end_at_debug_are_no_trace() -> None:
+def test_a_build_whose_level_4_is_debug_has_no_trace_level() -> None:
     """As b9113 prints them, and b9209, whose help was wrong (llama.cpp issue 23290)."""
     lines = ["-m,    --model FNAME", "-lv,   --verbosity, --log-verbosity N"]
     lines += [" " * 40 + s for s in ("Values:", " - 3: info", " - 4: debug", "(default: 3)")]
@@ -139,7 +139,7 @@ def test_levels_that_end_at_debug_are_no_trace() -> None:
     assert not caps.traces
 
 
-def test_unsupported_says_which_build_is_needed() -> None:
+def test_unsupported_methods_name_the_required_build() -> None:
     assert "≥ b9180" in unsupported_reason(help_render.capabilities("b9113"), "draft-mtp")
     assert "≥ b9611" in unsupported_reason(help_render.capabilities("b9464"), "draft-eagle3")
     assert "≥ b10173" in unsupported_reason(help_render.capabilities("b9611"), "draft-dspark")
@@ -147,7 +147,7 @@ def test_unsupported_says_which_build_is_needed() -> None:
     assert "b10741–b10748" in unsupported_reason(broken, "draft-mtp")
 
 
-def test_methods_that_do_not_go_together() -> None:
+def test_methods_that_cannot_be_combined() -> None:
     new = help_render.capabilities("b11434")
     assert check_methods(new, ["draft-mtp", "ngram-mod"]) == ""
     assert "one draft context" in check_methods(new, ["draft-mtp", "draft-simple"])
@@ -156,7 +156,7 @@ def test_methods_that_do_not_go_together() -> None:
     )
 
 
-def test_ik_llama_dialect() -> None:
+def test_options_of_ik_llama() -> None:
     caps = help_render.capabilities("ik_llama")
     spec = replace(SPEC, methods=("draft-simple", "ngram-simple"), ngram=NgramSizes(8, 32))
     got = argv(caps, spec)
@@ -167,11 +167,11 @@ def test_ik_llama_dialect() -> None:
     assert got[got.index("-md") + 1] == "d.gguf"
     assert not any(a.startswith(("--spec-draft", "--draft")) for a in got)
     assert "no equivalent" in unsupported_reason(caps, "draft-eagle3")
-    assert "-ngld" not in got  # this build is for the CPU only
+    assert "-ngld" not in got  # this build has no GPU support
     assert "-ctkd" in argv(caps, replace(spec, cache_type="q8_0"))
 
 
-def test_ik_llama_keeps_n_gram_sizes_that_are_passed_on() -> None:
+def test_n_gram_sizes_are_converted_for_ik_llama() -> None:
     caps = help_render.capabilities("ik_llama")
     spec = replace(SPEC, methods=("draft-simple", "ngram-map-k4v"), ngram=NgramSizes(8, 32, 2))
     words = [w for flag in size_options(caps, spec) for w in flag]
@@ -184,7 +184,7 @@ def test_ik_llama_keeps_n_gram_sizes_that_are_passed_on() -> None:
     assert size_options(caps, SPEC) == []
 
 
-def test_ik_llama_leaves_out_that_a_value_follows() -> None:
+def test_values_of_ik_llama_options_whose_help_shows_none() -> None:
     """Its help has `-mla, --mla-use` without a hint, though a number follows."""
     caps = help_render.capabilities("ik_llama")
     given = read_launch_options(["-mla", "3", "-rtr", "-dsatk", "-1", "-fa", "on"], caps)
@@ -200,11 +200,11 @@ def test_ik_llama_leaves_out_that_a_value_follows() -> None:
     ("build", "passed"),
     [("p0.3.16", True), ("p0.3.19", False), ("b11434", False), ("ik_llama", True)],
 )
-def test_jinja_is_passed_where_it_is_off(build: str, passed: bool) -> None:
+def test_jinja_is_passed_if_off_by_default(build: str, passed: bool) -> None:
     assert ("--jinja" in argv(help_render.capabilities(build), None)) == passed
 
 
-def test_kv_is_unified_where_one_slot_became_four() -> None:
+def test_unified_kv_is_passed_to_builds_that_default_to_four_slots() -> None:
     assert "-kvu" in argv(help_render.capabilities("p0.3.16"), None)
     assert "-kvu" not in argv(help_render.capabilities("b11434"), None)
 
@@ -214,12 +214,12 @@ def test_kv_is_unified_where_one_slot_became_four() -> None:
 NEW = help_render.capabilities("b11434")
 
 
-def merged(*words: str) -> LaunchCommand:
+def command_with(*words: str) -> LaunchCommand:
     return build(ENGINE, NEW, replace(BASE, speculation=SPEC), read_launch_options(words, NEW))
 
 
-def test_theirs_win_and_the_change_is_said() -> None:
-    command = merged("--ctx-size", "8192", "--spec-draft-n-max", "9", "-fa", "on")
+def test_the_users_arguments_win_and_changes_are_reported() -> None:
+    command = command_with("--ctx-size", "8192", "--spec-draft-n-max", "9", "-fa", "on")
     assert command.argv.count("-c") == 0
     assert command.argv[-6:] == ("--ctx-size", "8192", "--spec-draft-n-max", "9", "-fa", "on")
     assert "-c 4096 → --ctx-size 8192" in command.changes
@@ -227,13 +227,13 @@ def test_theirs_win_and_the_change_is_said() -> None:
     assert len(command.changes) == 2
 
 
-def test_their_spec_type_replaces_ours_since_a_second_one_would_add() -> None:
-    command = merged("--spec-type", "ngram-mod")
+def test_the_users_spec_type_replaces_ours() -> None:
+    command = command_with("--spec-type", "ngram-mod")
     assert [a for a in command.argv if a == "--spec-type"] == ["--spec-type"]
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["-np", "4"], "--parallel N"),
         (["--parallel", "4"], "--parallel N"),
@@ -246,22 +246,22 @@ def test_their_spec_type_replaces_ours_since_a_second_one_would_add() -> None:
         (["stray"], "not a llama-server option"),
     ],
 )
-def test_arguments_that_are_refused(words: list[str], says: str) -> None:
+def test_invalid_server_arguments_are_errors(words: list[str], message: str) -> None:
     with pytest.raises(UsageError) as e:
         read_launch_options(words, NEW)
-    assert says in f"{e.value.message} {e.value.hint}"
+    assert message in f"{e.value.message} {e.value.hint}"
     assert e.value.exit_code == 2
 
 
-def test_secrets_leave_argv() -> None:
-    command = merged("--api-key", "s3cret", "-c", "8192")
+def test_api_keys_are_moved_from_argv_to_the_environment() -> None:
+    command = command_with("--api-key", "s3cret", "-c", "8192")
     assert "s3cret" not in " ".join(command.argv)
     assert "s3cret" not in command.display()
     assert "s3cret" not in repr(command)
     assert command.env["LLAMA_API_KEY"] == "s3cret"
 
 
-def test_inherited_variables_that_would_interfere_are_dropped(
+def test_conflicting_environment_variables_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dropped = [

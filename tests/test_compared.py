@@ -1,4 +1,4 @@
-"""What probe knows of every way, confirmed or not, in one table."""
+"""The table of settings that probe did not confirm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
 def task(*drafts: Speculation, **more: object) -> Task:
     from specllama.tuning.run import TrialCandidate
 
-    told = {
+    defaults = {
         "workload": "code",
         "prompts": tuple(f"prompt number {i}" for i in range(24)),
         "sampling": {},
@@ -28,27 +28,27 @@ def task(*drafts: Speculation, **more: object) -> Task:
         "budget": 300.0,
         "loads": 12,
     }
-    return Task(**{**told, **more})  # type: ignore[arg-type]
+    return Task(**{**defaults, **more})  # type: ignore[arg-type]
 
 
 def costly(b: int) -> float:
-    """Verifying n tokens takes as long as n steps: nothing can pay."""
+    """Verifying b tokens takes as long as b steps, so nothing can pay off."""
     return 10.0 * b
 
 
-def test_a_draft_that_cannot_pay_is_measured_when_everything_is_asked_for() -> None:
+def test_a_draft_that_cannot_pay_off_is_measured_only_with_all() -> None:
     script = Script(costly, accept=lambda r: 0.6)
-    usual, runner = tuned(script, task(DRAFT, EAGLE3))
+    default_result, runner = tuned(script, task(DRAFT, EAGLE3))
     assert runner.launches == [None]
-    (one, two) = unconfirmed(usual, task(DRAFT, EAGLE3))
+    (one, two) = unconfirmed(default_result, task(DRAFT, EAGLE3))
     assert {one.state, two.state} == {UNMEASURED}
     assert "no draft can pay off here" in one.why
 
-    told = task(DRAFT, EAGLE3, everything=True)
-    t, runner = tuned(script, told)
+    all_drafts = task(DRAFT, EAGLE3, everything=True)
+    t, runner = tuned(script, all_drafts)
     assert t.best is None
     assert [s.methods for s in runner.launches if s] == [("draft-simple",), ("draft-eagle3",)]
-    rows = unconfirmed(t, told)
+    rows = unconfirmed(t, all_drafts)
     assert [(r.label.split(" K=")[0], r.state) for r in rows] == [
         ("draft-simple draft.gguf", LAUNCHED),
         ("draft-eagle3 eagle3.gguf", LAUNCHED),
@@ -61,31 +61,31 @@ def test_a_draft_that_cannot_pay_is_measured_when_everything_is_asked_for() -> N
         assert "x predicted" in r.why
 
 
-def test_a_confirmed_way_is_listed_once_and_n_grams_as_predicted() -> None:
-    told = task(DRAFT, ngrams=(NGRAM,))
-    t, _ = tuned(Script(lambda b: 10 + 0.2 * b, accept=lambda r: 0.9), told)
+def test_a_confirmed_setting_is_not_listed_as_unconfirmed() -> None:
+    request = task(DRAFT, ngrams=(NGRAM,))
+    t, _ = tuned(Script(lambda b: 10 + 0.2 * b, accept=lambda r: 0.9), request)
     assert [a.speculation.methods for a in t.arms] == [("draft-simple",)]
-    rows = unconfirmed(t, told)
+    rows = unconfirmed(t, request)
     assert [r.label.split()[0] for r in rows] == ["ngram-simple"]
     assert rows[0].state == UNMEASURED, "nothing came back to be copied"
     assert unconfirmed_data(rows[0])["alpha"] is None
 
 
-def test_a_dead_draft_says_what_it_is() -> None:
-    told = task(DRAFT, EAGLE3, everything=True)
-    t, _ = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), told)
-    rows = unconfirmed(t, told)
+def test_a_draft_that_is_never_accepted_is_described() -> None:
+    request = task(DRAFT, EAGLE3, everything=True)
+    t, _ = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), request)
+    rows = unconfirmed(t, request)
     assert ["it only costs time: 0 of " in r.why for r in rows] == [True, True]
     assert (
         "eagle3.gguf is untrained, converted incorrectly or made for another model" in rows[1].why
     )
 
 
-def test_every_draft_has_its_part_of_the_budget() -> None:
-    """Four drafts on a machine of 5 tokens a second: the last is not left out for the first."""
+def test_every_draft_gets_a_share_of_the_budget() -> None:
+    """Four drafts on a machine with 5 tokens per second: the last one is measured too."""
     drafts = [Speculation(("draft-simple",), Path(f"{i}.gguf"), n_max=4) for i in range(4)]
-    told = task(*drafts, everything=True, thorough=True, budget=200.0)
+    request = task(*drafts, everything=True, thorough=True, budget=200.0)
     machine = Script(lambda b: 200.0 + 20.0 * b, accept=lambda r: 0.6, load_s=lambda s: 2.0)
-    t, _ = tuned(machine, told)
+    t, _ = tuned(machine, request)
     assert [x.speculation.draft for x in t.trials] == [d.draft for d in drafts]
     assert max(len(x.measurement.answers) for x in t.trials) <= 6

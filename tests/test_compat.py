@@ -1,4 +1,4 @@
-"""llama.cpp's vocabulary rule, at its borders."""
+"""llama.cpp's vocabulary rules at their limits."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def words(n: int) -> list[str]:
     return [f"t{i}" for i in range(n)]
 
 
-def test_same_vocabulary_fits() -> None:
+def test_the_same_vocabulary_is_compatible() -> None:
     target, draft = read_model(MODELS / "target.gguf"), read_model(MODELS / "draft.gguf")
     assert check_compatibility(target, draft).ok
 
 
-def test_other_vocabulary_names_the_first_differing_token() -> None:
+def test_another_vocabulary_is_rejected_with_the_first_different_token() -> None:
     target, other = read_model(MODELS / "target.gguf"), read_model(MODELS / "other-vocab.gguf")
     found = check_compatibility(target, other)
     assert (found.ok, found.rule) == (False, "token text")
@@ -48,7 +48,7 @@ def test_up_to_128_tokens_may_differ(tmp_path: Path, difference: int, ok: bool) 
 
 
 @pytest.mark.parametrize(("token", "ok"), [(0, True), (4, True), (5, False), (19, False)])
-def test_text_is_compared_from_token_5(tmp_path: Path, token: int, ok: bool) -> None:
+def test_token_texts_are_compared_from_token_5(tmp_path: Path, token: int, ok: bool) -> None:
     changed = words(20)
     changed[token] = "other"
     a, b = model(tmp_path, "a", words(20)), model(tmp_path, "b", changed)
@@ -57,13 +57,13 @@ def test_text_is_compared_from_token_5(tmp_path: Path, token: int, ok: bool) -> 
     assert found.token_id == (None if ok else token)
 
 
-def test_text_ends_at_a_nul_as_in_strcmp(tmp_path: Path) -> None:
+def test_token_texts_are_compared_up_to_a_nul_as_by_strcmp(tmp_path: Path) -> None:
     changed = words(20)
     changed[7] = "t7\0x"
     assert vocabulary_verdict(model(tmp_path, "a", words(20)), model(tmp_path, "b", changed)).ok
 
 
-def test_bos_matters_only_when_it_is_added(tmp_path: Path) -> None:
+def test_bos_is_compared_only_if_it_is_added(tmp_path: Path) -> None:
     off = {"add_bos_token": False, "add_eos_token": False}
     a = model(tmp_path, "a", words(20), bos_token_id=1, **off)
     b = model(tmp_path, "b", words(20), bos_token_id=2, **off)
@@ -74,7 +74,7 @@ def test_bos_matters_only_when_it_is_added(tmp_path: Path) -> None:
     assert vocabulary_verdict(a, c).rule == "add_bos"
 
 
-def test_eos_likewise(tmp_path: Path) -> None:
+def test_eos_is_compared_only_if_it_is_added(tmp_path: Path) -> None:
     a = model(tmp_path, "a", words(20), eos_token_id=1, add_eos_token=True)
     b = model(tmp_path, "b", words(20), eos_token_id=2, add_eos_token=True)
     c = model(tmp_path, "c", words(20))
@@ -90,19 +90,19 @@ def test_vocabulary_types_must_match() -> None:
     assert vocabulary_verdict(target, replace(target, vocabulary=None)).rule == "vocabulary missing"
 
 
-def test_the_longest_draft_is_what_was_trained() -> None:
+def test_the_longest_draft_of_each_kind_of_drafter() -> None:
     m = read_model(MODELS / "mtp.gguf")
-    assert longest_draft("draft-mtp", m) is None  # one head drafts on and on
+    assert longest_draft("draft-mtp", m) is None  # one head is used again for each token
     assert longest_draft("draft-mtp", replace(m, mtp_heads=3)) == 3
     assert longest_draft("draft-simple", m) is None
     dflash = replace(m, kind="dflash", sidecar=replace(m.sidecar, block_size=8))
     assert longest_draft("draft-dflash", dflash) == 7
-    assert longest_draft("draft-dflash", m) == 15  # 16 when the file does not say
+    assert longest_draft("draft-dflash", m) == 15  # blocks of 16 if the file does not say
     anchored = replace(dflash.sidecar, sample_from_anchor=True)
     assert longest_draft("draft-dspark", replace(dflash, kind="dspark", sidecar=anchored)) == 8
 
 
-def test_heads_need_the_architecture_and_the_width() -> None:
+def test_an_mtp_head_needs_the_targets_architecture_and_width() -> None:
     trunk, head = read_model(MODELS / "mtp-trunk.gguf"), read_model(MODELS / "mtp-head.gguf")
     assert check_compatibility(trunk, head).ok
     assert check_compatibility(read_model(MODELS / "target.gguf"), head).rule == "architecture"

@@ -1,4 +1,4 @@
-"""What shells complete: values from the CLI, scripts that carry them, tried in the shells."""
+"""Shell completion: values from the CLI, and the scripts with these values, run in the shells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specllama.planning.choose import parse_methods
 from specllama.workloads import names
 
 SCRIPTS = Path(__file__).parent.parent / "completions"
-# What is typed, and all that TAB offers for its last word.
+# Typed text, and everything that TAB offers for its last word.
 CASES = {
     "serv": ["serve"],
     "serve --workload crea": ["creative"],
@@ -45,7 +45,7 @@ CASES = {
     "serve x.gguf --dry": ["--dry-run"],
     "lint n": ["notes.txt"],
 }
-# What a shell offers there is not one word.
+# Typed text for which a shell offers several words.
 OPEN = {
     "serve --workload ": ("code", "chat", "letters"),
     "plan x.gguf --format ": ("shell", "systemd", "vllm"),
@@ -53,7 +53,7 @@ OPEN = {
 }
 
 
-def test_lists_by_comma_are_completed_at_their_last_word() -> None:
+def test_the_last_word_of_a_comma_separated_list_is_completed() -> None:
     assert complete.methods("ngram-map") == ["ngram-map-k", "ngram-map-k4v"]
     assert complete.methods("ngram-mod,d") == [
         "ngram-mod,draft",
@@ -67,14 +67,12 @@ def test_lists_by_comma_are_completed_at_their_last_word() -> None:
     assert "q8_0" in complete.cache_types("q8")
 
 
-def test_every_value_that_is_completed_is_taken() -> None:
+def test_all_completed_values_are_valid() -> None:
     assert [parse_methods(word) for word in complete.METHODS]
     assert list(complete.workloads("")) == names()
 
 
-def test_the_users_own_workloads_are_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_users_workloads_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specllama.workloads.user_profiles_dir", lambda: tmp_path)
     (tmp_path / "letters.toml").write_text("")
     assert complete.workloads("let") == ["letters"]
@@ -82,7 +80,7 @@ def test_the_users_own_workloads_are_completed(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Models and other files, and a profile of the user's own."""
+    """Models and other files, and a profile of the user."""
     here, config = tmp_path / "here", tmp_path / "config"
     (here / "models").mkdir(parents=True)
     for name in ("a model.gguf", "notes.txt", "models/big.GGUF", "models/card.md"):
@@ -106,7 +104,7 @@ def output(argv: Sequence[str], folder: Path) -> str:
     return done.stdout
 
 
-# What bash 3.2 lacks (macOS has no newer one): builtins, then syntax.
+# Builtins, then syntax, that bash 3.2 lacks (macOS has no newer one).
 BASH_4_BUILTINS = ("mapfile", "readarray", "compopt")
 BASH_4_SYNTAX = {
     "associative arrays, references, globals": r"\b(declare|local|typeset)\s+-\w*[Anglu]",
@@ -124,18 +122,22 @@ BASH_4_SYNTAX = {
 }
 
 
-@pytest.mark.parametrize("builtins", [(), BASH_4_BUILTINS], ids=["bash", "without bash 4's"])
+@pytest.mark.parametrize(
+    "builtins", [(), BASH_4_BUILTINS], ids=["bash", "without bash 4's builtins"]
+)
 def test_bash_completes(folder: Path, builtins: tuple[str, ...]) -> None:
-    ask = (
+    run_completion = (
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _specllama; printf \'%s\\n\' "${COMPREPLY[@]}"'
     )
-    parted = r" " if builtins else r" |(=)"  # bash 3 leaves --option=value one word
+    separator = r" " if builtins else r" |(=)"  # for bash 3, --option=value is one word
 
     def offered(line: str) -> list[str]:
-        words = re.split(parted, f"specllama {line}")
+        words = re.split(separator, f"specllama {line}")
         given = [w for w in words if w] + ([""] if line.endswith(" ") else [])
-        lacks = f"enable -n {' '.join(builtins)}; " if builtins else ""
-        script = f'{lacks}source "{SCRIPTS}/specllama.bash"; ask() {{ {ask}; }}; ask "$@"'
+        disabled = f"enable -n {' '.join(builtins)}; " if builtins else ""
+        script = (
+            f'{disabled}source "{SCRIPTS}/specllama.bash"; ask() {{ {run_completion}; }}; ask "$@"'
+        )
         return output([shell("bash"), "-c", script, "bash", *given], folder).splitlines()
 
     assert {line: offered(line) for line in CASES} == CASES
@@ -143,13 +145,13 @@ def test_bash_completes(folder: Path, builtins: tuple[str, ...]) -> None:
         assert set(some) <= set(offered(line))
 
 
-def test_bash_3_escapes_names_of_files_too() -> None:
-    """It has no compopt, by which bash 4 is told that a word is a file's name."""
+def test_bash_3_escapes_file_names() -> None:
+    """It has no compopt, which tells bash 4 that a word is a file name."""
     script = f'enable -n compopt; source "{SCRIPTS}/specllama.bash"; complete -p specllama'
     assert "-o filenames" in output([shell("bash"), "-c", script], SCRIPTS)
 
 
-def test_the_bash_script_keeps_to_bash_3() -> None:
+def test_the_bash_script_uses_bash_3_features_only() -> None:
     text = "\n".join(
         line
         for line in (SCRIPTS / "specllama.bash").read_text().splitlines()
@@ -166,8 +168,8 @@ def test_the_bash_script_keeps_to_bash_3() -> None:
 
 def test_fish_completes(folder: Path) -> None:
     lines = [*CASES, *OPEN]
-    asked = "; ".join(f"echo '>'; complete -C 'specllama {line}'" for line in lines)
-    script = f"source '{SCRIPTS}/specllama.fish'; {asked}"
+    queries = "; ".join(f"echo '>'; complete -C 'specllama {line}'" for line in lines)
+    script = f"source '{SCRIPTS}/specllama.fish'; {queries}"
     text = output([shell("fish"), "--no-config", "-c", script], folder)
     parts = [part.splitlines() for part in text.split(">\n")[1:]]
     found = {
@@ -181,7 +183,7 @@ def test_fish_completes(folder: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_zsh_completes(folder: Path) -> None:
-    """Typed into a terminal: what stands on the line after TAB is what the command is given."""
+    """Typed into a terminal: the line after TAB is what the command gets as arguments."""
     import pty
 
     argv = [shell("zsh"), "-f", "-i"]
@@ -212,18 +214,18 @@ def test_zsh_completes(folder: Path) -> None:
             found[line] = [last.removeprefix("--workload=").rstrip("/")]
         assert found == CASES
     finally:
-        os.close(terminal)  # it ends with its terminal
+        os.close(terminal)  # the shell exits when its terminal closes
         os.waitpid(pid, 0)
 
 
 def test_powershell_completes(folder: Path) -> None:
     lines = [line for line in CASES if "," not in line]
-    asked = "; ".join(
+    queries = "; ".join(
         f"'>'; (TabExpansion2 'specllama {line}' {len(line) + 10}).CompletionMatches"
         " | ForEach-Object { $_.CompletionText }"
         for line in lines
     )
-    script = f". '{SCRIPTS}/specllama.ps1'; {asked}"
+    script = f". '{SCRIPTS}/specllama.ps1'; {queries}"
     text = output([shell("pwsh"), "-NoProfile", "-Command", script], folder)
     parts = [part.splitlines() for part in re.split(r">\r?\n", text)[1:]]
     found = {
@@ -245,9 +247,9 @@ def powershell_nodes(text: bytes) -> Iterator[tree_sitter.Node]:
         nodes.extend(node.children)
 
 
-def test_the_powershell_script_is_powershell() -> None:
-    """By its grammar, where there is no PowerShell to run it: no error in it, and no key twice in
-    a hash, where upper and lower case are the same key and twice is an error."""
+def test_the_powershell_script_has_no_syntax_errors() -> None:
+    """Checked with a grammar, since PowerShell may not be installed: no syntax error, and no
+    repeated key in a hash table, which is an error (keys ignore case)."""
     text = (SCRIPTS / "specllama.ps1").read_bytes()
     assert any(node.is_error for node in powershell_nodes(b"$x = @{ a = @('b', }"))
     hashes = 0
@@ -262,7 +264,7 @@ def test_the_powershell_script_is_powershell() -> None:
     assert hashes > 100
 
 
-def test_the_powershell_script_holds_what_the_command_line_takes() -> None:
+def test_the_powershell_script_has_every_option() -> None:
     text = (SCRIPTS / "specllama.ps1").read_text()
     for command in program().all():
         _, _, after = text.partition(f"'{' '.join(command.path)}' = @{{\n")
