@@ -1,4 +1,4 @@
-"""`specllama memory` and memory inside serve: as a user meets it, on real and scripted servers."""
+"""`specllama memory` and the memory check of serve, with real and fake servers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def memory(*args: str | Path) -> dict[str, Any]:
+def memory_json(*args: str | Path) -> dict[str, Any]:
     done = specllama("memory", *args, "--json")
     assert done.returncode == 0, done.stderr
     data: dict[str, Any] = json.loads(done.stdout)
     return data
 
 
-def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
+def test_the_table_has_items_a_verdict_and_the_options(headers: Path) -> None:
     target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
     done = specllama("memory", target, "--draft", draft, "-c", "32768", "--vram", "48GiB")
     assert done.returncode == 0
@@ -60,7 +60,7 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (
             ("--method", "none"),
@@ -74,13 +74,15 @@ def test_an_itemised_table_a_verdict_and_the_trade(headers: Path) -> None:
         (("--draft", DRAFT, "--", "-ngl", "99"), "no context fits, with or without a draft"),
     ],
 )
-def test_where_no_context_fits_that_is_said(args: tuple[str | Path, ...], says: str) -> None:
+def test_longest_line_reports_that_no_context_fits(
+    args: tuple[str | Path, ...], message: str
+) -> None:
     done = specllama("memory", TARGET, "--vram", "1MiB", "--llama-server", "embedded", *args)
     assert done.returncode == 0, done.stderr
-    assert re.search(rf"^longest  {says}$", done.stdout, re.M)
+    assert re.search(rf"^longest  {message}$", done.stdout, re.M)
 
 
-def test_the_draft_may_be_what_leaves_no_context(headers: Path) -> None:
+def test_a_context_that_fits_only_without_the_draft_is_reported(headers: Path) -> None:
     pair = (headers / "llama-3.1-70b.gguf", "--draft", headers / "llama-3.1-8b.gguf")
     done = specllama("memory", *pair, "--vram", "40GiB", "-c", "4096")
     assert re.search(
@@ -88,21 +90,21 @@ def test_the_draft_may_be_what_leaves_no_context(headers: Path) -> None:
     )
 
 
-def test_pick_draft_says_that_no_context_fits() -> None:
+def test_pick_draft_reports_that_no_context_fits() -> None:
     done = specllama("pick-draft", TARGET, "--vram", "1MiB", "--llama-server", "embedded")
     assert "without a draft no context length fits" in done.stdout
 
 
-def test_what_fits_nowhere_is_an_answer() -> None:
+def test_a_model_that_does_not_fit_is_a_verdict_and_not_an_error() -> None:
     args = ("--draft", DRAFT, "--vram", "1MiB", "--llama-server", "embedded", "--", "-ngl", "99")
     done = specllama("memory", TARGET, *args)
     assert done.returncode == 0, done.stderr
     assert "verdict  does not fit: GPU0 is " in done.stdout
 
 
-def test_json_says_the_same(headers: Path) -> None:
+def test_json_lines_add_up_to_the_totals_per_device(headers: Path) -> None:
     target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
-    data = memory(target, "--draft", draft, "-c", "32768", "--vram", "48GiB,24GiB")
+    data = memory_json(target, "--draft", draft, "-c", "32768", "--vram", "48GiB,24GiB")
     assert data["verdict"] == "fits"
     assert [d["name"] for d in data["devices"]] == ["GPU0", "GPU1", "RAM"]
     sums = {d["name"]: 0 for d in data["devices"]}
@@ -111,24 +113,26 @@ def test_json_says_the_same(headers: Path) -> None:
     assert sums == data["chosen"]["bytes"]
 
 
-def test_a_context_nobody_named_is_what_fits(headers: Path) -> None:
+def test_the_default_context_is_the_longest_that_fits(headers: Path) -> None:
     target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
-    speed = memory(target, "--draft", draft, "--vram", "48GiB")
+    speed = memory_json(target, "--draft", draft, "--vram", "48GiB")
     assert (speed["context_wanted"], speed["context"]) == (131072, 30720)
     assert speed["verdict"] == "fits"
-    context = memory(target, "--draft", draft, "--vram", "48GiB", "--prefer", "context")
+    context = memory_json(target, "--draft", draft, "--vram", "48GiB", "--prefer", "context")
     assert context["context"] == 36096
     assert context["chosen"]["flags"] == ["--method", "ngram-simple"]
 
 
-def test_speed_is_preferred_to_context_when_asked(headers: Path) -> None:
+def test_prefer_speed_shortens_the_context(headers: Path) -> None:
     target, draft = headers / "llama-3.1-70b.gguf", headers / "llama-3.2-1b.gguf"
-    data = memory(target, "--draft", draft, "-c", "32768", "--vram", "48GiB", "--prefer", "speed")
+    data = memory_json(
+        target, "--draft", draft, "-c", "32768", "--vram", "48GiB", "--prefer", "speed"
+    )
     assert (data["context"], data["verdict"]) == (30720, "fits")
 
 
-def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Path) -> None:
-    data = memory(headers / "llama-3.1-8b.gguf", "-c", "4096", "--llama-server", native)
+def test_llama_fit_params_is_used_where_it_exists(native: Path, headers: Path) -> None:
+    data = memory_json(headers / "llama-3.1-8b.gguf", "-c", "4096", "--llama-server", native)
     assert {x["what"]: x["source"] for x in data["lines"]} == {
         "weights": "llama.cpp",
         "KV cache": "llama.cpp",
@@ -137,7 +141,7 @@ def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Pa
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["-c", "-5"], "must be an integer from 0"),
         (["-c", "99999999999"], "must be an integer from 0"),
@@ -150,55 +154,57 @@ def test_llama_cpps_figures_are_used_where_the_tool_is(native: Path, headers: Pa
         (["--method", "magic"], "no method called 'magic'"),
     ],
 )
-def test_bad_input_is_one_clear_line(args: list[str], says: str) -> None:
+def test_bad_input_is_one_clear_line(args: list[str], message: str) -> None:
     done = specllama("memory", TARGET, *args)
     assert done.returncode == 2
-    assert says in done.stderr.splitlines()[0]
+    assert message in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_a_header_that_contradicts_itself(tmp_path: Path) -> None:
+def test_an_inconsistent_header_is_an_error_in_memory_only(tmp_path: Path) -> None:
     path = tmp_path / "odd.gguf"
     fields = zoo.shape("llama", "odd", 64, 3) | zoo.LLAMA2.fields()
     zoo.write(path, "llama", fields, zoo.llama_tensors(zoo.LLAMA2, 64))
     done = specllama("memory", path)
     assert done.returncode == 2
     assert "block_count is 3, but block 1 has no tensors" in done.stderr
-    # to serve it is llama-server's business
+    # in serve, llama-server decides
     done = specllama("serve", path, "--dry-run", "--method", "none")
     assert done.returncode == 0
     assert "memory unknown: the header of odd.gguf is inconsistent" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         ({"devices_code": 3}, "--list-devices exited with code 3"),
         ({"devices_head": "ggml_cuda_init: failed", "devices": "?"}, "could not parse"),
     ],
 )
-def test_devices_that_are_not_told(tmp_path: Path, config: dict[str, Any], says: str) -> None:
+def test_unreadable_devices_are_an_error_in_memory_only(
+    tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
     fake = Fake(tmp_path, **config)
     done = specllama("memory", TARGET, "--llama-server", fake.path)
     assert done.returncode == 2
-    assert says in done.stderr.splitlines()[0]
+    assert message in done.stderr.splitlines()[0]
     assert "--vram" in done.stderr
     assert (
         specllama("memory", TARGET, "--llama-server", fake.path, "--vram", "1GiB").returncode == 0
     )
-    # serve goes on, and says it
+    # serve continues with a note
     done = specllama("serve", TARGET, "--llama-server", fake.path, "--dry-run")
     assert done.returncode == 0
     assert "note     memory not checked" in done.stdout
 
 
-def test_a_context_beyond_training_is_warned_of() -> None:
-    data = memory(TARGET, "-c", "8192")
+def test_a_context_beyond_training_is_a_warning() -> None:
+    data = memory_json(TARGET, "-c", "8192")
     assert "the context is 8,192 tokens, but the model was trained on 2,048" in data["warnings"]
     assert not any("logprobs" in w for w in data["warnings"])  # they need no memory
 
 
-def test_serve_takes_the_ngram_line_and_says_why() -> None:
+def test_serve_uses_n_grams_if_the_draft_does_not_fit() -> None:
     done = specllama("serve", TARGET, "--draft", DRAFT, "--vram", "16MiB", "--dry-run")
     assert done.returncode == 0
     method = next(x for x in done.stdout.splitlines() if x.startswith("method"))
@@ -209,7 +215,7 @@ def test_serve_takes_the_ngram_line_and_says_why() -> None:
     assert "-md" not in done.stdout.splitlines()[-1]
 
 
-def test_serve_really_runs_the_line_it_took(tmp_path: Path, engine: str) -> None:
+def test_serve_runs_the_option_it_chose(tmp_path: Path, engine: str) -> None:
     with Serve(
         tmp_path, TARGET, "--draft", DRAFT, "--vram", "12MiB", "--llama-server", engine
     ) as s:
@@ -218,7 +224,7 @@ def test_serve_really_runs_the_line_it_took(tmp_path: Path, engine: str) -> None
         assert s.info["memory"]["verdict"] == "fits"
 
 
-def test_the_sum_against_the_servers_own_log(tmp_path: Path, engine: str) -> None:
+def test_the_estimate_agrees_with_the_servers_log(tmp_path: Path, engine: str) -> None:
     """Target + draft, and MTP: each part as the server allocates it."""
     for number, args in enumerate(((TARGET, "--draft", DRAFT), (MTP,))):
         folder = tmp_path / str(number)
@@ -227,20 +233,20 @@ def test_the_sum_against_the_servers_own_log(tmp_path: Path, engine: str) -> Non
             real = read_log(Path(s.info["log"]).read_text())
             lines = s.info["memory"]["lines"]
         assert real is not None
-        ours = {
+        estimated = {
             w: sum(x["bytes"] for x in lines if x["what"] == w)
             for w in ("weights", "KV cache", "compute")
         }
-        assert ours["weights"] == pytest.approx(real.weights, abs=MIB / 50)
-        assert ours["KV cache"] == pytest.approx(real.cache, abs=MIB / 50)
-        assert real.compute <= ours["compute"] <= 1.5 * real.compute
-        # and the next estimate shows what was measured
-        last = memory(*args, "-c", "1024", "--llama-server", engine)["last_time"]
+        assert estimated["weights"] == pytest.approx(real.weights, abs=MIB / 50)
+        assert estimated["KV cache"] == pytest.approx(real.cache, abs=MIB / 50)
+        assert real.compute <= estimated["compute"] <= 1.5 * real.compute
+        # the next estimate shows what was measured
+        last = memory_json(*args, "-c", "1024", "--llama-server", engine)["last_time"]
         assert last["real_bytes"] == real.total
         assert last["share"] == pytest.approx(real.total / last["ours_bytes"] - 1)
 
 
-def test_the_drafts_layers_are_said_outright(tmp_path: Path, headers: Path) -> None:
+def test_the_number_of_draft_layers_is_passed_explicitly(tmp_path: Path, headers: Path) -> None:
     fake = Fake(tmp_path, devices=CUDA)
     target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
     args = ("serve", target, "--draft", draft, "-c", "8192", "--dry-run", "--json")
@@ -253,7 +259,9 @@ def test_the_drafts_layers_are_said_outright(tmp_path: Path, headers: Path) -> N
     assert mine["command"][mine["command"].index("-ngld") + 1] == "3"
 
 
-def test_builds_whose_fit_forgets_the_draft_are_told(tmp_path: Path, headers: Path) -> None:
+def test_fit_target_includes_the_draft_for_builds_that_ignore_it(
+    tmp_path: Path, headers: Path
+) -> None:
     fake = Fake(tmp_path, devices=CUDA, build=9246)
     target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
     args = ("serve", target, "--draft", draft, "-c", "8192", "--dry-run", "--json")
@@ -265,8 +273,10 @@ def test_builds_whose_fit_forgets_the_draft_are_told(tmp_path: Path, headers: Pa
     assert int(command[command.index("--fit-target") + 1]) == 1024 + -(-extra // MIB)
 
 
-def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
-    """What the tuner tries instead gets its layers and --fit-target as well."""
+def test_settings_of_the_tuner_get_draft_layers_and_fit_target(
+    tmp_path: Path, headers: Path
+) -> None:
+    """Every setting that the tuner measures gets -ngld and --fit-target."""
     fake = Fake(tmp_path, devices=CUDA, build=9246)
     target, draft = headers / "llama-3.1-8b.gguf", headers / "llama-3.2-1b.gguf"
     settings = Settings(target, "127.0.0.1", 0, context=8192)
@@ -283,18 +293,18 @@ def test_other_ways_are_equipped_too(tmp_path: Path, headers: Path) -> None:
     found = feasible_methods(plan)
     assert [w.speculation.methods for w in found] == [("draft-simple",), ("ngram-simple",)]
     budget = plan.with_speculation(found[1].speculation).budget
-    whose = {line.who for line in budget.lines} if budget is not None else {}
-    assert whose == {"target"}, "the draft that is not loaded takes nothing"
+    owners = {line.who for line in budget.lines} if budget is not None else {}
+    assert owners == {"target"}, "the draft that is not loaded takes nothing"
     assert found[0].max_k == 16, "memory has room; the cost curve says how much is of use"
 
 
-def test_the_users_arguments_change_the_sum(tmp_path: Path, headers: Path) -> None:
+def test_the_users_arguments_change_the_estimate(tmp_path: Path, headers: Path) -> None:
     fake = Fake(tmp_path, devices=f"{CUDA}\n{CUDA.replace('CUDA0', 'CUDA1')}")
     target = headers / "llama-3.1-8b.gguf"
 
-    def sums(*theirs: str) -> dict[str, int]:
+    def sums(*arguments: str) -> dict[str, int]:
         args = ("--method", "none", "-c", "8192", "--llama-server", fake.path)
-        done = specllama("memory", target, *args, "--json", "--", *theirs)
+        done = specllama("memory", target, *args, "--json", "--", *arguments)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout)["chosen"]["bytes"])
 
@@ -308,10 +318,10 @@ def test_the_users_arguments_change_the_sum(tmp_path: Path, headers: Path) -> No
     assert sums("-c", "16384")["CUDA0"] > both["CUDA0"]
     assert sums("-ctk", "q8_0", "-ctv", "q8_0")["CUDA0"] < both["CUDA0"]
     assert sums("-nkvo")["RAM"] == both["RAM"] + 8192 * 128 * 1024
-    assert sums("--fit-target", "4096") == both  # a margin, not a need
+    assert sums("--fit-target", "4096") == both  # a margin, not a requirement
 
 
-def test_a_projector_is_counted(tmp_path: Path) -> None:
+def test_a_projector_is_part_of_the_estimate(tmp_path: Path) -> None:
     fake = Fake(tmp_path, devices=CUDA)
     projector = zoo.write(tmp_path / "mmproj.gguf", "clip", {}, {"v.weight": (1024, 1024)})
     done = specllama(
@@ -339,7 +349,7 @@ sched_reserve:      CUDA0 compute buffer size =   100.00 MiB
 """
 
 
-def test_a_log_is_read_once_per_buffer() -> None:
+def test_a_buffer_reserved_twice_is_counted_once() -> None:
     real = read_log(LOG)
     assert real is not None
     assert real.weights == int(4155.99 * MIB) + int(281.81 * MIB) + 600 * MIB
@@ -347,23 +357,23 @@ def test_a_log_is_read_once_per_buffer() -> None:
     assert real.compute == int(258.5 * MIB) + int(16.01 * MIB) + 100 * MIB
 
 
-def test_a_log_that_does_not_tell() -> None:
+def test_a_log_without_buffer_sizes_gives_nothing() -> None:
     assert read_log("") is None
     assert read_log("main: server is listening") is None
 
 
 @given(st.text() | st.text("modelKVRS buffer size = 0123456789.MiB\n"))
-def test_any_log_is_read(text: str) -> None:
+def test_any_log_can_be_parsed(text: str) -> None:
     read_log(text)
 
 
-def test_a_variable_and_its_option_are_the_same_sum(tmp_path: Path) -> None:
-    """Docker users set everything by variables; the embedded engine's help names none of them."""
+def test_a_variable_and_its_option_give_the_same_estimate(tmp_path: Path) -> None:
+    """Docker users set all options as variables; the embedded engine's help lists no variable."""
     model = build(tmp_path, "qwen3-30b-a3b")
-    ask = ("memory", model, "--vram", "8GiB", "-c", "4096", "--method", "none", "--json")
+    arguments = ("memory", model, "--vram", "8GiB", "-c", "4096", "--method", "none", "--json")
     engine = ("--llama-server", "embedded")
-    by_variable = specllama(*ask, *engine, LLAMA_ARG_N_CPU_MOE="40")
-    by_option = specllama(*ask, *engine, "--", "--n-cpu-moe", "40")
-    plain = specllama(*ask, *engine)
+    by_variable = specllama(*arguments, *engine, LLAMA_ARG_N_CPU_MOE="40")
+    by_option = specllama(*arguments, *engine, "--", "--n-cpu-moe", "40")
+    plain = specllama(*arguments, *engine)
     sums = [json.loads(d.stdout)["asked"]["bytes"] for d in (by_variable, by_option, plain)]
     assert sums[0] == sums[1] != sums[2]

@@ -1,4 +1,4 @@
-"""The sums against llama.cpp's own: llama-fit-params reads headers of real dimensions."""
+"""Estimates compared with llama.cpp's: llama-fit-params on headers of real dimensions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fit_params(native: Path) -> str:
 @pytest.fixture(scope="module")
 def compared(native: Path, headers: Path) -> Callable[[str], list[Row]]:
     """A model of tests/giants.py at every setting of benchmarks/memory.py. Each is compared in
-    the first test that asks for it: all at once take minutes on a busy machine."""
+    the first test that uses it: all at once take minutes on a busy machine."""
 
     @cache
     def compare(name: str) -> list[Row]:
@@ -58,7 +58,9 @@ def compared(native: Path, headers: Path) -> Callable[[str], list[Row]]:
 
 
 @pytest.mark.parametrize("name", GIANTS)
-def test_the_sum_is_llama_cpps(compared: Callable[[str], list[Row]], name: str) -> None:
+def test_the_estimate_agrees_with_llama_cpp(
+    compared: Callable[[str], list[Row]], name: str
+) -> None:
     found = compared(name)
     assert len(found) == len(SETTINGS)
     for r in found:
@@ -66,7 +68,7 @@ def test_the_sum_is_llama_cpps(compared: Callable[[str], list[Row]], name: str) 
         assert -0.01 <= r.error <= 0.05, (r.use, r.ours, r.theirs)
 
 
-def test_half_of_all_sums_are_right_to_a_hundredth(
+def test_the_median_error_of_all_estimates_is_within_1_percent(
     compared: Callable[[str], list[Row]],
 ) -> None:
     errors = [abs(r.error) for name in GIANTS for r in compared(name)]
@@ -75,7 +77,9 @@ def test_half_of_all_sums_are_right_to_a_hundredth(
 
 
 @pytest.mark.parametrize("kind", CACHE_TYPES)
-def test_every_cache_type(fit_params: str, headers: Path, kind: str) -> None:
+def test_the_cache_size_is_exact_for_every_cache_type(
+    fit_params: str, headers: Path, kind: str
+) -> None:
     for name in ("llama-3.1-8b", "gemma-3-1b", "deepseek-v2-lite"):
         use = ModelUse(10_000, cache_k=kind, cache_v=kind)  # padded to 10,240
         assert Row(
@@ -83,7 +87,7 @@ def test_every_cache_type(fit_params: str, headers: Path, kind: str) -> None:
         ).cache_is_exact
 
 
-def test_several_slots(fit_params: str, headers: Path) -> None:
+def test_the_cache_size_of_several_slots(fit_params: str, headers: Path) -> None:
     path = build(headers, "qwen3.5-0.8b")
     use = ModelUse(8192, parallel=3)
     figures = oracle.ask_oracle(Path(fit_params), read_model(path), use)
@@ -93,7 +97,9 @@ def test_several_slots(fit_params: str, headers: Path) -> None:
     assert 0 <= figures.by_device["RAM"][1] - cache <= MIB
 
 
-def test_the_oracle_takes_the_formulas_place(fit_params: str, headers: Path) -> None:
+def test_figures_of_llama_fit_params_replace_those_of_the_formulas(
+    fit_params: str, headers: Path
+) -> None:
     m, use = read_model(build(headers, "llama-3.2-1b")), ModelUse(4096, outputs=1)
     lines = tuple(model_lines("target", m, use, GpuSplit()))
     figures = oracle.ask_oracle(Path(fit_params), m, use)
@@ -112,11 +118,11 @@ def test_the_oracle_takes_the_formulas_place(fit_params: str, headers: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "Host\n", "Host 1 2\n", "Host 1 2 x\n", "error\nfoo bar\n"])
-def test_an_oracle_that_prints_something_else(text: str) -> None:
+def test_unexpected_output_of_llama_fit_params_is_ignored(text: str) -> None:
     assert oracle.parse(text) == {}
 
 
-def test_an_oracle_with_gpus() -> None:
+def test_figures_of_llama_fit_params_for_several_gpus() -> None:
     text = "CUDA0 4000 500 300 \nCUDA1 0 0 0 \nHost 400 0 20 \n"
     assert oracle.parse(text) == {
         "CUDA0": (4001 * MIB, 501 * MIB, 301 * MIB),
@@ -125,7 +131,7 @@ def test_an_oracle_with_gpus() -> None:
     }
 
 
-# ---- worked by hand -----------------------------------------------------------
+# ---- calculated by hand -----------------------------------------------------------
 
 
 def test_kv_cache_by_hand(headers: Path) -> None:
@@ -136,14 +142,14 @@ def test_kv_cache_by_hand(headers: Path) -> None:
     assert sum(kv_bytes(m.layout, b, q8) for b in m.layout.blocks) == 1024 * 128 * 1024 * 17 // 32
 
 
-def test_a_sliding_window_keeps_the_window_of_each_slot_and_one_ubatch(headers: Path) -> None:
+def test_a_sliding_window_cache_holds_each_slots_window_and_one_ubatch(headers: Path) -> None:
     layout = read_model(build(headers, "gemma-3-1b")).layout
     assert layout.window == 512
     (sliding,) = {b.k for b in layout.blocks if b.window}
     block = next(b for b in layout.blocks if b.window)
 
-    def cells(context: int, **how: bool | int) -> int:
-        use = ModelUse(context, **how)  # type: ignore[arg-type]
+    def cells(context: int, **settings: bool | int) -> int:
+        use = ModelUse(context, **settings)  # type: ignore[arg-type]
         return kv_bytes(layout, block, use) // ((sliding + block.v) * 2)
 
     assert cells(32768) == 512 + 512
@@ -182,7 +188,7 @@ def test_rollback_copies_grow_with_k(headers: Path) -> None:
     )
 
 
-def test_mtp_blocks_are_loaded_with_draft_mtp_only(headers: Path) -> None:
+def test_mtp_blocks_are_loaded_only_for_draft_mtp(headers: Path) -> None:
     m = read_model(build(headers, "qwen3.6-27b-mtp"))
 
     def weights(drafting: Drafting | None) -> int:
@@ -197,7 +203,7 @@ def test_mtp_blocks_are_loaded_with_draft_mtp_only(headers: Path) -> None:
     assert cache.bytes == 4096 * 2 * 4 * 256 * 2  # one block, 4 KV heads of 256, K and V
 
 
-def test_layers_go_to_gpus_from_the_last(headers: Path) -> None:
+def test_the_last_layers_are_the_first_on_a_gpu(headers: Path) -> None:
     m = read_model(build(headers, "llama-3.1-8b"))
     two = GpuSplit(("CUDA0", "CUDA1"), (3.0, 1.0))
 
@@ -237,7 +243,7 @@ def test_tied_embeddings_are_copied_to_the_gpu(headers: Path) -> None:
     assert weights["GPU0"] == m.tensor_bytes  # the whole model, embedding included
 
 
-def test_few_logits_are_kept_for_a_draft(headers: Path) -> None:
+def test_the_number_of_logits_depends_on_the_method(headers: Path) -> None:
     use = ModelUse(4096, parallel=2, outputs=2)
     m = read_model(build(headers, "llama-3.1-8b"))
     assert target_use(m, use, Drafting(("draft-simple",), longest=4)).outputs == 10
@@ -246,7 +252,7 @@ def test_few_logits_are_kept_for_a_draft(headers: Path) -> None:
     assert target_use(m, replace(use, outputs=None), Drafting(("ngram-mod",))).outputs is None
 
 
-def test_an_unknown_architecture_is_an_upper_estimate(tmp_path: Path) -> None:
+def test_estimates_of_an_unknown_architecture_are_upper_bounds(tmp_path: Path) -> None:
     path = zoo.llama(tmp_path / "new.gguf", "new", zoo.LLAMA2, 64, arch="brandnew")
     lines = list(model_lines("target", read_model(path), ModelUse(512), GpuSplit()))
     assert all(x.upper for x in lines if x.what != "weights")
@@ -257,12 +263,12 @@ def test_an_unknown_architecture_is_an_upper_estimate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("context", [0, -1, 2**40])
-def test_contexts_that_cannot_be(context: int) -> None:
+def test_impossible_contexts_are_errors(context: int) -> None:
     with pytest.raises(MemoryInputError, match="out of range"):
         ModelUse(context)
 
 
-def test_cache_types_that_cannot_be() -> None:
+def test_impossible_cache_types_are_errors() -> None:
     with pytest.raises(MemoryInputError, match="unknown cache type 'q3_9'"):
         ModelUse(512, cache_k="q3_9")
     with pytest.raises(MemoryInputError, match="needs flash attention"):
@@ -270,15 +276,15 @@ def test_cache_types_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("llama.embedding_length", 128, "token_embd.weight has 64 columns"),
         ("llama.block_count", 3, "block 1 has no tensors"),
         ("llama.attention.head_count_kv", 2, "attn_k has 64"),
     ],
 )
-def test_a_header_that_contradicts_its_tensors(
-    tmp_path: Path, key: str, value: int, says: str
+def test_a_header_that_contradicts_its_tensors_is_an_error(
+    tmp_path: Path, key: str, value: int, message: str
 ) -> None:
     path = zoo.llama(tmp_path / "odd.gguf", "odd", zoo.LLAMA2, 64)
     patched = tmp_path / "patched.gguf"
@@ -288,5 +294,5 @@ def test_a_header_that_contradicts_its_tensors(
     tensors = zoo.llama_tensors(zoo.LLAMA2, 64)
     zoo.write(patched, "llama", fields, tensors)
     assert not read_model(path).layout.problem
-    with pytest.raises(MemoryInputError, match=says):
+    with pytest.raises(MemoryInputError, match=message):
         list(model_lines("target", read_model(patched), ModelUse(512), GpuSplit()))

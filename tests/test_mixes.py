@@ -1,4 +1,4 @@
-"""Workloads of several profiles, the user's own profiles, and what a profile asks of a request."""
+"""Workloads of several profiles, profiles of the user, and the requests made from a profile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ p_min = 0
 """
 
 
-def own(name: str, prompts: str, settings: str = TOML, suffix: str = "jsonl") -> Path:
+def user_profile(name: str, prompts: str, settings: str = TOML, suffix: str = "jsonl") -> Path:
     """A profile in the user's folder."""
     folder = workloads.user_profiles_dir()
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def own(name: str, prompts: str, settings: str = TOML, suffix: str = "jsonl") ->
     return file
 
 
-def test_a_mix_takes_prompts_in_turn_and_the_first_ones_settings() -> None:
+def test_a_mix_alternates_prompts_and_has_the_first_workloads_settings() -> None:
     code, creative = workloads.load_workload("code"), workloads.load_workload("creative")
     mix = workloads.load_workload("code, creative")
     assert mix.name == "code,creative"
@@ -64,14 +64,14 @@ def test_a_mix_takes_prompts_in_turn_and_the_first_ones_settings() -> None:
     assert mix.methods[: len(code.methods)] == code.methods
 
 
-def test_a_mix_of_unequal_ones_loses_no_prompt() -> None:
+def test_a_mix_of_workloads_of_unequal_size_has_all_prompts() -> None:
     code = workloads.load_workload("code")
     few = replace(code, name="few", prompts=code.prompts[:3])
     assert len(workloads.mix([few, code]).prompts) == 27
 
 
 @pytest.mark.parametrize("name", ["nope", "code,nope"])
-def test_a_mix_with_something_that_is_none(name: str) -> None:
+def test_a_mix_with_an_unknown_workload_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, match="no workload called 'nope'"):
         workloads.load_workload(name)
 
@@ -79,16 +79,16 @@ def test_a_mix_with_something_that_is_none(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "side"), [("code,", "after"), (",code", "before"), ("code,,chat", "after")]
 )
-def test_an_empty_name_in_a_mix_is_said_to_be_empty(name: str, side: str) -> None:
+def test_an_empty_name_in_a_mix_is_an_error(name: str, side: str) -> None:
     with pytest.raises(UsageError, match=f"--workload {name}: the name {side} the comma is empty"):
         workloads.load_workload(name)
 
 
-def test_a_workload_with_itself_is_no_mix() -> None:
+def test_a_workload_mixed_with_itself_is_unchanged() -> None:
     assert workloads.load_workload("code,code") == workloads.load_workload("code")
 
 
-def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own() -> None:
+def test_a_plan_for_a_mix_names_the_settings_and_has_its_own_results() -> None:
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     keys = set()
     for name in ("code", "code,chat", "chat,code"):
@@ -100,21 +100,21 @@ def test_a_plan_for_a_mix_says_whose_settings_they_are_and_results_are_its_own()
     assert len(keys) == 3
 
 
-def test_results_are_found_again_by_either_spelling_of_an_option() -> None:
+def test_short_and_long_option_names_share_one_result() -> None:
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
-    wanted = SpeculationOptions("code", method="ngram-simple")
+    spec_options = SpeculationOptions("code", method="ngram-simple")
     keys = [
-        result_subject(prepare(settings, wanted, words, "embedded"), (), SearchScope()).key
+        result_subject(prepare(settings, spec_options, words, "embedded"), (), SearchScope()).key
         for words in (("-t", "1"), ("--threads", "1"), ("-t", "2"))
     ]
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
+def test_a_users_profile_takes_precedence_over_a_built_in_one() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     lines = [{"prompt": "one"}, {"messages": messages}]
-    mine = own("mine", "\n".join(map(json.dumps, lines)))
-    other = own("code", "only this", suffix="txt")
+    mine = user_profile("mine", "\n".join(map(json.dumps, lines)))
+    other = user_profile("code", "only this", suffix="txt")
     try:
         assert workloads.load_workload("mine").prompts == ("one", Conversation(tuple(messages)))
         assert "mine" in workloads.names()
@@ -124,8 +124,8 @@ def test_a_users_profile_is_found_and_comes_before_the_shipped_one() -> None:
         other.unlink()
 
 
-def test_a_copy_of_a_built_in_ones_settings_keeps_its_prompts() -> None:
-    """The user changes K in a copy of code.toml: one file is enough."""
+def test_a_copied_profile_without_prompts_uses_the_built_in_prompts() -> None:
+    """Someone who changes K in a copy of code.toml needs no second file."""
     file = workloads.user_profiles_dir() / "edit.toml"
     prompts = workloads.load_workload("edit").prompts
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -150,8 +150,8 @@ def test_a_copy_of_a_built_in_ones_settings_keeps_its_prompts() -> None:
         (TOML, '{"answer": "x"}'),
     ],
 )
-def test_a_broken_profile_of_the_users_is_one_line(settings: str, prompts: str) -> None:
-    file = own("broken", prompts, settings)
+def test_a_broken_user_profile_is_an_error(settings: str, prompts: str) -> None:
+    file = user_profile("broken", prompts, settings)
     try:
         with pytest.raises(UsageError, match="broken"):
             workloads.load_workload("broken")
@@ -159,17 +159,17 @@ def test_a_broken_profile_of_the_users_is_one_line(settings: str, prompts: str) 
         file.unlink()
 
 
-def test_reasoning_asks_for_thoughts_and_longer_answers() -> None:
+def test_reasoning_enables_thinking_and_longer_responses() -> None:
     w = workloads.load_workload("reasoning")
     assert w.sampling["chat_template_kwargs"] == {"enable_thinking": True}
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     plan = prepare(settings, SpeculationOptions("reasoning", method="ngram-simple"), (), "embedded")
-    told: Task = make_task(plan, SearchScope(), (), 60, thorough=False)
-    assert told.answer == w.answer > workloads.load_workload("chat").answer
+    task: Task = make_task(plan, SearchScope(), (), 60, thorough=False)
+    assert task.answer == w.answer > workloads.load_workload("chat").answer
 
 
-def test_thinking_is_on_in_the_text_that_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ids of a prompt are those that the chat endpoint evaluates."""
+def test_thinking_is_enabled_when_a_prompt_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt's ids must be those that the chat endpoint evaluates."""
     sent: list[dict[str, object]] = []
     client = Client("http://127.0.0.1:1")
 
@@ -183,14 +183,14 @@ def test_thinking_is_on_in_the_text_that_is_replayed_too(monkeypatch: pytest.Mon
     assert "temperature" not in sent[0]
 
 
-def test_a_conversation_goes_through_the_chat_endpoint_whatever_the_model() -> None:
+def test_conversations_use_the_chat_endpoint_even_for_base_models() -> None:
     """The check after a launch sends a profile's first prompts; a base model has no template."""
     from types import SimpleNamespace
 
-    asked: list[Prompt] = []
+    prompts: list[Prompt] = []
 
     def chat(prompt: Prompt, *_: object) -> SimpleNamespace:
-        asked.append(prompt)
+        prompts.append(prompt)
         return SimpleNamespace(timings="seen")
 
     client = SimpleNamespace(chat=chat)
@@ -199,13 +199,13 @@ def test_a_conversation_goes_through_the_chat_endpoint_whatever_the_model() -> N
     )
     talk = Conversation(({"role": "user", "content": "hello"},))
     assert _ask(client, plan, talk, 8) == "seen"  # type: ignore[arg-type,comparison-overlap]
-    assert asked == [talk]
+    assert prompts == [talk]
 
 
-# Tools
+# ---- tools
 
 
-def test_an_agents_tools_are_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_of_the_agent_workload_are_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[str, dict[str, object]]] = []
     client = Client("http://127.0.0.1:1")
 
@@ -226,32 +226,32 @@ def test_an_agents_tools_are_in_the_request(monkeypatch: pytest.MonkeyPatch) -> 
     assert "tools" not in sent[-1][1]
 
 
-def agent(target: Path, *theirs: str) -> Plan:
+def agent_plan(target: Path, *theirs: str) -> Plan:
     settings = Settings(target, "127.0.0.1", 0, context=512)
     return prepare(settings, SpeculationOptions("agent", method="ngram-simple"), theirs, "embedded")
 
 
-def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> None:
-    """llama.cpp drops them without a word when the chat template does not use them."""
-    known = edited(
+def test_tools_become_text_if_the_template_would_drop_them(tmp_path: Path) -> None:
+    """llama.cpp silently drops them if the chat template does not use them."""
+    with_tools = edited(
         MODELS / "target.gguf",
         tmp_path / "t.gguf",
         {
             "tokenizer.chat_template": "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
         },
     )
-    for plan, why in (
-        (agent(known), ""),
-        (agent(known, "--no-jinja"), "--no-jinja"),
-        (agent(MODELS / "target.gguf"), "the model's chat template does not support tools"),
+    for plan, reason in (
+        (agent_plan(with_tools), ""),
+        (agent_plan(with_tools, "--no-jinja"), "--no-jinja"),
+        (agent_plan(MODELS / "target.gguf"), "the model's chat template does not support tools"),
     ):
         first = plan.prompts()[0]
-        said = [n for n in plan.notes if "agent" in n]
+        notes = [n for n in plan.notes if "agent" in n]
         assert isinstance(first, Conversation)
-        assert plan.takes_tools == bool(first.tools) == (not why)
-        assert ("set_light" in str(first.messages)) == bool(why)
-        assert said == (
-            [f"workload agent: tools are sent as text in the prompts ({why})"] if why else []
+        assert plan.takes_tools == bool(first.tools) == (not reason)
+        assert ("set_light" in str(first.messages)) == bool(reason)
+        assert notes == (
+            [f"workload agent: tools are sent as text in the prompts ({reason})"] if reason else []
         )
         assert make_task(plan, SearchScope(), (), 60, thorough=False).prompts == plan.prompts()
     assert not [n for n in prepare(
@@ -259,7 +259,7 @@ def test_tools_are_text_where_the_model_would_not_see_them(tmp_path: Path) -> No
     ).notes if "tools" in n]  # fmt: skip
 
 
-def test_tools_stand_before_the_users_first_message_as_text() -> None:
+def test_tools_as_text_come_before_the_first_user_message() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     talk = Conversation(
         ({"role": "system", "content": "s"}, {"role": "user", "content": "u"}), (tool,)
@@ -276,7 +276,7 @@ def test_tools_stand_before_the_users_first_message_as_text() -> None:
 
 
 class Quiet:
-    """Nobody looks on."""
+    """A Progress that shows nothing."""
 
     def say(self, text: str) -> None:
         pass
@@ -285,8 +285,8 @@ class Quiet:
         return nullcontext()
 
 
-@pytest.mark.parametrize("end", ["native", "embedded"])
-def test_the_engines_show_tools_to_the_model(end: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["native", "embedded"])
+def test_engines_render_tools_into_the_prompt(engine: str, tmp_path: Path) -> None:
     target = edited(
         MODELS / "target.gguf",
         tmp_path / "t.gguf",
@@ -295,7 +295,7 @@ def test_the_engines_show_tools_to_the_model(end: str, tmp_path: Path) -> None:
             "{% for m in messages %}{{ m.content }}\n{% endfor %}"
         },
     )
-    server = os.environ.get("SPECLLAMA_TEST_LLAMA_SERVER") if end == "native" else end
+    server = os.environ.get("SPECLLAMA_TEST_LLAMA_SERVER") if engine == "native" else engine
     if not server:
         pytest.skip("SPECLLAMA_TEST_LLAMA_SERVER must name a llama-server")
     settings = Settings(target, "127.0.0.1", 0, context=2048)

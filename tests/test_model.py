@@ -27,7 +27,9 @@ TOKENS = ["<s>", "a", "b"]
         ("mtp-head", "mtp-head", "mimo2", 3, True),
     ],
 )
-def test_kinds_of_the_tiny_models(name: str, kind: str, arch: str, layers: int, head: bool) -> None:
+def test_kind_architecture_and_layers_of_the_tiny_models(
+    name: str, kind: str, arch: str, layers: int, head: bool
+) -> None:
     info = read_model(MODELS / f"{name}.gguf")
     assert (info.kind, info.architecture, info.layers) == (kind, arch, layers)
     assert info.has_mtp_head is head
@@ -62,7 +64,7 @@ def test_tokenizer_facts_of_real_vocabularies(
     assert len(v.tokens) == n
 
 
-def test_llama_cpp_itself_reads_the_same_facts(vocab_dir: Path, llama_cpp: Any) -> None:
+def test_tokenizer_facts_agree_with_llama_cpp(vocab_dir: Path, llama_cpp: Any) -> None:
     """Type, size, special ids and effective add_bos/add_eos of all its vocabulary files."""
     types = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
     params = llama_cpp.llama_model_default_params()
@@ -92,7 +94,7 @@ def test_llama_cpp_itself_reads_the_same_facts(vocab_dir: Path, llama_cpp: Any) 
     assert compared >= 20
 
 
-def test_the_file_types_are_those_of_gguf_py() -> None:
+def test_file_types_agree_with_gguf_py() -> None:
     import gguf
 
     reference = {
@@ -104,14 +106,14 @@ def test_the_file_types_are_those_of_gguf_py() -> None:
     assert read_model(MODELS / "target.gguf").file_type == "Q5_1"
 
 
-def test_special_ids_out_of_range_fall_back(tmp_path: Path) -> None:
+def test_special_ids_out_of_range_are_replaced_by_defaults(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", TOKENS, fields={"tokenizer.ggml.bos_token_id": 99})
     v = read_model(path).vocabulary
     assert v is not None
     assert v.bos_id == 11
 
 
-def test_key_and_tensors_are_both_needed_for_a_head(tmp_path: Path) -> None:
+def test_an_mtp_head_needs_both_the_key_and_the_tensors(tmp_path: Path) -> None:
     key = {"llama.nextn_predict_layers": 1}
     head = "blk.0.nextn.eh_proj.weight"
     only_key = read_model(write_gguf(tmp_path / "a.gguf", TOKENS, fields=key))
@@ -121,7 +123,7 @@ def test_key_and_tensors_are_both_needed_for_a_head(tmp_path: Path) -> None:
     assert only_key.mtp_heads == 1
 
 
-def test_router_count_is_not_a_head(tmp_path: Path) -> None:
+def test_nextn_layers_of_a_router_are_not_mtp_heads(tmp_path: Path) -> None:
     fields = {"granite.nextn_predict_layers": 1, "granite.router_layer": 1}
     assert read_model(write_gguf(tmp_path / "m.gguf", TOKENS, "granite", fields)).mtp_heads == 0
 
@@ -138,21 +140,21 @@ def test_router_count_is_not_a_head(tmp_path: Path) -> None:
         ("llama", {}, [], "vocab-only"),
     ],
 )
-def test_other_kinds(
+def test_kinds_of_drafters_and_other_files(
     tmp_path: Path, arch: str, fields: dict[str, str], tensors: list[str], kind: str
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", TOKENS, arch, fields, tensors)
     assert read_model(path).kind == kind
 
 
-def test_truncated_file_says_how_much_is_missing(tmp_path: Path) -> None:
+def test_an_error_for_a_truncated_file_has_the_missing_bytes(tmp_path: Path) -> None:
     raw = (MODELS / "draft.gguf").read_bytes()
     (tmp_path / "m.gguf").write_bytes(raw[:-1000])
     with pytest.raises(GgufError, match="truncated, 1,000 bytes"):
         read_model(tmp_path / "m.gguf")
 
 
-def test_any_shard_leads_to_the_first(tmp_path: Path) -> None:
+def test_any_part_of_a_split_model_opens_the_whole_model(tmp_path: Path) -> None:
     first = write_gguf(tmp_path / "m-00001-of-00002.gguf", TOKENS, fields={"split.count": 2})
     second = tmp_path / "m-00002-of-00002.gguf"
     second.write_bytes(first.read_bytes())
@@ -162,8 +164,8 @@ def test_any_shard_leads_to_the_first(tmp_path: Path) -> None:
         read_model(second)
 
 
-def _odd(**changed: object) -> list[str]:
-    """What is odd about a model with these fields, beyond what is odd about the tiny target."""
+def _oddities_with(**changed: object) -> list[str]:
+    """The oddities of the tiny target with these fields changed; it has none itself."""
     target = read_model(MODELS / "target.gguf")
     usual = list(oddities(target))
     assert usual == []
@@ -171,7 +173,7 @@ def _odd(**changed: object) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "message"),
     [
         ({"mtp_heads": 1}, "declares an MTP head"),
         ({"mtp_tensors": True}, "its header does not declare"),
@@ -183,10 +185,10 @@ def _odd(**changed: object) -> list[str]:
         ({"architecture": "gemma4_assistant"}, "old conversion of a Gemma 4 assistant"),
     ],
 )
-def test_each_oddity_is_one_line(changed: dict[str, object], says: str) -> None:
-    (line,) = _odd(**changed)
-    assert says in line
+def test_each_oddity_is_reported_in_one_line(changed: dict[str, object], message: str) -> None:
+    (line,) = _oddities_with(**changed)
+    assert message in line
 
 
-def test_an_mtp_head_of_four_bits_is_not_odd() -> None:
-    assert _odd(mtp_heads=1, mtp_tensors=True, mtp_bits=4.5) == []
+def test_an_mtp_head_of_four_bits_is_no_oddity() -> None:
+    assert _oddities_with(mtp_heads=1, mtp_tensors=True, mtp_bits=4.5) == []

@@ -11,7 +11,7 @@ from tests.support import MODELS, Serve, specllama
 THREE = MODELS / "mtp-3.gguf"
 
 
-def test_three_heads_are_counted() -> None:
+def test_three_mtp_heads_are_counted() -> None:
     info = read_model(THREE)
     assert (info.mtp_heads, info.layers, info.faults) == (3, 3, ())
     assert own_head_verdict(info).ok
@@ -19,7 +19,7 @@ def test_three_heads_are_counted() -> None:
     assert "itself with draft-mtp (3 heads, " in specllama("inspect", THREE).stdout
 
 
-def test_three_heads_draft_three_tokens(engine: str, tmp_path: Path) -> None:
+def test_three_mtp_heads_draft_three_tokens(engine: str, tmp_path: Path) -> None:
     args = (THREE, "--n-max", "8", "--workload", "code", "--llama-server", engine)
     with Serve(tmp_path, *args) as s:
         assert (s.info["methods"], s.info["draft"]) == (["draft-mtp"], None)

@@ -1,4 +1,4 @@
-"""N-gram drafts replayed: the rules' corners as in llama.cpp's source, and a real server's counts."""
+"""Replayed n-gram drafts: the rules' edge cases as in llama.cpp's source, and real servers' counts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support import MODELS
 from tests.test_serve import CODE
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
-NEW = range(1000, 2000)  # tokens that stand nowhere else
+NEW = range(1000, 2000)  # tokens that occur nowhere else
 
 
 def drafts(speculator: Rule, tokens: Sequence[int], prompt: int = 0) -> list[int]:
@@ -45,7 +45,7 @@ def drafts(speculator: Rule, tokens: Sequence[int], prompt: int = 0) -> list[int
     return list(speculator.draft(len(tokens) - 1))
 
 
-def test_simple_copies_what_followed_last_time() -> None:
+def test_simple_drafts_what_followed_the_last_match() -> None:
     text = [9, 1, 2, 3, 4, 5, 1, 2, 6, 7, 8, *NEW[:5], 1, 2]
     assert drafts(SimpleRule(2, 3), text) == [6, 7, 8]  # the later one of two
     assert drafts(SimpleRule(2, 2), text) == [6, 7]
@@ -54,13 +54,13 @@ def test_simple_copies_what_followed_last_time() -> None:
     assert drafts(SimpleRule(3, 3), text) == []  # no such 3-gram
 
 
-def test_simple_takes_position_0_for_no_match() -> None:
+def test_simple_treats_a_match_at_position_0_as_none() -> None:
     tail = [*NEW[:9], 1, 2]
     assert drafts(SimpleRule(2, 3), [1, 2, 3, 4, 5, *tail]) == []
     assert drafts(SimpleRule(2, 3), [0, 1, 2, 3, 4, 5, *tail]) == [3, 4, 5]
 
 
-def test_simple_wants_n_tokens_behind_the_match() -> None:
+def test_simple_needs_n_tokens_after_the_match() -> None:
     assert drafts(SimpleRule(2, 3), [*NEW[:9], 1, 2, 7, 1, 2]) == [7, 1]
     assert drafts(SimpleRule(2, 3), [*NEW[:9], 5, 5, 5]) == []  # the match one back is left out
     # one token behind the last match, however long the run: it is never drafted
@@ -69,10 +69,10 @@ def test_simple_wants_n_tokens_behind_the_match() -> None:
     assert drafts(SimpleRule(3, 2), [0, 1, 2, 3, 4, 5, 6, *NEW[:9], 1, 2, 3]) == []  # m < n: never
 
 
-def test_a_draft_ends_before_the_answer_does() -> None:
+def test_a_draft_never_exceeds_the_rest_of_the_response() -> None:
     prompt = (0, *range(1, 20), *NEW[:5])
     (one,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, tuple(range(1, 10)))])
-    # 1 from the prompt, 2 plainly; then 3..9 are left: 6 drafted, one added by verification
+    # 1 from the prompt, 2 in a plain step; of 3..9, 6 are drafted and verification adds one
     assert one.steps == ((0, 0), (6, 6))
     assert (one.drafted, one.accepted, one.tokens, one.by_ngram) == (6, 6, 8, (False, True))
     assert one.tau == 4
@@ -82,17 +82,17 @@ def test_a_draft_ends_before_the_answer_does() -> None:
     assert (least.steps, least.tau) == ((), 1.0)
 
 
-def test_an_end_of_generation_ends_the_step() -> None:
+def test_an_end_of_generation_token_ends_the_step() -> None:
     prompt, answer = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 10))
     sizes = NgramSizes(2, 7)
-    # In the middle of a draft it is what verification adds, at its end it is accepted.
+    # Within a draft it is the token that verification adds; at its end it is accepted.
     (middle,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, answer, 50)])
     assert middle.steps == ((0, 0), (8, 6))
     (end,) = replay("ngram-simple", sizes, [KnownText(prompt, answer, 50)])
     assert end.steps == ((0, 0), (7, 7))
 
 
-def test_the_context_cuts_drafts_too() -> None:
+def test_the_end_of_the_context_limits_drafts() -> None:
     prompt, answer = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 16))
     full = len(prompt) + 1 + 2
     for context, drafted in ((full + 5, 5), (full + 1, 1), (full, 0), (0, 8)):
@@ -100,7 +100,7 @@ def test_the_context_cuts_drafts_too() -> None:
         assert one.steps[1] == (drafted, drafted)
 
 
-def scan(tokens: Sequence[int], sampled: int, n: int, m: int) -> list[int]:
+def reference_scan(tokens: Sequence[int], sampled: int, n: int, m: int) -> list[int]:
     """common_ngram_simple_draft (common/ngram-map.cpp, b11434), line by line."""
     length = len(tokens)
     if length <= n + m + 1:
@@ -124,12 +124,12 @@ def scan(tokens: Sequence[int], sampled: int, n: int, m: int) -> list[int]:
     st.integers(1, 6),
     st.integers(1, 12),
 )
-def test_simple_is_the_scan(tokens: list[int], n: int, m: int) -> None:
+def test_simple_agrees_with_a_transcription_of_llama_cpp(tokens: list[int], n: int, m: int) -> None:
     text = Text(tuple(tokens))
     fast = SimpleRule(n, m)
     fast.begin(text, 1)
     for length in range(1, len(tokens)):
-        assert list(fast.draft(length)) == scan(tokens[:length], tokens[length], n, m)
+        assert list(fast.draft(length)) == reference_scan(tokens[:length], tokens[length], n, m)
 
 
 @given(
@@ -146,18 +146,18 @@ def test_simple_is_the_scan(tokens: list[int], n: int, m: int) -> None:
     st.integers(1, 5),
     st.integers(1, 9),
 )
-def test_every_replay_keeps_the_books(
+def test_counts_of_every_replay_are_consistent(
     method: str, requests: list[tuple[list[int], list[int], int]], n: int, m: int
 ) -> None:
     texts = [KnownText(tuple(p), tuple(a), len(a) + more) for p, a, more in requests]
     for text, one in zip(texts, replay(method, NgramSizes(n, m), texts), strict=True):
         made = sum(accepted + 1 for _, accepted in one.steps)
-        # an end of generation that is the draft's last token has one more behind it
+        # an end of generation as the draft's last token is followed by one more
         assert one.tokens <= made <= one.tokens + (text.limit > len(text.answer))
         assert all(0 <= a <= d <= max(m, 8) for d, a in one.steps)
 
 
-def test_map_k_drafts_less_where_less_was_accepted() -> None:
+def test_map_k_drafts_fewer_tokens_after_rejections() -> None:
     key, text = [1, 2], [0, 1, 2, 3, 4, 5, 6, *NEW[:9], 1, 2, 3, 4, *NEW[9:20], 1, 2, *NEW[20:30]]
     text += [1, 2]
     ends = [i for i in range(1, len(text)) if text[i - 1 : i + 1] == key][1:]
@@ -170,30 +170,30 @@ def test_map_k_drafts_less_where_less_was_accepted() -> None:
     assert list(speculator.draft(ends[2])) == []  # and never again
 
 
-def test_map_k_wants_two_keys_and_a_value() -> None:
+def test_map_k_needs_an_earlier_key_with_a_value() -> None:
     assert drafts(MapRule(2, 4, four=False), [0, 1, 2, 3, 4, 5, 1, 2], prompt=5) == []
     text = [0, 1, 2, 3, 4, 5, 6, *NEW[:4], 1, 2]
     assert drafts(MapRule(2, 4, four=False), text, prompt=9) == [3, 4, 5, 6]
     assert drafts(MapRule(2, 4, four=False), text[1:], prompt=9) == []  # position 0
-    # a shorter draft keeps to what it found first: the table holds one place per n-gram
+    # a shorter draft uses the first match: the table holds one position per n-gram
     assert drafts(MapRule(2, 1, four=False), text, prompt=9) == [3]
 
 
-def test_map_k_forgets_what_a_shorter_request_cuts_off() -> None:
+def test_map_k_drops_keys_beyond_a_shorter_request() -> None:
     long = Text((0, *NEW[:20], 1, 2, 3, 4, 5, 6, *NEW[20:30], 1, 2, *NEW[30:40]))
     speculator = MapRule(2, 4, four=False)
     speculator.begin(long, 30)
     assert list(speculator.draft(38)) == [3, 4, 5, 6]
     speculator.accept(0)
-    speculator.begin(long, 30)  # shorter than what was seen: keys and places from 30 on go
-    assert list(speculator.draft(38)) == []  # the key at 21 and its failure stay
+    speculator.begin(long, 30)  # shorter than before: keys and positions from 30 on are dropped
+    assert list(speculator.draft(38)) == []  # the key at 21 and its failure are kept
     speculator.begin(Text(long.tokens[:12]), 11)
     speculator.begin(long, 30)
     assert list(speculator.draft(38)) == [3, 4, 5, 6]
 
 
-def followed(*followers: int, tail: int = 8) -> Text:
-    """(1, 2) again and again, each time followed by one of `followers` and a new token."""
+def repeated_pair(*followers: int, tail: int = 8) -> Text:
+    """(1, 2) repeated, each time followed by one of `followers` twice and unique tokens."""
     new = iter(NEW)
     tokens = [0, *(next(new) for _ in range(tail))]
     for follower in followers:
@@ -201,9 +201,9 @@ def followed(*followers: int, tail: int = 8) -> Text:
     return Text((*tokens, 1, 2))
 
 
-def k4v(text: Text, min_hits: int = 1) -> list[list[int]]:
-    """What k4v with sizes 2/2 drafts after every (1, 2) of the text but the first, all of it
-    accepted."""
+def k4v_drafts(text: Text, min_hits: int = 1) -> list[list[int]]:
+    """The drafts of k4v with sizes 2/2 after every (1, 2) of the text except the first, if all
+    are accepted."""
     speculator = MapRule(2, 2, four=True, min_hits=min_hits)
     speculator.begin(text, 8)
     found = []
@@ -216,28 +216,28 @@ def k4v(text: Text, min_hits: int = 1) -> list[list[int]]:
     return found[1:]
 
 
-def test_k4v_waits_for_min_hits() -> None:
-    same = followed(7, 7, 7, 7)
-    assert k4v(same) == [[7, 7]] * 4
-    assert k4v(same, min_hits=3) == [[], [], [7, 7], [7, 7]]
+def test_k4v_drafts_only_after_min_hits() -> None:
+    same = repeated_pair(7, 7, 7, 7)
+    assert k4v_drafts(same) == [[7, 7]] * 4
+    assert k4v_drafts(same, min_hits=3) == [[], [], [7, 7], [7, 7]]
 
 
-def test_k4v_drafts_nothing_where_values_compete() -> None:
+def test_k4v_drafts_only_a_clearly_most_frequent_value() -> None:
     for followers, expected in (
         ((7, 8, 7), [7, 7]),  # twice as often as all others together
         ((7, 8, 9, 7), []),
-        ((7, 7, 7, 7, 8, 9), [9, 9]),  # 7 is frequent; drafted is what stands at the match
+        ((7, 7, 7, 7, 8, 9), [9, 9]),  # 7 is frequent, but the token at the match is drafted
         ((7, 8, 9, 10, 11), []),  # the fifth is not counted
         ((7, 8, 9, 10, *[11] * 9), []),
     ):
-        text = followed(*followers)
+        text = repeated_pair(*followers)
         end = len(text.tokens) - 1
         speculator = MapRule(2, 2, four=True)
         speculator.begin(text, end)
         assert list(speculator.draft(end)) == expected
 
 
-def test_mod_chains_through_its_table_and_keeps_it() -> None:
+def test_mod_keeps_its_table_across_requests() -> None:
     long = (0, *range(1, 30))
     text = Text((*long, *NEW[:3], 1, 2, 3))
     speculator = ModRule(3, 2, 5)
@@ -248,20 +248,20 @@ def test_mod_chains_through_its_table_and_keeps_it() -> None:
     assert list(speculator.draft(12)) == [23, 24, 25, 26, 27]
 
 
-def test_mod_throws_short_chains_away() -> None:
+def test_mod_discards_drafts_shorter_than_the_minimum() -> None:
     tokens = (0, *range(1, 9), 1, 2, 3)
     for least, most, expected in ((5, 9, [4, 5, 6, 7, 8]), (6, 9, []), (6, 3, [4, 5, 6])):
         speculator = ModRule(3, least, most)
         speculator.begin(Text(tokens), 9)
-        # behind 8 the table knows nothing, and [6, 7, 8] was the last n-gram of the prompt
+        # the table has nothing after 8: [6, 7, 8] was the last n-gram of the prompt
         assert list(speculator.draft(11)) == expected
 
 
-def test_mod_forgets_after_five_bad_rounds() -> None:
-    text = Text((0, *range(1, 30), *NEW[:3], 1, 2, 3))
+def test_mod_clears_its_table_after_five_bad_drafts_in_a_row() -> None:
+    long = Text((0, *range(1, 30), *NEW[:3], 1, 2, 3))
     speculator = ModRule(3, 1, 8)
-    speculator.begin(text, 33)
-    for accepted in (1, 0, 1, 1, 2, 0, 1, 1, 1):  # 2 of 8 is a quarter: it starts anew
+    speculator.begin(long, 33)
+    for accepted in (1, 0, 1, 1, 2, 0, 1, 1, 1):  # 2 of 8 is a quarter: the count restarts
         assert len(speculator.draft(35)) == 8
         speculator.accept(accepted)
     speculator.accept(1)  # the fifth below a quarter in a row
@@ -286,10 +286,10 @@ def test_mod_adds_new_history_in_chunks() -> None:
     assert list(speculator.draft(27)) == []  # fewer than 32 tokens since the prompt
 
 
-def test_cache_counts_and_drafts_eight_at_most() -> None:
+def test_cache_drafts_at_most_eight_tokens_with_enough_samples() -> None:
     text = [0, *range(1, 20), *NEW[:3], 1, 2]
     assert drafts(CacheRule(), [*text, 3]) == [4, 5, 6, 7, 8, 9, 10, 11]
-    assert drafts(CacheRule(), text) == []  # of 1 and 2 tokens, two samples are wanted
+    assert drafts(CacheRule(), text) == []  # n-grams of 1 and 2 tokens need two samples
     assert drafts(CacheRule(), [0, *NEW[:3], 1]) == []
     # after one token alone: two samples at least, two thirds of them the same
     assert drafts(CacheRule(), [0, 5, 6, *NEW[:3], 5]) == []
@@ -297,11 +297,11 @@ def test_cache_counts_and_drafts_eight_at_most() -> None:
     assert drafts(CacheRule(), [0, 5, 6, 9, 5, 7, 8, 5]) == []
 
 
-def test_cache_takes_the_newer_of_two_equals() -> None:
+def test_cache_prefers_the_newer_of_two_equally_frequent_tokens() -> None:
     assert drafts(CacheRule(), [0, 3, 5, 6, 9, 3, 5, 7, 8, 3, 5])[:1] == [7]
 
 
-def test_cache_counts_each_piece_by_itself() -> None:
+def test_cache_learns_nothing_from_single_tokens_and_shorter_requests() -> None:
     text = Text((0, *NEW[:4], 1, 2, *NEW[4:8], 1, 2))
     speculator = CacheRule()
     speculator.begin(text, 3)
@@ -309,11 +309,11 @@ def test_cache_counts_each_piece_by_itself() -> None:
         assert list(speculator.draft(length)) == []
     longer = Text((*NEW[20:24], 1, 2, *NEW[24:28], 1, 2))
     speculator.begin(longer, 11)
-    assert list(speculator.draft(11)) == []  # no longer than the request before
+    assert list(speculator.draft(11)) == []  # not longer than the previous request
     assert list(CacheRule().draft(0)) == []
 
 
-def test_the_draft_model_drafts_where_there_is_no_copy() -> None:
+def test_the_draft_model_drafts_where_no_n_gram_matches() -> None:
     prompt, answer = (0, *range(1, 20), *NEW[:5]), (50, 51, 52, 53, *range(1, 14))
     agrees = [True, True, False, True, *[False] * 12]
     (one,) = replay_combined(
@@ -327,7 +327,7 @@ def test_the_draft_model_drafts_where_there_is_no_copy() -> None:
     assert alone.accepted == 8
 
 
-def test_the_grid_has_no_sizes_that_never_draft() -> None:
+def test_the_grid_contains_only_sizes_that_can_draft() -> None:
     for method in METHODS:
         sizes = grid(method)
         assert len(set(sizes)) == len(sizes)
@@ -378,10 +378,10 @@ def tokenize(server: httpx.Client, text: str) -> tuple[int, ...]:
     return tuple(post(server, "/tokenize", body)["tokens"])
 
 
-def answer(
+def request_with_counts(
     server: httpx.Client, prompt: tuple[int, ...], limit: int
 ) -> tuple[KnownText, tuple[int, int]]:
-    """The request with its answer, and the server's own drafted and accepted tokens."""
+    """The request with its response, and the server's counts of drafted and accepted tokens."""
     body = {"prompt": prompt, "n_predict": limit, "temperature": 0, "cache_prompt": False}
     data = post(server, "/completion", body | {"return_tokens": True})
     assert data["timings"]["prompt_n"] == len(prompt)
@@ -390,11 +390,11 @@ def answer(
     return known, counts
 
 
-def counted(replays: Sequence[TextReplay]) -> list[tuple[int, int]]:
+def drafted_and_accepted(replays: Sequence[TextReplay]) -> list[tuple[int, int]]:
     return [(r.drafted, r.accepted) for r in replays]
 
 
-def agree_with_metrics(server: httpx.Client, replays: Sequence[TextReplay]) -> None:
+def assert_agrees_with_metrics(server: httpx.Client, replays: Sequence[TextReplay]) -> None:
     """Verify steps and accepted tokens by position, over all requests."""
     metrics = parse_metrics(server.get("/metrics").text)
     steps = [s for r in replays for s in r.steps if s[0]]
@@ -403,7 +403,7 @@ def agree_with_metrics(server: httpx.Client, replays: Sequence[TextReplay]) -> N
         assert sum(a >= i for _, a in steps) == accepted
 
 
-# Requests of different lengths, some seen before, so that state over requests matters.
+# Requests of different lengths, some repeated, so that state across requests matters.
 REQUESTS = [
     (CODE[0] * 3, 120),
     (CODE[1] + CODE[1], 90),
@@ -426,31 +426,38 @@ CASES = [(method, sizes) for method, several in SIZES.items() for sizes in sever
 @pytest.mark.parametrize(
     ("method", "sizes"), CASES, ids=[f"{m}-{s.n}-{s.m}-{s.min_hits}" for m, s in CASES]
 )
-def test_the_server_drafts_what_is_replayed(
+def test_the_replay_agrees_with_a_real_servers_drafts(
     tmp_path: Path, engine: str, method: str, sizes: NgramSizes
 ) -> None:
     spec = Speculation((method,), ngram=sizes)
     with serving(engine, TARGET, tmp_path, spec) as server:
-        found = [answer(server, tokenize(server, text), limit) for text, limit in REQUESTS]
+        found = [
+            request_with_counts(server, tokenize(server, text), limit) for text, limit in REQUESTS
+        ]
         replays = replay(method, sizes, [known for known, _ in found])
-        assert counted(replays) == [counts for _, counts in found]
-        agree_with_metrics(server, replays)
+        assert drafted_and_accepted(replays) == [counts for _, counts in found]
+        assert_agrees_with_metrics(server, replays)
     assert sum(r.drafted for r in replays) > 0
 
 
-def test_ngrams_and_a_draft_model_together(tmp_path: Path, native: Path) -> None:
+def test_the_replay_of_n_grams_with_a_draft_model_agrees_with_a_server(
+    tmp_path: Path, native: Path
+) -> None:
     sizes, k = NgramSizes(3, 6), 4
     spec = Speculation(("ngram-simple", "draft-simple"), DRAFT, n_max=k, ngram=sizes)
     with serving(str(native), TARGET, tmp_path, spec) as server:
-        found = [answer(server, tokenize(server, text), limit) for text, limit in REQUESTS[:4]]
+        found = [
+            request_with_counts(server, tokenize(server, text), limit)
+            for text, limit in REQUESTS[:4]
+        ]
         metrics = parse_metrics(server.get("/metrics").text)
     with serving(str(native), DRAFT, tmp_path, None) as draft:
-        agrees = [guesses(draft, known) for known, _ in found]
+        agrees = [agreements(draft, known) for known, _ in found]
     texts = [known for known, _ in found]
     replays = replay_combined("ngram-simple", sizes, texts, agrees, k)
-    pairs = zip(counted(replays), (counts for _, counts in found), strict=True)
+    pairs = zip(drafted_and_accepted(replays), (counts for _, counts in found), strict=True)
     same = sum(ours == theirs for ours, theirs in pairs)
-    # The draft was asked token by token: where two are as likely, rounding may decide.
+    # The draft was queried token by token: between equally likely tokens, rounding may decide.
     assert same >= len(found) - 1
     if same == len(found):
         assert metrics.verify_steps == sum(d > 0 for r in replays for d, _ in r.steps)
@@ -458,8 +465,8 @@ def test_ngrams_and_a_draft_model_together(tmp_path: Path, native: Path) -> None
     assert {True, False} == set(chose)
 
 
-def guesses(draft: httpx.Client, known: KnownText) -> list[bool]:
-    """For every token of the answer but the first: whether the draft model would say it."""
+def agreements(draft: httpx.Client, known: KnownText) -> list[bool]:
+    """For every token of the response except the first: would the draft model predict it?"""
     found = []
     for i in range(1, len(known.answer)):
         prompt = known.prompt + known.answer[:i]
@@ -468,7 +475,7 @@ def guesses(draft: httpx.Client, known: KnownText) -> list[bool]:
     return found
 
 
-# A real model copies and edits; its answers end by themselves, the last one within a draft.
+# A real model copies and edits; its responses end by themselves, the last one within a draft.
 EDITS = (
     "Repeat this text exactly, but replace 'cat' by 'dog': The cat sat on the mat. The cat was "
     "happy. Another cat came by and the cat greeted the cat. The cat then ate its dinner and the "
@@ -481,25 +488,25 @@ EDITS = (
 )
 
 
-def test_a_real_models_plain_answers_tell_every_draft(
+def test_baseline_responses_of_a_real_model_predict_every_draft(
     tmp_path: Path, native: Path, smollm2: Path
 ) -> None:
-    """One plain launch, and what two servers with n-grams then really do."""
+    """One launch without speculation, compared with two servers that use n-grams."""
     with serving(str(native), smollm2, tmp_path, None) as plain:
         texts = []
         for edit in EDITS:
             chat = {"messages": [{"role": "user", "content": edit}]}
             prompt = tokenize(plain, post(plain, "/apply-template", chat)["prompt"])
-            known, counts = answer(plain, prompt, 110)
+            known, counts = request_with_counts(plain, prompt, 110)
             assert counts == (0, 0)
             texts.append(known)
     assert any(len(known.answer) < known.limit for known in texts)
     for method, sizes in (("ngram-simple", NgramSizes(4, 8)), ("ngram-mod", NgramSizes(16, 16))):
         with serving(str(native), smollm2, tmp_path, Speculation((method,), ngram=sizes)) as server:
-            found = [answer(server, known.prompt, 110) for known in texts]
+            found = [request_with_counts(server, known.prompt, 110) for known in texts]
             own = replay(method, sizes, [known for known, _ in found])
-            assert counted(own) == [counts for _, counts in found]
-            agree_with_metrics(server, own)
+            assert drafted_and_accepted(own) == [counts for _, counts in found]
+            assert_agrees_with_metrics(server, own)
         assert sum(r.accepted for r in own) > 0
         # Batches of other shapes round differently: on some processors a token differs.
         same = [ours.answer == known.answer for ours, (known, _) in zip(texts, found, strict=True)]
