@@ -1,4 +1,4 @@
-"""Real old builds serve the tiny pair, or say by name why they cannot."""
+"""Real old builds serve the tiny pair, or the error names the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def engine(builds: Path, name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", ["b10068", "xllamacpp-2026.4.8929", "xllamacpp-2026.7.9873"])
-def test_it_drafts(name: str, old_builds: Path, tmp_path: Path) -> None:
+def test_an_old_build_drafts(name: str, old_builds: Path, tmp_path: Path) -> None:
     binary, path = engine(old_builds, name)
     draft = ("--draft", MODELS / "draft.gguf")
     with Serve(
@@ -33,12 +33,12 @@ def test_it_drafts(name: str, old_builds: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["b10434", "xllamacpp-2026.4.8672"])
-def test_one_with_avx512_says_so_where_the_cpu_has_none(
+def test_a_build_for_avx512_reports_a_cpu_without_it(
     name: str, old_builds: Path, tmp_path: Path
 ) -> None:
-    """Where the CPU has it, it drafts like the others."""
+    """On a CPU with AVX-512 it drafts like the other builds."""
     if "AVX-512" not in cpu.missing_features():
-        test_it_drafts(name, old_builds, tmp_path)
+        test_an_old_build_drafts(name, old_builds, tmp_path)
         return
     binary, path = engine(old_builds, name)
     argv = ("serve", MODELS / "target.gguf", "--draft", MODELS / "draft.gguf", "--tune", "off")
@@ -49,7 +49,7 @@ def test_one_with_avx512_says_so_where_the_cpu_has_none(
     assert ("`--llama-server embedded`" in done.stderr) == (binary != "embedded")
 
 
-def test_n_grams_of_a_build_with_one_type_and_one_size(old_builds: Path, tmp_path: Path) -> None:
+def test_n_grams_on_a_build_with_one_type_and_one_size(old_builds: Path, tmp_path: Path) -> None:
     binary, path = engine(old_builds, "xllamacpp-2026.4.8929")
     target = MODELS / "target.gguf"
     method = ("--method", "ngram-mod", "--workload", "edit")
@@ -60,7 +60,7 @@ def test_n_grams_of_a_build_with_one_type_and_one_size(old_builds: Path, tmp_pat
 
 @pytest.mark.parametrize("name", ["b10068", "xllamacpp-2026.7.9873"])
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_trained_drafters_on_builds_that_have_them(
+def test_trained_drafters_run_on_builds_that_support_them(
     name: str, kind: str, old_builds: Path, tmp_path: Path
 ) -> None:
     """b9611 has EAGLE-3, b9837 DFlash."""
@@ -74,7 +74,7 @@ def test_trained_drafters_on_builds_that_have_them(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "says"),
+    ("name", "kind", "message"),
     [
         ("xllamacpp-2026.4.8929", "eagle3", "b8929 lists draft-eagle3 but cannot run it"),
         ("xllamacpp-2026.4.8929", "dflash", "b8929 does not support --spec-type draft-dflash"),
@@ -82,16 +82,16 @@ def test_trained_drafters_on_builds_that_have_them(
         ("b10068", "dspark", "an unnumbered build does not support --spec-type draft-dspark"),
     ],
 )
-def test_builds_that_lack_a_drafters_method_say_so(
-    name: str, kind: str, says: str, old_builds: Path, tmp_path: Path
+def test_a_build_without_the_drafters_method_is_the_reason(
+    name: str, kind: str, message: str, old_builds: Path, tmp_path: Path
 ) -> None:
     binary, path = engine(old_builds, name)
     draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
     argv = ("serve", MODELS / "target.gguf", "--draft", draft, "--dry-run")
-    said = specllama(*argv, "--llama-server", binary, PYTHONPATH=path).stdout
+    output = specllama(*argv, "--llama-server", binary, PYTHONPATH=path).stdout
     needs = {"eagle3": 9611, "dflash": 9837, "dspark": 10173}[kind]
-    assert f"method   none: {kind}.gguf: {says}; it needs build ≥ b{needs} (engine)" in said
-    here = re.search(
-        rf"the embedded engine \(b\d+\) supports draft-{kind}: use --llama-server embedded", said
+    assert f"method   none: {kind}.gguf: {message}; it needs build ≥ b{needs} (engine)" in output
+    hint = re.search(
+        rf"the embedded engine \(b\d+\) supports draft-{kind}: use --llama-server embedded", output
     )
-    assert bool(here) == (binary != "embedded")
+    assert bool(hint) == (binary != "embedded")

@@ -1,4 +1,4 @@
-"""What is printed can always be printed: any encoding, any name, any width, nobody reading."""
+"""Output works for any encoding, name and terminal width, and without a reader."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.fake_server import Fake
 from tests.support import MODELS, ONE_THREAD, write_gguf
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
-PLANNED = ("memory", TARGET, "--draft", DRAFT, "--vram", "8GiB", "--llama-server", "embedded")
+MEMORY_ARGS = ("memory", TARGET, "--draft", DRAFT, "--vram", "8GiB", "--llama-server", "embedded")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "latin-1"])
-def test_what_an_encoding_lacks_is_spelt(encoding: str) -> None:
+def test_characters_missing_in_an_encoding_are_replaced(encoding: str) -> None:
     for args in (("pick-draft", TARGET, "--vram", "8GiB"), ("serve", "--help")):
         done = subprocess.run(
             [sys.executable, "-m", "specllama", *map(str, args)],
@@ -46,8 +46,8 @@ def test_what_an_encoding_lacks_is_spelt(encoding: str) -> None:
             assert ("alpha prior" in text) == (encoding != "cp437")
 
 
-def test_a_full_disk_is_said_and_a_reader_that_has_gone_is_not() -> None:
-    for args in (PLANNED, ("--help",), ("--version",)):
+def test_a_full_disk_is_an_error_and_a_closed_pipe_is_silent() -> None:
+    for args in (MEMORY_ARGS, ("--help",), ("--version",)):
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
                 [sys.executable, "-m", "specllama", *map(str, args)],
@@ -62,7 +62,7 @@ def test_a_full_disk_is_said_and_a_reader_that_has_gone_is_not() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "specllama", *map(str, PLANNED)],
+        [sys.executable, "-m", "specllama", *map(str, MEMORY_ARGS)],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -73,19 +73,19 @@ def test_a_full_disk_is_said_and_a_reader_that_has_gone_is_not() -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_no_stdout_at_all() -> None:
-    argv = [sys.executable, "-m", "specllama", *map(str, PLANNED)]
+def test_commands_work_without_stdout() -> None:
+    argv = [sys.executable, "-m", "specllama", *map(str, MEMORY_ARGS)]
     done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *argv], timeout=60, check=False)
     assert done.returncode == 0
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "7", "40", "junk", "²", "9" * 5000])
-def test_any_width(
+def test_any_terminal_width_is_accepted(
     columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("LINES", columns)
-    assert run(list(map(str, PLANNED))) == 0
+    assert run(list(map(str, MEMORY_ARGS))) == 0
     out = capsys.readouterr().out
     assert "verdict  fits\n" in out
     assert "device   GPU0" in out
@@ -206,7 +206,7 @@ NAMES = ("m[red]x.gguf", "d[/x].gguf", "[/].gguf", ":smile:.gguf", "m[link=x]y.g
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_markup_is_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_text_is_printed_unchanged(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     printer = Terminal(200).printer
     with printer.busy(f"reading {name}"), printer.progress(f"p {name}") as bar:
         bar.step(name, 0.5, 3)
@@ -219,7 +219,7 @@ def test_markup_is_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_with_markup_in_its_name(
+def test_a_file_name_with_markup_is_printed_unchanged(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "d[bold]"
@@ -253,22 +253,22 @@ def test_a_file_with_markup_in_its_name(
         ("half \udcff", "half \\udcff"),
     ],
 )
-def test_nothing_hidden_is_shown(text: str, as_shown: str) -> None:
+def test_control_characters_are_escaped(text: str, as_shown: str) -> None:
     assert shown(text) == as_shown
     assert len(shorten(text * 10_000)) < 5000
 
 
-def test_names_inside_a_file_cannot_write_lines(
+def test_names_inside_a_file_cannot_add_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evil = "nice\x1b[2J\nserve    yes\r"
     path = write_gguf(tmp_path / "a\nb\x1b.gguf", fields={"general.name": evil}, arch="x\x1b[31my")
     for args in (("inspect", path), ("inspect", path, "--tensors"), ("serve", path, "--dry-run")):
         run(list(map(str, args)))
-        said = "".join(capsys.readouterr())
-        assert "\x1b" not in said
-        assert "\r" not in said
-        assert "a\\nb\\x1b.gguf" in said
+        output = "".join(capsys.readouterr())
+        assert "\x1b" not in output
+        assert "\r" not in output
+        assert "a\\nb\\x1b.gguf" in output
 
 
 def _wait(done: object, what: str) -> None:
@@ -278,8 +278,8 @@ def _wait(done: object, what: str) -> None:
         time.sleep(0.05)
 
 
-def test_a_server_outlives_the_reader_of_its_lines(tmp_path: Path) -> None:
-    """Nobody reads stdout; the server dies and is started again all the same."""
+def test_serve_continues_after_the_reader_of_its_output_exits(tmp_path: Path) -> None:
+    """A crashed server is restarted although stdout is closed."""
     fake = Fake(tmp_path, crash_after=1.0)
     reader, writer = os.pipe()
     os.close(reader)
@@ -298,7 +298,7 @@ def test_a_server_outlives_the_reader_of_its_lines(tmp_path: Path) -> None:
     assert code == 0
 
 
-def test_serving_into_a_file_in_a_windows_code_page(tmp_path: Path) -> None:
+def test_output_of_serve_in_a_windows_code_page(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "specllama", "serve", str(TARGET), "--draft", str(DRAFT)]
     argv += ["--tune", "off", "--port", "0", "--llama-server", "embedded", *ONE_THREAD]
     out, err = tmp_path / "out.txt", tmp_path / "err.txt"
@@ -318,7 +318,7 @@ def test_serving_into_a_file_in_a_windows_code_page(tmp_path: Path) -> None:
     assert err.read_text() == ""
 
 
-def test_a_long_line_is_broken_at_spaces_under_its_own_text() -> None:
+def test_long_lines_are_wrapped_at_spaces_with_an_indent() -> None:
     from specllama.cli.shown import wrapped
 
     line = "not used a-long-name.gguf: " + "word " * 20 + "x" * 90
@@ -329,7 +329,7 @@ def test_a_long_line_is_broken_at_spaces_under_its_own_text() -> None:
     assert wrapped("short", 60) == ("short",)
 
 
-def test_numbers_have_their_plural() -> None:
+def test_nouns_after_numbers_have_the_right_plural() -> None:
     from specllama.cli.units import plural
 
     assert [plural(n, "layer") for n in (0, 1, 2, 1024)] == [

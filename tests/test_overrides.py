@@ -1,4 +1,4 @@
-"""Tensors kept elsewhere: what -ot, --cpu-moe and their like do to the sum."""
+"""Tensor placement by -ot, --cpu-moe and similar options, and its effect on the estimate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def weights(path: Path, *overrides: Override, mapped: bool = True) -> dict[str, 
     return per_device([x for x in lines if x.what == "weights"])
 
 
-def test_the_usual_pattern_is_cpu_moe(folder: Path) -> None:
+def test_the_usual_expert_pattern_equals_cpu_moe(folder: Path) -> None:
     path = build(folder, "qwen3-30b-a3b")
     by_hand = weights(path, *parse_overrides("exps=CPU", ("CUDA0",)))
     assert by_hand == weights(path, Override(EXPERTS, "RAM"))
@@ -47,7 +47,7 @@ def test_the_usual_pattern_is_cpu_moe(folder: Path) -> None:
     assert some["RAM"] - weights(path)["RAM"] == sum(b.experts for b in blocks[:10])
 
 
-def test_a_layers_number_is_not_the_beginning_of_another(folder: Path) -> None:
+def test_a_layer_number_does_not_match_longer_numbers(folder: Path) -> None:
     r"""blk\.1\.ffn is not found in blk.11.ffn."""
     path = build(folder, "qwen3-30b-a3b")
     blocks = read_model(path).layout.blocks
@@ -55,7 +55,7 @@ def test_a_layers_number_is_not_the_beginning_of_another(folder: Path) -> None:
     assert one["RAM"] - weights(path)["RAM"] == blocks[0].experts + blocks[1].experts
 
 
-def test_the_first_pattern_that_is_found_decides(folder: Path) -> None:
+def test_the_first_matching_pattern_wins(folder: Path) -> None:
     path = build(folder, "qwen3-30b-a3b")
     stays = weights(path, *parse_overrides(r"blk\.0\..*=CUDA0,exps=CPU", ("CUDA0",)))
     goes = weights(path, *parse_overrides(r"exps=CPU,blk\.0\..*=CUDA0", ("CUDA0",)))
@@ -71,7 +71,7 @@ def test_output_and_embedding_can_be_moved(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("exps", "<tensor name pattern>=<buffer type>"),
         ("(=CPU", "not a valid pattern"),
@@ -80,16 +80,16 @@ def test_output_and_embedding_can_be_moved(folder: Path) -> None:
         ("exps=RPC0", "unknown buffer type 'RPC0'"),
     ],
 )
-def test_what_llama_server_would_refuse(text: str, says: str) -> None:
-    with pytest.raises(MemoryInputError, match=says):
+def test_patterns_that_llama_server_refuses_are_errors(text: str, message: str) -> None:
+    with pytest.raises(MemoryInputError, match=message):
         list(parse_overrides(text, ("CUDA0",)))
 
 
-def test_any_gpus_name_goes_by_its_number_where_sizes_were_given() -> None:
+def test_gpu_names_are_matched_by_number_if_vram_was_given() -> None:
     assert [o.device for o in parse_overrides("a=CUDA1,b=CPU", ("GPU0", "GPU1"))] == ["GPU1", "RAM"]
 
 
-def test_rpc_buffers_have_addresses_and_names_any_case() -> None:
+def test_buffer_names_may_have_an_address_and_any_case() -> None:
     devices = ("RPC0", "CUDA0")
     text = "a=RPC0[127.0.0.1:50052],b=cuda0"
     assert [o.device for o in parse_overrides(text, devices)] == ["RPC0", "CUDA0"]
@@ -97,13 +97,13 @@ def test_rpc_buffers_have_addresses_and_names_any_case() -> None:
     assert named_device("CUDA1", devices) is None
 
 
-def test_posix_classes_are_patterns_of_llama_cpp(folder: Path) -> None:
+def test_posix_classes_in_patterns_are_supported(folder: Path) -> None:
     path = build(folder, "qwen3-30b-a3b")
     by_class = weights(path, *parse_overrides(r"blk\.[[:digit:]]+\.ffn_.*exps=CPU", ("CUDA0",)))
     assert by_class == weights(path, Override(EXPERTS, "RAM"))
 
 
-def test_experts_in_ram_may_stay_on_disk_unless_memory_is_locked(folder: Path) -> None:
+def test_experts_in_ram_may_stay_on_disk_if_memory_mapped(folder: Path) -> None:
     m = read_model(build(folder, "qwen3-235b-a22b"))
     use = ModelUse(4096, moved=moved_tensors(m, [Override(EXPERTS, "RAM")]))
     ram = Device("RAM", "", 16 * GIB, 16 * GIB, "", shared=True, margin=0)
@@ -117,7 +117,7 @@ def test_experts_in_ram_may_stay_on_disk_unless_memory_is_locked(folder: Path) -
     assert locked.kind != FITS
 
 
-def test_how_many_layers_experts_must_lie_in_ram(folder: Path) -> None:
+def test_the_fewest_layers_whose_experts_must_be_in_ram(folder: Path) -> None:
     m = read_model(build(folder, "qwen3-235b-a22b"))
     ram = Device("RAM", "", 200 * GIB, 200 * GIB, "", shared=True, margin=0)
     gpu = Device("CUDA0", "", 24 * GIB, 24 * GIB, "", margin=0)
@@ -135,7 +135,7 @@ def test_how_many_layers_experts_must_lie_in_ram(folder: Path) -> None:
     assert kind(layers - 1) != FITS
 
 
-def test_no_advice_where_it_does_not_help(folder: Path) -> None:
+def test_no_experts_are_moved_if_that_does_not_help(folder: Path) -> None:
     m = read_model(build(folder, "qwen3-32b"))
     ram = Device("RAM", "", 200 * GIB, 200 * GIB, "", shared=True, margin=0)
     assert experts_in_ram(FitRequest(m, ModelUse(4096), Machine((), ram), None), None) == 0
