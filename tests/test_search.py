@@ -269,6 +269,25 @@ def test_where_nothing_can_win_nothing_is_launched() -> None:
     assert [d.what for d in t.dropped] == ["draft-simple draft.gguf", "draft-mtp"]
 
 
+def test_off_by_costs_alone_rests_on_more_than_two_short_responses() -> None:
+    """Seen: two responses of 16 tokens, "off" as decided, and 39 of 40 s left."""
+    t, runner = tuned(Script(steep), task(DRAFT))
+    assert (runner.launches, t.state) == ([None], DECIDED)
+    assert t.plain is not None
+    tokens = [a.tokens for a in t.plain.measurement.answers]
+    assert len(tokens) >= 5
+    assert max(tokens) > 16
+    assert t.seconds < 0.4 * 120
+
+
+def test_a_draft_is_launched_where_the_plain_step_is_too_uncertain_to_rule_it_out() -> None:
+    """Verifying 2 tokens takes 1.9 plain steps, or 2.0."""
+    script = Script(lambda b: 10 + 9.5 * (b - 1))
+    assert tuned(script, task(DRAFT))[0].loads == 1
+    unsteady = replace(script, load=lambda s: 1.0 if s % 2 < 1 else 1.3)
+    assert tuned(unsteady, task(DRAFT))[0].loads == 2
+
+
 def test_a_draft_that_costs_too_much_is_not_launched() -> None:
     t, _ = tuned(Script(flat), task(TrialCandidate(DRAFT, cost=1.2)))
     assert t.loads == 1

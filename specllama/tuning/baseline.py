@@ -36,6 +36,8 @@ _COST_SHARE = 0.07  # of the budget, for V(b)
 _ANSWERS_SHARE = {True: 0.45, False: 0.3}  # spent when the responses end; True: no draft follows
 _MIN_ANSWERS, _MAX_ANSWERS = 3, 10
 _FEW_ANSWERS, _FEW_TOKENS = 2, 16  # if only the time of a plain step is needed
+# If a draft would be ruled out by these alone: more responses, and their share of the budget.
+_MORE_ANSWERS, _MORE_SHARE = 5, 0.15
 _WITH_DRAFT = 17  # the largest batch if n-grams are only used with a draft
 _GREEDY = 2
 _FIRST_TOKENS, _FIRST_TRIES = 12, 4
@@ -47,17 +49,15 @@ def measure_baseline(run: Run, served: RunningServer) -> Baseline:
     client, task = served.client, run.task
     run.report("measuring the baseline")
     questions, limitations, first = prepare_prompts(run, client)
-    samples: dict[int, list[float]] = {}
     if questions[0].ids:
         run.report("measuring verification costs")
-        samples = server_batch_times(
-            client, questions, run.job(_COST_SHARE * task.budget), _largest(task)
-        )
-        if len(samples) < 2:
+        costs_job = run.job(_COST_SHARE * task.budget)
+        run.batch_ms = server_batch_times(client, questions, costs_job, _largest(task))
+        if len(run.batch_ms) < 2:
             limitations += (
                 "no prompt cache (cache_prompt): verification costs are only measured with a draft",
             )
-    run.set_prompts(questions, first, _prompt_ms(samples, first))
+    run.set_prompts(questions, first, _prompt_ms(run.batch_ms, first))
     run.report("generating baseline responses")
     answers, short_step = _answers(run, client)
     found = measurement_of(answers)
@@ -66,9 +66,30 @@ def measure_baseline(run: Run, served: RunningServer) -> Baseline:
         raise TuningError("the responses are too short to measure a speed", "Use other --prompts.")
     run.greedy = run.used_prompts[:_GREEDY] if task.thorough else []
     greedy = greedy_texts(client, run.greedy, run.job())
-    costs = verify_costs(samples, cost, task.output_share, task.slots)
+    costs = verify_costs(run.batch_ms, cost, task.output_share, task.slots)
     found = replace(found, greedy=greedy, missing=())
     return Baseline(found, costs, limitations, run.load_s, shrunk(short_step))
+
+
+def measure_more(run: Run, served: RunningServer, before: Baseline) -> Baseline:
+    """The baseline with more responses, at full length, and more batches: for a decision that
+    rests on its costs alone. The same if there is no time left."""
+    client, task = served.client, run.task
+    answers = list(before.measurement.answers)
+    most = len(answers) + _MORE_ANSWERS
+    job = run.job(min(_MORE_SHARE * task.budget, run.seconds_left))
+    run.report("measuring the baseline again, before deciding on its costs")
+    while len(answers) < most and not job.over:
+        answers.append(baseline_response(client, run.next_question(), job))
+        run.report()
+    questions = [q for q in run.used_prompts if q.ids]
+    if questions and not job.over:
+        for size, ms in server_batch_times(client, questions, job, _largest(task)).items():
+            run.batch_ms.setdefault(size, []).extend(ms)
+    found = measurement_of(answers)
+    costs = verify_costs(run.batch_ms, found.cost or before.costs.plain, task.output_share)
+    found = replace(found, greedy=before.measurement.greedy, missing=())
+    return replace(before, measurement=found, costs=costs)
 
 
 def prepare_prompts(

@@ -10,12 +10,13 @@ real verify steps on llama.cpp b11434).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from specllama.drafts.acceptance import constant_tau
 from specllama.tuning.speedup import StepCost, interpolated
 
+_ERRORS = 2.0
 HIGHEST_ACCEPTANCE = 0.95  # acceptance per token: the best heads on code reach 0.9 (families.toml)
 
 
@@ -46,6 +47,14 @@ class VerifyCosts:
         if b == self.slots == 1:
             return self.plain.ms
         return interpolated(self.verify, b)
+
+    @property
+    def at_slowest(self) -> VerifyCosts:
+        """The same if a plain step takes as long as its error allows (two standard errors), where
+        drafts gain most."""
+        more = _ERRORS * self.plain.error
+        plain = replace(self.plain, ms=self.plain.ms + more)
+        return replace(self, plain=plain, verify={b: ms + more for b, ms in self.verify.items()})
 
     @property
     def step(self) -> float:

@@ -13,9 +13,15 @@ from specllama.drafts.acceptance import LONGEST_K
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import by_request, ngrams
-from specllama.tuning.baseline import measure_baseline
+from specllama.tuning.baseline import measure_baseline, measure_more
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import HIGHEST_ACCEPTANCE, best_length, drafted_gain, why_no_draft
+from specllama.tuning.costs import (
+    HIGHEST_ACCEPTANCE,
+    VerifyCosts,
+    best_length,
+    drafted_gain,
+    why_no_draft,
+)
 from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import MIN_SPEEDUP, problems_of
 from specllama.tuning.predict import (
@@ -55,6 +61,8 @@ def explore(run: Run) -> None:
         if _too_slow(run, "measure anything"):
             return
         run.plain = measure_baseline(run, served)
+        if _ends_here(run, run.plain):
+            run.plain = measure_more(run, served, run.plain)
     except EngineError as error:
         e = run.runner.blame(error)
         raise TuningError(f"the baseline could not be measured: {e.message}", e.hint) from e
@@ -66,6 +74,15 @@ def explore(run: Run) -> None:
         run.drafts_to_come = len(drafts) - i if run.task.thorough else 0  # serve tries one
         _try_draft(run, candidate, run.plain)
     run.predictions[:] = [replace(p, short_step=run.plain.short_step) for p in run.predictions]
+
+
+def _ends_here(run: Run, plain: Baseline) -> bool:
+    """Whether no draft would be launched because of the costs in `plain`, from a few short
+    responses: n-grams alone would have needed more and longer ones."""
+    task = run.task
+    if (task.ngrams and task.ngrams_alone) or task.slots > 1 or not task.candidates:
+        return False
+    return all(_why_at_costs(run, c, plain.costs) for c in task.candidates)
 
 
 def _too_slow(run: Run, what: str) -> bool:
@@ -163,10 +180,16 @@ def _try_draft(run: Run, c: TrialCandidate, plain: Baseline) -> None:
 
 
 def _why_it_cannot_win(run: Run, c: TrialCandidate, plain: Baseline) -> str:
-    """Why a draft cannot win here at any acceptance; "" if it may."""
-    costs, own = plain.costs, c.cost * plain.costs.plain.ms
+    """Why a draft cannot win here at any acceptance; "" if it may, within the error of a plain
+    step's time."""
+    surely = _why_at_costs(run, c, plain.costs.at_slowest)
+    return _why_at_costs(run, c, plain.costs) if surely else ""
+
+
+def _why_at_costs(run: Run, c: TrialCandidate, costs: VerifyCosts) -> str:
     if run.task.force or run.task.everything or not costs.known:
         return ""
+    own = c.cost * costs.plain.ms
     most = min(c.longest, costs.longest - 1)
     if reason := why_no_draft(costs, own, most, MIN_SPEEDUP, c.one_pass):
         return reason

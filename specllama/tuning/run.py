@@ -112,8 +112,8 @@ class Run:
     """The state of one search. `unused_prompts`: those that are quick to evaluate come first;
     `used_prompts`: sent already, reused when no other is left; `greedy`: prompts whose responses
     at temperature 0 are compared. `tokens` per response; `prompt_ms` per prompt token.
-    `stop_reason`: why the search ended early. `drafts_to_come`: after the current one, if all are
-    tried."""
+    `batch_ms`: batch size → ms of each measured batch. `stop_reason`: why the search ended early.
+    `drafts_to_come`: after the current one, if all are tried."""
 
     runner: ServerRunner
     task: Task
@@ -124,6 +124,7 @@ class Run:
     tokens: int = _MIN_TOKENS
     prompt_ms: float = 0.0
     plain: Baseline | None = None
+    batch_ms: dict[int, list[float]] = field(default_factory=dict)
     unused_prompts: list[TokenizedPrompt] = field(default_factory=list)
     used_prompts: list[TokenizedPrompt] = field(default_factory=list)
     greedy: list[TokenizedPrompt] = field(default_factory=list)
