@@ -1,4 +1,4 @@
-"""Verdicts on a folder that plays real families, and the real server's word on them."""
+"""Verdicts on small copies of real model families, and a real server's agreement with them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOADABLE = {
     "Llama-2-7B": (zoo.LLAMA2, 32),
 }
 
-# (target, draft) → None when it fits, else the rule and, for token texts, the first id
+# (target, draft) → None if compatible, else the rule and, for token texts, the first id
 DRAFT_SIMPLE: dict[tuple[str, str], str | tuple[str, int] | None] = {
     ("Llama-3.1-70B-Instruct", "Llama-3.2-1B-Instruct"): None,
     ("Llama-3.1-70B-Instruct", "Meta-Llama-3-8B-Instruct"): ("token text", 128004),
@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def verdicts(target: Path) -> dict[str, tuple[str, str] | None]:
-    """file stem → None when it fits, else (rule, detail)."""
+    """file stem → None if compatible, else (rule, detail)."""
     info = read_model(target)
     picked = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False))
     out: dict[str, tuple[str, str] | None] = {
@@ -108,7 +108,7 @@ def test_verdicts_on_draft_models(folder: Path, target: str) -> None:
 
 
 def speculative(native: Path, target: Path, draft: Path, log: Path) -> bool:
-    """What the real server makes of the pair."""
+    """Whether a real server speculates with the pair."""
     port = free_port("127.0.0.1", 0)
     argv = [native, "-m", target, "-md", draft, "--spec-type", "draft-simple"]
     argv += ["-c", "128", "-np", "1", "-t", "1", "--port", str(port), "--no-warmup", "--slots"]
@@ -128,7 +128,7 @@ def speculative(native: Path, target: Path, draft: Path, log: Path) -> bool:
 
 
 @pytest.mark.parametrize(("target", "draft"), sorted(DRAFT_SIMPLE))
-def test_the_real_server_agrees(
+def test_a_real_server_agrees_with_the_verdicts(
     native: Path, folder: Path, tmp_path: Path, target: str, draft: str
 ) -> None:
     ok = DRAFT_SIMPLE[target, draft] is None
@@ -165,13 +165,13 @@ def qwen3(tmp_path: Path) -> Path:
         zoo.sidecar(tmp_path / f"{name}.gguf", arch, d, fields, tensors, SMALL)
     two = {"dflash.target_layers": [0, 0]}
     edited(tmp_path / "dflash.gguf", tmp_path / "dflash-two.gguf", two)
-    maskless = replace(SMALL, ids={})
+    no_mask = replace(SMALL, ids={})
     block: dict[str, zoo.Value] = {"target_layers": [0], "block_size": 16}
     path = tmp_path / "dflash-maskless.gguf"
-    zoo.sidecar(path, "dflash", 256, block, ["fc.weight"], maskless)
-    wordless: dict[str, zoo.Value] = {f"dflash.{k}": v for k, v in block.items()}
-    wordless |= zoo.shape("dflash", "x", 256, 1) | {"tokenizer.ggml.model": "none"}
-    zoo.write(tmp_path / "dflash-wordless.gguf", "dflash", wordless, {"fc.weight": (256, 256)})
+    zoo.sidecar(path, "dflash", 256, block, ["fc.weight"], no_mask)
+    no_vocabulary: dict[str, zoo.Value] = {f"dflash.{k}": v for k, v in block.items()}
+    no_vocabulary |= zoo.shape("dflash", "x", 256, 1) | {"tokenizer.ggml.model": "none"}
+    zoo.write(tmp_path / "dflash-wordless.gguf", "dflash", no_vocabulary, {"fc.weight": (256, 256)})
     return target
 
 
@@ -196,7 +196,7 @@ def test_verdicts_on_drafters_of_their_own_architecture(qwen3: Path) -> None:
     }
 
 
-def test_older_builds_say_which_is_needed(qwen3: Path) -> None:
+def test_rejections_on_older_builds_name_the_build_needed(qwen3: Path) -> None:
     info = read_model(qwen3)
     picked = rank_drafts(
         info, CODE, help_render.capabilities("b9464"), discover(info, everywhere=False)
@@ -208,15 +208,15 @@ def test_older_builds_say_which_is_needed(qwen3: Path) -> None:
     assert picked.candidates == ()
 
 
-def test_an_architecture_without_hooks_takes_no_drafter(qwen3: Path) -> None:
+def test_an_architecture_without_hooks_accepts_no_drafter(qwen3: Path) -> None:
     other = zoo.llama(qwen3.with_name("Phi-9B.gguf"), "Phi", SMALL, 256, "phi3")
     rejected = verdicts(other)["eagle3"]
     assert rejected is not None
     assert rejected[0] == "architecture"
 
 
-def test_candidates_come_by_predicted_speed_up_and_what_cannot_pay_comes_last() -> None:
-    """A block drafter (0.58x to 1.16x) stood before a draft model (1.10x to 1.69x)."""
+def test_candidates_are_ranked_by_predicted_speed_up() -> None:
+    """A block drafter (0.58x to 1.16x) once ranked before a draft model (1.10x to 1.69x)."""
     info = read_model(MODELS / "target.gguf")
     candidates = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False)).candidates
     paying = [c for c in candidates if c.may_pay]
@@ -229,7 +229,7 @@ def test_candidates_come_by_predicted_speed_up_and_what_cannot_pay_comes_last() 
     assert (first.path.name, last.path.name) == ("draft.gguf", "dspark.gguf")
 
 
-def test_of_equal_predictions_the_workloads_first_method_wins() -> None:
+def test_equal_predictions_are_ranked_by_the_workloads_methods() -> None:
     """To one decimal: an MTP head in the file (1.03x) and a draft next to it (1.00x)."""
     info = read_model(MODELS / "mtp.gguf")
     head, draft = rank_drafts(info, CODE, CAPS, discover(info, everywhere=False)).candidates
@@ -239,14 +239,14 @@ def test_of_equal_predictions_the_workloads_first_method_wins() -> None:
     assert [c.method for c in candidates] == ["draft-simple", "draft-mtp"]
 
 
-def test_a_method_that_the_workload_does_not_use_comes_last() -> None:
+def test_a_method_that_the_workload_does_not_use_ranks_last() -> None:
     info = read_model(MODELS / "target.gguf")
     heads = replace(CODE, methods=("draft-eagle3",))
     candidates = rank_drafts(info, heads, CAPS, discover(info, everywhere=False)).candidates
     assert candidates[0].method == "draft-eagle3"
 
 
-def test_mtp_in_its_three_layouts(tmp_path: Path) -> None:
+def test_mtp_heads_within_and_beside_the_target(tmp_path: Path) -> None:
     for name, trunk, head in (("whole", True, True), ("trunk", True, False), ("head", False, True)):
         zoo.with_head(
             tmp_path / f"{name}.gguf", f"Qwen3.6 {name}", zoo.QWEN35, "qwen35", trunk, head
@@ -264,7 +264,7 @@ def test_mtp_in_its_three_layouts(tmp_path: Path) -> None:
 
 
 def test_qwen35_drafts_for_qwen35moe_with_a_warning(tmp_path: Path) -> None:
-    """Vocabulary decides, not the architecture's name; hybrids are warned about."""
+    """The vocabulary decides, not the name of the architecture; hybrids get a warning."""
     target = zoo.llama(tmp_path / "35B-A3B.gguf", "Qwen3.6 35B A3B", zoo.QWEN35, 128, "qwen35moe")
     zoo.llama(tmp_path / "0.8B.gguf", "Qwen3.5 0.8B", zoo.QWEN35, 16, "qwen35")
     info = read_model(target)
@@ -273,7 +273,7 @@ def test_qwen35_drafts_for_qwen35moe_with_a_warning(tmp_path: Path) -> None:
     assert any("hybrid state" in w for w in picked.candidates[0].warnings)
 
 
-def test_gemma4_takes_its_assistant_with_draft_mtp_only(tmp_path: Path) -> None:
+def test_a_gemma4_assistant_needs_the_targets_hidden_size_and_architecture(tmp_path: Path) -> None:
     target = zoo.llama(tmp_path / "gemma-4-31b.gguf", "Gemma 4 31B", zoo.GEMMA4, 128, "gemma4")
     (tmp_path / "MTP").mkdir()
     for name, out in (("right", 128), ("narrow", 64)):
@@ -291,7 +291,7 @@ def test_gemma4_takes_its_assistant_with_draft_mtp_only(tmp_path: Path) -> None:
     assert rejected[0] == "architecture"
 
 
-def test_a_split_model_with_a_part_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_part_of_a_split_model_is_an_error(tmp_path: Path) -> None:
     first = zoo.llama(tmp_path / "m-00001-of-00003.gguf", "m", zoo.LLAMA2, 32)
     zoo.write(tmp_path / "m-00003-of-00003.gguf", "llama", {}, {"x": (8,)})
     with pytest.raises(GgufError, match="m-00002-of-00003"):
@@ -301,8 +301,8 @@ def test_a_split_model_with_a_part_missing_is_named(tmp_path: Path) -> None:
 # ---- one model under two names ------------------------------------------------
 
 
-def put_draft(path: Path, name: bytes = b"Specllama Tiny Draft", last_byte: int = 0) -> Path:
-    """A copy of the tiny draft that calls itself `name`, its last weight changed."""
+def write_draft(path: Path, name: bytes = b"Specllama Tiny Draft", last_byte: int = 0) -> Path:
+    """A copy of the tiny draft with another name and its last weight changed."""
     data = bytearray((MODELS / "draft.gguf").read_bytes().replace(b"Specllama Tiny Draft", name))
     data[-1] ^= last_byte
     path.parent.mkdir(exist_ok=True)
@@ -314,10 +314,10 @@ def test_files_with_the_same_tensors_are_one_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = read_model(Path(shutil.copy(MODELS / "target.gguf", tmp_path)))
-    put_draft(tmp_path / "a.gguf")
-    put_draft(tmp_path / "b.gguf", name=b"Specllama Small Pair")
-    put_draft(tmp_path / "c.gguf", last_byte=1)
-    cached = put_draft(tmp_path / "cache" / "a.gguf")
+    write_draft(tmp_path / "a.gguf")
+    write_draft(tmp_path / "b.gguf", name=b"Specllama Small Pair")
+    write_draft(tmp_path / "c.gguf", last_byte=1)
+    cached = write_draft(tmp_path / "cache" / "a.gguf")
     for _ in range(2):
         picked = rank_drafts(
             target, CODE, CAPS, discover(target, [cached.parent], everywhere=False)
@@ -328,18 +328,18 @@ def test_files_with_the_same_tensors_are_one_candidate(
             ("b.gguf", "duplicate", "same tensors as a.gguf"),
             (str(cached), "duplicate", f"same tensors as {tmp_path / 'a.gguf'}"),
         }
-        monkeypatch.setattr(twins, "hashlib", None)  # what was read once is not read again
+        monkeypatch.setattr(twins, "hashlib", None)  # hashes are cached: no second read
 
 
-def test_the_same_tensors_under_another_header(tmp_path: Path) -> None:
+def test_the_same_tensors_with_another_header_are_a_duplicate(tmp_path: Path) -> None:
     target = zoo.llama(tmp_path / "big.gguf", "Big", zoo.LLAMA2, 128)
     zoo.llama(tmp_path / "a.gguf", "Small", zoo.LLAMA2, 32)
     zoo.llama(tmp_path / "b.gguf", "Small, uploaded once more " * 9, zoo.LLAMA2, 32)
     assert verdicts(target) == {"a": None, "b": ("duplicate", "same tensors as a.gguf")}
 
 
-def test_other_facts_make_another_model(tmp_path: Path) -> None:
-    """Weights of zeros are all alike: the vocabulary tells these apart."""
+def test_the_same_tensors_with_another_vocabulary_are_another_model(tmp_path: Path) -> None:
+    """All weights are zeros; only the vocabulary differs."""
     target = zoo.llama(tmp_path / "big.gguf", "Big", zoo.QWEN25_LARGE, 128)
     zoo.llama(tmp_path / "a.gguf", "Small", zoo.QWEN25, 32)
     zoo.llama(tmp_path / "b.gguf", "Small", replace(zoo.QWEN25, pre="other"), 32)
@@ -349,7 +349,7 @@ def test_other_facts_make_another_model(tmp_path: Path) -> None:
 # ---- the commands -------------------------------------------------------------
 
 
-def test_pick_draft_prints_a_table_and_the_line_to_run() -> None:
+def test_pick_draft_prints_a_table_and_the_command_to_run() -> None:
     done = specllama("pick-draft", MODELS / "target.gguf", "--llama-server", "embedded")
     assert done.returncode == 0
     assert "draft-simple  draft.gguf" in done.stdout
@@ -367,7 +367,7 @@ def test_pick_draft_prints_a_table_and_the_line_to_run() -> None:
     assert data["candidates"][0]["speedup_low"] < data["candidates"][0]["speedup_high"]
 
 
-def test_with_nothing_found_it_says_what_to_get(tmp_path: Path) -> None:
+def test_pick_draft_without_candidates_suggests_downloads(tmp_path: Path) -> None:
     target = zoo.llama(tmp_path / "a.gguf", "Qwen2.5 Coder 32B", zoo.QWEN25_LARGE, 64)
     done = specllama("pick-draft", target, "--llama-server", "embedded")
     assert done.returncode == 1
@@ -375,7 +375,7 @@ def test_with_nothing_found_it_says_what_to_get(tmp_path: Path) -> None:
     assert "--method ngram-simple" in done.stdout
 
 
-def test_dir_is_searched_with_all_below_it(tmp_path: Path) -> None:
+def test_dir_is_searched_recursively(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
     (deep / "loop").symlink_to(tmp_path, target_is_directory=True)
@@ -392,7 +392,7 @@ def test_dir_is_searched_with_all_below_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["target", "draft", "mtp", "mtp-head", "other-vocab"])
-def test_inspect_says_what_a_file_is(name: str) -> None:
+def test_inspect_prints_kind_and_vocabulary(name: str) -> None:
     path = MODELS / f"{name}.gguf"
     info = read_model(path)
     human = specllama("inspect", path)

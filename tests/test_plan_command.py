@@ -1,4 +1,4 @@
-"""`specllama plan`: as a user runs it, what it writes and what it refuses."""
+"""`specllama plan` as a user runs it: what it writes, and its errors."""
 
 from __future__ import annotations
 
@@ -38,43 +38,45 @@ from tests.test_rpc import free_port, lending
 PAIR = (str(MODELS / "target.gguf"), "--draft", str(MODELS / "draft.gguf"))
 
 
-def planned(tmp: Path, *args: str, **config: Any) -> tuple[str, ...]:
-    """The command line of a plan for a scripted server."""
+def plan_args(tmp: Path, *args: str, **config: Any) -> tuple[str, ...]:
+    """The arguments of a plan for a fake server."""
     return ("plan", *PAIR, "--llama-server", str(Fake(tmp, **config).path), *args)
 
 
-def test_without_a_format_it_is_lines_to_read(
+def test_without_a_format_plan_prints_readable_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(planned(tmp_path)) == 0
+    assert run(plan_args(tmp_path)) == 0
     out = capsys.readouterr().out
     assert "method   draft-simple with draft.gguf, K=3: set with --draft" in out
     assert "--spec-type draft-simple" in out.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in HF_FORMATS])
-def test_each_format_is_the_whole_output(
+def test_each_format_prints_what_it_writes_to_a_file(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(planned(tmp_path, "--format", name)) == 0
+    assert run(plan_args(tmp_path, "--format", name)) == 0
     out = capsys.readouterr().out
     file = tmp_path / "out"
-    assert run(planned(tmp_path, "--format", name, "-o", str(file))) == 0
-    same = file.read_text(encoding="utf-8")
+    assert run(plan_args(tmp_path, "--format", name, "-o", str(file))) == 0
+    written = file.read_text(encoding="utf-8")
     free = "GiB free"  # RAM, which changes
-    kept = [x for x in out.splitlines() if free not in x and "bytes" not in x]
-    assert kept == [x for x in same.splitlines() if free not in x and "bytes" not in x]
+    stable_lines = [x for x in out.splitlines() if free not in x and "bytes" not in x]
+    assert stable_lines == [x for x in written.splitlines() if free not in x and "bytes" not in x]
     assert f"written  {file}" in capsys.readouterr().out
 
 
-def test_json_is_the_dry_runs_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(planned(tmp_path, "--format", "json")) == 0
+def test_json_is_the_object_of_a_dry_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(plan_args(tmp_path, "--format", "json")) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["methods"] == ["draft-simple"]
     assert data["command"][1:3] == ["-m", PAIR[0]]
 
 
-def test_paths_are_found_from_any_folder(
+def test_paths_in_the_output_are_absolute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("target", "draft"):
@@ -90,15 +92,15 @@ def test_paths_are_found_from_any_folder(
         assert str(tmp_path / name) in argv
 
 
-def test_a_variable_that_would_add_a_type_is_unset(
+def test_a_variable_that_would_add_a_method_is_unset(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "ngram-mod")
-    assert run(planned(tmp_path, "--format", "shell")) == 0
+    assert run(plan_args(tmp_path, "--format", "shell")) == 0
     assert "unset LLAMA_ARG_SPEC_TYPE\n" in capsys.readouterr().out
 
 
-def test_text_is_utf8_whatever_the_terminal_says(tmp_path: Path) -> None:
+def test_formats_are_utf8_for_any_terminal_encoding(tmp_path: Path) -> None:
     folder = tmp_path / "modèles à moi"
     folder.mkdir()
     shutil.copy(MODELS / "target.gguf", folder)
@@ -123,10 +125,10 @@ def test_text_is_utf8_whatever_the_terminal_says(tmp_path: Path) -> None:
     assert found["-m"] == str(folder / "target.gguf")
 
 
-def test_a_model_larger_than_the_machine_has_a_way_out(
+def test_a_model_larger_than_the_machine_gets_advice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run((*planned(tmp_path), "--", "-c", "200000000")) == 0
+    assert run((*plan_args(tmp_path), "--", "-c", "200000000")) == 0
     assert "larger   than this machine: run llama.cpp's ggml-rpc-server" in capsys.readouterr().out
 
 
@@ -134,24 +136,24 @@ REPOS = ("--target-repo", "acme/Big-8B", "--draft-repo", "acme/Small-1B")
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-kubernetes", "sglang", "tensorrt-llm"])
-def test_comments_for_another_engine_say_nothing_of_llama_server(
+def test_comments_for_other_engines_do_not_mention_llama_server(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rpc = ("--rpc", "127.0.0.1:50052", "--vram", "1GiB,1GiB")
-    assert run(planned(tmp_path, "--format", name, *REPOS, *rpc)) == 0
+    assert run(plan_args(tmp_path, "--format", name, *REPOS, *rpc)) == 0
     out, err = capsys.readouterr()
-    said = out + err
+    output = out + err
     assert "# method draft-simple with draft.gguf, K=3" in out
-    for ours in ("# engine", "--cache-ram", "# context", "# memory", "# options  ", "logprobs"):
-        assert ours not in said
+    for own_word in ("# engine", "--cache-ram", "# context", "# memory", "# options  ", "logprobs"):
+        assert own_word not in output
 
 
-def test_on_a_terminal_notes_are_said_once(
+def test_on_a_terminal_notes_are_printed_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = planned(tmp_path, "--format", "vllm", *REPOS)
+    args = plan_args(tmp_path, "--format", "vllm", *REPOS)
     assert run(args) == 0
-    err = capsys.readouterr().err  # to a file or a program: the notes are for who looks on
+    err = capsys.readouterr().err  # stdout goes to a file or a program: the notes are for the user
     assert "vllm serve --config FILE.yaml" in err
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert run(args) == 0
@@ -160,11 +162,11 @@ def test_on_a_terminal_notes_are_said_once(
     assert err == ""
 
 
-# What was measured is used.
+# ---- measured settings
 
 
 def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = planned(tmp_path, "--format", "shell", "-w", "code")
+    args = plan_args(tmp_path, "--format", "shell", "-w", "code")
     spec_options = SpeculationOptions("code", Path(PAIR[2]))
     settings = Settings(Path(PAIR[0]), "127.0.0.1", 8080)
     plan = prepare(settings, spec_options, (), str(tmp_path / "llama-server"), check_port=False)
@@ -178,11 +180,11 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     assert "# method draft-simple with draft.gguf, K=7: measured: " in out
 
 
-# Bad input.
+# ---- bad input
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("--format", "toml"), "--format toml: must be one of"),
         (("-o", "x"), "-o needs --format"),
@@ -195,35 +197,35 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
         (("--port", "0"), "--port"),
     ],
 )
-def test_bad_input_is_a_line_and_exit_2(
-    args: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_bad_input_exits_with_2_and_one_line(
+    args: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = planned(tmp_path, *(a.replace("{tmp}", str(tmp_path)) for a in args))
+    words = plan_args(tmp_path, *(a.replace("{tmp}", str(tmp_path)) for a in args))
     before = sorted(tmp_path.iterdir())
     assert run(words) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) <= 2
     assert sorted(p for p in tmp_path.iterdir() if p.name != "starts") == before
 
 
-def test_a_format_that_cannot_say_it_leaves_the_old_file(
+def test_a_value_the_format_cannot_express_leaves_the_old_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "p.ini"
     file.write_text("mine")
     to = ("--format", "preset", "-o", str(file), "--overwrite")
-    assert run((*planned(tmp_path, *to), "--", "-a", "x#y")) == 2
+    assert run((*plan_args(tmp_path, *to), "--", "-a", "x#y")) == 2
     assert "would be cut off" in capsys.readouterr().err
     assert file.read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["shell", "json", "launchd"])
-def test_a_file_that_plan_did_not_make_is_kept(
+def test_a_file_not_written_by_plan_is_not_overwritten(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f"
-    words = planned(tmp_path, "--format", name, "-o", str(file))
+    words = plan_args(tmp_path, "--format", name, "-o", str(file))
     file.write_text("models: {mine: too}\n")
     assert run(words) == 2
     assert "Name a new file, or add --overwrite." in capsys.readouterr().err
@@ -231,18 +233,18 @@ def test_a_file_that_plan_did_not_make_is_kept(
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     assert run((*words, "--overwrite")) == 0
     assert MADE in file.read_text(encoding="utf-8")
-    assert run(words) == 0  # its own
+    assert run(words) == 0  # a file that plan wrote
     file.write_text("")  # as mktemp makes them
     assert run(words) == 0
     assert MADE in file.read_text(encoding="utf-8")
 
 
-def test_overwrite_is_for_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(planned(tmp_path, "--format", "shell", "--overwrite")) == 2
+def test_overwrite_needs_an_output_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(plan_args(tmp_path, "--format", "shell", "--overwrite")) == 2
     assert "--overwrite needs -o FILE" in capsys.readouterr().err
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+def test_a_failed_write_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "x"
@@ -259,7 +261,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
-def test_a_written_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+def test_an_overwritten_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     file, link = tmp_path / "x", tmp_path / "link"
     file.write_text("old")
     file.chmod(0o750)
@@ -272,14 +274,14 @@ def test_a_written_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("good", ["10.0.0.2:50052", "gpu-1.lan:1,[fe80::1%eth0]:65535"])
-def test_addresses_of_rpc_servers(good: str) -> None:
+def test_valid_addresses_of_rpc_servers_are_accepted(good: str) -> None:
     assert rpc_arguments(good) == ("--rpc", good)
 
 
-# The real programs.
+# ---- real programs
 
 
-def answered(url: str, model: str | None = None) -> dict[str, float]:
+def completion_timings(url: str, model: str | None = None) -> dict[str, float]:
     """The timings of a short completion."""
     body = {"prompt": "def main():\n", "n_predict": 24, "temperature": 0}
     if model is not None:
@@ -311,7 +313,7 @@ def running(argv: list[str], url: str, log: Path) -> Iterator[None]:
         process.wait(20)
 
 
-def test_the_router_serves_the_preset_and_drafts(native: Path, tmp_path: Path) -> None:
+def test_llama_servers_router_serves_the_preset_and_drafts(native: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a 'b' \"c\" 100% $HOME é"
     folder.mkdir()
     for name in ("target", "draft"):
@@ -327,12 +329,10 @@ def test_the_router_serves_the_preset_and_drafts(native: Path, tmp_path: Path) -
         (model,) = httpx.get(f"{url}/models").json()["data"]
         assert model["id"] == "target"
         assert str(folder / "draft.gguf") in model["status"]["args"]
-        assert answered(url, "target")["draft_n"] > 0
+        assert completion_timings(url, "target")["draft_n"] > 0
 
 
-def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
-    old_builds: Path, tmp_path: Path
-) -> None:
+def test_a_plan_over_two_rpc_servers_uses_both_and_drafts(old_builds: Path, tmp_path: Path) -> None:
     build, port, file = old_builds / "b10068", free_port(), tmp_path / "run.sh"
     program = build / "ggml-rpc-server"
     with lending(program) as one, lending(program) as two:
@@ -357,20 +357,20 @@ def test_rpc_counts_both_devices_and_the_command_drafts_over_them(
         assert done.returncode == 0, done.stderr
         log, url = tmp_path / "log", f"http://127.0.0.1:{port}"
         with running(["sh", str(file)], url, log):
-            assert answered(url)["draft_n"] > 0
+            assert completion_timings(url)["draft_n"] > 0
         for address in (one, two):
             assert f"{address}] model buffer size" in log.read_text()
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (("--n-max", "20000000"), "must be an integer from 1 to 512"),
         (("--api-key", "\u043a"), "a character that is not allowed in an HTTP header"),
     ],
 )
-def test_its_options_have_serves_limits(
-    args: tuple[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_options_have_the_same_limits_as_in_serve(
+    args: tuple[str, str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(planned(tmp_path, *args)) == 2
-    assert says in capsys.readouterr().err
+    assert run(plan_args(tmp_path, *args)) == 2
+    assert message in capsys.readouterr().err

@@ -14,21 +14,21 @@ from specllama.watching.policy import Policy, ServableSetting, SwitchTiming
 from specllama.watching.summary import TrafficSummary
 
 DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=3)
-COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
+NGRAMS = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
 TUNED = ServableSetting(DRAFT, 1.2, "when it was tuned")
 
 
-def picture(
+def summary_of(
     speedup: float | None, slower: float | None, drafted: int = 900, **by_length: float
 ) -> TrafficSummary:
-    """α = 0.33. `by_length` as K1=1.02."""
+    """Traffic with α = 0.33. `by_length`: predicted speed-ups, as K1=1.02."""
     counts = Counts(drafted, drafted / 3, drafted / 3, tokens=drafted, seconds=10.0)
     lengths = {int(k[1:]): v for k, v in by_length.items()}
     return TrafficSummary(counts, speedup, slower, lengths)
 
 
-SLOWER = picture(0.9, 0.95)
-FASTER = picture(1.2, 0.01)
+SLOWER = summary_of(0.9, 0.95)
+FASTER = summary_of(1.2, 0.01)
 PLAIN = TrafficSummary(Counts(tokens=500, seconds=10.0))
 
 
@@ -36,7 +36,7 @@ def policy(*options: ServableSetting, any_length: bool = True) -> Policy:
     return Policy(DRAFT, options or (TUNED,), since=0.0, any_length=any_length)
 
 
-def test_what_is_surely_slower_is_switched_off_with_the_figures() -> None:
+def test_speculation_that_is_certainly_slower_is_switched_off() -> None:
     switch = policy().decide(SLOWER, 600)
     assert switch is not None
     assert switch.to is None
@@ -49,26 +49,26 @@ def test_what_is_surely_slower_is_switched_off_with_the_figures() -> None:
     "p",
     [
         FASTER,
-        picture(0.9, 0.89),  # not sure
-        picture(0.9, 0.99, drafted=200),  # too few
-        picture(0.9, None),  # too few answers to say how sure
-        picture(None, None),
+        summary_of(0.9, 0.89),  # not sure
+        summary_of(0.9, 0.99, drafted=200),  # too few
+        summary_of(0.9, None),  # too few responses for a probability
+        summary_of(None, None),
         TrafficSummary(),
-        picture(1.1, 0.05, K1=1.0, K2=1.14, K3=1.1),  # hardly better
+        summary_of(1.1, 0.05, K1=1.0, K2=1.14, K3=1.1),  # hardly better
     ],
 )
-def test_what_is_not_known_to_lose_stays(p: TrafficSummary) -> None:
+def test_an_uncertain_loss_changes_nothing(p: TrafficSummary) -> None:
     assert policy().decide(p, 6000) is None
 
 
-def test_ten_minutes_lie_between_two_switches() -> None:
+def test_switches_are_at_least_ten_minutes_apart() -> None:
     own = policy()
     assert own.decide(SLOWER, 599) is None
     assert own.decide(SLOWER, 600) is not None
 
 
-def test_a_shorter_draft_that_is_expected_to_be_faster_is_taken() -> None:
-    better = picture(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02)
+def test_a_shorter_draft_expected_to_be_faster_is_switched_to() -> None:
+    better = summary_of(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02)
     switch = policy().decide(better, 600)
     assert switch is not None
     assert switch.to == Speculation(("draft-simple",), Path("d.gguf"), n_max=1)
@@ -76,9 +76,9 @@ def test_a_shorter_draft_that_is_expected_to_be_faster_is_taken() -> None:
     assert policy(any_length=False).decide(better, 600) is None  # --n-max is the user's
 
 
-def test_what_is_slower_goes_to_a_shorter_draft_only_where_that_pays() -> None:
-    pays = policy().decide(picture(0.9, 0.99, K1=1.06, K2=1.0, K3=0.9), 600)
-    does_not = policy().decide(picture(0.9, 0.99, K1=1.02, K2=1.0, K3=0.9), 600)
+def test_a_slow_setting_is_shortened_only_if_that_pays_off() -> None:
+    pays = policy().decide(summary_of(0.9, 0.99, K1=1.06, K2=1.0, K3=0.9), 600)
+    does_not = policy().decide(summary_of(0.9, 0.99, K1=1.02, K2=1.0, K3=0.9), 600)
     assert pays is not None
     assert pays.to is not None
     assert pays.to.n_max == 1
@@ -86,19 +86,19 @@ def test_what_is_slower_goes_to_a_shorter_draft_only_where_that_pays() -> None:
     assert does_not.to is None
 
 
-def test_another_stored_setting_has_to_be_clearly_faster() -> None:
-    other = ServableSetting(COPIES, 1.25, "on workload edit")
-    assert policy(TUNED, other).decide(FASTER, 600) is None  # 1.25 is under 1.05 times 1.2
-    switch = policy(TUNED, other).decide(picture(1.1, 0.05), 600)
+def test_another_saved_setting_must_be_clearly_faster() -> None:
+    other = ServableSetting(NGRAMS, 1.25, "on workload edit")
+    assert policy(TUNED, other).decide(FASTER, 600) is None  # 1.25 is less than 1.05 × 1.2
+    switch = policy(TUNED, other).decide(summary_of(1.1, 0.05), 600)
     assert switch is not None
-    assert switch.to == COPIES
+    assert switch.to == NGRAMS
     assert "ngram-simple n=4 m=8 measured 1.25x on workload edit" in switch.reason
     lost = policy(TUNED, other).decide(SLOWER, 600)
     assert lost is not None
-    assert lost.to == COPIES  # rather than none
+    assert lost.to == NGRAMS  # instead of plain decoding
 
 
-def test_what_lost_is_tried_anew_after_pauses_that_grow() -> None:
+def test_a_rejected_setting_is_retried_after_growing_pauses() -> None:
     own, now, waited = policy(), 600.0, []
     for _ in range(4):
         assert own.decide(SLOWER, now) is not None
@@ -114,7 +114,7 @@ def test_what_lost_is_tried_anew_after_pauses_that_grow() -> None:
     assert waited == [600, 1200, 2400, 4800]
 
 
-def test_no_pause_is_longer_than_a_day() -> None:
+def test_pauses_are_at_most_a_day() -> None:
     own = policy()
     for _ in range(12):
         own.lost(DRAFT, 0.0)
@@ -123,7 +123,7 @@ def test_no_pause_is_longer_than_a_day() -> None:
     assert own.decide(PLAIN, 86_400.0) is not None
 
 
-def test_what_pays_again_is_forgiven() -> None:
+def test_a_success_resets_the_pause() -> None:
     own = policy()
     own.switched(None, 600)
     own.switched(DRAFT, 1200)
@@ -132,42 +132,42 @@ def test_what_pays_again_is_forgiven() -> None:
     assert own.decide(PLAIN, 2400) is not None  # not after twice the pause
 
 
-def test_nothing_is_tried_anew_while_nobody_asks() -> None:
+def test_nothing_is_retried_without_traffic() -> None:
     own = policy()
     own.switched(None, 600)
     assert own.decide(TrafficSummary(Counts(tokens=20)), 6000) is None
 
 
-def test_what_never_paid_enough_is_not_tried_anew_but_what_is_unknown_is() -> None:
-    for expected, tried in ((1.04, False), (1.06, True), (None, True)):
+def test_settings_with_a_small_expected_gain_are_not_retried() -> None:
+    for expected, retried in ((1.04, False), (1.06, True), (None, True)):
         own = policy(ServableSetting(DRAFT, expected))
         own.switched(None, 600)
-        assert (own.decide(PLAIN, 6000) is not None) is tried
+        assert (own.decide(PLAIN, 6000) is not None) is retried
 
 
-def test_a_very_low_acceptance_decides_where_no_speed_is_known() -> None:
-    unknown = picture(None, None)
+def test_a_very_low_acceptance_decides_only_if_no_speed_is_known() -> None:
+    unknown = summary_of(None, None)
     assert policy().decide(unknown, 600) is None
     switch = policy().decide(unknown, 600, hardly_accepted=True)
     assert switch is not None
     assert switch.to is None
-    for known in (FASTER, picture(1.06, None)):  # sure, and not yet
+    for known in (FASTER, summary_of(1.06, None)):  # sure, and not yet
         assert policy().decide(known, 600, hardly_accepted=True) is None
 
 
-def test_a_shorter_draft_goes_back_to_the_longer_one_when_its_pause_is_over() -> None:
+def test_the_longer_draft_is_retried_when_its_pause_is_over() -> None:
     own = policy()
-    first = own.decide(picture(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02), 600)
+    first = own.decide(summary_of(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02), 600)
     assert first is not None
     own.switched(first.to, 600)
-    short = picture(1.1, 0.05, K1=1.1)
+    short = summary_of(1.1, 0.05, K1=1.1)
     assert own.decide(short, 1199) is None
     back = own.decide(short, 1200)
     assert back is not None
     assert back.to == DRAFT
 
 
-def test_prompts_that_take_long_to_be_read_again_are_kept_longer() -> None:
+def test_a_prompt_cache_costly_to_rebuild_needs_a_longer_idle_time() -> None:
     pace = SwitchTiming()
     assert pace.quiet_for(0) == 10
     assert pace.quiet_for(4) == 50
@@ -182,13 +182,15 @@ _FIGURE = st.none() | st.floats(0.01, 10)
     st.lists(st.tuples(_FIGURE, st.none() | st.floats(0, 1), st.integers(0, 2000)), max_size=30),
     st.floats(0, 2000),
 )
-def test_any_pictures(pictures: list[tuple[float | None, float | None, int]], step: float) -> None:
-    """Never to what runs, never sooner than the pace allows."""
-    own, now = policy(TUNED, ServableSetting(COPIES, 1.1)), 0.0
-    for speedup, slower, drafted in pictures:
+def test_any_traffic_keeps_the_pace_and_changes_the_setting(
+    summaries: list[tuple[float | None, float | None, int]], step: float
+) -> None:
+    """Never to the running setting, never sooner than the pace allows."""
+    own, now = policy(TUNED, ServableSetting(NGRAMS, 1.1)), 0.0
+    for speedup, slower, drafted in summaries:
         now += step
         before, since = own.running, own.since
-        switch = own.decide(picture(speedup, slower, drafted, K1=1.0, K3=speedup or 1.0), now)
+        switch = own.decide(summary_of(speedup, slower, drafted, K1=1.0, K3=speedup or 1.0), now)
         if switch is not None:
             assert switch.to != before
             assert now - since >= own.pace.between
