@@ -1,4 +1,4 @@
-"""Predictions: the best of many settings, without flattery; against what servers then do."""
+"""Predictions: the best of many settings, without selection bias."""
 
 from __future__ import annotations
 
@@ -32,47 +32,49 @@ SPEC = Speculation(("draft-simple",), Path("d.gguf"), n_max=4)
 COSTS = VerifyCosts(StepCost(10.0, 0.1, 9), {b: 10.0 + (b - 1) for b in range(1, 66)})
 
 
-def alone(k: int) -> list[int]:
+def no_neighbours(k: int) -> list[int]:
     return []
 
 
-def rows(logs: dict[int, list[float]]) -> dict[int, Ratios]:
+def ratios_of(logs: dict[int, list[float]]) -> dict[int, Ratios]:
     return {k: Ratios(tuple(x), (1.0,) * len(x)) for k, x in logs.items()}
 
 
-def test_the_highest_mean_is_chosen() -> None:
+def test_the_setting_with_the_highest_mean_is_chosen() -> None:
     found = best_setting(
-        rows({1: [0.1, 0.12, 0.1], 2: [0.2, 0.22, 0.2], 3: [0.0, 0.0, 0.1]}), alone
+        ratios_of({1: [0.1, 0.12, 0.1], 2: [0.2, 0.22, 0.2], 3: [0.0, 0.0, 0.1]}), no_neighbours
     )
     assert found is not None
     assert found[0] == 2
     assert found[1].logs == (0.2, 0.22, 0.2)
 
 
-def test_nothing_to_choose_from() -> None:
-    assert best_setting({}, alone) is None
-    assert best_setting({1: Ratios()}, alone) is None
-    one = best_setting(rows({1: [0.3], 2: [0.5]}), alone)
+def test_no_setting_is_chosen_without_data() -> None:
+    assert best_setting({}, no_neighbours) is None
+    assert best_setting({1: Ratios()}, no_neighbours) is None
+    one = best_setting(ratios_of({1: [0.3], 2: [0.5]}), no_neighbours)
     assert one is not None
     assert one == (2, Ratios((0.5,), (1.0,)))
 
 
-def test_a_setting_that_lives_on_one_text_comes_after_one_that_helps_in_all() -> None:
-    found = best_setting(rows({1: [0.2, 0.2, 0.2, 0.2], 2: [1.0, 0.0, 0.0, 0.0]}), alone)
+def test_a_gain_on_all_texts_wins_over_a_large_gain_on_one() -> None:
+    found = best_setting(
+        ratios_of({1: [0.2, 0.2, 0.2, 0.2], 2: [1.0, 0.0, 0.0, 0.0]}), no_neighbours
+    )
     assert found is not None
     assert found[0] == 1
 
 
-def test_neighbours_count() -> None:
-    """A single size that stands out of its surroundings by chance."""
+def test_neighbouring_sizes_count_in_the_score() -> None:
+    """A single size that is better than its neighbours by chance does not win."""
     sizes = grid("ngram-simple")
     near = near_sizes(sizes)
     peak, hill = NgramSizes(12, 24), NgramSizes(4, 8)
-    worth = {s: [0.0, 0.01, -0.01] for s in sizes}
-    worth[peak] = [0.32, 0.3, 0.31]
+    logs_by_size = {s: [0.0, 0.01, -0.01] for s in sizes}
+    logs_by_size[peak] = [0.32, 0.3, 0.31]
     for s in (hill, *near(hill)):
-        worth[s] = [0.29, 0.27, 0.28]
-    found = best_setting({s: Ratios(tuple(x), (1.0,) * 3) for s, x in worth.items()}, near)
+        logs_by_size[s] = [0.29, 0.27, 0.28]
+    found = best_setting({s: Ratios(tuple(x), (1.0,) * 3) for s, x in logs_by_size.items()}, near)
     assert found is not None
     assert found[0] == hill
     assert set(near(hill)) == {
@@ -83,18 +85,18 @@ def test_neighbours_count() -> None:
     }
 
 
-def test_the_best_of_a_hundred_does_not_flatter_itself() -> None:
-    """All settings are worth nothing: the best looks like a gain, what is said of it does not."""
-    best, said, rounds = 0.0, 0.0, 60
+def test_the_reported_gain_of_the_best_of_many_is_unbiased() -> None:
+    """No setting has a gain: the best one seems to have one, but the reported value has not."""
+    best, reported, rounds = 0.0, 0.0, 60
     for seed in range(rounds):
         rng = random.Random(seed)
-        seen = rows({k: [rng.gauss(0, 0.1) for _ in range(6)] for k in range(100)})
-        found = best_setting(seen, alone)
+        data = ratios_of({k: [rng.gauss(0, 0.1) for _ in range(6)] for k in range(100)})
+        found = best_setting(data, no_neighbours)
         assert found is not None
-        best += seen[found[0]].mean / rounds
-        said += found[1].mean / rounds
+        best += data[found[0]].mean / rounds
+        reported += found[1].mean / rounds
     assert best > 0.06
-    assert abs(said) < 0.02
+    assert abs(reported) < 0.02
 
 
 @given(
@@ -107,19 +109,19 @@ def test_the_best_of_a_hundred_does_not_flatter_itself() -> None:
         )
     )
 )
-def test_any_rows(logs: dict[int, list[float]]) -> None:
-    found = best_setting(rows(logs), lambda k: [k - 1, k + 1])
+def test_any_data_gives_one_of_the_settings(logs: dict[int, list[float]]) -> None:
+    found = best_setting(ratios_of(logs), lambda k: [k - 1, k + 1])
     assert found is not None
     assert found[0] in logs
     assert len(found[1]) == len(next(iter(logs.values())))
     assert cautious(found[1]) <= found[1].mean
 
 
-# ---- copies ----------------------------------------------------------------------
+# ---- n-grams ----------------------------------------------------------------------
 
 
-def test_a_copy_by_hand() -> None:
-    """The prompt's 20 tokens come back whole: after two of them the rest is drafted."""
+def test_predicted_gain_of_a_copied_response_by_hand() -> None:
+    """The response repeats 20 tokens of the prompt: after two of them the rest is drafted."""
     prompt = tuple(range(100, 130))
     text = KnownText(prompt, (1, *prompt[5:25], 2, 3, 4), 0)
     found = ngram_rows("ngram-simple", [NgramSizes(2, 16)], [text], COSTS)
@@ -138,22 +140,24 @@ def test_sizes_without_a_cost_are_left_out() -> None:
     assert ngram_rows("ngram-simple", [NgramSizes(2, 9)], [text], short) == {}, "9 and one more"
 
 
-def test_answers_without_ids_and_of_a_few_words_are_not_replayed() -> None:
+def test_short_responses_and_those_without_ids_are_not_replayed() -> None:
     ids = tuple(range(9))
 
-    def answered(ids: tuple[int, ...], asked: tuple[int, ...]) -> Response:
-        return Response(5, 1.0, 1.0, len(ids), 90.0, 0, 0, "", (), asked, ids)
+    def response(ids: tuple[int, ...], prompt_ids: tuple[int, ...]) -> Response:
+        return Response(5, 1.0, 1.0, len(ids), 90.0, 0, 0, "", (), prompt_ids, ids)
 
-    good = answered(ids, (1, 2))
-    texts = known_texts([good, answered((), (1, 2)), answered(ids, ()), answered((1, 2), ids)], 40)
+    good = response(ids, (1, 2))
+    texts = known_texts([good, response((), (1, 2)), response(ids, ()), response((1, 2), ids)], 40)
     assert texts == (KnownText((1, 2), ids, 40),)
 
 
 # ---- drafts ----------------------------------------------------------------------
 
 
-def head(k: int, p: float, seed: int, decline: float = 0.0, tokens: int = 120) -> tuple[Step, ...]:
-    """The steps of one answer; how hard its tokens are to guess is in the text."""
+def simulated_steps(
+    k: int, p: float, seed: int, decline: float = 0.0, tokens: int = 120
+) -> tuple[Step, ...]:
+    """The steps of one response; the seed stands for its text, which sets how predictable it is."""
     rng = random.Random(seed)
     u = [rng.random() for _ in range(tokens + 40)]
     out, at = [], 0
@@ -166,10 +170,10 @@ def head(k: int, p: float, seed: int, decline: float = 0.0, tokens: int = 120) -
     return tuple(out)
 
 
-def launched(k: int, p: float, n: int = 20, decline: float = 0.0) -> Trial:
+def trial_at(k: int, p: float, n: int = 20, decline: float = 0.0) -> Trial:
     answers = []
     for seed in range(n):
-        steps = head(k, p, seed, decline)
+        steps = simulated_steps(k, p, seed, decline)
         tokens = 1 + sum(s.accepted + 1 for s in steps)
         ids = tuple(10_000 * (seed + 1) + i for i in range(tokens))
         answers.append(Response(9, 9.0, 9.0, tokens, 1.0, 9, 9, "", steps, tuple(range(40)), ids))
@@ -181,14 +185,14 @@ def launched(k: int, p: float, n: int = 20, decline: float = 0.0) -> Trial:
 def true_gain(k: int, p: float, decline: float, plain: float = 9.5) -> float:
     logs = []
     for seed in range(20):
-        steps = head(k, p, seed, decline)
+        steps = simulated_steps(k, p, seed, decline)
         logs.append(math.log(sum(s.accepted + 1 for s in steps) / sum(s.ms for s in steps) * plain))
     return sum(logs) / len(logs)
 
 
 @pytest.mark.parametrize("decline", [0.0, 0.07])
-def test_every_shorter_length_is_predicted_from_the_longest(decline: float) -> None:
-    found = draft_rows(launched(6, 0.75, decline=decline))
+def test_every_shorter_draft_length_is_predicted_from_the_longest(decline: float) -> None:
+    found = draft_rows(trial_at(6, 0.75, decline=decline))
     assert set(found) == {1, 2, 3, 4, 5, 6}
     for k, row in found.items():
         assert row.mean == pytest.approx(true_gain(k, 0.75, decline), abs=0.03), k
@@ -196,27 +200,27 @@ def test_every_shorter_length_is_predicted_from_the_longest(decline: float) -> N
 
 
 def test_lengths_without_a_cost_have_no_prediction() -> None:
-    trial = launched(4, 0.7)
+    trial = trial_at(4, 0.7)
     only = StepLog(tuple(s for s in trial.lengths.steps if s.drafted in (0, 2)))
     found = draft_rows(Trial(SPEC, trial.measurement, only, 1.0, trial.plain))
     assert set(found) == {2, 4}
 
 
-def test_an_old_builds_answers_have_no_rows() -> None:
-    silent = Measurement((Response(9, 9.0, 9.0, 40, 1.0, 9, 9, "", ()),))
-    assert draft_rows(Trial(SPEC, silent, StepLog(()), 0.0, StepCost(10, 0, 2))) == {}
+def test_responses_of_old_builds_give_no_predictions() -> None:
+    without_ids = Measurement((Response(9, 9.0, 9.0, 40, 1.0, 9, 9, "", ()),))
+    assert draft_rows(Trial(SPEC, without_ids, StepLog(()), 0.0, StepCost(10, 0, 2))) == {}
 
 
-def test_a_combination_without_copies_is_the_draft() -> None:
-    trial = launched(4, 0.7)
+def test_a_combination_without_n_gram_matches_equals_the_draft() -> None:
+    trial = trial_at(4, 0.7)
     sizes = [NgramSizes(4, 8)]
     both = combined_rows("ngram-simple", sizes, trial, 4, COSTS)[sizes[0]]
-    # the same steps, but for the tokens after drafts that were accepted whole
+    # the same steps, except for the tokens after fully accepted drafts
     assert both.mean == pytest.approx(draft_rows(trial)[4].mean, abs=0.05)
 
 
-def test_a_machine_that_was_slower_at_the_drafts_launch_changes_no_combination() -> None:
-    """What the copies' steps cost was timed at another launch."""
+def test_a_slower_machine_in_the_trial_does_not_change_a_combination() -> None:
+    """The cost of n-gram steps was measured in another launch."""
 
     def row(slower: float) -> Ratios:
         steps = tuple(Step(4, 0, 22.0 * slower) for _ in range(23))
@@ -229,14 +233,14 @@ def test_a_machine_that_was_slower_at_the_drafts_launch_changes_no_combination()
             NgramSizes(2, 16)
         ]
 
-    # Three drafts of 22 ms, copies of 16 and 3 tokens, a last step without a draft; with each of
-    # these the draft's pass of 1 ms.
+    # Three drafts of 22 ms, n-gram drafts of 16 and 3 tokens, a last step without a draft; each of
+    # these includes the draft's pass of 1 ms.
     assert row(1.0).value == pytest.approx(23 * 10 / (3 * 22 + (26 + 1) + (13 + 1) + (10 + 1)))
     assert row(2.0).mean == pytest.approx(row(1.0).mean)
 
 
 def test_a_combination_needs_ids_and_costs() -> None:
-    trial = launched(4, 0.7)
+    trial = trial_at(4, 0.7)
     sizes = [NgramSizes(4, 8)]
     assert combined_rows("ngram-simple", sizes, trial, 4, VerifyCosts(StepCost(10, 0, 9))) == {}
     assert combined_rows("ngram-simple", sizes, trial, 9, COSTS) == {}
@@ -250,8 +254,8 @@ def test_a_combination_needs_ids_and_costs() -> None:
     assert combined_rows("ngram-simple", sizes, without, 4, COSTS) == {}
 
 
-def test_a_combination_must_add_to_its_draft_on_most_of_the_texts() -> None:
-    """Not by one text that copies itself, and however different the texts are."""
+def test_a_combination_must_beat_its_draft_on_most_texts() -> None:
+    """A single text that repeats itself is not enough, however different the texts are."""
     draft = Ratios((0.1, 0.4, -0.1, 0.3), (1.0,) * 4)
     in_all = Ratios(tuple(x + 0.1 for x in draft.logs), draft.weights)
     in_one = Ratios((0.1, 0.4, 0.5, 0.3), draft.weights)

@@ -1,4 +1,4 @@
-"""probe, results and serve --tune as a user meets them, on real servers and tiny models."""
+"""probe, results and serve --tune as a user runs them, on real servers and tiny models."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ QUICK = ("--budget", "4", "-c", "1024")
 ONE = ("--", "-t", "1")
 
 
-def probe(*args: str | Path) -> dict[str, Any]:
-    """What it found of the one workload. A few seconds may leave the answer open."""
+def probed_workload(*args: str | Path) -> dict[str, Any]:
+    """probe's JSON of its only workload. A few seconds may leave the result open."""
     done = specllama("probe", *args, *QUICK, "--json", *ONE)
     assert done.returncode == 0, done.stderr
     (data,) = json.loads(done.stdout)["workloads"]
@@ -50,7 +50,7 @@ def probe(*args: str | Path) -> dict[str, Any]:
     return found
 
 
-def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> None:
+def test_probe_prints_table_plot_and_verdict_and_writes_files(tmp_path: Path, engine: str) -> None:
     html, table = tmp_path / "r.html", tmp_path / "r.csv"
     done = specllama(
         *("probe", TARGET, "--draft", DRAFT, "--workload", "code", "--workload", "chat"),
@@ -65,7 +65,7 @@ def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> N
     assert "probing  measuring the baseline, " in out  # progress, although in a pipe
     lines = [line for line in out.splitlines() if line.startswith("run      specllama serve ")]
     assert len(lines) == 2
-    for line in lines:  # it runs what was measured, with what was asked for
+    for line in lines:  # it runs the measured setting with the given options
         assert " -c 1024 " in line
         assert f" --llama-server {engine} " in line
         assert " -- -t 1" in line
@@ -82,7 +82,7 @@ def test_a_table_a_plot_a_verdict_and_a_report(tmp_path: Path, engine: str) -> N
     assert float(rows[0]["tokens_per_second"]) > 0
 
 
-def test_dry_run_says_what_would_be_measured_and_starts_nothing() -> None:
+def test_a_dry_run_lists_what_would_be_measured() -> None:
     args = (
         "probe",
         TARGET,
@@ -112,8 +112,8 @@ def test_dry_run_says_what_would_be_measured_and_starts_nothing() -> None:
     assert "--dry-run cannot be combined with --url" in done.stderr
 
 
-def about(draft: Path | None = None, **scope: Any) -> set[str]:
-    """The keys under which probe (or serve, by `scope`) keeps what it finds."""
+def result_keys(draft: Path | None = None, **scope: Any) -> set[str]:
+    """The keys under which probe (or serve, by `scope`) stores its results."""
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     spec_options = SpeculationOptions("code", draft)
     if not scope:
@@ -124,26 +124,26 @@ def about(draft: Path | None = None, **scope: Any) -> set[str]:
     return {serve_task(plan, TuningOptions("auto", 60, SearchScope(**scope)))[2].key}
 
 
-def test_a_result_answers_only_the_question_it_was_measured_for() -> None:
-    """Seen: without --draft the pair was ruled out unmeasured, and `serve --draft` then took
-    that result for its own."""
-    usual, named = about(everything=False), about(DRAFT, user_choice=True)
+def test_a_result_applies_only_to_the_scope_it_was_measured_for() -> None:
+    """Without --draft the pair was once ruled out unmeasured, and `serve --draft` then used that
+    result."""
+    usual, named = result_keys(everything=False), result_keys(DRAFT, user_choice=True)
     assert usual != named
-    assert about(DRAFT) == named, "probe's result is serve's"
-    assert about() == usual
-    assert about(DRAFT, user_choice=True, lengths=(2,)) != named
-    assert about(DRAFT, user_choice=True, p_min=0.5) != named
-    (theirs,) = about(DRAFT, user_choice=True, user=("--spec-draft-n-max", "2"))
-    assert {theirs}.isdisjoint(named | about(DRAFT, user_choice=True, lengths=(2,)))
+    assert result_keys(DRAFT) == named, "probe's result is serve's"
+    assert result_keys() == usual
+    assert result_keys(DRAFT, user_choice=True, lengths=(2,)) != named
+    assert result_keys(DRAFT, user_choice=True, p_min=0.5) != named
+    (with_user_args,) = result_keys(DRAFT, user_choice=True, user=("--spec-draft-n-max", "2"))
+    assert {with_user_args}.isdisjoint(named | result_keys(DRAFT, user_choice=True, lengths=(2,)))
 
 
-def test_the_best_of_everything_answers_the_usual_question_too() -> None:
+def test_a_result_of_all_methods_also_applies_to_the_usual_scope() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     (p,) = plan_probes(ProbeOptions(settings, (SpeculationOptions("code"),), everything=True))
-    assert {s.key for s in p.subjects} > about()
+    assert {s.key for s in p.subjects} > result_keys()
 
 
-def test_lengths_that_the_user_fixed_are_kept() -> None:
+def test_draft_lengths_fixed_by_the_user_are_kept() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     args = ("--spec-draft-n-max", "2", "--spec-draft-p-min", "0.75")
     plan = prepare(settings, SpeculationOptions("code", DRAFT), args, check_port=False)
@@ -160,7 +160,7 @@ def test_lengths_that_the_user_fixed_are_kept() -> None:
     assert [c.longest for c in task.candidates] == [12]
 
 
-def test_a_run_line_keeps_the_ngram_sizes_that_were_measured() -> None:
+def test_the_run_line_has_the_measured_ngram_sizes() -> None:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     (each,) = plan_probes(
         ProbeOptions(settings, (SpeculationOptions("edit", method="ngram-simple"),))
@@ -179,13 +179,13 @@ def test_a_run_line_keeps_the_ngram_sizes_that_were_measured() -> None:
     assert command.count(sizes[0]) == 1
 
 
-def test_mtp_and_the_numbers_in_json(engine: str) -> None:
-    w = probe(MTP, "-w", "code", "--llama-server", engine)
+def test_json_of_a_probe_with_mtp_has_all_figures(engine: str) -> None:
+    w = probed_workload(MTP, "-w", "code", "--llama-server", engine)
     assert w["plain"]["step_ms"] > 0
-    # with a sliding window it goes back to a checkpoint: small batches are not seen
+    # with a sliding window it returns to a checkpoint: small batches are not measured
     assert len(w["plain"]["verify_ms"]) > 1
     assert w["loads"] >= 1
-    if not w["trials"]:  # it cannot pay on this machine, which is said without a launch
+    if not w["trials"]:  # it cannot pay off on this machine: no launch
         assert "draft-mtp" in {d["what"] for d in w["dropped"]}
         return
     trial = w["trials"][0]
@@ -200,14 +200,14 @@ def test_mtp_and_the_numbers_in_json(engine: str) -> None:
         assert 0 <= arm["chance_slower"] <= 1
 
 
-def test_only_the_lengths_asked_for() -> None:
-    w = probe(TARGET, "--draft", DRAFT, "--draft-lengths", "1,3")
+def test_only_the_given_draft_lengths_are_measured() -> None:
+    w = probed_workload(TARGET, "--draft", DRAFT, "--draft-lengths", "1,3")
     assert {a["n_max"] for a in w["arms"] if a["n_max"]} <= {1, 3}
     for p in w["predictions"]:
         assert re.search(r" K=[13]\b", p["label"])
 
 
-def test_all_predicts_combinations(native: Path) -> None:
+def test_all_includes_combinations_of_n_grams_and_drafts(native: Path) -> None:
     args = ("--all", "-w", "edit", "--llama-server", native, "--budget", "20", "-c", "1024")
     done = specllama("probe", TARGET, "--draft", DRAFT, *args, "--json", *ONE, timeout=120)
     (w,) = json.loads(done.stdout)["workloads"]
@@ -218,18 +218,20 @@ def test_all_predicts_combinations(native: Path) -> None:
         assert any("draft-simple draft.gguf" in d["what"] for d in w["dropped"])
 
 
-def test_own_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_for_the_users_prompts_are_stored_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "mine.txt"
     file.write_text("def one():\n---\ndef two(a, b):\n---\nclass Three:\n")
-    w = probe(TARGET, "--draft", DRAFT, "--prompts", file)
+    w = probed_workload(TARGET, "--draft", DRAFT, "--prompts", file)
     assert w["plain"]["answers"] <= 3
-    # what holds for these prompts is not kept as the workload's
+    # a result for these prompts is not stored as the workload's
     found = json.loads(specllama("results", TARGET, "--json").stdout)["results"]
     assert {r["prompts"] for r in found} <= {"yours"}
 
 
-def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_printed_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     for workload in ("text", "code"):
@@ -262,7 +264,7 @@ def test_results_are_shown_and_cleared(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- serve --tune -----------------------------------------------------------------
 
 
-def test_serve_tunes_once_and_then_remembers(tmp_path: Path, engine: str) -> None:
+def test_serve_tunes_once_and_then_uses_the_saved_result(tmp_path: Path, engine: str) -> None:
     args = (TARGET, "--draft", DRAFT, "-w", "edit", "--tune", "auto", "--budget", "4")
     folders = [tmp_path / n for n in ("first", "second", "third")]
     for f in folders:
@@ -282,17 +284,17 @@ def test_serve_tunes_once_and_then_remembers(tmp_path: Path, engine: str) -> Non
         assert "specllama results" in second["notes"][0]
         assert s.info["methods"] == first["methods"]
         assert s.info["n_max"] == first["n_max"]
-    else:  # what a few seconds leave open is gone on with
+    else:  # an open result is continued
         assert second["source"] == "measured"
         assert "the unfinished run" in second["notes"][0]
     with Serve(folders[2], *args, "--force", "--llama-server", engine) as s:
         assert s.info["tuning"]["source"] == "measured"
-        assert s.info["methods"]  # the fastest way, however slow
+        assert s.info["methods"]  # the fastest setting, however slow
     specllama("results", "--clear")
 
 
-def decided(model: Path, context: int, *theirs: str) -> None:
-    """As if probe had found that K=2 of the draft pays."""
+def store_decided_result(model: Path, context: int, *theirs: str) -> None:
+    """Stores a result as if probe had found that K=2 of the draft pays off."""
     settings = Settings(model, "127.0.0.1", 0, context=context)
     asked = ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), theirs, "embedded")
     (p,) = plan_probes(asked)
@@ -303,10 +305,10 @@ def decided(model: Path, context: int, *theirs: str) -> None:
     store(p.subjects[0], replace(made.tuned(), arms=(best,), best=best, reason=reason))
 
 
-def test_what_probe_decided_is_what_serve_starts_with(tmp_path: Path) -> None:
+def test_serve_starts_with_the_setting_that_probe_decided(tmp_path: Path) -> None:
     copy = tmp_path / "model.gguf"
     copy.write_bytes(TARGET.read_bytes())
-    decided(copy, 0, *ONE_THREAD[1:])
+    store_decided_result(copy, 0, *ONE_THREAD[1:])
     args = ("--draft", DRAFT, "-w", "code", "--tune", "auto", "--llama-server", "embedded")
     started = time.monotonic()
     with Serve(tmp_path, copy, *args) as s:
@@ -316,13 +318,13 @@ def test_what_probe_decided_is_what_serve_starts_with(tmp_path: Path) -> None:
         assert tuning["best"] == "draft-simple draft.gguf K=2"
         assert s.info["n_max"] == 2
         assert "tuned    draft-simple draft.gguf K=2 is 1.12x plain decoding" in s.err
-    assert time.monotonic() - started < 30  # no measuring: the start alone
+    assert time.monotonic() - started < 30  # only the start, no measurement
 
 
-def test_another_build_makes_a_result_stale(tmp_path: Path) -> None:
+def test_a_result_of_another_build_is_stale(tmp_path: Path) -> None:
     copy = tmp_path / "model.gguf"
     copy.write_bytes(TARGET.read_bytes())
-    decided(copy, 1024, *ONE[1:])
+    store_decided_result(copy, 1024, *ONE[1:])
     fake = Fake(tmp_path)
     args = ("serve", copy, "--draft", DRAFT, "-w", "code", "-c", "1024", "--dry-run")
     same = specllama(*args, "--llama-server", "embedded", *ONE)
@@ -332,8 +334,8 @@ def test_another_build_makes_a_result_stale(tmp_path: Path) -> None:
     assert "set with --draft" in other.stdout
 
 
-def test_doubtful_ways_are_not_measured_unless_asked(tmp_path: Path) -> None:
-    """A draft that nobody named, for creative text at a high temperature."""
+def test_doubtful_drafts_are_measured_only_with_all(tmp_path: Path) -> None:
+    """A draft that the user did not name, for creative text at a high temperature."""
     for name in ("target", "draft"):
         (tmp_path / f"{name}.gguf").write_bytes((MODELS / f"{name}.gguf").read_bytes())
     settings = Settings(tmp_path / "target.gguf", "127.0.0.1", 0, context=1024)
@@ -375,7 +377,7 @@ def test_a_stopped_probe_leaves_nothing_running(tmp_path: Path, signum: int) -> 
     argv = [sys.executable, "-m", "specllama", "probe", str(TARGET), "--draft", str(DRAFT)]
     argv += ["--budget", "120", "-c", "1024", "--json", *ONE]
     popen = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    children = _wait_for_server(popen)
+    children = _wait_for_server_pid(popen)
     assert popen.stderr is not None
     assert any("measuring" in line for line in popen.stderr), "it never began"
     children |= {c.pid for c in psutil.Process(popen.pid).children()}
@@ -388,7 +390,7 @@ def test_a_stopped_probe_leaves_nothing_running(tmp_path: Path, signum: int) -> 
         assert json.loads(out)["workloads"][0]["state"] == "open"
 
 
-def _wait_for_server(popen: subprocess.Popen[str]) -> set[int]:
+def _wait_for_server_pid(popen: subprocess.Popen[str]) -> set[int]:
     until = time.monotonic() + 30
     while time.monotonic() < until:
         assert popen.poll() is None
@@ -406,7 +408,7 @@ def _wait_for_server(popen: subprocess.Popen[str]) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "says"),
+    ("args", "code", "message"),
     [
         ([], 2, "probe takes either a MODEL or --url"),
         ([str(TARGET), "--url", "http://127.0.0.1:9"], 2, "either a MODEL or --url"),
@@ -420,14 +422,14 @@ def _wait_for_server(popen: subprocess.Popen[str]) -> set[int]:
         (["/nowhere.gguf"], 2, "no such file"),
     ],
 )
-def test_bad_input_is_one_clear_line(args: list[str], code: int, says: str) -> None:
+def test_bad_input_is_one_clear_line(args: list[str], code: int, message: str) -> None:
     done = specllama("probe", *args)
     assert done.returncode == code
-    assert says in done.stderr.splitlines()[0]
+    assert message in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
+def test_prompts_longer_than_the_context_are_an_error(tmp_path: Path) -> None:
     file = tmp_path / "long.txt"
     file.write_text("word " * 3000)
     done = specllama("probe", TARGET, "--draft", DRAFT, "--prompts", file, *QUICK, *ONE)
@@ -437,7 +439,7 @@ def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("a.txt", "", "no prompts found"),
         ("a.txt", "---\n\n---\n", "no prompts found"),
@@ -457,32 +459,34 @@ def test_prompts_longer_than_the_context_are_said(tmp_path: Path) -> None:
         ("a.jsonl", '{"prompt": "x", "tools": [{"type": "function", "function": {}}]}', "tools"),
     ],
 )
-def test_prompt_files_that_are_none(tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_invalid_prompt_files_are_errors(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
     file = tmp_path / name
     file.write_text(text)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         read_prompts(file)
 
 
-def test_prompt_files(tmp_path: Path) -> None:
+def test_texts_json_lines_and_conversations_are_read_as_prompts(tmp_path: Path) -> None:
     file = tmp_path / "p"
     file.write_text("one\ntwo\n---\n\nthree\n")
     assert read_prompts(file) == ("one\ntwo", "three")
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     file.write_text(json.dumps({"messages": messages}) + "\n" + json.dumps({"prompt": "p"}))
     assert read_prompts(file) == (Conversation(tuple(messages)), "p")
-    # logs of conversations: the last answer is not asked, OpenAI's parts are joined
-    said = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "v"}]
-    log = {"model": "m", "messages": [*messages, *said, {"role": "assistant", "content": "b"}]}
+    # logged conversations: the last response is not requested, OpenAI's parts are joined
+    turns = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "v"}]
+    log = {"model": "m", "messages": [*messages, *turns, {"role": "assistant", "content": "b"}]}
     parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
-    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
-    more = {"messages": [{"role": "user", "content": parts}, called]}
+    tool_call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    more = {"messages": [{"role": "user", "content": parts}, tool_call]}
     file.write_text(json.dumps(log) + "\n" + json.dumps(more))
     assert read_prompts(file) == (
-        Conversation((*messages, *said)),
+        Conversation((*messages, *turns)),
         Conversation(({"role": "user", "content": "xy"},)),
     )
-    # a request's tools go with it
+    # the tools of a request are kept
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     file.write_text(
         json.dumps({"messages": messages, "tools": [tool]})
@@ -502,7 +506,9 @@ def test_prompt_files(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_any_prompt_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_prompt_file_is_read_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     file = tmp_path_factory.getbasetemp() / "any.txt"
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
@@ -524,7 +530,7 @@ LOG = """\
 """
 
 
-def test_draft_time_from_the_log() -> None:
+def test_draft_time_is_read_from_the_log() -> None:
     split = time_split(LOG)
     assert split.decode_ms == 200.0
     assert split.methods["draft-simple"].ms == pytest.approx(50.0)

@@ -1,4 +1,4 @@
-"""Starting a server: it is the process that was started, and a reason when there is none."""
+"""Starting a server: the process itself, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def started(path: Path, log: Path, *args: str) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize(
-    ("body", "mode", "says"),
+    ("body", "mode", "message"),
     [
         (None, 0, "No such file or directory"),
         ("#!/bin/sh\n", 0o600, "Permission denied"),
@@ -39,30 +39,30 @@ def started(path: Path, log: Path, *args: str) -> Iterator[ServerProcess]:
         ("#!/no/such/interpreter\n", 0o700, "No such file or directory"),
     ],
 )
-def test_what_cannot_be_run_says_why(
-    tmp_path: Path, body: str | None, mode: int, says: str
+def test_a_program_that_cannot_run_is_an_error(
+    tmp_path: Path, body: str | None, mode: int, message: str
 ) -> None:
     path = tmp_path / "llama-server"
     if body is not None:
         path.write_text(body)
         path.chmod(mode)
-    with pytest.raises(EngineError, match=says):
+    with pytest.raises(EngineError, match=message):
         process.start(LaunchCommand((str(path),), dict(os.environ), (), ()), tmp_path / "log")
     assert not psutil.Process().children()
 
 
-def test_the_process_that_was_started_is_the_server(tmp_path: Path) -> None:
+def test_the_started_process_becomes_the_server(tmp_path: Path) -> None:
     path = script(tmp_path / "s", "import time; time.sleep(600)")
     with started(path, tmp_path / "log", "a b", "ü") as server:
         assert psutil.Process(server.pid).cmdline() == [sys.executable, str(path), "a b", "ü"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux only")
-def test_a_server_inherits_no_ignored_signal_and_no_open_file(tmp_path: Path) -> None:
-    """Python ignores SIGPIPE and SIGXFSZ, but on behalf of nobody else."""
+def test_a_server_inherits_no_ignored_signals_and_no_open_files(tmp_path: Path) -> None:
+    """Python ignores SIGPIPE and SIGXFSZ; its children must not."""
     with started(Path("/bin/sleep"), tmp_path / "log", "600") as server:
         proc = Path(f"/proc/{server.pid}")
-        until = time.monotonic() + 20  # it is our starter first, then the server
+        until = time.monotonic() + 20  # the process is our starter first, then the server
         while "sleep" not in str((proc / "exe").resolve()) and time.monotonic() < until:
             time.sleep(0.01)
         status = dict(
@@ -79,7 +79,7 @@ def _open(proc: Path) -> list[str]:
 
 
 def test_a_server_starts_while_other_threads_run(tmp_path: Path) -> None:
-    """Each of them takes and gives back a lock that Python code in the child would need."""
+    """The threads hold and release a lock that Python code in the child would need."""
     over = threading.Event()
 
     def spin() -> None:

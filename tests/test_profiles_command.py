@@ -1,4 +1,4 @@
-"""`specllama profiles`: what is there, and a workload of one's own prompts."""
+"""`specllama profiles`: the list, and new profiles from the user's prompts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict[str, Any]:
+def profiles_json(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict[str, Any]:
     assert run([*map(str, args), "--json"]) == 0
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     return data
@@ -34,30 +34,28 @@ def chat(question: str, answer: str, **more: Any) -> str:
     return json.dumps({"messages": messages, **more})
 
 
-def test_the_list_has_all_with_their_temperature(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_profiles_lists_every_profile(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profiles"]) == 0
     alone = capsys.readouterr().out
     assert run(["profiles", "list"]) == 0
     assert capsys.readouterr().out == alone
     for name in workloads.names():
         assert name in alone
-    listed = told(capsys, "profiles", "list")
+    listed = profiles_json(capsys, "profiles", "list")
     assert [p["name"] for p in listed["profiles"]] == workloads.names()
     assert listed["broken"] == {}
 
 
-def test_one_is_shown_with_the_file_to_copy(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_a_profile_and_its_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profiles", "show", "reasoning", "-v"]) == 0
     out = capsys.readouterr().out
     assert "thinking on" in out
     assert "reasoning.toml" in out
     assert out.count("\n=====\n") == 24
-    assert len(told(capsys, "profiles", "show", "code,chat")["files"]) == 2
+    assert len(profiles_json(capsys, "profiles", "show", "code,chat")["files"]) == 2
 
 
-def test_a_new_one_takes_temperature_and_lengths_from_the_records(
+def test_new_takes_temperature_and_length_from_the_records(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = home / "log.jsonl"
@@ -68,7 +66,7 @@ def test_a_new_one_takes_temperature_and_lengths_from_the_records(
         json.dumps({"prompt": "d?"}),
     ]
     file.write_text("\n".join(lines))
-    made = told(capsys, "profiles", "new", "mine", "--from", file, "--like", "rag")
+    made = profiles_json(capsys, "profiles", "new", "mine", "--from", file, "--like", "rag")
     assert made["prompts"] == 4
     assert made["temperature"] == 0.2
     assert "2 records" in made["temperature_because"]
@@ -80,7 +78,7 @@ def test_a_new_one_takes_temperature_and_lengths_from_the_records(
     assert w.answer == 150
 
 
-def test_what_no_record_says_is_the_other_profiles_and_that_is_said(
+def test_new_takes_missing_values_from_the_like_profile(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = home / "texts.txt"
@@ -93,7 +91,7 @@ def test_what_no_record_says_is_the_other_profiles_and_that_is_said(
     assert w.sampling == workloads.load_workload("reasoning").sampling  # thinking too
 
 
-def test_a_folder_gives_a_prompt_a_file(home: Path) -> None:
+def test_a_folder_gives_one_prompt_per_text_file(home: Path) -> None:
     folder = home / "prompts"
     folder.mkdir()
     (folder / "b.txt").write_text("first\n---\nstill the first\n")
@@ -109,7 +107,7 @@ def test_a_folder_gives_a_prompt_a_file(home: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_copy_of_a_built_in_one_is_the_same_to_begin_with(home: Path) -> None:
+def test_a_copy_of_a_built_in_profile_is_the_same(home: Path) -> None:
     create_profile("mine", None, "edit")
     mine, edit = workloads.load_workload("mine"), workloads.load_workload("edit")
     assert (mine.prompts, mine.sampling, mine.answer) == (edit.prompts, edit.sampling, edit.answer)
@@ -125,7 +123,7 @@ def test_a_copy_names_the_profile_it_came_from(
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["new", "Mine"], "not a valid profile name"),
         (["new", "../x"], "not a valid profile name"),
@@ -141,27 +139,27 @@ def test_a_copy_names_the_profile_it_came_from(
         (["list", "--", "-c", "1"], "takes no arguments after --"),
     ],
 )
-def test_bad_words(
-    home: Path, args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+def test_bad_arguments_exit_with_2_and_write_nothing(
+    home: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "empty").mkdir()
     (home / "bad.jsonl").write_text("{}\n")
     paths = {"{empty}": str(home / "empty"), "{bad}": str(home / "bad.jsonl")}
     assert run(["profiles", *(paths.get(a, a) for a in args)]) == 2
-    seen = capsys.readouterr()
-    assert says in seen.err
-    assert seen.out == ""
-    assert len(seen.err.splitlines()) <= 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.out == ""
+    assert len(output.err.splitlines()) <= 2
     assert not (home / "config").exists()  # nothing half-written
 
 
-def test_a_name_is_taken_once(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_name_is_an_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     create_profile("mine", None, "edit")
     assert run(["profiles", "new", "mine"]) == 2
     assert "mine already" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_made_is_said(
+def test_a_folder_that_cannot_be_created_is_an_error(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "file").write_text("")
@@ -183,31 +181,31 @@ def test_a_broken_profile_does_not_hide_the_others(
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
-def test_any_prompt_comes_back_as_it_was(
+def test_any_prompt_is_stored_unchanged(
     tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
 ) -> None:
-    kept = [p for p in prompts if p.strip()]
-    if not kept:
+    expected = [p for p in prompts if p.strip()]
+    if not expected:
         return
     home = tmp_path_factory.mktemp("home")
-    (home / "p.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in kept))
+    (home / "p.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in expected))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(home))
         create_profile("mine", home / "p.jsonl", "chat")
-        assert list(workloads.load_workload("mine").prompts) == kept[:200]
+        assert list(workloads.load_workload("mine").prompts) == expected[:200]
 
 
-def test_the_page_about_profiles_has_all_with_their_temperature() -> None:
+def test_the_page_about_profiles_lists_all_with_their_temperature() -> None:
     page = (Path(__file__).parent.parent / "docs" / "profiles.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
-    said = {r[1].strip(" `"): r[3].strip() for r in rows if len(r) == 5}
-    assert set(said) == set(workloads.names())
-    for name, temperature in said.items():
+    documented = {r[1].strip(" `"): r[3].strip() for r in rows if len(r) == 5}
+    assert set(documented) == set(workloads.names())
+    for name, temperature in documented.items():
         assert float(temperature) == workloads.load_workload(name).sampling["temperature"]
 
 
 @pytest.mark.parametrize("name", ["nul", "con", "aux", "prn", "com1", "lpt9", "com0"])
-def test_a_name_that_windows_keeps_for_a_device_is_refused(
+def test_windows_device_names_are_errors(
     home: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert run(["profiles", "new", name]) == 2
@@ -216,7 +214,7 @@ def test_a_name_that_windows_keeps_for_a_device_is_refused(
 
 
 @pytest.mark.parametrize("name", ["mine.", "mine ", " mine", "mi/ne", "nul.toml", "CON", "x" * 41])
-def test_a_name_that_some_system_cannot_keep_is_refused(
+def test_names_invalid_on_some_system_are_errors(
     home: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert run(["profiles", "new", name]) == 2
@@ -224,6 +222,6 @@ def test_a_name_that_some_system_cannot_keep_is_refused(
     assert not workloads.user_profiles_dir().exists()
 
 
-def test_a_name_that_only_begins_like_a_device_is_one(home: Path) -> None:
+def test_a_name_that_starts_like_a_device_name_is_valid(home: Path) -> None:
     assert run(["profiles", "new", "console"]) == 0
     assert workloads.load_workload("console").prompts

@@ -19,7 +19,7 @@ def test_real_models_can_be_read(smollm2: Path, gemma: Path) -> None:
     assert (read_model(gemma).architecture, read_model(gemma).layers) == ("gemma3", 18)
 
 
-def test_the_large_target_has_layers_that_change_nothing(smollm2: Path, tmp_path: Path) -> None:
+def test_added_layers_of_the_large_target_have_zero_outputs(smollm2: Path, tmp_path: Path) -> None:
     out = tmp_path / "large.gguf"
     real_models.large(smollm2, out, layers=2)
     small, big = read_model(smollm2), read_model(out)
@@ -36,20 +36,20 @@ def test_the_large_target_has_layers_that_change_nothing(smollm2: Path, tmp_path
     out.unlink()  # half a gigabyte
 
 
-def test_the_draft_lacks_what_was_dropped(smollm2: Path, tmp_path: Path) -> None:
+def test_the_draft_lacks_the_dropped_layers(smollm2: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft.gguf"
     real_models.main(["draft", str(smollm2), str(out), "--drop", "18,22"])
     assert read_model(out).layers == 28
     old, new = gguf.GGUFReader(smollm2), gguf.GGUFReader(out)
     for before, after in ((17, 17), (19, 18), (21, 20), (23, 21), (29, 27)):
-        theirs, ours = block_tensors(old, before), block_tensors(new, after)
-        assert set(theirs) == set(ours)
-        assert all(np.array_equal(t.data, ours[name].data) for name, t in theirs.items())
+        original, copied = block_tensors(old, before), block_tensors(new, after)
+        assert set(original) == set(copied)
+        assert all(np.array_equal(t.data, copied[name].data) for name, t in original.items())
     with pytest.raises(SystemExit, match="layers 0 to 29"):
         real_models.draft(smollm2, tmp_path / "none.gguf", [30])
 
 
-def test_a_target_with_a_head_is_widened(tmp_path: Path) -> None:
+def test_widening_keeps_an_mtp_head(tmp_path: Path) -> None:
     out = tmp_path / "wide.gguf"
     real_models.widen(MODELS / "mtp.gguf", out)
     before, after = read_model(MODELS / "mtp.gguf"), read_model(out)

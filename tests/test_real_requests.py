@@ -1,5 +1,5 @@
-"""Real requests to a server of `specllama serve`: counted as the server counts them, kept, shown,
-and what the next start makes of them."""
+"""Real requests to a server of `specllama serve`: counted, saved, printed, and used by the next
+start."""
 
 from __future__ import annotations
 
@@ -32,53 +32,53 @@ TIMES = StepTimes(10.0, {0: 10.5, 1: 13.0, 2: 16.0, 4: 22.0})
 
 
 @pytest.fixture(autouse=True)
-def nothing_before() -> None:
+def no_saved_traffic() -> None:
     traffic.clear()
 
 
-def ask(url: str, count: int, tokens: int = 48) -> None:
+def send_requests(url: str, count: int, tokens: int = 48) -> None:
     for i in range(count):
         body = {"prompt": f"def add_{i}(x):", "n_predict": tokens, "cache_prompt": False}
         httpx.post(f"{url}/completion", json=body, timeout=60).raise_for_status()
 
 
-def look(url: str) -> Any:
+def counters(url: str) -> Any:
     found = parse_snapshot(httpx.get(f"{url}/metrics").text, time.monotonic())
     assert found is not None
     return found
 
 
-def test_what_is_kept_is_what_the_server_counted(tmp_path: Path, engine: str) -> None:
+def test_saved_traffic_agrees_with_the_servers_counters(tmp_path: Path, engine: str) -> None:
     args = (TARGET, "--draft", DRAFT, "-w", "code", "--llama-server", engine, "--no-idle-probes")
     with Serve(tmp_path, *args) as s:
-        before = look(s.url)
-        ask(s.url, 6)
-        told = between(before, look(s.url))
+        before = counters(s.url)
+        send_requests(s.url, 6)
+        counted = between(before, counters(s.url))
         assert running.at(s.url) is not None
         assert s.stop() == 0
     assert running.all_running() == ()
     data = json.loads(specllama("results", TARGET, "--json").stdout)
-    (kept,) = data["real_requests"]
-    (setting,) = kept["settings"]
-    assert setting["drafted"] == told.drafted != 0
-    assert setting["alpha"] == pytest.approx(told.alpha)
-    assert setting["acceptance_by_position"] == pytest.approx(told.acceptance)
+    (record,) = data["real_requests"]
+    (setting,) = record["settings"]
+    assert setting["drafted"] == counted.drafted != 0
+    assert setting["alpha"] == pytest.approx(counted.alpha)
+    assert setting["acceptance_by_position"] == pytest.approx(counted.acceptance)
     shown = specllama("results", TARGET).stdout
-    assert f": α={told.alpha:.2f} over {told.drafted:,.0f} drafted tokens" in shown
+    assert f": α={counted.alpha:.2f} over {counted.drafted:,.0f} drafted tokens" in shown
     assert "1 record of real requests deleted" in specllama("results", TARGET, "--clear").stdout
 
 
-def test_the_picture_is_an_event_when_it_changes(tmp_path: Path, native: Path) -> None:
-    """The tiny pair accepts a fifth: that is said, once, as a line and as JSON."""
+def test_a_changed_verdict_is_printed_once_as_line_and_event(tmp_path: Path, native: Path) -> None:
+    """The tiny pair accepts a fifth of its drafted tokens."""
     args = (TARGET, "--draft", DRAFT, "-w", "code", "--llama-server", native)
     with Serve(tmp_path, *args, "--json-events", "--no-idle-probes") as s:
         assert s.info["event"] == "ready"
         out = tmp_path / "out"
         until = time.monotonic() + 60
         while out.read_text().count("\n") < 2:
-            ask(s.url, 4)
+            send_requests(s.url, 4)
             assert time.monotonic() < until
-        ask(s.url, 4)
+        send_requests(s.url, 4)
         time.sleep(4)
         event = json.loads(out.read_text().splitlines()[1])
         assert (event["event"], event["verdict"]) == ("real requests", "very low acceptance")
@@ -88,39 +88,41 @@ def test_the_picture_is_an_event_when_it_changes(tmp_path: Path, native: Path) -
         assert out.read_text().count("\n") == 2
 
 
-def test_idle_moments_tell_what_nobody_measured(tmp_path: Path, native: Path) -> None:
+def test_step_times_are_measured_while_the_server_is_idle(tmp_path: Path, native: Path) -> None:
     args = (TARGET, "--draft", DRAFT, "-w", "code", "--n-max", "2", "--llama-server", native)
     with Serve(tmp_path, *args) as s:
-        before = look(s.url)
-        s.wait_for(lambda: look(s.url).counts.tokens > before.counts.tokens + 20, "short requests")
+        before = counters(s.url)
+        s.wait_for(
+            lambda: counters(s.url).counts.tokens > before.counts.tokens + 20, "short requests"
+        )
         s.wait_for(lambda: (r := running.at(s.url)) is not None and r.times, "times")
-        ask(s.url, 2)
+        send_requests(s.url, 2)
         time.sleep(0.5)
         shown = json.loads(specllama("watch", "--once", "--json").stdout)
-        assert shown["requests"] == 2  # of real ones
+        assert shown["requests"] == 2  # without the idle probes
         assert shown["since_start"]["speedup"] > 0
         assert s.stop() == 0
-    (kept,) = traffic.all_traffic()
-    assert kept.times is not None
-    assert set(kept.times.drafted) == {0, 1, 2}
-    tokens = kept.last.counts.tokens or 0
-    assert 0 < tokens <= 2 * 48  # they are no traffic
+    (record,) = traffic.all_traffic()
+    assert record.times is not None
+    assert set(record.times.drafted) == {0, 1, 2}
+    tokens = record.last.counts.tokens or 0
+    assert 0 < tokens <= 2 * 48  # idle probes are not counted as traffic
 
 
 def plan_of(native: Path, **spec_options: Any) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    made = SpeculationOptions("code", DRAFT, n_max=4, **spec_options)
-    return prepare(settings, made, (), str(native), check_port=False)
+    all_options = SpeculationOptions("code", DRAFT, n_max=4, **spec_options)
+    return prepare(settings, all_options, (), str(native), check_port=False)
 
 
-def seen(drafted: int, *by: int) -> Counts:
-    """4 tokens a draft."""
+def counts_of(drafted: int, *by: int) -> Counts:
+    """Counts with four drafted tokens per step."""
     steps = drafted // 4
     positions = tuple(float(x) for x in by)
     return Counts(drafted, sum(by), steps, positions, steps + sum(by), 1.0)
 
 
-def keep(plan: Plan, counts: Counts, log: float, spec: Speculation | None = None) -> None:
+def save_traffic(plan: Plan, counts: Counts, log: float, spec: Speculation | None = None) -> None:
     about, spec = traffic_key(plan), spec or plan.settings.speculation
     assert about is not None
     assert spec is not None
@@ -128,9 +130,9 @@ def keep(plan: Plan, counts: Counts, log: float, spec: Speculation | None = None
     traffic.add(about, spec, counts, Ratios(logs, (100.0,) * 12), TIMES)
 
 
-def test_the_next_start_says_what_real_requests_showed(native: Path) -> None:
+def test_the_next_start_reports_past_traffic(native: Path) -> None:
     plan = plan_of(native)
-    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    save_traffic(plan, counts_of(4000, 900, 850, 800, 750), 0.4)
     served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served == plan
     assert line.startswith(
@@ -138,9 +140,9 @@ def test_the_next_start_says_what_real_requests_showed(native: Path) -> None:
     )
 
 
-def test_the_next_start_takes_the_length_that_was_best(native: Path) -> None:
+def test_the_next_start_uses_the_best_draft_length_of_past_traffic(native: Path) -> None:
     plan = plan_of(native)
-    keep(plan, seen(4000, 800, 100, 10, 0), -0.1)
+    save_traffic(plan, counts_of(4000, 800, 100, 10, 0), -0.1)
     served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served.settings.speculation is not None
     assert served.settings.speculation.n_max == 1
@@ -150,28 +152,28 @@ def test_the_next_start_takes_the_length_that_was_best(native: Path) -> None:
     assert fixed.settings.speculation is None  # at the K that the user fixed it was slower
 
 
-def test_the_next_start_is_plain_where_real_requests_were_slower(native: Path) -> None:
+def test_the_next_start_is_without_speculation_after_slow_requests(native: Path) -> None:
     plan = plan_of(native)
-    keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
+    save_traffic(plan, counts_of(4000, 100, 20, 5, 0), -0.5)
     served, (line,) = apply_past_traffic(plan, plan, SearchScope(), TIMES)
     assert served.settings.speculation is None
     assert "off: >99% chance of being slower than plain decoding" in line
 
 
-def test_what_prompts_refuted_is_on_where_real_requests_were_surely_faster(native: Path) -> None:
+def test_fast_past_traffic_overrides_a_measured_off(native: Path) -> None:
     plan = plan_of(native)
     off = plan.without_speculation("measured")
     assert apply_past_traffic(plan, off, SearchScope(), None) == (off, ())
-    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    save_traffic(plan, counts_of(4000, 900, 850, 800, 750), 0.4)
     served, lines = apply_past_traffic(plan, off, SearchScope(), None)
     assert served.settings.speculation == plan.settings.speculation
     assert len(lines) == 1
 
 
-def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
+def test_past_traffic_is_a_prediction_for_the_search(native: Path) -> None:
     plan = plan_of(native)
     assert predict_from_traffic(plan, SearchScope()) == (None, ())
-    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    save_traffic(plan, counts_of(4000, 900, 850, 800, 750), 0.4)
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.speculation.n_max == 4
@@ -179,14 +181,14 @@ def test_a_search_is_told_what_real_requests_predict(native: Path) -> None:
     assert predict_from_traffic(plan, SearchScope(user_choice=True)) == (
         None,
         (),
-    )  # it is the user's to say
+    )  # the user has chosen
 
 
 def test_a_prediction_is_confirmed_with_the_short_steps_measured_before(native: Path) -> None:
     """A step of a short request may take a tenth longer than one within a response: without the
     baseline launch that measures this, a speed-up by real requests looked that much too high."""
     plan = plan_of(native)
-    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    save_traffic(plan, counts_of(4000, 900, 850, 800, 750), 0.4)
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.short_step == 1.0
@@ -200,29 +202,27 @@ def test_a_prediction_is_confirmed_with_the_short_steps_measured_before(native: 
     results.clear_results()
 
 
-def test_drafts_longer_than_any_that_was_timed_predict_themselves(native: Path) -> None:
+def test_draft_lengths_without_a_timing_are_predicted_from_traffic(native: Path) -> None:
     plan = plan_of(native)
     assert plan.settings.speculation is not None
     longer = replace(plan.settings.speculation, n_max=8)
     counts = Counts(8000, 810, 1000, (800.0, 10.0, *(0.0,) * 6), 1810, 1.0)
-    keep(plan, counts, 0.4, longer)
+    save_traffic(plan, counts, 0.4, longer)
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.speculation == longer
 
 
-def test_a_search_after_slow_real_requests_says_so(native: Path) -> None:
+def test_a_search_after_slow_requests_reports_them(native: Path) -> None:
     plan = plan_of(native)
-    keep(plan, seen(4000, 100, 20, 5, 0), -0.5)
+    save_traffic(plan, counts_of(4000, 100, 20, 5, 0), -0.5)
     found, (line,) = predict_from_traffic(plan, SearchScope())
     assert found is None
     assert line.endswith("slower than plain decoding, so other settings are tried")
 
 
-def test_a_start_that_measures_begins_with_what_real_requests_showed(
-    tmp_path: Path, native: Path
-) -> None:
-    """They were faster with it, they say; measured, the tiny pair never is: all else is tried."""
+def test_tuning_begins_with_the_setting_of_past_traffic(tmp_path: Path, native: Path) -> None:
+    """The saved traffic says faster, but the tiny pair never is, so all other settings are tried."""
     models = tmp_path / "models"
     models.mkdir()
     for name in ("target.gguf", "draft.gguf"):
@@ -232,26 +232,26 @@ def test_a_start_that_measures_begins_with_what_real_requests_showed(
     settings = Settings(target, "127.0.0.1", 0)
     plan = prepare(settings, SpeculationOptions("code"), theirs, str(native), check_port=False)
     assert plan.settings.speculation is not None
-    keep(plan, seen(4000, 900, 850, 800, 750), 0.4)
+    save_traffic(plan, counts_of(4000, 900, 850, 800, 750), 0.4)
     args = (target, "-w", "code", "--llama-server", native, "--tune", "auto", "--budget", "20")
     with Serve(tmp_path, *args) as s:
         assert "tuning   real requests take precedence: α=0.8" in s.err
         assert s.info["tuning"]["arms"] or s.info["tuning"]["dropped"]
 
 
-def test_a_little_traffic_decides_nothing(native: Path) -> None:
+def test_little_traffic_decides_nothing(native: Path) -> None:
     plan = plan_of(native)
-    keep(plan, seen(200, 5, 1, 0, 0), -0.5)
+    save_traffic(plan, counts_of(200, 5, 1, 0, 0), -0.5)
     assert apply_past_traffic(plan, plan, SearchScope(), TIMES) == (plan, ())
 
 
-def test_a_draft_that_is_gone_is_not_predicted(native: Path, tmp_path: Path) -> None:
+def test_a_deleted_draft_is_not_predicted(native: Path, tmp_path: Path) -> None:
     plan = plan_of(native)
     spec = plan.settings.speculation
     assert spec is not None
-    gone = replace(
+    with_missing_draft = replace(
         plan,
         settings=replace(plan.settings, speculation=replace(spec, draft=tmp_path / "draft.gguf")),
     )
-    keep(gone, seen(4000, 900, 850, 800, 750), 0.4)
+    save_traffic(with_missing_draft, counts_of(4000, 900, 850, 800, 750), 0.4)
     assert predict_from_traffic(plan, SearchScope()) == (None, ())

@@ -8,8 +8,8 @@ from benchmarks.real_models import draft
 from tests.support import Serve, process_ended
 
 
-def alone(smollm2: Path, tmp_path: Path) -> Path:
-    """The model in a folder where nothing else is found."""
+def model_in_own_folder(smollm2: Path, tmp_path: Path) -> Path:
+    """The model in a folder without other models."""
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "model.gguf").symlink_to(smollm2)
@@ -19,7 +19,7 @@ def alone(smollm2: Path, tmp_path: Path) -> Path:
 def test_ngrams_are_predicted_and_the_confirmed_server_serves(
     tmp_path: Path, native: Path, smollm2: Path
 ) -> None:
-    model = alone(smollm2, tmp_path)
+    model = model_in_own_folder(smollm2, tmp_path)
     args = (model, "--workload", "edit", "--tune", "auto", "--budget", "40")
     with Serve(tmp_path, *args, "--llama-server", native, timeout=150) as s:
         info, tuning = s.info, s.info["tuning"]
@@ -37,13 +37,13 @@ def test_ngrams_are_predicted_and_the_confirmed_server_serves(
     assert process_ended(pid)
 
 
-def test_a_draft_as_dear_as_the_target_is_ruled_out_without_a_launch(
+def test_a_draft_as_slow_as_the_target_is_ruled_out_without_a_launch(
     tmp_path: Path, native: Path, smollm2: Path
 ) -> None:
-    model = alone(smollm2, tmp_path)
-    dear = tmp_path / "dear.gguf"
-    draft(smollm2, dear, (18, 22))
-    args = (model, "--draft", dear, "--workload", "code", "--tune", "auto", "--budget", "20")
+    model = model_in_own_folder(smollm2, tmp_path)
+    slow_draft = tmp_path / "dear.gguf"
+    draft(smollm2, slow_draft, (18, 22))
+    args = (model, "--draft", slow_draft, "--workload", "code", "--tune", "auto", "--budget", "20")
     with Serve(tmp_path, *args, "--llama-server", native, timeout=150) as s:
         tuning = s.info["tuning"]
         assert s.info["speculation"] == "off"
