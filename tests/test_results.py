@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama import storage
+from specllama.cli import app
+from specllama.cli.differences import differences
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
@@ -262,6 +264,53 @@ def test_what_is_no_result_is_passed_over(text: str) -> None:
     assert all_results() == ()
     store(ABOUT, answered(DECIDED))
     assert find(ABOUT)[0] is not None, "and is written over"
+
+
+def test_results_saved_before_their_options_were_are_read() -> None:
+    path = kept_file()
+    data = storage.read_stored(path)
+    del data["options"], data["files"]
+    storage.write_stored(path, data)
+    kept, _ = find(ABOUT)
+    assert kept is not None
+    assert (kept.options, kept.files) == (None, ())
+
+
+def test_results_that_look_alike_show_what_they_differ_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    mine = "0123456789abcdef"
+    long = replace(ABOUT, options=("-c 8192", "-np 1", "-t 4", "named ngram-mod True", mine))
+    more = replace(ABOUT, files=(*ABOUT.files, ("/models/d2.gguf", 5, 5)), engine="native b2 (1)")
+    found = [ABOUT, long, more, replace(ABOUT, workload="chat")]
+    for subject in found:
+        store(subject, answered(DECIDED))
+    by_options = {(r.workload, r.options, len(r.files)): r for r in all_results()}
+    kept = [by_options[s.workload, s.options, len(s.files)] for s in found]
+    assert differences(kept) == [
+        "-c 4096, 0123, native b11434",
+        "-c 8192, -t 4, --method ngram-mod, prompts 012345, native b11434",
+        "-c 4096, 0123, with d2.gguf, native b2",
+        "",
+    ]
+    assert differences([kept[0], replace(kept[0], options=None)]) == ["", "options unknown"]
+    assert differences([kept[0], replace(kept[0], target="/other/target.gguf")]) == [
+        *("in /models", "in /other")
+    ]
+    changed = replace(kept[0], files=((*ABOUT.files[0][:2], 10**18), ABOUT.files[1]))
+    before, after = differences([kept[0], changed])
+    assert before.startswith("target.gguf of 19")
+    assert after.startswith("target.gguf of 20")
+    assert app.run(["results"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].rstrip().endswith("  differs by")
+    assert "off      target.gguf, code (-c 4096, 0123, native b11434): because" in lines
+    assert "off      target.gguf, chat: because" in lines
+    clear_results()
+    store(ABOUT, answered(DECIDED))
+    assert app.run(["results"]) == 0
+    assert "differs" not in capsys.readouterr().out
 
 
 def test_another_version_is_passed_over() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specllama.cli.differences import differences
 from specllama.cli.options import AsJson, Verbose
 from specllama.drafts.ollama import shown_name
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from specllama.watching.traffic import Traffic
 
 _SWITCHES = 5  # shown
+_RIGHT = ("best speed-up", "chance slower", "tok/s")  # aligned to the right
 _SPARE = ("prompts", "chance slower", "measured")  # left out first on a narrow terminal
 _LONGEST = 100  # characters of a reason in the list
 
@@ -75,12 +77,15 @@ def results(
         what = f" for {model}" if model is not None else ""
         printer.say(f"no results{what} yet: run `specllama probe MODEL` or `specllama serve MODEL`")
         return
+    differing = differences(found)
     if found:
-        printer.table(_table(found), _SPARE)
-    for r in found:
+        printer.table(_table(found, differing), _SPARE)
+    for r, difference in zip(found, differing, strict=True):
         if r.speculation is None:
             reason = r.reason if verbose else brief(r.reason)
-            printer.say(f"off      {shown_name(Path(r.target))}, {r.workload}: {reason}")
+            name = f"{shown_name(Path(r.target))}, {r.workload}"
+            which = f" ({difference})" if difference else ""
+            printer.say(f"off      {name}{which}: {reason}")
     for line in (*traffic_lines(requests, found), *switch_lines(changes)):
         printer.say(line)
 
@@ -169,6 +174,7 @@ def result_data(r: Result) -> dict[str, Any]:
         "tokens_per_second": r.tokens_per_second,
         "prompts": r.prompts,
         "texts": r.texts,
+        "options": list(r.options) if r.options is not None else None,
         "engine": r.engine,
         "devices": list(r.devices),
         "since": r.since,
@@ -176,19 +182,23 @@ def result_data(r: Result) -> dict[str, Any]:
     }
 
 
-def _table(found: Sequence[Result]) -> Table:
-    """One row per result."""
+def _table(found: Sequence[Result], differing: Sequence[str]) -> Table:
+    """One row per result. Where several have the same model and workload, a column shows what
+    they differ in."""
     from rich.table import Table
 
     from specllama.cli.probe_lines import chance
     from specllama.cli.tuning_lines import interval_text
     from specllama.tuning.results import format_time
 
-    names = ("model", "workload", "state", "served with", "best speed-up", "chance slower", "tok/s")
+    names = ["model", "workload", "state", "served with", "best speed-up", "chance slower", "tok/s"]
+    names += ["prompts", "measured"]
+    if any(differing):
+        names.append("differs by")
     out = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (*names, "prompts", "measured"):
-        out.add_column(name, justify="right" if name in names[4:] else "left")
-    for r in found:
+    for name in names:
+        out.add_column(name, justify="right" if name in _RIGHT else "left")
+    for r, difference in zip(found, differing, strict=True):
         source = "own" if r.prompts == "yours" else "the profile's"
         out.add_row(
             shown_name(Path(r.target)),
@@ -200,5 +210,6 @@ def _table(found: Sequence[Result]) -> Table:
             f"{r.tokens_per_second:.1f}" if r.tokens_per_second is not None else "",
             f"{r.texts} of {source}" if r.texts else "",
             format_time(r.since),
+            *([difference] if any(differing) else []),
         )
     return out

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _GAP = 2  # columns of the terminal between two columns of a table
 _SHORTEST_BREAK = 12  # a longer word may be broken into parts of this length
 _BREAKS = (re.compile(r"(?<=[-/\\,+])"), re.compile(r"(?<=_)|(?=\.[A-Za-z])"))  # best first
-_WORD = re.compile(r"(?:≤ )?\S+")
+_WORD = re.compile(r"(?:≤ |-[a-z]+ )?\S+")  # "-c 4096" stays together
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ from specllama.tuning.step_times import StepTimes, read_times, step_times, times
 _VERSION = 3
 _MAX_STORED = 6  # predictions of an open result
 
+FileStamp = tuple[str, int, int]  # path, size and time
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -53,7 +55,7 @@ class Subject:
 
     target: str
     workload: str
-    files: tuple[tuple[str, int, int], ...]
+    files: tuple[FileStamp, ...]
     options: tuple[str, ...]
     engine: str
     devices: tuple[str, ...]
@@ -80,7 +82,8 @@ class Result:
     """`speculation` None = off. `speedup`: (value, low, high), None if nothing was measured;
     `slower`: the chance of being slower than plain decoding. `state` as in TuningResult;
     `texts`: number of prompts it is based on; `since`: time of the first one. `times`: step
-    times of the fastest measured setting. `short_step`: as in Baseline, None = not measured."""
+    times of the fastest measured setting. `short_step`: as in Baseline, None = not measured. `options`
+    and `files`: as in Subject; older versions did not save them."""
 
     target: str
     workload: str
@@ -101,13 +104,15 @@ class Result:
     tried: TriedSetting | None = None
     times: StepTimes | None = None
     short_step: float | None = None
+    options: tuple[str, ...] | None = None
+    files: tuple[FileStamp, ...] = ()
 
     @property
     def label(self) -> str:
         return setting_label(self.speculation)
 
 
-def stamp(paths: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+def stamp(paths: Iterable[Path]) -> tuple[FileStamp, ...]:
     """Path, size and time of each existing file."""
     found = [(p.absolute(), p.stat()) for p in paths if p.exists()]
     return tuple((str(p), s.st_size, s.st_mtime_ns) for p, s in found)
@@ -130,6 +135,8 @@ def store(subject: Subject, tuned: TuningResult) -> None:
         "workload": subject.workload,
         "engine": subject.engine,
         "devices": list(subject.devices),
+        "options": list(subject.options),
+        "files": [list(file) for file in subject.files],
         "when": now,
         "since": before.since if before is not None and before.state == OPEN else now,
         "state": tuned.state,
@@ -237,7 +244,7 @@ def _read(path: Path) -> Result | None:
             slower=_maybe(data["slower"]),
             tokens_per_second=_maybe(data["tokens_per_second"]),
             engine=str(data["engine"]),
-            devices=tuple(str(d) for d in data["devices"]),
+            devices=tuple(map(str, data["devices"])),
             when=float(data["when"]),
             since=float(data["since"]),
             state=str(data["state"]),
@@ -248,6 +255,8 @@ def _read(path: Path) -> Result | None:
             tried=_tried(data.get("tried")),
             times=read_times(data.get("times")),
             short_step=read_short_step(short) if (short := data.get("short")) is not None else None,
+            options=tuple(map(str, data["options"])) if "options" in data else None,
+            files=tuple((str(p), int(s), int(t)) for p, s, t in data.get("files", ())),
         )
     except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None
