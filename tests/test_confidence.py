@@ -1,4 +1,4 @@
-"""Intervals and chances: against tables, by simulation, and for the tuner as a whole."""
+"""Confidence intervals and probabilities: against tables, by simulation, and for whole searches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("at", "value"), TABLE.items())
-def test_students_t_is_the_tables(at: tuple[int, float], value: float) -> None:
+def test_students_t_matches_the_tables(at: tuple[int, float], value: float) -> None:
     freedom, p = at
     assert student_quantile(p, freedom) == pytest.approx(value, abs=0.0006)
     assert student_quantile(1 - p, freedom) == pytest.approx(-value, abs=0.0006)
@@ -76,31 +76,31 @@ def test_students_t_is_a_distribution(t: float, freedom: float) -> None:
 
 @pytest.mark.parametrize("n", [5, 8, 12])
 @pytest.mark.parametrize("uneven", [False, True], ids=["alike", "uneven"])
-def test_nineteen_intervals_in_twenty_hold_the_truth(n: int, uneven: bool) -> None:
-    """Log-normal speed-ups by prompt; `uneven`: answers of 20 to 60 tokens."""
+def test_95_percent_of_the_intervals_contain_the_true_value(n: int, uneven: bool) -> None:
+    """Log-normal speed-ups per prompt; `uneven`: responses of 20 to 60 tokens."""
     rng, hits, rounds = random.Random(n), 0, 1500
     for _ in range(rounds):
         weights = tuple(rng.uniform(20, 60) if uneven else 40.0 for _ in range(n))
-        seen = Ratios(tuple(math.log(1.1) + rng.gauss(0, 0.12) for _ in range(n)), weights)
-        i = seen.interval()
+        sample = Ratios(tuple(math.log(1.1) + rng.gauss(0, 0.12) for _ in range(n)), weights)
+        i = sample.interval()
         hits += i.low <= 1.1 <= i.high
     assert 0.93 <= hits / rounds <= 0.97
 
 
-def test_chances_are_as_often_right_as_they_say() -> None:
+def test_chance_below_is_calibrated() -> None:
     rng, below, rounds = random.Random(3), 0, 2000
     for _ in range(rounds):
-        seen = Ratios(tuple(rng.gauss(0, 0.12) for _ in range(7)), (1.0,) * 7)
-        below += seen.chance_below(1.0) < 0.1
+        sample = Ratios(tuple(rng.gauss(0, 0.12) for _ in range(7)), (1.0,) * 7)
+        below += sample.chance_below(1.0) < 0.1
     assert below / rounds == pytest.approx(0.1, abs=0.02)
 
 
-def test_by_hand() -> None:
+def test_ratios_of_a_hand_worked_example() -> None:
     r = ratios([(10, 5, 40), (10, 10, 40), (0, 5, 40), (10, 0, 40), (10, 5, 0)])
     assert r.logs == pytest.approx((math.log(2), 0))
     assert r.value == pytest.approx(math.sqrt(2))
     assert r.freedom == pytest.approx(1)
-    # spread of log 2 / √2 over two prompts
+    # standard deviation of log 2 / √2 over two prompts
     assert r.error == pytest.approx(math.log(2) / 2)
     half = 12.706 * math.log(2) / 2
     assert r.interval().high == pytest.approx(math.exp(math.log(2) / 2 + half), rel=1e-3)
@@ -108,21 +108,23 @@ def test_by_hand() -> None:
     assert Ratios((0.1, 0.3), (1.0, 1.0)).shifted(-0.1).logs == pytest.approx((0.0, 0.2))
 
 
-def test_one_prompt_says_nothing_of_others() -> None:
+def test_one_prompt_gives_an_unbounded_interval() -> None:
     one = Ratios((0.5,), (40.0,))
     assert one.interval() == Interval(math.exp(0.5), 0.0, math.inf)
     assert one.chance_below(1.0) == 0.5
     assert (Ratios().value, Ratios().mean, Ratios().chance_below(1.0)) == (1.0, 0.0, 0.5)
 
 
-def test_prompts_that_agree_by_chance_are_not_certainty() -> None:
+def test_equal_results_still_have_an_interval() -> None:
     same = Ratios((0.02,) * 5, (40.0,) * 5)
     assert same.interval().low < 1.02
     assert same.interval(4).low < same.interval().low
 
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.floats(0.1, 1e4)), max_size=20), st.integers(1, 9))
-def test_any_prompts(seen: list[tuple[float, float]], comparisons: int) -> None:
+def test_intervals_and_chances_are_valid_for_any_prompts(
+    seen: list[tuple[float, float]], comparisons: int
+) -> None:
     r = Ratios(tuple(x for x, _ in seen), tuple(w for _, w in seen))
     i = r.interval(comparisons)
     assert i.low <= i.value <= i.high
@@ -131,53 +133,56 @@ def test_any_prompts(seen: list[tuple[float, float]], comparisons: int) -> None:
     assert -1 <= r.freedom <= len(seen)
 
 
-# ---- the tuner as a whole ---------------------------------------------------------
+# ---- whole searches ---------------------------------------------------------
 
 PROMPTS = tuple(f"prompt number {i}" for i in range(24))
 DRAFT = Speculation(("draft-simple",), Path("draft.gguf"), n_max=4)
 NGRAM = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
-PLAIN, OWN = 90.0, 9.0  # ms, as a CPU has them
-P, P_SPREAD = 0.6, 0.09  # acceptance: at K = 2 a tenth between prompts
-REAL = {1: 1.02, 2: 1.12, 3: 1.09, 4: 1.09, 5: 1.03, 6: 0.98, 7: 0.94, 8: 0.90}  # tuner.md
+PLAIN, DRAFT_MS = 90.0, 9.0  # ms, typical of a CPU
+ACCEPTANCE, ACCEPTANCE_SPREAD = (
+    0.6,
+    0.09,
+)  # acceptance; at K=2 the speed differs by a tenth between prompts
+GAINS = {1: 1.02, 2: 1.12, 3: 1.09, 4: 1.09, 5: 1.03, 6: 0.98, 7: 0.94, 8: 0.90}  # tuner.md
 
 
 @functools.cache
 def mean_tau(k: int) -> float:
     """The geometric mean of τ(k) over prompts."""
     rng = random.Random(5)
-    logs = (math.log(constant_tau(likely(rng), k)) for _ in range(4000))
+    logs = (math.log(constant_tau(prompt_acceptance(rng), k)) for _ in range(4000))
     return math.exp(sum(logs) / 4000)
 
 
-def likely(rng: random.Random) -> float:
-    return min(0.95, max(0.05, rng.gauss(P, P_SPREAD)))
+def prompt_acceptance(rng: random.Random) -> float:
+    return min(0.95, max(0.05, rng.gauss(ACCEPTANCE, ACCEPTANCE_SPREAD)))
 
 
-def drafted(seed: int, gains: dict[int, float], budget: float) -> TuningResult:
-    """A draft of which each K is worth what `gains` says, on a machine that is a few percent
+def search_with_draft(seed: int, gains: dict[int, float], budget: float) -> TuningResult:
+    """A search with a draft whose speed-up at each K is `gains`, on a machine that is a few percent
     faster or slower at each launch."""
 
     def verify(b: int) -> float:
         if b == 1:
             return PLAIN
-        return mean_tau(b - 1) * PLAIN / gains.get(b - 1, 0.5) - b * OWN
+        return mean_tau(b - 1) * PLAIN / gains.get(b - 1, 0.5) - b * DRAFT_MS
 
     script = Script(
         verify,
-        own=lambda m: OWN,
-        accept=lambda r: likely(random.Random(f"{seed}/{r.prompt}")),
+        own=lambda m: DRAFT_MS,
+        accept=lambda r: prompt_acceptance(random.Random(f"{seed}/{r.prompt}")),
         noise=0.04,
         drift=lambda n: math.exp(random.Random(f"{seed}/launch {n}").gauss(0, 0.05)),
     )
     draft = TrialCandidate(DRAFT, longest=8, cost=0.1)
-    wanted = Task("code", PROMPTS, {"temperature": 0.2}, False, (draft,), budget=budget)
-    return tuned(script, wanted, seed)[0]
+    request = Task("code", PROMPTS, {"temperature": 0.2}, False, (draft,), budget=budget)
+    return tuned(script, request, seed)[0]
 
 
-def copied(
+def search_with_ngrams(
     seed: int, per_token: float, copies: float, budget: float, fixed: bool = False
 ) -> TuningResult:
-    """Answers of which a part is copied from the prompt; `per_token`: ms to verify one more."""
+    """A search with responses partly copied from the prompt; `per_token`: ms to verify one more."""
     script = Script(
         lambda b: PLAIN + per_token * (b - 1),
         copies=lambda r: copies,
@@ -185,19 +190,19 @@ def copied(
         noise=0.04,
         drift=lambda n: math.exp(random.Random(f"{seed}/launch {n}").gauss(0, 0.05)),
     )
-    wanted = Task(
+    request = Task(
         "edit", PROMPTS, {"temperature": 0.2}, False, ngrams=(NGRAM,), budget=budget, fixed=fixed
     )
-    return tuned(script, wanted, seed)[0]
+    return tuned(script, request, seed)[0]
 
 
-def share_on(found: Iterable[TuningResult]) -> float:
+def share_turned_on(found: Iterable[TuningResult]) -> float:
     on = [t.best is not None for t in found]
     return sum(on) / len(on)
 
 
-def worth(per_token: float, copies: float, sizes: Sequence[NgramSizes]) -> float:
-    """The true speed-up of the best of these sizes, over many texts."""
+def true_ngram_speedup(per_token: float, copies: float, sizes: Sequence[NgramSizes]) -> float:
+    """The true speed-up with the best of these sizes, over many texts."""
     world = World(Script(lambda b: PLAIN, length=lambda p: 150), 12345)
     texts = []
     for i in range(200):
@@ -209,38 +214,42 @@ def worth(per_token: float, copies: float, sizes: Sequence[NgramSizes]) -> float
     return max(r.value for r in ngram_rows("ngram-simple", sizes, texts, costs).values())
 
 
-# Seeds are fixed, so each share is one number; the limits leave room for one or two runs more. The
-# aim is 5 % false and 80 and 90 % found. 400 runs gave 5.0 % and 87 % for the draft.
+# Seeds are fixed, so each share is a constant; the limits leave room for one or two more runs. The
+# goals are 5% false positives and 80 to 90% found. 400 runs gave 5.0% and 87% for the draft.
 
 
-def test_equal_drafts_seldom_come_out_as_a_gain() -> None:
-    """Every K is worth exactly nothing."""
+def test_drafts_without_a_gain_are_rarely_turned_on() -> None:
+    """Every K has a true speed-up of exactly 1."""
     equal = dict.fromkeys(range(1, 9), 1.0)
-    assert share_on(drafted(seed, equal, 100.0) for seed in range(150)) <= 0.07
+    assert share_turned_on(search_with_draft(seed, equal, 100.0) for seed in range(150)) <= 0.07
 
 
-def test_a_draft_that_is_worth_an_eighth_is_found() -> None:
-    found = [drafted(seed, REAL, 100.0) for seed in range(100)]
-    assert share_on(found) >= 0.87
+def test_a_draft_with_a_12_percent_gain_is_turned_on() -> None:
+    found = [search_with_draft(seed, GAINS, 100.0) for seed in range(100)]
+    assert share_turned_on(found) >= 0.87
     confirmed = [len(a.measurement.answers) for t in found for a in t.arms]
     assert 5 <= sum(confirmed) / len(confirmed) <= 8
-    served = [REAL[t.best.speculation.n_max] for t in found if t.best]
+    served = [GAINS[t.best.speculation.n_max] for t in found if t.best]
     assert sum(served) / len(served) > 1.09, "and at one of its best lengths"
 
 
-def test_an_error_that_all_share_does_not_shrink_with_their_number() -> None:
-    many = Ratios((0.05, 0.06) * 50, (1.0,) * 100)
-    unsure = replace(many, shared=0.05)
-    assert many.chance_below(1.0) < 1e-6
-    assert unsure.chance_below(1.0) == pytest.approx(0.136, abs=0.01)  # 0.055 at 0.05
-    assert (unsure + many).error == pytest.approx(0.025, rel=0.01), "half of it counts"
-    assert (unsure + unsure).shared == pytest.approx(0.05 / math.sqrt(2)), "two that are apart"
-    assert unsure.shifted(1.0).shared == 0.05
+def test_a_shared_error_does_not_shrink_with_more_prompts() -> None:
+    independent = Ratios((0.05, 0.06) * 50, (1.0,) * 100)
+    with_shared_error = replace(independent, shared=0.05)
+    assert independent.chance_below(1.0) < 1e-6
+    assert with_shared_error.chance_below(1.0) == pytest.approx(0.136, abs=0.01)  # 0.055 at 0.05
+    assert (with_shared_error + independent).error == pytest.approx(0.025, rel=0.01), (
+        "half of it counts"
+    )
+    assert (with_shared_error + with_shared_error).shared == pytest.approx(0.05 / math.sqrt(2)), (
+        "two that are apart"
+    )
+    assert with_shared_error.shifted(1.0).shared == 0.05
 
 
-def test_an_answer_is_clear_where_more_prompts_would_hardly_change_it() -> None:
-    def sure(chance: float) -> Ratios:
-        """Eight prompts after which it reaches MIN_SPEEDUP with this chance."""
+def test_a_result_is_clear_if_more_prompts_would_hardly_change_it() -> None:
+    def ratios_with_chance(chance: float) -> Ratios:
+        """Eight prompts after which the speed-up reaches MIN_SPEEDUP with this probability."""
         logs = (0.05, -0.05) * 4
         error = Ratios(logs, (1.0,) * 8).error
         to = math.log(MIN_SPEEDUP) - student_quantile(1 - chance, 7) * error
@@ -248,47 +257,55 @@ def test_an_answer_is_clear_where_more_prompts_would_hardly_change_it() -> None:
         assert 1 - found.chance_below(MIN_SPEEDUP) == pytest.approx(chance, abs=1e-6)
         return found
 
-    assert is_clear(sure(0.04), sure(0.04)), "surely not worth it"
-    assert not is_clear(sure(0.06), sure(0.06))
-    assert not is_clear(sure(0.5), sure(0.5))
-    few = sure(0.04)
+    assert is_clear(ratios_with_chance(0.04), ratios_with_chance(0.04)), "surely not worth it"
+    assert not is_clear(ratios_with_chance(0.06), ratios_with_chance(0.06))
+    assert not is_clear(ratios_with_chance(0.5), ratios_with_chance(0.5))
+    few = ratios_with_chance(0.04)
     assert not is_clear(Ratios(few.logs[:4], few.weights[:4]), few)
 
 
-@pytest.mark.parametrize(("logs", "wanted"), [((0.1, -0.09, 0.05), 1.0), ((0.1, 0.11, 0.09), 1.1)])
-def test_what_may_be_chance_is_shrunk_away(logs: tuple[float, ...], wanted: float) -> None:
-    assert shrunk(Ratios(logs, (1.0,) * 3)) == pytest.approx(wanted, abs=0.01)
+@pytest.mark.parametrize(
+    ("logs", "expected"), [((0.1, -0.09, 0.05), 1.0), ((0.1, 0.11, 0.09), 1.1)]
+)
+def test_gains_are_shrunk_by_their_uncertainty(logs: tuple[float, ...], expected: float) -> None:
+    assert shrunk(Ratios(logs, (1.0,) * 3)) == pytest.approx(expected, abs=0.01)
     assert shrunk(Ratios(logs[:2], (1.0,) * 2)) == 1.0
 
 
-def test_copies_that_bring_nothing_seldom_come_out_as_a_gain() -> None:
-    assert worth(80.0, 0.3, grid("ngram-simple")) == pytest.approx(1.0, abs=0.01)
-    assert share_on(copied(seed, 80.0, 0.3, 120.0) for seed in range(100)) <= 0.02
-    assert worth(43.0, 0.3, [NgramSizes(12, 48)]) == pytest.approx(1.0, abs=0.01)
-    equal = (copied(seed, 43.0, 0.3, 120.0, fixed=True) for seed in range(100))
-    assert share_on(equal) <= 0.02
+def test_ngrams_without_a_gain_are_rarely_turned_on() -> None:
+    assert true_ngram_speedup(80.0, 0.3, grid("ngram-simple")) == pytest.approx(1.0, abs=0.01)
+    assert (
+        share_turned_on(search_with_ngrams(seed, 80.0, 0.3, 120.0) for seed in range(100)) <= 0.02
+    )
+    assert true_ngram_speedup(43.0, 0.3, [NgramSizes(12, 48)]) == pytest.approx(1.0, abs=0.01)
+    equal = (search_with_ngrams(seed, 43.0, 0.3, 120.0, fixed=True) for seed in range(100))
+    assert share_turned_on(equal) <= 0.02
 
 
-def test_copies_that_are_worth_a_third_are_found() -> None:
-    assert worth(17.0, 0.33, grid("ngram-simple")) == pytest.approx(1.35, abs=0.02)
-    assert share_on(copied(seed, 17.0, 0.33, 120.0) for seed in range(100)) >= 0.96
+def test_ngrams_with_a_35_percent_gain_are_turned_on() -> None:
+    assert true_ngram_speedup(17.0, 0.33, grid("ngram-simple")) == pytest.approx(1.35, abs=0.02)
+    assert (
+        share_turned_on(search_with_ngrams(seed, 17.0, 0.33, 120.0) for seed in range(100)) >= 0.96
+    )
 
 
-@pytest.mark.parametrize(("told", "off"), [(0.5, 0.0), (0.0, 0.10)])
-def test_a_cost_that_the_prediction_has_wrong_is_put_right(told: float, off: float) -> None:
-    """Only one row of a batch goes through the output matrix; where nobody says how much that
-    is, V(b) is too low and what is predicted too high: it counts as much lower in the end."""
+@pytest.mark.parametrize(("assumed_share", "correction"), [(0.5, 0.0), (0.0, 0.10)])
+def test_a_wrong_predicted_cost_is_corrected_by_the_confirmation(
+    assumed_share: float, correction: float
+) -> None:
+    """Only one row of a batch goes through the output matrix. If that matrix's share is unknown,
+    V(b) is too low and the prediction too high; the confirmation corrects it by as much."""
     script = Script(
         lambda b: PLAIN + 17.0 * (b - 1),
         copies=lambda r: 0.4,
         length=lambda p: 150,
         output_share=0.5,
     )
-    copies = replace(NGRAM, ngram=NgramSizes(4, 12))
-    wanted = Task("edit", PROMPTS, {}, False, ngrams=(copies,), fixed=True, budget=300.0)
-    t, _ = tuned(script, replace(wanted, output_share=told), 3)
+    ngram = replace(NGRAM, ngram=NgramSizes(4, 12))
+    request = Task("edit", PROMPTS, {}, False, ngrams=(ngram,), fixed=True, budget=300.0)
+    t, _ = tuned(script, replace(request, output_share=assumed_share), 3)
     (arm,) = t.arms
     known = t.predictions[0].known
-    recalled = Ratios(arm.pooled.logs[len(arm.own) :], known.weights)
-    assert len(recalled) == len(known)
-    assert known.mean - recalled.mean == pytest.approx(off, abs=0.02)
+    corrected = Ratios(arm.pooled.logs[len(arm.own) :], known.weights)
+    assert len(corrected) == len(known)
+    assert known.mean - corrected.mean == pytest.approx(correction, abs=0.02)

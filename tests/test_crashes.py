@@ -1,4 +1,4 @@
-"""Servers that die, stall or do not draft: scripted, since real ones will not on demand."""
+"""Servers that crash, stall or do not draft. They are scripted: real ones do not on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support import MODELS, Serve, process_ended, script, specllama
 TARGET = MODELS / "target.gguf"
 
 
-def test_a_crash_with_speculation_starts_once_more_without(tmp_path: Path) -> None:
+def test_a_crash_at_start_is_retried_without_speculation(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_with_spec="GGML_ASSERT(n_embd == 1) failed")
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert s.info["speculation"] == "off"
@@ -41,7 +41,7 @@ def test_a_crash_with_speculation_starts_once_more_without(tmp_path: Path) -> No
         assert not any(a.startswith("--spec") or a == "-md" for a in second)
 
 
-def test_out_of_memory_is_explained_and_the_next_line_started(tmp_path: Path) -> None:
+def test_out_of_memory_is_explained_and_the_next_option_is_tried(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_with_draft="cudaMalloc failed: out of memory", draft_n=8)
     draft = MODELS / "draft.gguf"
     with Serve(tmp_path, TARGET, "--draft", draft, "--llama-server", fake.path) as s:
@@ -54,13 +54,13 @@ def test_out_of_memory_is_explained_and_the_next_line_started(tmp_path: Path) ->
         assert "-md" not in second
 
 
-def test_a_signal_while_loading_counts_as_well(tmp_path: Path) -> None:
+def test_a_crash_by_a_signal_at_start_is_retried_without_speculation(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_with_spec="", code=-11)
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert "it crashed (SIGSEGV)" in s.info["reason"]
 
 
-def test_a_server_that_somebody_else_ended_keeps_its_speculation(tmp_path: Path) -> None:
+def test_a_server_stopped_by_another_process_keeps_its_speculation(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_with_spec="", code=-15)
     done = specllama("serve", TARGET, "--tune", "off", "--port", "0", "--llama-server", fake.path)
     assert done.returncode == 1
@@ -73,7 +73,7 @@ def test_a_server_that_somebody_else_ended_keeps_its_speculation(tmp_path: Path)
 
 
 @pytest.mark.parametrize("tune", ["off", "auto"])
-def test_a_binary_for_another_cpu_is_not_started_twice(tmp_path: Path, tune: str) -> None:
+def test_a_binary_for_another_cpu_is_started_only_once(tmp_path: Path, tune: str) -> None:
     fake = Fake(tmp_path, crash="", code=-4)
     done = specllama("serve", TARGET, "--tune", tune, "--llama-server", fake.path)
     assert done.returncode == 1
@@ -82,43 +82,43 @@ def test_a_binary_for_another_cpu_is_not_started_twice(tmp_path: Path, tune: str
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "starts"),
+    ("text", "message", "starts"),
     [
         ("unknown model architecture: 'foo9'", "'foo9'", 1),
         ("error: invalid argument: --metrics", "--metrics", 1),
         ("cudaMalloc failed: out of memory", "out of memory", 2),
     ],
 )
-def test_a_server_that_does_not_start_is_explained(
-    tmp_path: Path, text: str, says: str, starts: int
+def test_the_reason_why_a_server_does_not_start_is_printed(
+    tmp_path: Path, text: str, message: str, starts: int
 ) -> None:
     fake = Fake(tmp_path, crash=text)
     done = specllama("serve", TARGET, "--port", "0", "--llama-server", fake.path)
     assert done.returncode == 1
     assert "llama-server did not start: " in done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert len(fake.starts) == starts
 
 
-def test_a_server_that_ends_while_it_is_measured_did_start(tmp_path: Path) -> None:
+def test_a_crash_during_measurement_is_not_reported_as_a_failed_start(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_after=0.5)
     settings = Settings(TARGET, "127.0.0.1", 0)
     plan = prepare(settings, SpeculationOptions("chat", method="none"), (), str(fake.path))
     runner = TrialServers(plan, tmp_path / "log")
     with pytest.raises(EngineError) as broken:
-        _ask_until_it_ends(runner)
+        _send_requests_until_it_exits(runner)
     assert runner.blame(broken.value).message.startswith("llama-server exited: it crashed")
     runner.stop()
 
 
-def _ask_until_it_ends(runner: TrialServers) -> None:
+def _send_requests_until_it_exits(runner: TrialServers) -> None:
     served = runner.start(None, lambda: None)
     while True:
         served.client.complete("x", 4, {})
 
 
-def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> None:
+def test_serve_gives_up_after_three_quick_crashes_with_the_reason(tmp_path: Path) -> None:
     fake = Fake(tmp_path, crash_after=1.5, draft_n=8)
     with Serve(tmp_path, TARGET, "--llama-server", fake.path) as s:
         assert s.info["speculation"] == "on"
@@ -128,8 +128,10 @@ def test_after_three_quick_crashes_it_stops_with_the_reason(tmp_path: Path) -> N
     assert ["--spec-type" in argv for argv in fake.starts] == [True, True, False]
 
 
-def test_a_long_load_is_no_long_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that loads for minutes and dies when it is ready is given up all the same."""
+def test_load_time_does_not_count_as_running_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that loads for minutes and crashes once ready is also given up."""
     fake = Fake(tmp_path)
     launched: list[Launch] = []
 
@@ -148,7 +150,7 @@ def test_a_long_load_is_no_long_life(tmp_path: Path, monkeypatch: pytest.MonkeyP
         serving.run_server(plan, tmp_path / "log", ServeReport(Printer()))
 
 
-def test_nothing_drafted_is_off_even_if_slots_say_on(tmp_path: Path) -> None:
+def test_speculation_is_off_if_nothing_is_drafted_whatever_slots_report(tmp_path: Path) -> None:
     fake = Fake(tmp_path, slots=True)
     with Serve(
         tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
@@ -158,7 +160,7 @@ def test_nothing_drafted_is_off_even_if_slots_say_on(tmp_path: Path) -> None:
         assert s.info["tokens_per_second"] == 100
 
 
-def test_slots_that_say_off_are_believed(tmp_path: Path) -> None:
+def test_speculation_is_off_if_slots_report_it(tmp_path: Path) -> None:
     fake = Fake(tmp_path, slots=False)
     with Serve(
         tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
@@ -169,24 +171,24 @@ def test_slots_that_say_off_are_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("brief", "sent"), [(True, "1 probe request"), (False, "2 probe requests")]
 )
-def test_the_requests_that_were_sent_are_counted(tmp_path: Path, brief: bool, sent: str) -> None:
-    engagement = checked(tmp_path, brief, slots=True)
+def test_the_reason_counts_the_probe_requests(tmp_path: Path, brief: bool, sent: str) -> None:
+    engagement = check_fake_server(tmp_path, brief, slots=True)
     assert engagement.reason == f"no tokens were drafted in {sent}"
     assert engagement_line(engagement).startswith(
         f"speculation OFF because no tokens were drafted in {sent}; /slots reports speculative=true"
     )
 
 
-def test_slots_that_contradict_the_counters_are_named(tmp_path: Path) -> None:
-    engagement = checked(tmp_path, slots=False, draft_n=10)
+def test_a_contradiction_of_slots_and_counters_is_reported(tmp_path: Path) -> None:
+    engagement = check_fake_server(tmp_path, slots=False, draft_n=10)
     assert (engagement.engaged, engagement.alpha) == (True, 0.5)
-    said = "/slots reports speculative=false although tokens were drafted"
-    assert engagement_line(engagement).endswith(said)
-    assert checked(tmp_path, slots=True, draft_n=10).doubt == ""
+    note = "/slots reports speculative=false although tokens were drafted"
+    assert engagement_line(engagement).endswith(note)
+    assert check_fake_server(tmp_path, slots=True, draft_n=10).doubt == ""
 
 
 @pytest.mark.parametrize(
-    ("drafted", "accepted", "memory", "says"),
+    ("drafted", "accepted", "memory", "line"),
     [
         (10, 30, "attention", "ON, but the counters contradict themselves: 30 of 10 drafted"),
         (10, -3, "attention", "ON, but the counters contradict themselves: -3 of 10 drafted"),
@@ -195,16 +197,16 @@ def test_slots_that_contradict_the_counters_are_named(tmp_path: Path) -> None:
         (10, 9, "hybrid", "ON: α=0.90 (9 of 10 drafted tokens accepted)"),
     ],
 )
-def test_counters_that_cannot_be_right_show_no_alpha(
-    drafted: int, accepted: int, memory: str, says: str
+def test_impossible_counters_give_no_alpha(
+    drafted: int, accepted: int, memory: str, line: str
 ) -> None:
-    seen = Engagement(True, "", drafted, accepted, tokens=48, ms=480.0, memory=memory)
-    assert engagement_line(seen).startswith(f"speculation {says}")
-    assert (seen.alpha is None) == bool(seen.doubt)
+    engagement = Engagement(True, "", drafted, accepted, tokens=48, ms=480.0, memory=memory)
+    assert engagement_line(engagement).startswith(f"speculation {line}")
+    assert (engagement.alpha is None) == bool(engagement.doubt)
 
 
-def test_a_negative_count_is_no_drafting(tmp_path: Path) -> None:
-    engagement = checked(tmp_path, draft_n=-10)
+def test_a_negative_count_means_not_engaged(tmp_path: Path) -> None:
+    engagement = check_fake_server(tmp_path, draft_n=-10)
     assert not engagement.engaged
     assert (
         "OFF because the server's counts of drafted tokens are not valid; the counters contradict"
@@ -212,8 +214,8 @@ def test_a_negative_count_is_no_drafting(tmp_path: Path) -> None:
     )
 
 
-def checked(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
-    """What serve finds when it checks a scripted server with a draft."""
+def check_fake_server(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
+    """The result of serve's check of a scripted server with a draft."""
     fake = Fake(tmp_path, **config)
     settings = Settings(TARGET, "127.0.0.1", 0)
     spec_options = SpeculationOptions("chat", draft=MODELS / "draft.gguf")
@@ -228,7 +230,7 @@ def checked(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
         running.stop()
 
 
-def test_builds_without_counters_leave_them_out(tmp_path: Path) -> None:
+def test_tokens_per_step_is_null_without_counters(tmp_path: Path) -> None:
     fake = Fake(tmp_path, draft_n=10)
     with Serve(
         tmp_path, TARGET, "--draft", MODELS / "draft.gguf", "--llama-server", fake.path
@@ -237,7 +239,7 @@ def test_builds_without_counters_leave_them_out(tmp_path: Path) -> None:
         assert s.info["tokens_per_step"] is None
 
 
-def test_standing_still_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_stalled_start_is_an_error_and_leaves_no_process(tmp_path: Path) -> None:
     fake = script(tmp_path / "llama-server", "import time; time.sleep(600)")
     server = process.start(LaunchCommand((str(fake),), {}, (), ()), tmp_path / "log")
     with pytest.raises(EngineError, match="no progress for 1 s"):
@@ -246,26 +248,26 @@ def test_standing_still_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
     assert process_ended(server.pid)
 
 
-def test_a_slow_start_that_progresses_is_waited_for(tmp_path: Path) -> None:
+def test_a_slow_start_with_progress_is_waited_for(tmp_path: Path) -> None:
     body = "import time\nfor i in range(12): print(i, flush=True); time.sleep(0.4)\ntime.sleep(600)"
     server = process.start(
         LaunchCommand((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"
     )
-    begin = time.monotonic()
-    asked = []
+    started = time.monotonic()
+    checks = []
 
     def ready() -> bool:
-        asked.append(time.monotonic() - begin)
-        return asked[-1] > 4
+        checks.append(time.monotonic() - started)
+        return checks[-1] > 4
 
     try:
         process.wait_ready(server, ready, stall_s=2)
     finally:
         server.stop()
-    assert asked[-1] > 4, "twice as long as it may stall"
+    assert checks[-1] > 4, "twice as long as it may stall"
 
 
-def test_a_server_deaf_to_sigterm_is_killed(tmp_path: Path) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     body = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
     server = process.start(
         LaunchCommand((str(script(tmp_path / "s", body)),), {}, (), ()), tmp_path / "log"

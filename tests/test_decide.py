@@ -1,4 +1,4 @@
-"""Verdicts and trade lines, on headers of real dimensions."""
+"""Verdicts and options of the memory check, on headers of real dimensions."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def model(headers: Path, name: str) -> ModelInfo:
     return read_model(build(headers, name))
 
 
-def box(*gpus: float, ram: float = 64) -> Machine:
-    """A machine with these GPUs (GiB), nothing left free."""
+def machine(*gpus: float, ram: float = 64) -> Machine:
+    """A machine with these GPUs (GiB) and no margin."""
     return Machine(
         tuple(
             Device(f"GPU{i}", "", int(n * GIB), int(n * GIB), "test", margin=0)
@@ -50,28 +50,28 @@ def box(*gpus: float, ram: float = 64) -> Machine:
 
 
 @pytest.fixture
-def big(headers: Path) -> FitRequest:
-    """Llama 3.1 70B with Llama 3.2 1B, 32k tokens, 48 GiB: a little too much."""
+def large_request(headers: Path) -> FitRequest:
+    """Llama 3.1 70B with Llama 3.2 1B, 32k tokens, 48 GiB: slightly too large."""
     draft = Drafting(("draft-simple",), model(headers, "llama-3.2-1b"), 4)
     return FitRequest(
         model(headers, "llama-3.1-70b"),
         ModelUse(32768, outputs=1),
-        box(48),
+        machine(48),
         draft,
         ngram=NGRAM,
         context_limit=131072,
     )
 
 
-def test_what_fits_is_taken_as_it_is(big: FitRequest) -> None:
-    roomy = replace(big, machine=box(80))
+def test_a_request_that_fits_is_unchanged(large_request: FitRequest) -> None:
+    roomy = replace(large_request, machine=machine(80))
     found = memory_options(roomy)
     assert [o.name for o in found] == ["as requested"]
     assert best_option(found).verdict.kind == FITS
 
 
-def test_every_line_says_what_it_costs(big: FitRequest) -> None:
-    found = memory_options(big)
+def test_options_if_the_request_does_not_fit(large_request: FitRequest) -> None:
+    found = memory_options(large_request)
     assert found[0].verdict.kind == PARTLY
     assert found[0].verdict.missing.endswith(" MiB short")
     assert [(o.name, o.flags, o.automatic) for o in found[1:]] == [
@@ -88,21 +88,26 @@ def test_every_line_says_what_it_costs(big: FitRequest) -> None:
     assert best_option(found) is found[1]
 
 
-def test_the_numbers_of_a_line_are_the_largest_that_fit(big: FitRequest) -> None:
-    longest = longest_context(big, big.drafting)
+def test_options_use_the_largest_numbers_that_fit(large_request: FitRequest) -> None:
+    longest = longest_context(large_request, large_request.drafting)
     assert longest == 30720
-    at = replace(big.use, context=longest)
-    assert verdict_of(big, at, big.drafting)[0].kind == FITS
-    assert verdict_of(big, replace(at, context=longest + 256), big.drafting)[0].kind != FITS
-    layers = memory_options(big)[1].drafting
+    at = replace(large_request.use, context=longest)
+    assert verdict_of(large_request, at, large_request.drafting)[0].kind == FITS
+    assert (
+        verdict_of(large_request, replace(at, context=longest + 256), large_request.drafting)[
+            0
+        ].kind
+        != FITS
+    )
+    layers = memory_options(large_request)[1].drafting
     assert layers is not None
     assert layers.gpu_layers == 9
-    more = big.lines(big.use, replace(layers, gpu_layers=10))
-    assert overcommitted(per_device(more), big.machine)
+    more = large_request.lines(large_request.use, replace(layers, gpu_layers=10))
+    assert overcommitted(per_device(more), large_request.machine)
 
 
-def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: FitRequest) -> None:
-    tight = replace(big, machine=box(47.3))
+def test_a_draft_mostly_in_ram_is_offered_but_not_chosen(large_request: FitRequest) -> None:
+    tight = replace(large_request, machine=machine(47.3))
     found = memory_options(tight)
     slow = next(o for o in found if o.flags[:1] == ("--draft-layers",))
     assert not slow.automatic
@@ -110,27 +115,29 @@ def test_a_draft_mostly_in_ram_is_shown_but_not_taken(big: FitRequest) -> None:
     assert best_option(found).flags == ("--method", "ngram-simple")
 
 
-def test_a_quantised_draft_cache_is_never_taken_by_itself(big: FitRequest) -> None:
-    found = memory_options(replace(big, machine=box(48.3)))
+def test_a_quantised_draft_cache_is_never_chosen_automatically(large_request: FitRequest) -> None:
+    found = memory_options(replace(large_request, machine=machine(48.3)))
     q8 = next(o for o in found if o.flags[:1] == ("--draft-cache",))
     assert q8.verdict.kind == FITS
     assert not q8.automatic
     assert "acceptance" in q8.warning
 
 
-def test_another_draft_comes_before_giving_up(big: FitRequest, headers: Path) -> None:
+def test_another_draft_is_tried_before_other_methods(
+    large_request: FitRequest, headers: Path
+) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
-    q = replace(big, drafting=fat, others=(big.drafting,), machine=box(49))  # type: ignore[arg-type]
+    q = replace(large_request, drafting=fat, others=(large_request.drafting,), machine=machine(49))  # type: ignore[arg-type]
     chosen = best_option(memory_options(q))
     assert chosen.name == "another draft: llama-3.2-1b.gguf"
     assert chosen.flags[0] == "--draft"
 
 
-def test_hybrids_keep_fewer_states(headers: Path) -> None:
+def test_a_shorter_draft_saves_states_of_hybrid_targets(headers: Path) -> None:
     q = FitRequest(
         model(headers, "qwen3.6-27b-mtp"),
         ModelUse(32768, outputs=1),
-        box(17.3),
+        machine(17.3),
         Drafting(("draft-mtp",), longest=6),
         ngram=NGRAM,
         context_limit=131072,
@@ -139,45 +146,47 @@ def test_hybrids_keep_fewer_states(headers: Path) -> None:
     assert found[0].verdict.kind == PARTLY
     assert found[1].name == "draft length 4 instead of 6"
     assert best_option(found) is found[1]
-    # a target without recurrent state has none to save
-    plain = replace(q, target=model(headers, "glm-4.5-air"), machine=box(70))
+    # a target without recurrent state has no states to save
+    plain = replace(q, target=model(headers, "glm-4.5-air"), machine=machine(70))
     assert not any(o.flags[:1] == ("--n-max",) for o in alternatives(plain))
 
 
-def test_a_target_that_does_not_fit_alone(big: FitRequest) -> None:
-    found = memory_options(replace(big, machine=box(24)))
+def test_a_target_that_does_not_fit_without_a_draft(large_request: FitRequest) -> None:
+    found = memory_options(replace(large_request, machine=machine(24)))
     assert found[-1].verdict.kind == PARTLY
     chosen = best_option(found)
-    assert chosen is found[0]  # the draft drives few layers out
+    assert chosen is found[0]  # the draft pushes only a few target layers to RAM
     assert chosen.verdict.detail.endswith("target layers stay in RAM (-ngl 37)")
-    fat = replace(big, machine=box(24, ram=40))
+    fat = replace(large_request, machine=machine(24, ram=40))
     assert memory_options(fat)[0].verdict.kind == PARTLY
 
 
-def test_a_large_draft_does_not_drive_the_target_out(big: FitRequest, headers: Path) -> None:
+def test_a_large_draft_is_not_chosen_at_the_cost_of_target_layers(
+    large_request: FitRequest, headers: Path
+) -> None:
     fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
-    chosen = best_option(memory_options(replace(big, machine=box(24), drafting=fat)))
+    chosen = best_option(memory_options(replace(large_request, machine=machine(24), drafting=fat)))
     assert chosen.flags == ("--method", "ngram-simple")
 
 
-@pytest.mark.parametrize(("layers", "taken"), [(18, True), (17, False)])
-def test_a_draft_may_drive_one_in_ten_of_the_targets_layers_out(
-    layers: int, taken: bool, big: FitRequest
+@pytest.mark.parametrize(("layers", "chosen"), [(18, True), (17, False)])
+def test_a_draft_may_move_a_tenth_of_the_targets_gpu_layers_to_ram(
+    layers: int, chosen: bool, large_request: FitRequest
 ) -> None:
-    asked, *_, plain = memory_options(big)
+    requested, *_, plain = memory_options(large_request)
     partly = FitVerdict(PARTLY, gpu_layers=layers)
     found = (
-        replace(asked, verdict=partly),
+        replace(requested, verdict=partly),
         replace(plain, verdict=replace(partly, gpu_layers=20)),
     )
-    assert best_option(found) is found[0 if taken else 1]
+    assert best_option(found) is found[0 if chosen else 1]
 
 
-def test_no_context_under_4096_tokens_is_offered(big: FitRequest) -> None:
-    """What llama.cpp's --fit does not go below either."""
+def test_no_context_below_4096_tokens_is_offered(large_request: FitRequest) -> None:
+    """llama.cpp's --fit has the same minimum."""
     offered = {}
     for tenths in (385, 390, 395, 400, 405):
-        q = replace(big, machine=box(tenths / 10))
+        q = replace(large_request, machine=machine(tenths / 10))
         longest = longest_context(q, q.drafting)
         names = [o.name for o in memory_options(q)[1:] if o.name.startswith("a context of")]
         offered[longest] = bool(names)
@@ -189,31 +198,40 @@ def test_no_context_under_4096_tokens_is_offered(big: FitRequest) -> None:
     }
 
 
-def test_nothing_fits(big: FitRequest) -> None:
-    found = memory_options(replace(big, machine=box(8, ram=8)))
+def test_no_speculation_if_nothing_fits(large_request: FitRequest) -> None:
+    found = memory_options(replace(large_request, machine=machine(8, ram=8)))
     assert {o.verdict.kind for o in found} == {TOO_BIG}
     assert best_option(found).name == "no speculation"
-    assert longest_context(replace(big, machine=box(8, ram=8)), None) == 0
+    assert longest_context(replace(large_request, machine=machine(8, ram=8)), None) == 0
 
 
-def test_without_gpus_the_ram_decides(big: FitRequest) -> None:
-    assert verdict_of(replace(big, machine=box(ram=64)), big.use, big.drafting)[0].kind == FITS
-    verdict, _ = verdict_of(replace(big, machine=box(ram=40)), big.use, big.drafting)
+def test_without_gpus_the_request_must_fit_in_ram(large_request: FitRequest) -> None:
+    assert (
+        verdict_of(
+            replace(large_request, machine=machine(ram=64)),
+            large_request.use,
+            large_request.drafting,
+        )[0].kind
+        == FITS
+    )
+    verdict, _ = verdict_of(
+        replace(large_request, machine=machine(ram=40)), large_request.use, large_request.drafting
+    )
     assert (verdict.kind, verdict.detail[:7]) == (TOO_BIG, "RAM is ")
 
 
-def test_layers_the_user_fixed_stay(big: FitRequest) -> None:
-    use = replace(big.use, gpu_layers=200)  # -ngl 200 after --
-    verdict, _ = verdict_of(replace(big, machine=box(40)), use, None)
+def test_gpu_layers_set_by_the_user_are_not_changed(large_request: FitRequest) -> None:
+    use = replace(large_request.use, gpu_layers=200)  # -ngl 200 after --
+    verdict, _ = verdict_of(replace(large_request, machine=machine(40)), use, None)
     assert verdict.kind == TOO_BIG
 
 
-def test_two_gpus_share_by_free_memory(big: FitRequest) -> None:
-    _, lines = verdict_of(replace(big, machine=box(24, 32)), big.use, None)
+def test_layers_are_split_by_free_memory_of_two_gpus(large_request: FitRequest) -> None:
+    _, lines = verdict_of(replace(large_request, machine=machine(24, 32)), large_request.use, None)
     sums = per_device([x for x in lines if x.what == "weights"])
     assert sums["GPU0"] / sums["GPU1"] == pytest.approx(24 / 32, rel=0.05)
 
 
-def test_what_is_asked_after_running_out(big: FitRequest) -> None:
-    names = [o.name for o in alternatives(replace(big, machine=box(80)))]
+def test_alternatives_after_running_out_of_memory(large_request: FitRequest) -> None:
+    names = [o.name for o in alternatives(replace(large_request, machine=machine(80)))]
     assert names[-2:] == ["n-gram only (ngram-simple, no VRAM)", "no speculation"]

@@ -1,5 +1,5 @@
-"""Reading --list-devices, sizes, margins. Recorded outputs: public reports of llama.cpp users
-(tests/data/devices), two of CUDA and the empty ones as llama.cpp's source prints them."""
+"""Parsing of --list-devices and sizes, and margins. Recorded outputs (tests/data/devices) are from
+public reports of llama.cpp users; the two CUDA ones and the empty ones follow llama.cpp's source."""
 
 from __future__ import annotations
 
@@ -70,13 +70,15 @@ RECORDED = Path(__file__).parent / "data" / "devices"
         ("none-new", []),
     ],
 )
-def test_recorded_lists(file: str, expected: list[tuple[str, str, int, int, bool]]) -> None:
+def test_recorded_device_lists_are_parsed(
+    file: str, expected: list[tuple[str, str, int, int, bool]]
+) -> None:
     found = parse_devices((RECORDED / f"{file}.txt").read_text())
     assert [(d.name, d.label, d.total // MIB, d.free // MIB, d.shared) for d in found] == expected
 
 
 @given(st.text() | st.text("CUDA0: ()Mi,Bfre123\n "))
-def test_any_text_is_read(text: str) -> None:
+def test_any_text_is_parsed_as_devices(text: str) -> None:
     for d in parse_devices(text):
         assert 0 <= d.free <= d.total
 
@@ -93,14 +95,14 @@ def test_any_text_is_read(text: str) -> None:
         ("25769803776B", [24 * 1024]),
     ],
 )
-def test_sizes(text: str, sizes: list[int]) -> None:
+def test_sizes_with_and_without_units(text: str, sizes: list[int]) -> None:
     assert [n // MIB for n in parse_sizes(text)] == sizes
 
 
 @pytest.mark.parametrize(
     "text", ["", "abc", "24XB", "-3GiB", "0", "12 GiB x", "1e9", "24GiB,", "9999T"]
 )
-def test_sizes_that_are_none(text: str) -> None:
+def test_invalid_sizes_are_errors(text: str) -> None:
     with pytest.raises(MemoryInputError, match="--vram"):
         parse_sizes(text)
 
@@ -110,7 +112,7 @@ def engine(tmp_path: Path, body: str) -> Engine:
     return Engine((str(path),), path, embedded=False, why="test")
 
 
-def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_listed_by_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: ())
     text = (RECORDED / "cuda-two.txt").read_text()
     m = find_machine(engine(tmp_path, f"print({text!r})"))
@@ -122,7 +124,7 @@ def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ("import sys; sys.exit(3)", "exited with code 3"),
         ("print('Segmentation fault')", "could not parse"),
@@ -130,18 +132,18 @@ def test_the_engine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("import time; time.sleep(60)", "--list-devices did not finish"),
     ],
 )
-def test_an_engine_that_does_not_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, says: str
+def test_an_engine_without_a_device_list_gives_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, message: str
 ) -> None:
     monkeypatch.setattr(devices, "LIST_TIMEOUT", 1.0)
     m = find_machine(engine(tmp_path, body))
     assert m.gpus == ()
-    assert says in m.note
+    assert message in m.note
     assert "--vram" in m.note
     assert m.ram.free > 0
 
 
-def test_vram_is_taken_at_its_word(tmp_path: Path) -> None:
+def test_vram_replaces_the_engines_device_list(tmp_path: Path) -> None:
     m = find_machine(engine(tmp_path, "raise SystemExit(1)"), (2**34, 2**33))
     assert [(g.name, g.free, g.usable, g.source) for g in m.gpus] == [
         ("GPU0", 2**34, 2**34, "--vram"),
@@ -149,26 +151,30 @@ def test_vram_is_taken_at_its_word(tmp_path: Path) -> None:
     ]
 
 
-def test_who_else_uses_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_on_a_gpu_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = Gpu(0, "NVIDIA GeForce RTX 3060", 11909 * MIB, 0, False, ())
-    busy = Gpu(
+    with_desktop = Gpu(
         1, "NVIDIA GeForce RTX 4090", 24210 * MIB, 0, True, (("firefox", 400 * MIB), ("Xorg", MIB))
     )
-    monkeypatch.setattr(devices, "gpus", lambda: (other, busy))
+    monkeypatch.setattr(devices, "gpus", lambda: (other, with_desktop))
     monkeypatch.setattr(devices, "on_windows", lambda: False)
     m = find_machine(engine(tmp_path, f"print({(RECORDED / 'cuda-two.txt').read_text()!r})"))
-    assert m.gpus[0].others == "firefox 400 MiB, Xorg 1 MiB (NVML)"  # by name, not by number
+    assert (
+        m.gpus[0].others == "firefox 400 MiB, Xorg 1 MiB (NVML)"
+    )  # matched by name, not by number
     assert m.gpus[0].margin == 1536 * MIB  # it shows a desktop
     assert (m.gpus[1].others, m.gpus[1].margin) == ("", 1024 * MIB)
 
 
-def test_margins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_margins_on_windows_and_small_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: ())
     monkeypatch.setattr(devices, "on_windows", lambda: True)
     m = find_machine(engine(tmp_path, f"print({(RECORDED / 'cuda-one.txt').read_text()!r})"))
     assert m.gpus[0].margin == 1536 * MIB
     m = find_machine(engine(tmp_path, f"print({(RECORDED / 'vulkan-radv.txt').read_text()!r})"))
-    assert m.gpus[1].margin == 128 * MIB  # never more than a quarter of a small one
+    assert m.gpus[1].margin == 128 * MIB  # at most a quarter of a small GPU
 
 
 @pytest.mark.parametrize(
@@ -189,7 +195,7 @@ def test_shared_memory_is_counted_once() -> None:
 
 
 def listing(*lines: str, err: str = "") -> str:
-    """A server that lists these devices, RPC servers only where --rpc stands before."""
+    """A server that lists these devices, and RPC servers only if --rpc comes first."""
     return f"""
 import sys
 words = sys.argv[1:]
@@ -202,9 +208,7 @@ for line in {lines!r}:
 """
 
 
-def test_remote_devices_count_and_come_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remote_devices_are_listed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "on_windows", lambda: True)
     body = listing(
         "Vulkan0: a card (8000 MiB, 7000 MiB free)",
@@ -213,12 +217,12 @@ def test_remote_devices_count_and_come_first(
     )
     m = find_machine(engine(tmp_path, body), rpc=["10.0.0.2:50052,[fe80::1]:50052"])
     assert m.names == ("RPC0", "RPC1", "Vulkan0")
-    assert [g.margin // MIB for g in m.gpus] == [1024, 1024, 1536]  # nothing is drawn there
+    assert [g.margin // MIB for g in m.gpus] == [1024, 1024, 1536]  # remote GPUs show no desktop
     assert not any(g.shared for g in m.gpus)
     assert find_machine(engine(tmp_path, body)).names == ("Vulkan0",)
 
 
-def test_this_machines_ram_by_rpc_is_counted_once(tmp_path: Path) -> None:
+def test_local_ram_offered_by_rpc_is_counted_once(tmp_path: Path) -> None:
     total = psutil.virtual_memory().total // MIB
     body = listing(
         f"RPC0: 127.0.0.1:50052 ({total} MiB, {total} MiB free)",
@@ -229,20 +233,20 @@ def test_this_machines_ram_by_rpc_is_counted_once(tmp_path: Path) -> None:
     assert [g.shared for g in m.gpus] == [True, False, False]
 
 
-def test_an_rpc_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_an_unreachable_rpc_server_is_reported(tmp_path: Path) -> None:
     body = listing(err="0.00.062.244 E Failed to connect to 127.0.0.1:1")
     m = find_machine(engine(tmp_path, body), rpc=["127.0.0.1:1"])
     assert (m.gpus, m.note, m.unreached) == ((), "", ("127.0.0.1:1",))
 
 
-def test_a_build_without_rpc_is_refused(tmp_path: Path) -> None:
-    said = 'error while handling argument "--rpc": RPC not supported in this build'
-    body = f"import sys; print({said!r}, file=sys.stderr); print('usage:'); sys.exit(1)"
+def test_rpc_with_a_build_without_rpc_is_an_error(tmp_path: Path) -> None:
+    message = 'error while handling argument "--rpc": RPC not supported in this build'
+    body = f"import sys; print({message!r}, file=sys.stderr); print('usage:'); sys.exit(1)"
     with pytest.raises(MemoryInputError, match="was built without RPC"):
         find_machine(engine(tmp_path, body), rpc=["10.0.0.2:1"])
 
 
-def test_a_software_device_shows_no_desktop(
+def test_a_software_device_gets_no_desktop_margin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "on_windows", lambda: False)
