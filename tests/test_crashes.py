@@ -177,6 +177,7 @@ def test_the_reason_counts_the_probe_requests(tmp_path: Path, brief: bool, sent:
     assert engagement_line(engagement).startswith(
         f"speculation OFF because no tokens were drafted in {sent}; /slots reports speculative=true"
     )
+    assert engagement.remedy.startswith("`specllama doctor` checks this llama-server")
 
 
 def test_a_contradiction_of_slots_and_counters_is_reported(tmp_path: Path) -> None:

@@ -136,7 +136,10 @@ def test_n_gram_that_finds_nothing_says_so(tmp_path: Path) -> None:
     args = (TARGET, "--method", "ngram-mod", "--workload", "chat", "--llama-server", "embedded")
     with Serve(tmp_path, *args) as s:
         assert s.info["speculation"] == "off"
-        assert "no 8-token sequence repeated" in s.info["reason"]
+        assert s.info["reason"].endswith("2 probe requests: no 8-token sequence repeated")
+        first, second = s.err.split("speculation OFF because ")[1].splitlines()[:2]
+        assert "/slots" not in first
+        assert second.startswith("note     ngram-mod stays loaded and drafts once text repeats;")
 
 
 def test_a_draft_with_another_vocabulary_serves_and_says_why(engine: str, tmp_path: Path) -> None:

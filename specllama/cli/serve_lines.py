@@ -61,8 +61,8 @@ def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
     """(line, style): speculation on or off, and the server's address."""
     e = ready.engagement
     yield engagement_line(e), "green" if e.engaged and not e.only_costs else "yellow"
-    if e.only_costs:
-        yield f"do       {e.remedy}", "yellow"
+    if e.remedy:
+        yield f"do       {e.remedy}" if e.only_costs else f"note     {e.remedy}", "yellow"
     yield f"serving  {ready.url}   OpenAI base URL: {ready.url}/v1", None
     yield f"log      {ready.launch.server.log}", None
 

@@ -28,7 +28,7 @@ class Engagement:
     `speculative`, None if it has none. `memory`: kind of the target's memory
     (gguf/architectures.py). α and τ are None if the counts cannot be right. `ngrams_only`: only
     n-grams draft, where two texts say nothing about others. `remedy`: what to do if it only costs
-    time."""
+    time, or what it means that nothing was drafted."""
 
     engaged: bool
     reason: str
@@ -77,8 +77,8 @@ class Engagement:
     def _slots_disagree(self) -> str:
         if self.slots is False and self.drafted > 0:
             return "/slots reports speculative=false although tokens were drafted"
-        if self.slots and self.drafted == 0:
-            return "/slots reports speculative=true nevertheless"
+        if self.slots and self.drafted == 0 and not self.ngrams_only:  # they wait for repeated text
+            return "/slots reports speculative=true"
         return ""
 
     @property
@@ -126,7 +126,8 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
         cause = why_not_speculating(log_text)
         detail = f" ({cause})" if cause else ""
         return replace(result, engaged=False, reason=f"llama-server started without it{detail}")
-    return replace(result, engaged=False, reason=_idle_reason(plan, len(timings)))
+    reason, remedy = _nothing_drafted(plan, len(timings))
+    return replace(result, engaged=False, reason=reason, remedy=remedy)
 
 
 def _slots(client: Client) -> bool | None:
@@ -136,20 +137,22 @@ def _slots(client: Client) -> bool | None:
     return reported if isinstance(reported, bool) else None
 
 
-def _idle_reason(plan: Plan, sent: int) -> str:
-    """Why no tokens were drafted in `sent` probe requests."""
+def _nothing_drafted(plan: Plan, sent: int) -> tuple[str, str]:
+    """What was observed in `sent` probe requests without a drafted token, and what it means."""
     spec = plan.settings.speculation
     nothing = f"no tokens were drafted in {sent} probe request{'s' if sent != 1 else ''}"
     if spec is not None and spec.ngram is not None and not spec.uses_draft:
-        n = spec.ngram.n
-        what = "nothing" if spec.methods == ("ngram-cache",) else f"no {n}-token sequence"
+        n, methods = spec.ngram.n, ",".join(spec.methods)
+        waits = f"{methods} stays loaded and drafts once text repeats"
+        if spec.methods == ("ngram-cache",):
+            return f"{nothing}: nothing repeated", waits
         return (
-            f"{nothing}: {what} repeated; "
-            f"{','.join(spec.methods)} stays loaded for text that repeats"
+            f"{nothing}: no {n}-token sequence repeated",
+            f"{waits}; --tune full looks for shorter sequences, which repeat more often",
         )
     if spec is not None and spec.p_min > 0:
-        return f"{nothing}: no drafted token reached p_min {spec.p_min:g}"
-    return nothing
+        return f"{nothing}: no drafted token reached p_min {spec.p_min:g}", "lower --p-min"
+    return nothing, "`specllama doctor` checks this llama-server; --method none frees the memory"
 
 
 def _ask(client: Client, plan: Plan, prompt: Prompt, tokens: int) -> Timings:
