@@ -33,7 +33,7 @@ from tests import formats_read, help_render
 from tests.fake_server import Fake
 from tests.made import arm, tuned
 from tests.support import MODELS, specllama
-from tests.test_rpc import free_port, lending
+from tests.test_rpc import free_port, rpc_server
 
 PAIR = (str(MODELS / "target.gguf"), "--draft", str(MODELS / "draft.gguf"))
 
@@ -335,7 +335,7 @@ def test_llama_servers_router_serves_the_preset_and_drafts(native: Path, tmp_pat
 def test_a_plan_over_two_rpc_servers_uses_both_and_drafts(old_builds: Path, tmp_path: Path) -> None:
     build, port, file = old_builds / "b10068", free_port(), tmp_path / "run.sh"
     program = build / "ggml-rpc-server"
-    with lending(program) as one, lending(program) as two:
+    with rpc_server(program) as one, rpc_server(program) as two:
         common = (
             "--rpc",
             f"{one},{two}",

@@ -1,4 +1,4 @@
-"""What would end the server is said before it is launched; limits of what is on are said too."""
+"""Launches that would fail are refused before they start; limits of speculation are notes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support import MODELS
 CAPS = help_render.capabilities("b11434")
 SETTINGS = Settings(MODELS / "target.gguf", "127.0.0.1", 8080)
 DRAFT = Speculation(("draft-simple",), MODELS / "draft.gguf", n_max=8)
-COPIES = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
+NGRAMS = Speculation(("ngram-simple",), ngram=NgramSizes(12, 48))
 
 
 def options(*words: str) -> LaunchOptions:
@@ -44,46 +44,46 @@ def options(*words: str) -> LaunchOptions:
         "--control-vector",
     ],
 )
-def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file"):
         check_launch(SETTINGS, options(name, str(tmp_path / "absent")))
 
 
-def test_a_lora_that_is_none() -> None:
+def test_a_model_given_as_a_lora_is_an_error() -> None:
     with pytest.raises(UsageError, match="a model file, not a LoRA"):
         check_launch(SETTINGS, options("--lora", str(MODELS / "draft.gguf")))
 
 
-def test_adapters_come_by_comma_with_scales() -> None:
+def test_adapters_are_separated_by_commas_and_may_have_scales() -> None:
     found = options("--lora", "a.gguf,b.gguf", "--lora-scaled", "c.gguf:0.5,d.gguf:-1")
     assert [p.name for p in lora_files(found)] == ["a.gguf", "b.gguf", "c.gguf", "d.gguf"]
     assert {name for name, _ in named_files(found)} == {"--lora", "--lora-scaled"}
 
 
 @pytest.mark.parametrize("words", [("--host", ""), ("--host", "  ")])
-def test_an_empty_host(words: tuple[str, str]) -> None:
+def test_an_empty_host_is_an_error(words: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match="--host after -- is empty"):
         check_launch(SETTINGS, options(*words))
     with pytest.raises(UsageError, match="--host is empty"):
         check_launch(replace(SETTINGS, host=words[1]), options())
 
 
-def test_more_slots_than_llama_cpp_has() -> None:
+def test_more_slots_than_llama_cpp_supports_is_an_error() -> None:
     check_launch(replace(SETTINGS, parallel=256), options())
     with pytest.raises(UsageError, match="at most 256 slots"):
         check_launch(replace(SETTINGS, parallel=257), options())
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1e3", "", "1.5"])
-def test_batches_that_are_no_numbers(text: str) -> None:
+def test_batch_sizes_must_be_numbers(text: str) -> None:
     for name in ("-b", "-ub"):
         with pytest.raises(UsageError, match="must be a number of tokens"):
             check_launch(SETTINGS, options(name, text))
 
 
-@pytest.mark.parametrize(("spec", "longest"), [(DRAFT, 8), (COPIES, 48)])
+@pytest.mark.parametrize(("spec", "longest"), [(DRAFT, 8), (NGRAMS, 48)])
 @pytest.mark.parametrize("slots", [1, 3])
-def test_a_batch_must_hold_a_draft_of_every_slot(
+def test_a_batch_must_be_large_enough_for_a_draft_of_every_slot(
     spec: Speculation, longest: int, slots: int
 ) -> None:
     choice, least = Choice(spec, ""), slots * (longest + 1)
@@ -94,19 +94,19 @@ def test_a_batch_must_hold_a_draft_of_every_slot(
 
 
 @pytest.mark.parametrize("name", ["--embedding", "--embeddings", "--reranking", "--rerank"])
-def test_a_server_that_only_embeds_has_nothing_to_draft(name: str) -> None:
+def test_speculation_is_off_for_an_embedding_server(name: str) -> None:
     off = suitable_choice(Choice(DRAFT, ""), options(name), 1)
     assert off.speculation is None
     assert "an embedding server has nothing to draft" in off.reason
 
 
 @pytest.mark.parametrize("port", ["99999", "0", "65536", "-1", "1e3", "x", ""])
-def test_ports_that_are_none(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_ports_are_errors(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="is not a port"):
-        plan_with("--port", port)
+        settings_with("--port", port)
 
 
-def plan_with(*words: str) -> Settings:
+def settings_with(*words: str) -> Settings:
     return plan_of(Choice(None, ""), *words).settings
 
 
@@ -122,25 +122,25 @@ def plan_of(choice: Choice, *words: str) -> Plan:
     )
 
 
-def test_where_health_is_asked_when_the_address_changes(tmp_path: Path) -> None:
-    assert plan_with("--api-prefix", "llm/v2/").url == "http://127.0.0.1:8080/llm/v2"
-    assert plan_with("--port", "99").url == "http://127.0.0.1:99"
+def test_the_url_follows_prefix_port_and_tls(tmp_path: Path) -> None:
+    assert settings_with("--api-prefix", "llm/v2/").url == "http://127.0.0.1:8080/llm/v2"
+    assert settings_with("--port", "99").url == "http://127.0.0.1:99"
     key, cert = tmp_path / "k", tmp_path / "c"
-    secure = plan_with("--ssl-key-file", str(key), "--ssl-cert-file", str(cert))
+    secure = settings_with("--ssl-key-file", str(key), "--ssl-cert-file", str(cert))
     assert secure.url == "https://127.0.0.1:8080"
 
 
-def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
+def test_notes_on_limits_appear_only_with_speculation(tmp_path: Path) -> None:
     target, draft = read_model(MODELS / "target.gguf"), read_model(MODELS / "draft.gguf")
     on = Choice(DRAFT, "", draft=draft)
     assert not list(limit_notes(target, Choice(None, ""), options(), 4096))
     own = draft.context_length or 0
-    said = " ".join(limit_notes(target, on, options(), own))
-    assert "logprobs" in said
-    assert "was trained on" not in said
+    notes = " ".join(limit_notes(target, on, options(), own))
+    assert "logprobs" in notes
+    assert "was trained on" not in notes
     assert f"was trained on {own:,}" in " ".join(limit_notes(target, on, options(), own + 1))
     assert "21815" in " ".join(
-        limit_notes(target, Choice(COPIES, ""), options("--context-shift"), own)
+        limit_notes(target, Choice(NGRAMS, ""), options("--context-shift"), own)
     )
     head = Choice(Speculation(("draft-mtp",)), "")
     assert "-sm tensor" in " ".join(limit_notes(target, head, options("-sm", "tensor"), own))
@@ -148,34 +148,36 @@ def test_limits_are_said_when_speculation_is_on(tmp_path: Path) -> None:
     assert "LoRA" in " ".join(limit_notes(target, on, options("--lora", "a.gguf"), own))
 
 
-def wished_by(*words: str) -> SpeculationOptions:
+def spec_options_with(*words: str) -> SpeculationOptions:
     return with_passthrough_options(SpeculationOptions("chat", n_max=3), options(*words))
 
 
-def test_the_users_own_speculation_is_a_wish_like_ours() -> None:
-    found = wished_by("--spec-type", "draft-simple", "-md", "d.gguf", "--spec-draft-n-max", "64")
+def test_llama_servers_speculation_options_count_like_ours() -> None:
+    found = spec_options_with(
+        "--spec-type", "draft-simple", "-md", "d.gguf", "--spec-draft-n-max", "64"
+    )
     assert (found.method, found.draft, found.n_max) == ("draft-simple", Path("d.gguf"), 64)
-    assert wished_by("--spec-type", "none").method == "none"
-    assert wished_by("--spec-type", "ngram-mod,none").method == "none"
-    assert wished_by("--spec-type", "what-is-new").method is None
-    assert wished_by() == SpeculationOptions("chat", n_max=3)
+    assert spec_options_with("--spec-type", "none").method == "none"
+    assert spec_options_with("--spec-type", "ngram-mod,none").method == "none"
+    assert spec_options_with("--spec-type", "what-is-new").method is None
+    assert spec_options_with() == SpeculationOptions("chat", n_max=3)
 
 
-def test_the_users_own_sizes_are_what_a_batch_must_hold() -> None:
+def test_a_batch_must_be_large_enough_for_the_users_n_gram_size() -> None:
     words = ("--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "100", "-b", "64")
-    spec = with_ngram_sizes(COPIES, options(*words))
+    spec = with_ngram_sizes(NGRAMS, options(*words))
     assert spec is not None
     assert spec.ngram == NgramSizes(2, 100)
     with pytest.raises(UsageError, match="-b 64 is too small"):
         suitable_choice(Choice(spec, ""), options(*words), 1)
 
 
-def test_notes_are_about_what_is_served_not_about_what_was_planned_first() -> None:
+def test_notes_belong_to_the_served_setting() -> None:
     draft = read_model(MODELS / "draft.gguf")
     choice = Choice(DRAFT, "", warnings=("it reads 13%",), draft=draft, notes=("a busy port",))
-    plan = plan_of(replace(choice, alternatives=(Alternative(COPIES, None, ""),)))
+    plan = plan_of(replace(choice, alternatives=(Alternative(NGRAMS, None, ""),)))
     assert {"it reads 13%", "a busy port"} <= set(plan.notes)
-    other = plan.with_speculation(COPIES).notes
+    other = plan.with_speculation(NGRAMS).notes
     assert "it reads 13%" not in other
     assert "a busy port" in other
     assert any("logprobs" in n for n in other)

@@ -1,4 +1,4 @@
-"""The relay before a server that is exchanged: nothing is lost, nothing is altered."""
+"""The relay in front of a replaceable server: no request is lost or changed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from specllama.serving.relay import Relay
 
 
 class Backend(http.server.ThreadingHTTPServer):
-    """A server that echoes, streams (/stream, a piece whenever `pieces` is released) and says
-    who it is."""
+    """A server that echoes requests, streams (/stream, a chunk for each release of `pieces`) and
+    returns its name."""
 
     daemon_threads = True
     allow_reuse_address = True
 
     def __init__(self, name: str, port: int = 0) -> None:
         self.name, self.pieces = name, threading.Semaphore(0)
-        self.seen: list[tuple[str, dict[str, str], bytes]] = []
-        self.left = threading.Event()  # a client of /stream
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.client_left = threading.Event()  # set when a client of /stream disconnects
         super().__init__(("127.0.0.1", port), _Handler)
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -54,7 +54,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if len(body) < int(self.headers.get("Content-Length") or 0):
             self.close_connection = True  # half a request
             return
-        self.server.seen.append((self.path, dict(self.headers.items()), body))
+        self.server.requests.append((self.path, dict(self.headers.items()), body))
         if self.path == "/stream":
             self._stream()
         elif self.path == "/broken":
@@ -95,14 +95,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for number in range(3):
             while not self.server.pieces.acquire(timeout=0.02):
                 if self._client_ended():
-                    self.server.left.set()
+                    self.server.client_left.set()
                     return
             piece = f"data: {number}\n\n".encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         self.wfile.write(b"0\r\n\r\n")
 
     def _client_ended(self) -> bool:
-        """As llama-server looks whether somebody still listens (cpp-httplib, is_socket_alive)."""
+        """llama-server's check for a connected client (cpp-httplib, is_socket_alive)."""
         self.connection.setblocking(False)
         try:
             return bool(self.connection.recv(1, socket.MSG_PEEK) == b"")
@@ -116,11 +116,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def relayed(*names: str) -> Iterator[tuple[Relay, str, list[Backend]]]:
-    """A relay open to the first of the servers, its URL, and them."""
+    """A relay open to the first of the servers, its URL, and the servers."""
     servers = [Backend(n) for n in names or ("a",)]
     port = free_port("127.0.0.1", 0)
     relay = Relay("127.0.0.1", port)
-    relay.open(*_at(servers[0]))
+    relay.open(*_address(servers[0]))
     try:
         yield relay, f"http://127.0.0.1:{port}", servers
     finally:
@@ -129,7 +129,7 @@ def relayed(*names: str) -> Iterator[tuple[Relay, str, list[Backend]]]:
             s.close()
 
 
-def _at(server: Backend) -> tuple[str, int]:
+def _address(server: Backend) -> tuple[str, int]:
     return "127.0.0.1", server.server_port
 
 
@@ -139,31 +139,31 @@ def raw_connection(url: str) -> Iterator[socket.socket]:
         yield raw
 
 
-def until(done: Callable[[], bool]) -> None:
+def wait_until(done: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not done():
         assert time.monotonic() < end
         time.sleep(0.005)
 
 
-def test_requests_and_answers_pass_unaltered() -> None:
+def test_requests_and_responses_pass_unchanged() -> None:
     with relayed() as (_, url, (server,)), httpx.Client(base_url=url) as client:
         body = bytes(range(256)) * 4096  # a megabyte
-        answer = client.post("/v1/x?y=%20z", content=body, headers={"Authorization": "Bearer k"})
-        assert answer.content == body
-        assert answer.headers["X-Server"] == "a"
-        assert "keep-alive" not in answer.headers  # of the connection behind it
+        response = client.post("/v1/x?y=%20z", content=body, headers={"Authorization": "Bearer k"})
+        assert response.content == body
+        assert response.headers["X-Server"] == "a"
+        assert "keep-alive" not in response.headers  # it belongs to the connection to the server
         assert client.post("/c", content=iter([b"ab", b"", b"cd"])).content == b"abcd"  # chunked
         assert client.head("/h").headers["Content-Length"] == "1"
         assert client.get("/g").text == "a"
-        (path, headers, _), *_ = server.seen
+        (path, headers, _), *_ = server.requests
         assert path == "/v1/x?y=%20z"
         assert headers["Authorization"] == "Bearer k"
         assert headers["Host"] == url.removeprefix("http://")
 
 
-def test_one_connection_outlives_the_servers_behind_it() -> None:
-    """As clients keep theirs open: a closed one would be a failed request at times."""
+def test_a_client_connection_survives_a_change_of_servers() -> None:
+    """Clients keep connections open: a closed one could be a failed request."""
     with (
         relayed("a", "b") as (relay, url, (a, b)),
         closing(http.client.HTTPConnection(url.removeprefix("http://"))) as one,
@@ -171,76 +171,77 @@ def test_one_connection_outlives_the_servers_behind_it() -> None:
         one.request("POST", "/")
         assert one.getresponse().read() == b"a"
         own = one.sock
-        until(lambda: relay.gate.shut_if_quiet(0))
+        wait_until(lambda: relay.gate.shut_if_quiet(0))
         a.close()
-        relay.open(*_at(b))
+        relay.open(*_address(b))
         one.request("POST", "/")
         assert one.getresponse().read() == b"b"
         assert one.sock is own
 
 
-def test_what_comes_while_there_is_no_server_waits_for_it() -> None:
+def test_requests_wait_while_there_is_no_server() -> None:
     with relayed("a", "b") as (relay, url, (a, b)):
         assert relay.gate.shut_if_quiet(0)
-        answers: list[str] = []
+        responses: list[str] = []
         clients = [
-            threading.Thread(target=lambda: answers.append(httpx.post(url).text)) for _ in range(4)
+            threading.Thread(target=lambda: responses.append(httpx.post(url).text))
+            for _ in range(4)
         ]
         for c in clients:
             c.start()
         time.sleep(0.1)
-        assert answers == []
-        assert a.seen == b.seen == []
-        relay.open(*_at(b))
+        assert responses == []
+        assert a.requests == b.requests == []
+        relay.open(*_address(b))
         for c in clients:
             c.join(10)
-        assert answers == ["b"] * 4
+        assert responses == ["b"] * 4
 
 
-def test_that_requests_are_taken_is_said_at_once() -> None:
-    """What watches over a service would end it, were its question to wait for a model to load."""
+def test_health_responds_at_once_while_there_is_no_server() -> None:
+    """A supervisor would kill the service if its health check had to wait for a model to load."""
     with relayed() as (relay, url, (server,)), httpx.Client(base_url=url) as client:
         relay.gate.shut()
         assert client.get("/health").json() == {"status": "ok"}
         assert client.get("/v1/health?x=1").json() == {"status": "ok"}
-        assert server.seen == []
-        relay.open(*_at(server))
+        assert server.requests == []
+        relay.open(*_address(server))
         assert client.get("/health").text == "a"
 
 
-def test_a_server_that_crashed_is_waited_for() -> None:
-    """serve notices a moment later than clients do."""
+def test_a_request_waits_for_a_crashed_server_to_restart() -> None:
+    """serve notices a crash a moment later than clients do."""
     with relayed() as (relay, url, (server,)):
         port = server.server_port
         server.close()
-        answers: list[str] = []
-        client = threading.Thread(target=lambda: answers.append(httpx.post(url).text))
+        responses: list[str] = []
+        client = threading.Thread(target=lambda: responses.append(httpx.post(url).text))
         client.start()
         time.sleep(0.15)
-        assert answers == []
-        again = Backend("again", port)
+        assert responses == []
+        restarted = Backend("again", port)
         client.join(10)
-        again.close()
-        assert answers == ["again"]
+        restarted.close()
+        assert responses == ["again"]
         assert relay.gate.in_flight == 0
 
 
-def test_an_answer_on_its_way_keeps_the_server() -> None:
+def test_a_running_response_keeps_the_server() -> None:
     with relayed() as (relay, url, (server,)):
-        with httpx.stream("POST", f"{url}/stream", content=b"{}") as answer:
-            lines = answer.iter_lines()
+        with httpx.stream("POST", f"{url}/stream", content=b"{}") as response:
+            lines = response.iter_lines()
             server.pieces.release()
-            assert next(lines) == "data: 0"  # piece by piece, as it comes
+            assert next(lines) == "data: 0"  # chunk by chunk, without buffering
             assert relay.gate.in_flight == 1
             assert not relay.gate.shut_if_quiet(0)
             assert relay.gate.quiet_s == 0
             server.pieces.release(2)
             assert [x for x in lines if x] == ["data: 1", "data: 2"]
-        until(lambda: relay.gate.in_flight == 0)
+        wait_until(lambda: relay.gate.in_flight == 0)
         assert relay.gate.shut_if_quiet(0)
 
 
-def test_who_only_looks_does_not_keep_the_server_from_being_quiet() -> None:
+def test_monitoring_requests_do_not_count_as_activity() -> None:
     gate = Gate(clock := Clock())
     gate.open(("h", 1))
     gate.enter(True)
@@ -248,7 +249,7 @@ def test_who_only_looks_does_not_keep_the_server_from_being_quiet() -> None:
     clock.now = 5
     gate.enter(False)
     assert gate.quiet_s == 5
-    assert not gate.shut_if_quiet(5)  # but is answered first
+    assert not gate.shut_if_quiet(5)  # a running request is completed first
     gate.leave(False)
     assert not gate.shut_if_quiet(6)
     assert gate.shut_if_quiet(5)
@@ -262,43 +263,43 @@ class Clock:
         return self.now
 
 
-def test_a_client_that_leaves_ends_its_answer() -> None:
+def test_a_disconnected_client_ends_its_response() -> None:
     with relayed() as (relay, url, (server,)):
-        with httpx.stream("POST", f"{url}/stream") as answer:
+        with httpx.stream("POST", f"{url}/stream") as response:
             server.pieces.release()
-            next(answer.iter_lines())
-        assert server.left.wait(10)
-        until(lambda: relay.gate.in_flight == 0)
+            next(response.iter_lines())
+        assert server.client_left.wait(10)
+        wait_until(lambda: relay.gate.in_flight == 0)
 
 
-def test_a_client_that_closes_only_its_half_is_passed_on_as_such() -> None:
+def test_a_half_closed_client_connection_is_passed_on() -> None:
     with relayed() as (relay, url, (server,)):
         with raw_connection(url) as raw:
             raw.sendall(b"POST /stream HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
-            until(lambda: len(server.seen) == 1)
+            wait_until(lambda: len(server.requests) == 1)
             raw.shutdown(socket.SHUT_WR)
-            assert server.left.wait(10)  # the server decides, as without a relay
-        until(lambda: relay.gate.in_flight == 0)
+            assert server.client_left.wait(10)  # the server decides, as without a relay
+        wait_until(lambda: relay.gate.in_flight == 0)
 
 
-def test_a_client_that_leaves_while_it_waits_asks_nobody() -> None:
+def test_a_waiting_client_that_disconnects_sends_no_request() -> None:
     with relayed() as (relay, url, (server,)):
         relay.gate.shut()
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(url, timeout=0.1)
         time.sleep(0.05)
-        relay.open(*_at(server))
+        relay.open(*_address(server))
         assert httpx.get(url).text == "a"
-        assert [path for path, _, _ in server.seen] == ["/"]
+        assert [path for path, _, _ in server.requests] == ["/"]
 
 
-def test_half_a_request_is_none() -> None:
+def test_an_incomplete_request_is_dropped() -> None:
     with relayed() as (relay, url, (server,)):
         with raw_connection(url) as raw:
             raw.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
-            until(lambda: relay.gate.in_flight == 1)
-        until(lambda: relay.gate.in_flight == 0)
-        assert server.seen == []
+            wait_until(lambda: relay.gate.in_flight == 1)
+        wait_until(lambda: relay.gate.in_flight == 0)
+        assert server.requests == []
 
 
 @pytest.mark.parametrize(
@@ -311,13 +312,13 @@ def test_half_a_request_is_none() -> None:
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: a\r\n\r\n", b"HTTP/1.1 400 "),
     ],
 )
-def test_what_is_no_request_is_refused(sent: bytes, status: bytes) -> None:
+def test_an_invalid_request_is_refused(sent: bytes, status: bytes) -> None:
     with relayed() as (_, url, _servers), raw_connection(url) as raw:
         raw.sendall(sent)
         assert raw.recv(1000).startswith(status)
 
 
-def test_who_waits_to_be_told_to_send_is_told() -> None:
+def test_expect_100_continue_gets_a_100_response() -> None:
     """curl does so with long prompts (Expect: 100-continue)."""
     with relayed() as (_, url, (server,)):
         with raw_connection(url) as raw:
@@ -328,42 +329,42 @@ def test_who_waits_to_be_told_to_send_is_told() -> None:
             assert raw.recv(1000).startswith(b"HTTP/1.1 100 ")
             raw.sendall(b"ok")
             assert b"200 OK" in raw.recv(1000)
-        assert [body for _, _, body in server.seen] == [b"ok"]
+        assert [body for _, _, body in server.requests] == [b"ok"]
 
 
-def test_a_length_beside_pieces_is_none() -> None:
+def test_content_length_is_ignored_for_a_chunked_request() -> None:
     with relayed() as (_, url, (server,)), raw_connection(url) as raw:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n"
         raw.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
         assert b"200 OK" in raw.recv(1000)
-        assert [body for _, _, body in server.seen] == [b"ok"]
+        assert [body for _, _, body in server.requests] == [b"ok"]
 
 
-def test_two_requests_at_once_on_one_connection() -> None:
+def test_two_pipelined_requests_get_two_responses() -> None:
     with relayed() as (_, url, _servers), raw_connection(url) as raw:
         raw.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
-        said = b""
-        while said.count(b"200 OK") < 2:
-            said += raw.recv(1000)
+        received = b""
+        while received.count(b"200 OK") < 2:
+            received += raw.recv(1000)
 
 
-def test_a_server_that_breaks_off_is_said_before_an_answer_and_shown_in_one() -> None:
+def test_a_broken_server_connection_is_a_502_or_a_cut_response() -> None:
     with relayed() as (relay, url, _servers):
-        answer = httpx.post(f"{url}/mute")
-        assert answer.status_code == 502
-        assert "llama-server closed the connection" in json.loads(answer.text)["error"]["message"]
+        response = httpx.post(f"{url}/mute")
+        assert response.status_code == 502
+        assert "llama-server closed the connection" in json.loads(response.text)["error"]["message"]
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.post(f"{url}/broken")
-        until(lambda: relay.gate.in_flight == 0)
+        wait_until(lambda: relay.gate.in_flight == 0)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
-def test_all_addresses_are_ipv4_too() -> None:
-    """As llama-server has it with --host ::"""
+def test_listening_on_all_ipv6_addresses_includes_ipv4() -> None:
+    """Like llama-server with --host ::"""
     relay = Relay("::", port := free_port("::", 0))
     server = Backend("a")
     try:
-        relay.open(*_at(server))
+        relay.open(*_address(server))
         assert httpx.get(f"http://127.0.0.1:{port}").text == "a"
         assert httpx.get(f"http://[::1]:{port}").text == "a"
     finally:
@@ -371,30 +372,30 @@ def test_all_addresses_are_ipv4_too() -> None:
         server.close()
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with relayed() as (_, url, _servers), pytest.raises(EngineError, match="cannot be used"):
         Relay("127.0.0.1", int(url.rpartition(":")[2]))
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nobody.invalid", "x" * 300])
-def test_a_host_that_is_not_this_machine_is_named_not_the_port(host: str) -> None:
+def test_a_host_that_is_not_this_machine_is_named_in_the_error(host: str) -> None:
     for listen in (free_port, Relay):
         with pytest.raises(UsageError, match=f"--host {host} is not an address of this machine"):
             listen(host, 0)
 
 
-def test_its_end_ends_what_waits() -> None:
+def test_closing_the_relay_ends_waiting_requests() -> None:
     with relayed() as (relay, url, _servers):
         relay.gate.shut()
         errors: list[BaseException] = []
 
-        def ask() -> None:
+        def send_request() -> None:
             try:
                 httpx.post(url, timeout=30)
             except httpx.HTTPError as e:
                 errors.append(e)
 
-        client = threading.Thread(target=ask)
+        client = threading.Thread(target=send_request)
         client.start()
         time.sleep(0.1)
         relay.close()
@@ -402,8 +403,8 @@ def test_its_end_ends_what_waits() -> None:
         assert len(errors) == 1
 
 
-def test_the_event_loop_is_made_in_the_relays_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Windows proactor that one thread sets up and another runs loses connections."""
+def test_the_event_loop_is_created_in_the_relays_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Windows proactor created in one thread and run in another loses connections."""
     made_in: list[str] = []
     new_loop = asyncio.new_event_loop
 

@@ -1,4 +1,4 @@
-"""What is said to do when a draft is refused."""
+"""Advice for each rejected draft."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def target() -> ModelInfo:
 
 
 @pytest.mark.parametrize(
-    ("method", "rule", "says"),
+    ("method", "rule", "message"),
     [
         (
             "draft-eagle3",
@@ -41,32 +41,36 @@ def target() -> ModelInfo:
         ("draft-simple", "size", ""),
     ],
 )
-def test_what_would_fit(target: ModelInfo, method: str, rule: str, says: str) -> None:
+def test_each_rejection_has_a_remedy(
+    target: ModelInfo, method: str, rule: str, message: str
+) -> None:
     assert (
-        remedy(target, method, rule).startswith(says) if says else not remedy(target, method, rule)
+        remedy(target, method, rule).startswith(message)
+        if message
+        else not remedy(target, method, rule)
     )
 
 
-def test_where_no_drafter_can_fit(target: ModelInfo) -> None:
-    blind = replace(target, architecture="rwkv7")
-    said = remedy(blind, "draft-eagle3", "architecture")
-    assert said.startswith("use a smaller model of its family")
-    assert "an n-gram method, which does not read rwkv7's layers" in said
-    assert "EAGLE-3" not in remedy(blind, "draft-mtp", "architecture")
+def test_a_target_without_drafter_support_gets_other_advice(target: ModelInfo) -> None:
+    unsupported = replace(target, architecture="rwkv7")
+    message = remedy(unsupported, "draft-eagle3", "architecture")
+    assert message.startswith("use a smaller model of its family")
+    assert "an n-gram method, which does not read rwkv7's layers" in message
+    assert "EAGLE-3" not in remedy(unsupported, "draft-mtp", "architecture")
 
 
-def test_the_known_drafter_of_a_family_is_named(target: ModelInfo) -> None:
+def test_the_remedy_names_the_known_drafter_of_a_family(target: ModelInfo) -> None:
     assert target.vocabulary is not None
     names = replace(target.names, name="Qwen3-8B")
     qwen = replace(target, names=names, vocabulary=replace(target.vocabulary, n_tokens=151936))
     assert "z-lab/Qwen3-8B-DFlash-b16" in remedy(qwen, "draft-dflash", "hidden size")
 
 
-def test_serve_says_it(tmp_path: Path) -> None:
+def test_serve_prints_the_remedy(tmp_path: Path) -> None:
     draft = untrained.eagle3(tmp_path / "e.gguf", target_layers=[0, 1, 9])
-    said = specllama("serve", TARGET, "--draft", draft, "--dry-run").stdout
-    assert "method   none: e.gguf: it reads target layer 9, but the target has 4 layers" in said
-    assert "do       use an EAGLE-3 head trained for this model" in said
+    output = specllama("serve", TARGET, "--draft", draft, "--dry-run").stdout
+    assert "method   none: e.gguf: it reads target layer 9, but the target has 4 layers" in output
+    assert "do       use an EAGLE-3 head trained for this model" in output
     done = specllama("serve", TARGET, "--draft", draft, "--strict")
     assert done.returncode == 3
     assert "use an EAGLE-3 head trained for this model" in done.stderr

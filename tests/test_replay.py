@@ -1,4 +1,4 @@
-"""probe --replay: conversations read, and what is predicted on them against real servers."""
+"""probe --replay: reading conversations, and predictions on them compared with real servers."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def said(text: str | None, **more: Any) -> dict[str, Any]:
+def assistant(text: str | None, **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **more}
 
 
-def file(folder: Path, *lines: Any) -> Path:
+def conversation_file(folder: Path, *lines: Any) -> Path:
     path = folder / "chats.jsonl"
     path.write_text("\n".join(x if isinstance(x, str) else json.dumps(x) for x in lines))
     return path
@@ -64,16 +64,22 @@ def file(folder: Path, *lines: Any) -> Path:
 # ---- reading ---------------------------------------------------------------------
 
 
-def test_every_answer_is_a_request(tmp_path: Path) -> None:
-    talk = [{"role": "system", "content": "s"}, user("a"), said("A"), user("b"), said("B")]
+def test_every_response_is_a_request(tmp_path: Path) -> None:
+    talk = [
+        {"role": "system", "content": "s"},
+        user("a"),
+        assistant("A"),
+        user("b"),
+        assistant("B"),
+    ]
     parts = {"role": "user", "content": [{"type": "text", "text": "c"}]}
-    path = file(
+    path = conversation_file(
         tmp_path,
         {"messages": talk, "finish_reason": "length"},
         "",
         {"prompt": "p", "answer": "q"},
         {"prompt": "p", "completion": "r", "finish_reason": "length"},
-        {"messages": [parts, said("C")]},
+        {"messages": [parts, assistant("C")]},
     )
     found = read_conversations(path)
     assert [(r.line, r.answer, r.truncated) for r in found.requests] == [
@@ -83,26 +89,26 @@ def test_every_answer_is_a_request(tmp_path: Path) -> None:
     assert found.requests[1].prompt == Conversation(tuple(talk[:4]))
     assert found.requests[2].prompt == "p"
     assert found.requests[4].prompt == Conversation((user("c") | {"content": "c"},))
-    # the same file as prompts: what is asked is what stands before the last answer
-    asked = (Conversation(tuple(talk[:4])), "p", "p", Conversation((user("c"),)))
-    assert read_prompts(path) == asked
+    # the same file as prompts: the messages before the last response
+    prompts = (Conversation(tuple(talk[:4])), "p", "p", Conversation((user("c"),)))
+    assert read_prompts(path) == prompts
 
 
 def test_tool_calls_are_context_only(tmp_path: Path) -> None:
-    call = said(None, tool_calls=[{"id": "1", "function": {"name": "f", "arguments": "{}"}}])
-    talk = [user("a"), call, {"role": "tool", "content": "7"}, said("it is 7")]
-    found = read_conversations(file(tmp_path, {"messages": talk}))
+    call = assistant(None, tool_calls=[{"id": "1", "function": {"name": "f", "arguments": "{}"}}])
+    talk = [user("a"), call, {"role": "tool", "content": "7"}, assistant("it is 7")]
+    found = read_conversations(conversation_file(tmp_path, {"messages": talk}))
     assert found.calls == 1
     assert [r.prompt for r in found.requests] == [Conversation(tuple(talk[:3]))]
     tool = {"type": "function", "function": {"name": "f"}}
-    found = read_conversations(file(tmp_path, {"messages": talk, "tools": [tool]}))
+    found = read_conversations(conversation_file(tmp_path, {"messages": talk, "tools": [tool]}))
     assert [r.prompt for r in found.requests] == [Conversation(tuple(talk[:3]), (tool,))]
     with pytest.raises(UsageError, match="its only responses are tool calls"):
-        read_conversations(file(tmp_path, {"messages": talk[:2]}))
+        read_conversations(conversation_file(tmp_path, {"messages": talk[:2]}))
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "message"),
     [
         ("{", "line 2 is not JSON"),
         ('{"messages": [NaN]}', "line 2 is not JSON"),
@@ -110,28 +116,28 @@ def test_tool_calls_are_context_only(tmp_path: Path) -> None:
         ("[" * 100_000, "line 2 is not JSON"),
         ("7", "line 2 has neither messages nor a prompt"),
         ({"messages": [{"role": ["user"], "content": "a"}]}, "line 2 has neither"),
-        ({"messages": [user("a"), said(None)]}, "line 2 has neither"),
+        ({"messages": [user("a"), assistant(None)]}, "line 2 has neither"),
         ({"messages": [user("a")]}, "line 2 contains no response"),
-        ({"messages": [said("A")]}, "line 2 contains no response"),
-        ({"messages": [user("a"), said("")]}, "line 2 contains no response"),
+        ({"messages": [assistant("A")]}, "line 2 contains no response"),
+        ({"messages": [user("a"), assistant("")]}, "line 2 contains no response"),
         ({"prompt": "a"}, "line 2 contains no response"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, line: Any, what: str) -> None:
-    with pytest.raises(UsageError, match=what):
-        read_conversations(file(tmp_path, {"prompt": "p", "answer": "q"}, line))
+def test_an_error_names_the_bad_line(tmp_path: Path, line: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_conversations(conversation_file(tmp_path, {"prompt": "p", "answer": "q"}, line))
 
 
-def test_a_bad_file_is_named(tmp_path: Path) -> None:
-    for content, what in ((b"\xff\xfe", "not UTF-8"), (b"\n \n", "no conversation found")):
+def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
+    for content, message in ((b"\xff\xfe", "not UTF-8"), (b"\n \n", "no conversation found")):
         (tmp_path / "f").write_bytes(content)
-        with pytest.raises(UsageError, match=what):
+        with pytest.raises(UsageError, match=message):
             read_conversations(tmp_path / "f")
     with pytest.raises(UsageError, match="No such file"):
         read_conversations(tmp_path / "none")
 
 
-def test_a_separator_within_a_text_ends_no_line(tmp_path: Path) -> None:
+def test_unicode_line_separators_do_not_end_a_line(tmp_path: Path) -> None:
     line = json.dumps({"prompt": "a\u2028b", "answer": "c\x85d"}, ensure_ascii=False)
     path = tmp_path / "f.jsonl"
     path.write_text("\ufeff" + line, encoding="utf-8")
@@ -164,7 +170,7 @@ records = values | st.fixed_dictionaries(
 
 
 @given(st.lists(st.one_of(records.map(json.dumps), st.text()), max_size=4))
-def test_arbitrary_lines_are_read_or_refused(
+def test_any_lines_are_read_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "f.jsonl"
@@ -182,21 +188,21 @@ def test_arbitrary_lines_are_read_or_refused(
     assert all(r.answer and r.prompt for r in found.requests)
 
 
-def test_neighbours_share_a_group() -> None:
+def test_neighbouring_conversations_share_a_group() -> None:
     requests = [PastRequest(line, "p", "a") for line in (1, 1, 2, 4, 4, 9)]
     assert list(conversation_groups(requests, 10)) == [0, 0, 1, 2, 2, 3]
     assert list(conversation_groups(requests, 2)) == [0, 0, 0, 1, 1, 1]
     assert list(conversation_groups([], 2)) == []
 
 
-# ---- predicting, by hand-made costs ------------------------------------------------
+# ---- predictions with made-up costs ------------------------------------------------
 
 FLAT = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 65: 10.0})  # verifying is free: a gain is τ
 STEEP = VerifyCosts(StepCost(10.0, 0.1, 9), {b: 10.0 * b for b in range(1, 66)})
 
 
-def copying(count: int = 6) -> KnownTexts:
-    """Answers that say their prompts again."""
+def repetitive_texts(count: int = 6) -> KnownTexts:
+    """Responses that repeat their prompts."""
     known = []
     for i in range(count):
         words = tuple(range(100 * i, 100 * i + 40))
@@ -206,17 +212,17 @@ def copying(count: int = 6) -> KnownTexts:
 
 def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
     spec = Speculation(("ngram-simple",))
-    setting, speeds = best_ngram(spec, copying(), FLAT)
+    setting, speeds = best_ngram(spec, repetitive_texts(), FLAT)
     assert setting is not None
     assert setting.known.value == pytest.approx(setting.tau)
     assert setting.alpha == 1.0
     assert setting.speculation.ngram in speeds.speeds
     assert speeds.speeds[NgramSizes(2, 3)] < setting.known.value
-    best, why = choose_replayed([setting], FLAT)
+    best, reason = choose_replayed([setting], FLAT)
     assert best is setting
-    assert "plain decoding" in why
+    assert "plain decoding" in reason
     given_one = fixed_ngram(
-        Speculation(("ngram-simple",), ngram=NgramSizes(2, 4)), copying(), FLAT, "x"
+        Speculation(("ngram-simple",), ngram=NgramSizes(2, 4)), repetitive_texts(), FLAT, "x"
     )
     assert given_one is not None
     assert not given_one.may_win
@@ -224,13 +230,13 @@ def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
     assert choose_replayed([given_one], FLAT)[0] is None
 
 
-def test_where_verifying_costs_as_much_as_plain_steps_nothing_pays_and_it_says_why() -> None:
-    setting, _ = best_ngram(Speculation(("ngram-simple",)), copying(), STEEP)
+def test_nothing_pays_if_verifying_a_token_costs_a_plain_step() -> None:
+    setting, _ = best_ngram(Speculation(("ngram-simple",)), repetitive_texts(), STEEP)
     assert setting is not None
-    best, why = choose_replayed([setting], STEEP)
+    best, reason = choose_replayed([setting], STEEP)
     assert best is None
-    assert "nothing would have paid" in why
-    assert "verifying 3 tokens takes as long as 3.0 plain steps" in why
+    assert "nothing would have paid" in reason
+    assert "verifying 3 tokens takes as long as 3.0 plain steps" in reason
     new = KnownTexts((KnownText((1, 2, 3), tuple(range(50, 90))),), (0,))
     setting, _ = best_ngram(Speculation(("ngram-simple",)), new, FLAT)
     assert setting is not None
@@ -242,7 +248,7 @@ def test_where_verifying_costs_as_much_as_plain_steps_nothing_pays_and_it_says_w
     assert choose_replayed([], FLAT)[0] is None
 
 
-def test_spec_default_drafts_48_at_least() -> None:
+def test_spec_default_drafts_at_least_48_tokens() -> None:
     words = tuple(range(100, 260))
     text = KnownTexts((KnownText((7, *words, 8), words),), (0,))
     found = spec_default(text, FLAT)
@@ -255,20 +261,20 @@ def test_spec_default_drafts_48_at_least() -> None:
     assert spec_default(text, VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 33: 12.0})) is None
 
 
-def guessing(texts: KnownTexts, agrees: bool, passes: Sequence[float]) -> DraftGuesses:
+def draft_guesses(texts: KnownTexts, agrees: bool, passes: Sequence[float]) -> DraftGuesses:
     bits = tuple(tuple(agrees for _ in k.answer[1:]) for k in texts.known)
     candidate = TrialCandidate(Speculation(("draft-simple",), Path("d.gguf")), longest=8)
     return DraftGuesses(candidate, bits, tuple(passes), timed=True)
 
 
-def test_a_draft_costs_its_passes() -> None:
-    texts = copying()
-    right, wrong = (guessing(texts, x, [1.0] * 9) for x in (True, False))
+def test_the_cost_of_a_draft_is_that_of_its_passes() -> None:
+    texts = repetitive_texts()
+    right, wrong = (draft_guesses(texts, x, [1.0] * 9) for x in (True, False))
     step = right.step(FLAT)
     assert step(4, False) == pytest.approx(10 + 4 + 1)
     assert step(0, False) == pytest.approx(10 + 1)
-    assert step(8, True) == pytest.approx(10 + 1)  # a copy: only the catching up
-    assert step(17, True) == pytest.approx(10 + 2)  # twice the largest pass that was timed
+    assert step(8, True) == pytest.approx(10 + 1)  # an n-gram draft: only the draft's catch-up pass
+    assert step(17, True) == pytest.approx(10 + 2)  # two of the largest timed pass
     assert step(65, False) is None
     best = best_draft(right, texts, FLAT, range(1, 9))
     assert best is not None
@@ -278,21 +284,21 @@ def test_a_draft_costs_its_passes() -> None:
     assert best.known.value == pytest.approx(
         best.tau * 10 / (10 + best.speculation.n_max + 1), rel=0.1
     )
-    never = best_draft(wrong, texts, FLAT, range(1, 9))
-    assert never is not None
-    assert never.known.value < 1
+    always_wrong = best_draft(wrong, texts, FLAT, range(1, 9))
+    assert always_wrong is not None
+    assert always_wrong.known.value < 1
     assert best_draft(right, texts, FLAT, [70]) is None
     both, speeds = best_combined(
         Speculation(("ngram-simple",)), best.speculation, right, texts, FLAT
     )
     assert both is not None
     assert both.speculation.methods == ("ngram-simple", "draft-simple")
-    assert both.known.value > best.known.value  # copies are longer, and cost no drafting
+    assert both.known.value > best.known.value  # n-gram drafts are longer and cost no drafting
     assert speeds.draft == best.name
 
 
-def test_requests_of_a_conversation_are_one_figure() -> None:
-    texts = KnownTexts(copying(3).known, (0, 0, 1))
+def test_requests_of_one_conversation_are_averaged() -> None:
+    texts = KnownTexts(repetitive_texts(3).known, (0, 0, 1))
     r = texts.by_group(Ratios((0.0, math.log(3), math.log(2)), (30.0, 30.0, 10.0)))
     assert r.weights == (60.0, 10.0)
     assert math.exp(r.logs[0]) == pytest.approx(60 / (30 + 10))
@@ -301,12 +307,12 @@ def test_requests_of_a_conversation_are_one_figure() -> None:
     assert texts.tokens == 120
 
 
-def test_a_gain_that_may_be_chance_is_said_and_not_taken() -> None:
+def test_a_gain_that_may_be_chance_is_reported_but_not_chosen() -> None:
     ratios = Ratios(tuple(map(math.log, (2.0, 0.7, 1.6, 0.8, 0.9))), (9.0,) * 5)
     setting = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, ratios, "")
-    best, why = choose_replayed([setting], FLAT)
+    best, reason = choose_replayed([setting], FLAT)
     assert best is None
-    assert "chance of being slower" in why
+    assert "chance of being slower" in reason
     one = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, Ratios((0.5,), (9.0,)), "")
     assert choose_replayed([one], FLAT)[0] is one
     assert "a single conversation" in choose_replayed([one], FLAT)[1]
@@ -320,7 +326,7 @@ class _Silent:
         pass
 
 
-def asked(**more: Any) -> ProbeOptions:
+def probe_options(**more: Any) -> ProbeOptions:
     given: dict[str, Any] = {
         "spec_options_list": (SpeculationOptions("code", method="ngram-simple"),),
         **more,
@@ -329,9 +335,11 @@ def asked(**more: Any) -> ProbeOptions:
     return ProbeOptions(settings, user_args=("-t", "1"), llama_server="embedded", **given)
 
 
-def recorded(server: httpx.Client, folder: Path) -> tuple[Path, list[tuple[tuple[int, ...], int]]]:
-    """Greedy answers of a plain server as a file of conversations, and the requests as ids with
-    their lengths: those whose text is tokenized as it was sampled, which is not always so."""
+def record_responses(
+    server: httpx.Client, folder: Path
+) -> tuple[Path, list[tuple[tuple[int, ...], int]]]:
+    """Greedy responses of a server without speculation as a file of conversations, and the requests
+    as ids with their lengths; only those whose text is tokenized as it was sampled."""
     lines, requests = [], []
     for text, limit in REQUESTS:
         talk = [user(text)]
@@ -343,16 +351,16 @@ def recorded(server: httpx.Client, folder: Path) -> tuple[Path, list[tuple[tuple
         ended = got["stop_type"] == "eos"
         if tuple(ids) == tuple(got["tokens"][: len(ids)]) and len(ids) == limit - ended:
             reason = "stop" if ended else "length"
-            lines.append({"messages": [*talk, said(got["content"])], "finish_reason": reason})
+            lines.append({"messages": [*talk, assistant(got["content"])], "finish_reason": reason})
             requests.append((prompt, limit))
     assert len(lines) >= 3
-    return file(folder, *lines), requests
+    return conversation_file(folder, *lines), requests
 
 
-def served(
+def serve_requests(
     folder: Path, spec: Speculation, requests: Sequence[tuple[tuple[int, ...], int]]
 ) -> list[tuple[int, int, str]]:
-    """What a server with these settings drafts, accepts and says to each."""
+    """Drafted tokens, accepted tokens and text of each request on a server with these settings."""
     found = []
     with serving("embedded", TARGET, folder, spec) as server:
         for prompt, limit in requests:
@@ -363,14 +371,16 @@ def served(
     return found
 
 
-def answers_of(path: Path) -> list[str]:
+def responses_in(path: Path) -> list[str]:
     return [r.answer for r in read_conversations(path).requests]
 
 
-def test_what_is_predicted_is_what_a_server_counts(tmp_path: Path) -> None:
+def test_predictions_agree_with_the_counts_of_a_server(tmp_path: Path) -> None:
     with serving("embedded", TARGET, tmp_path, None) as plain:
-        path, requests = recorded(plain, tmp_path)
-    found = replay_conversations(asked(), read_conversations(path), tmp_path / "log", _Silent())
+        path, requests = record_responses(plain, tmp_path)
+    found = replay_conversations(
+        probe_options(), read_conversations(path), tmp_path / "log", _Silent()
+    )
     assert len(found.texts.known) == len(requests)
     assert [k.prompt for k in found.texts.known] == [p for p, _ in requests]
     assert any(s.source == "the profile's sizes" for s in found.settings)
@@ -379,14 +389,14 @@ def test_what_is_predicted_is_what_a_server_counts(tmp_path: Path) -> None:
         spec = Speculation(("ngram-simple",), ngram=NgramSizes(n, m))
         setting = fixed_ngram(spec, found.texts, found.costs, "")
         assert setting is not None
-        counted = served(tmp_path, spec, requests)
-        ours = replay_ngrams("ngram-simple", NgramSizes(n, m), found.texts.known, 1024)
-        assert sum(r.drafted for r in ours) == setting.drafted
-        assert sum(r.accepted for r in ours) == setting.accepted
+        counted = serve_requests(tmp_path, spec, requests)
+        predicted = replay_ngrams("ngram-simple", NgramSizes(n, m), found.texts.known, 1024)
+        assert sum(r.drafted for r in predicted) == setting.drafted
+        assert sum(r.accepted for r in predicted) == setting.accepted
         same = [
-            text == answer for (*_, text), answer in zip(counted, answers_of(path), strict=True)
+            text == answer for (*_, text), answer in zip(counted, responses_in(path), strict=True)
         ]
-        for one, (d, a, _), equal in zip(ours, counted, same, strict=True):
+        for one, (d, a, _), equal in zip(predicted, counted, same, strict=True):
             if equal:  # other batch shapes round differently: on some processors a token differs
                 assert (one.drafted, one.accepted) == (d, a)
         assert sum(same) >= len(same) - 1
@@ -397,10 +407,10 @@ def test_what_is_predicted_is_what_a_server_counts(tmp_path: Path) -> None:
     json.dumps(data(found))
 
 
-def test_the_command_says_everything(tmp_path: Path) -> None:
+def test_probe_replay_prints_table_verdict_and_run_line(tmp_path: Path) -> None:
     words = "def area(width, height):\n    return width * height\n" * 3
-    talk = [user(f"Copy:\n{words}"), said(words), user("Again"), said(words)]
-    path = file(
+    talk = [user(f"Copy:\n{words}"), assistant(words), user("Again"), assistant(words)]
+    path = conversation_file(
         tmp_path,
         *({"messages": [user(f"{i}"), *talk[1:]]} for i in range(3)),
         {"messages": talk},
@@ -430,16 +440,16 @@ def test_the_command_says_everything(tmp_path: Path) -> None:
     assert ("--method none" in got["run"]) == (got["speculation"] == "off")
 
 
-def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
+def test_a_failed_replay_is_an_error(tmp_path: Path) -> None:
     from specllama.tuning.errors import TuningError
 
-    path = file(tmp_path, {"prompt": "x", "answer": "word " * 2000})
+    path = conversation_file(tmp_path, {"prompt": "x", "answer": "word " * 2000})
     with pytest.raises(TuningError, match="of 1 responses, 1 too long"):
-        replay_conversations(asked(), read_conversations(path), tmp_path / "log", _Silent())
+        replay_conversations(probe_options(), read_conversations(path), tmp_path / "log", _Silent())
 
 
 @pytest.mark.parametrize(
-    ("args", "what"),
+    ("args", "message"),
     [
         (("--url", "http://127.0.0.1:9"), "takes either a MODEL or --url"),
         (("--prompts", "f"), "cannot be combined with --prompts"),
@@ -452,63 +462,66 @@ def test_a_failure_leaves_no_server(tmp_path: Path) -> None:
         (("--", "--spec-draft-p-min", "0.5"), "leave out p-min"),
     ],
 )
-def test_what_does_not_go_together_is_said(
-    tmp_path: Path, args: tuple[str, ...], what: str
+def test_incompatible_options_are_errors(
+    tmp_path: Path, args: tuple[str, ...], message: str
 ) -> None:
-    path = file(tmp_path, {"prompt": "p", "answer": "q"})
+    path = conversation_file(tmp_path, {"prompt": "p", "answer": "q"})
     done = specllama(
         "probe", TARGET, "--replay", path, "--dry-run", "--llama-server", "embedded", *args
     )
     assert done.returncode == 2, done.stdout
-    assert what in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_a_bad_file_ends_with_2(tmp_path: Path) -> None:
-    done = specllama("probe", TARGET, "--replay", file(tmp_path, {"prompt": "p"}))
+def test_a_bad_file_exits_with_2(tmp_path: Path) -> None:
+    done = specllama("probe", TARGET, "--replay", conversation_file(tmp_path, {"prompt": "p"}))
     assert done.returncode == 2
     assert "line 1 contains no response" in done.stderr
 
 
-def test_a_state_that_cannot_be_cut_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_cannot_be_rolled_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from specllama.serving import replay as module
 
-    (p,) = plan_probes(asked())
+    (p,) = plan_probes(probe_options())
     hybrid = replace(p, task=replace(p.task, hybrid=True))
     monkeypatch.setattr(module, "plan_probes", lambda _: iter([hybrid]))
     with pytest.raises(UsageError, match="cannot be rolled back"):
-        plan_replay(asked())
+        plan_replay(probe_options())
 
 
 @pytest.mark.usefixtures("llama_cpp")
-def test_a_draft_that_reads_the_answers(tmp_path: Path) -> None:
+def test_predictions_for_a_draft_model_agree_with_a_server(tmp_path: Path) -> None:
     with serving("embedded", TARGET, tmp_path, None) as plain:
-        path, requests = recorded(plain, tmp_path)
+        path, requests = record_responses(plain, tmp_path)
     spec_options = (SpeculationOptions("code", DRAFT),)
     found: ConversationReplay = replay_conversations(
-        asked(spec_options_list=spec_options), read_conversations(path), tmp_path / "log", _Silent()
+        probe_options(spec_options_list=spec_options),
+        read_conversations(path),
+        tmp_path / "log",
+        _Silent(),
     )
     alone = next(s for s in found.settings if s.speculation.methods == ("draft-simple",))
     assert set(alone.curve) == set(range(1, 17))
     assert any(s.speculation.uses_draft and s.speculation.uses_ngram for s in found.settings)
-    counted = served(tmp_path, alone.speculation, requests)
+    counted = serve_requests(tmp_path, alone.speculation, requests)
     drafted, accepted = sum(d for d, _, _ in counted), sum(a for _, a, _ in counted)
-    # in process and in the server batches have other shapes: where two tokens are as likely,
-    # rounding decides
+    # batch shapes differ in process and in the server: between equally likely tokens, rounding
+    # decides
     assert alone.drafted == pytest.approx(drafted, rel=0.05)
     assert alone.accepted == pytest.approx(accepted, rel=0.1)
     assert found.dropped == ()
 
 
-def test_without_llama_cpp_the_draft_is_left_out_and_it_says_how_to_get_it(
+def test_without_llama_cpp_python_the_draft_is_left_out_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specllama.serving import replay as module
 
     monkeypatch.setattr(module, "available", lambda: False)
-    path = file(tmp_path, {"prompt": "def f(a):", "answer": "\n    return a\n"})
+    path = conversation_file(tmp_path, {"prompt": "def f(a):", "answer": "\n    return a\n"})
     found = replay_conversations(
-        asked(spec_options_list=(SpeculationOptions("code", DRAFT),)),
+        probe_options(spec_options_list=(SpeculationOptions("code", DRAFT),)),
         read_conversations(path),
         tmp_path / "log",
         _Silent(),

@@ -1,4 +1,4 @@
-"""probe's figures, report, CSV and plot, on answers built by hand."""
+"""probe's figures, report, CSV and plot, for results built by hand."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ TARGET, DRAFT = (MODELS / f"{n}.gguf" for n in ("target", "draft"))
 
 
 @pytest.fixture(scope="module")
-def probed() -> ProbeResult:
-    """One workload's plan with an answer built by hand."""
+def probe_result() -> ProbeResult:
+    """The plan of one workload with a result built by hand."""
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     options = ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), llama_server="embedded")
     (each,) = plan_probes(options)
@@ -68,30 +68,30 @@ def test_every_figure_has_a_title_axes_with_units_and_one_sentence() -> None:
         "Speed-up by n-gram size: ngram-map-k with draft-simple d2.gguf K=3",
         "Where decoding time goes",
     ]
-    says = {title: c.caption for title, c in found.items()}
+    captions = {title: c.caption for title, c in found.items()}
     best = "draft-simple d2.gguf K=3 is the fastest setting at 1.12x (1.07 to 1.17)."
-    assert says["Speed-up by setting"] == best
-    verifying = says["Cost of verification"]
-    assert verifying.startswith("Verifying 4 tokens takes as long as 1.6 plain decoding steps")
-    assert "a draft of 3 tokens pays off only with more than 0.6 accepted tokens" in verifying
-    speed = says["Speed-up by draft length"]
+    assert captions["Speed-up by setting"] == best
+    verification = captions["Cost of verification"]
+    assert verification.startswith("Verifying 4 tokens takes as long as 1.6 plain decoding steps")
+    assert "a draft of 3 tokens pays off only with more than 0.6 accepted tokens" in verification
+    speed = captions["Speed-up by draft length"]
     assert "draft-simple d2.gguf is predicted to be fastest with K=3 at 1.18x" in speed
     assert "measures 1.12x (1.07 to 1.17) on other prompts" in speed
-    simple = says["Speed-up by n-gram size: ngram-simple"]
+    simple = captions["Speed-up by n-gram size: ngram-simple"]
     assert "against 0.95x with the workload's default n=12 m=48" in simple
     assert "measures 1.09x (1.03 to 1.15) with n=4 m=8 on other prompts" in simple
-    assert "No size of ngram-mod" in says["Speed-up by n-gram size: ngram-mod"]
-    assert "spends 12% of its decoding time on drafting" in says["Where decoding time goes"]
+    assert "No size of ngram-mod" in captions["Speed-up by n-gram size: ngram-mod"]
+    assert "spends 12% of its decoding time on drafting" in captions["Where decoding time goes"]
     for c in found.values():
         assert len(re.findall(r"\.(?: |$)", c.caption)) == 1, "exactly one sentence"
-        drawn(svg(c))
+        assert_well_drawn(svg(c))
     cost = found["Cost of verification"]
     assert isinstance(cost, LineChart)
     assert (cost.x.label, cost.y.label) == ("tokens verified in one pass", "time (ms)")
     assert svg(found["Speed-up by n-gram size: ngram-simple"]).count("stroke-dasharray") == 2
 
 
-def test_a_search_that_found_nothing_says_so() -> None:
+def test_the_caption_of_a_search_without_a_gain() -> None:
     t = made.tuned(best=False)
     slower = tuple(made.arm(a.speculation, 0.9) for a in t.arms)
     first, *_ = tuning_charts(replace(t, arms=slower))
@@ -101,7 +101,7 @@ def test_a_search_that_found_nothing_says_so() -> None:
     assert tuning_charts(nothing_measured()) == []
 
 
-def test_an_arm_is_measured_for_one_map_only() -> None:
+def test_an_arm_belongs_to_one_n_gram_map_only() -> None:
     both = replace(made.DRAFTED, methods=("ngram-map-k", "draft-simple"), ngram=NgramSizes(4, 6))
     arms = (made.arm(both, 1.3), made.arm(replace(both, p_min=0.5), 0.9), made.arm(made.NGRAM))
     alone, _, joined = made.tuned().maps
@@ -109,7 +109,7 @@ def test_an_arm_is_measured_for_one_map_only() -> None:
     assert measured_sizes(alone, arms) == {(4, 8): arms[2].speedup}
 
 
-def test_a_heat_map_shows_few_sizes_but_always_the_best_and_the_measured() -> None:
+def test_a_heat_map_includes_the_best_and_the_measured_sizes() -> None:
     ns = range(2, 65)
     speeds = {NgramSizes(n, m): 1.5 if (n, m) == (7, 41) else 0.9 for n in ns for m in ns}
     arm = made.arm(replace(made.NGRAM, ngram=NgramSizes(9, 33)))
@@ -122,8 +122,8 @@ def test_a_heat_map_shows_few_sizes_but_always_the_best_and_the_measured() -> No
     assert set(chart.measured) == {(9, 33)}
 
 
-def drawn(figure: str) -> None:
-    """Well-formed, numbers only, and no label outside of the frame or over another one."""
+def assert_well_drawn(figure: str) -> None:
+    """Checks a figure: well-formed, only finite numbers, no label outside the frame or over another."""
     tree = ET.fromstring(figure)
     title, desc = tree[0], tree[1]
     assert tree.attrib["aria-labelledby"].split() == [title.attrib["id"], desc.attrib["id"]]
@@ -148,7 +148,7 @@ def drawn(figure: str) -> None:
 
 @pytest.mark.parametrize("longest", [2, 9, 40, 129])
 @pytest.mark.parametrize("step_ms", [0.4, 12.0, 2400.0])
-def test_figures_of_any_size(longest: int, step_ms: float) -> None:
+def test_figures_of_any_size_are_well_drawn(longest: int, step_ms: float) -> None:
     verify = {b: step_ms * (1 + 0.2 * (b - 1)) for b in range(1, longest + 1)}
     plain = replace(made.plain(), costs=VerifyCosts(StepCost(step_ms, 0.01, 9), verify))
     trials = (
@@ -159,17 +159,17 @@ def test_figures_of_any_size(longest: int, step_ms: float) -> None:
     for shown in (trials, (wide,), (replace(wide, curve={}),)):
         t = replace(made.tuned(), plain=plain, trials=shown)
         for c in tuning_charts(t):
-            drawn(svg(c))
+            assert_well_drawn(svg(c))
 
 
-def test_one_prompt_has_no_interval_and_is_drawn_all_the_same() -> None:
+def test_a_result_of_one_prompt_is_drawn_without_an_interval() -> None:
     arm = made.arm(n=1)
     assert math.isinf(arm.speedup.high)
     for c in tuning_charts(replace(made.tuned(), arms=(arm,), best=arm)):
-        drawn(svg(c))
+        assert_well_drawn(svg(c))
 
 
-def test_ticks_are_round_and_within() -> None:
+def test_ticks_are_round_and_within_the_range() -> None:
     assert ticks(0.0, 1.0) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert ticks(0.63, 1.4) == pytest.approx([0.8, 1.0, 1.2, 1.4])
     assert doublings(1, 65) == [1, 2, 4, 8, 16, 32, 64]
@@ -180,7 +180,7 @@ def test_ticks_are_round_and_within() -> None:
 
 
 @pytest.mark.parametrize(("colours", "page"), [(LIGHT, "#ffffff"), (DARK, "#111827")])
-def test_words_and_lines_stand_out_from_the_page(colours: dict[str, str], page: str) -> None:
+def test_text_and_lines_have_enough_contrast(colours: dict[str, str], page: str) -> None:
     """WCAG 2.2: 4.5:1 for text, 3:1 for lines and bars."""
     for name, colour in colours.items():
         if name != "grid":
@@ -223,9 +223,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_a_report_works_offline_and_hides_no_markup(probed: ProbeResult) -> None:
-    evil = replace(made.tuned(), reason="<b>&amp; a file called <script>x</script>.gguf")
-    text = report.html([replace(probed, tuned=evil), probed])
+def test_a_report_works_offline_and_escapes_markup(probe_result: ProbeResult) -> None:
+    with_markup = replace(made.tuned(), reason="<b>&amp; a file called <script>x</script>.gguf")
+    text = report.html([replace(probe_result, tuned=with_markup), probe_result])
     page = Page(text)
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
@@ -238,27 +238,31 @@ def test_a_report_works_offline_and_hides_no_markup(probed: ProbeResult) -> None
     assert "@media print" in text
 
 
-def test_a_report_starts_with_the_model_a_verdict_and_the_key_facts(probed: ProbeResult) -> None:
-    text = report.html([probed])
+def test_a_report_starts_with_the_model_a_verdict_and_the_key_facts(
+    probe_result: ProbeResult,
+) -> None:
+    text = report.html([probe_result])
     verdict = "Speculative decoding gives a 1.12x speed-up (95% interval 1.07 to 1.17) on code."
     assert f"<title>target.gguf: {verdict}</title>" in text
     assert re.search(rf'<h1>target.gguf</h1>\s*<p class="verdict">{re.escape(verdict)}</p>', text)
-    facts = {f.name.replace("\N{NO-BREAK SPACE}", " "): f for f in report_facts.results(probed)}
+    facts = {
+        f.name.replace("\N{NO-BREAK SPACE}", " "): f for f in report_facts.results(probe_result)
+    }
     assert facts["Speed-up"].value == "1.12x"
     assert facts["Best setting"].value == "draft-simple d2.gguf K=3"
     assert facts["Acceptance rate α"].value == "0.32"
     assert facts["Mean accepted length τ"].value == "1.97"
     assert facts["Decoding speed"].detail == "plain decoding 11.1 tok/s"
-    model, machine, engine, when = report_facts.setup(probed.plan, "today")
+    model, machine, engine, when = report_facts.setup(probe_result.plan, "today")
     assert model.value == "3.8 M parameters"
     assert "threads" in machine.value
     assert (engine.value, when.value) == ("llama.cpp", "today")
-    assert str(TARGET.parent) not in text.replace(probe_lines.run_line(probed), "")
+    assert str(TARGET.parent) not in text.replace(probe_lines.run_line(probe_result), "")
 
 
-def test_the_verdict_is_one_line_for_any_outcome(probed: ProbeResult) -> None:
-    off = replace(probed, tuned=replace(made.tuned(best=False), workload="chat"))
-    cut_short = replace(probed, tuned=nothing_measured())
+def test_the_verdict_is_one_line_for_any_outcome(probe_result: ProbeResult) -> None:
+    off = replace(probe_result, tuned=replace(made.tuned(best=False), workload="chat"))
+    cut_short = replace(probe_result, tuned=nothing_measured())
     stopped = replace(off, stopped=True)
     assert report_facts.headline([off]).startswith("Speculative decoding does not pay off on chat")
     assert report_facts.headline([cut_short]).startswith("No verdict on code yet")
@@ -266,7 +270,7 @@ def test_the_verdict_is_one_line_for_any_outcome(probed: ProbeResult) -> None:
     for p in (cut_short, stopped):
         assert next(iter(probe_lines.verdict_lines(p))).startswith("verdict  open")
     assert '<p class="reason">No verdict' in report.html([cut_short])
-    every = report_facts.headline([probed, off, cut_short])
+    every = report_facts.headline([probe_result, off, cut_short])
     assert every == (
         "Speculative decoding: 1.12x on code, no speed-up on chat, no verdict on code yet."
     )
@@ -274,15 +278,17 @@ def test_the_verdict_is_one_line_for_any_outcome(probed: ProbeResult) -> None:
         assert Page(report.html([p])).open == []
 
 
-def test_a_report_leaves_out_columns_and_rows_with_nothing_in_them(probed: ProbeResult) -> None:
-    columns, rows = report._table(probed)
+def test_a_report_leaves_out_columns_and_rows_with_nothing_in_them(
+    probe_result: ProbeResult,
+) -> None:
+    columns, rows = report._table(probe_result)
     assert all(any(row[i] for row in rows) for i in range(len(columns)))
     assert not any("not measured" in cell for row in rows for cell in row)
-    assert report._table(replace(probed, tuned=nothing_measured()))[1] == []
+    assert report._table(replace(probe_result, tuned=nothing_measured()))[1] == []
 
 
-def test_rows_of_csv(probed: ProbeResult) -> None:
-    plain, drafted, copied = csv.DictReader(io.StringIO(probe_csv.csv_text([probed])))
+def test_csv_has_a_row_per_measured_setting(probe_result: ProbeResult) -> None:
+    plain, drafted, copied = csv.DictReader(io.StringIO(probe_csv.csv_text([probe_result])))
     assert plain["label"] == "no speculation"
     assert float(plain["tokens_per_second"]) > 0
     assert plain["speedup"] == plain["chance_slower"] == ""
@@ -297,17 +303,17 @@ def test_rows_of_csv(probed: ProbeResult) -> None:
 # ---- --plot -----------------------------------------------------------------------
 
 
-def test_a_plot_is_a_png_or_an_svg_with_every_title(probed: ProbeResult) -> None:
+def test_a_plot_is_a_png_or_an_svg_with_every_title(probe_result: ProbeResult) -> None:
     t = replace(made.tuned(), maps=made.tuned().maps[2:])
-    nothing = replace(probed, tuned=replace(nothing_measured(), workload="chat"))
-    two = [replace(probed, tuned=t), nothing]
-    few = replace(probed, tuned=replace(made.tuned(), maps=(), trials=()))
+    nothing = replace(probe_result, tuned=replace(nothing_measured(), workload="chat"))
+    two = [replace(probe_result, tuned=t), nothing]
+    few = replace(probe_result, tuned=replace(made.tuned(), maps=(), trials=()))
     png = plot_file.plot_image([few], Path("p.PNG"))
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">I", png[16:20]) == (1600,)
     text = plot_file.plot_image(two, Path("p.svg")).decode("utf-8")
     words = " ".join("".join(e.itertext()) for e in ET.fromstring(text).iter() if "text" in e.tag)
-    for chart in tuning_charts(t, probed.plan.workload.ngram):
+    for chart in tuning_charts(t, probe_result.plan.workload.ngram):
         for word in chart.title.replace("-map-k with draft-simple", " ").split():
             assert word in words
     assert "Speculative decoding gives a 1.12x speed-up" in words
@@ -317,14 +323,14 @@ def test_a_plot_is_a_png_or_an_svg_with_every_title(probed: ProbeResult) -> None
         assert label in words
 
 
-def test_a_plot_draws_any_name(probed: ProbeResult) -> None:
+def test_a_plot_accepts_any_file_name(probe_result: ProbeResult) -> None:
     """$…$ is TeX to matplotlib, and control characters are no XML."""
     odd = Path("/models/a$b$_\x1b[31m^{\udcff模型" + "x" * 200 + ".gguf")
     arm = made.arm(replace(made.DRAFTED, draft=odd))
     trial = made.trial(arm.speculation)
     maps = (replace(made.tuned().maps[0], draft=odd.name),)
     t = replace(made.tuned(), arms=(arm,), trials=(trial,), maps=maps, best=arm)
-    p = replace(probed, tuned=t)
+    p = replace(probe_result, tuned=t)
     ET.fromstring(plot_file.plot_image([p], Path("p.svg")))
     for c in tuning_charts(t):
         ET.fromstring(svg(c))
@@ -332,7 +338,7 @@ def test_a_plot_draws_any_name(probed: ProbeResult) -> None:
 
 
 @pytest.mark.parametrize("name", ["p.pdf", "p", "p.svgz", ".png", "p.png.txt"])
-def test_other_formats_are_refused_with_the_two_that_work(name: str) -> None:
+def test_other_plot_formats_are_an_error_that_names_png_and_svg(name: str) -> None:
     with pytest.raises(UsageError, match="unsupported format") as e:
         plot_file.check(Path(name))
     assert e.value.hint == "Use a name ending in .png or .svg."
@@ -346,15 +352,15 @@ def test_without_matplotlib_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr("specllama.serving.probe.run_probe", lambda *_: pytest.fail("measured"))
     assert app.run(["probe", str(TARGET), "--plot", str(tmp_path / "p.png")]) == 2
-    said = capsys.readouterr().err
-    assert "--plot needs matplotlib" in said
-    assert "`pip install matplotlib`" in said
-    assert len(said.splitlines()) <= 2
+    stderr = capsys.readouterr().err
+    assert "--plot needs matplotlib" in stderr
+    assert "`pip install matplotlib`" in stderr
+    assert len(stderr.splitlines()) <= 2
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["--plot", "{here}/p.jpg"], "unsupported format"),
         (["--plot", "{here}/none/p.png"], "no such folder"),
@@ -365,9 +371,9 @@ def test_without_matplotlib_the_error_says_how_to_install_it(
         (["--plot", "{here}/p.png", "--replay", "{here}/c.jsonl"], "--replay cannot be combined"),
     ],
 )
-def test_files_that_could_not_be_written_are_refused_before_measuring(
+def test_unwritable_files_are_errors_before_measuring(
     args: list[str],
-    says: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -376,26 +382,26 @@ def test_files_that_could_not_be_written_are_refused_before_measuring(
     (tmp_path / "folder.png").mkdir()
     given = [a.format(here=tmp_path, name=tmp_path.name) for a in args]
     assert app.run(["probe", str(TARGET), *given]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.splitlines()) <= 2
+    stderr = capsys.readouterr().err
+    assert message in stderr
+    assert len(stderr.splitlines()) <= 2
     assert [f.name for f in tmp_path.iterdir()] == ["folder.png"]
 
 
 @pytest.mark.parametrize("option", ["--report", "--csv", "--plot"])
-def test_a_running_server_has_no_report(
+def test_report_files_are_errors_for_a_running_server(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They were ignored without a word."""
+    """These options were once silently ignored."""
     file = str(tmp_path / "p.png")
     assert app.run(["probe", "--url", "http://127.0.0.1:9", option, file]) == 2
     assert f"{option} needs a MODEL" in capsys.readouterr().err
 
 
 def test_all_files_are_written(
-    probed: ProbeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    probe_result: ProbeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = replace(probed, tuned=replace(made.tuned(), maps=(), trials=()))
+    few = replace(probe_result, tuned=replace(made.tuned(), maps=(), trials=()))
     monkeypatch.setattr("specllama.serving.probe.run_probe", lambda *_: (few,))
     names = {"--report": "r.html", "--csv": "r.csv", "--plot": "r.svg"}
     args = [a for o, n in names.items() for a in (o, str(tmp_path / n))]

@@ -1,4 +1,4 @@
-"""What is kept on disk: found again for what it is about, and only for that; damaged files."""
+"""Saved results: found for their subject and no other; damaged files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SPEC = Speculation(
     cache_type="q8_0",
     ngram=NgramSizes(4, 8, 2),
 )
-ABOUT = Subject(
+SUBJECT = Subject(
     "/models/target.gguf",
     "code",
     (("/models/target.gguf", 123, 456), ("/models/draft.gguf", 7, 8)),
@@ -54,7 +54,7 @@ KNOWN = Ratios((0.1, 0.2, 0.15), (40.0, 30.5, 41.0))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_kept() -> None:
+def _no_saved_results() -> None:
     clear_results()
 
 
@@ -66,7 +66,7 @@ def arm(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Confirmat
     )
 
 
-def answered(
+def result_of(
     state: str, *arms: Confirmation, best: Confirmation | None = None, **more: Any
 ) -> TuningResult:
     given = {"predictions": (), "plain": None, "trials": (), **more}
@@ -84,133 +84,142 @@ def answered(
     )
 
 
-def test_what_was_decided_comes_back() -> None:
+def test_a_decided_result_is_found_again() -> None:
     won = arm()
-    store(ABOUT, answered(DECIDED, won, best=won))
-    kept, stale = find(ABOUT)
+    store(SUBJECT, result_of(DECIDED, won, best=won))
+    saved, stale = find(SUBJECT)
     assert stale == ""
-    assert kept is not None
-    assert kept.speculation == SPEC
-    assert kept.label == won.label
-    assert kept.speedup == (won.speedup.value, won.speedup.low, won.speedup.high)
-    assert (kept.slower, kept.texts, kept.state, kept.reason) == (0.015, 6, DECIDED, "because")
-    assert kept.tokens_per_second == pytest.approx(100)
-    assert (kept.engine, kept.devices, kept.prompts) == (ABOUT.engine, ABOUT.devices, "profile")
-    assert kept.since == kept.when
-    assert kept.open_result == OpenResult()
-    assert all_results() == (kept,)
+    assert saved is not None
+    assert saved.speculation == SPEC
+    assert saved.label == won.label
+    assert saved.speedup == (won.speedup.value, won.speedup.low, won.speedup.high)
+    assert (saved.slower, saved.texts, saved.state, saved.reason) == (0.015, 6, DECIDED, "because")
+    assert saved.tokens_per_second == pytest.approx(100)
+    assert (saved.engine, saved.devices, saved.prompts) == (
+        SUBJECT.engine,
+        SUBJECT.devices,
+        "profile",
+    )
+    assert saved.since == saved.when
+    assert saved.open_result == OpenResult()
+    assert all_results() == (saved,)
 
 
-def test_the_speed_is_the_baselines_times_the_speed_up() -> None:
-    """Seen: an arm measured while the machine was busy, and `results` with a quarter of the speed
-    that the table of probe had."""
+def test_the_speed_is_that_of_the_baseline_times_the_speed_up() -> None:
+    """An arm was once measured while the machine was busy, and `results` printed a quarter of the
+    speed in probe's table."""
     won = arm()
     plain = made.plain()
-    store(ABOUT, replace(answered(DECIDED, won, best=won), plain=plain))
-    kept, _ = find(ABOUT)
-    assert kept is not None
+    store(SUBJECT, replace(result_of(DECIDED, won, best=won), plain=plain))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
     speed = plain.measurement.tokens_per_second
-    assert kept.tokens_per_second == pytest.approx(speed * won.speedup.value)
+    assert saved.tokens_per_second == pytest.approx(speed * won.speedup.value)
 
 
-def test_off_is_an_answer_too() -> None:
-    store(ABOUT, answered(DECIDED))
-    kept, _ = find(ABOUT)
-    assert kept is not None
-    assert (kept.speculation, kept.speedup, kept.slower, kept.state) == (None, None, None, DECIDED)
-    assert kept.tokens_per_second is None
+def test_off_is_saved_as_a_result() -> None:
+    store(SUBJECT, result_of(DECIDED))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    assert (saved.speculation, saved.speedup, saved.slower, saved.state) == (
+        None,
+        None,
+        None,
+        DECIDED,
+    )
+    assert saved.tokens_per_second is None
 
 
-def test_an_end_that_is_not_known_stays_so() -> None:
+def test_an_infinite_interval_is_read_back() -> None:
     one = arm(own=Ratios((0.2,), (40.0,)))
     one = replace(one, speedup=one.own.interval())
-    store(ABOUT, answered(OPEN, one))
-    kept, _ = find(ABOUT)
-    assert kept is not None
-    assert kept.speedup is not None
-    assert kept.speedup[2] == math.inf
+    store(SUBJECT, result_of(OPEN, one))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    assert saved.speedup is not None
+    assert saved.speedup[2] == math.inf
 
 
-def test_an_open_answer_keeps_what_it_knows() -> None:
-    told = [
+def test_an_open_result_saves_its_best_predictions() -> None:
+    predictions = [
         Prediction(replace(SPEC, n_max=k), KNOWN.shifted(0.01 * k), "one launch", own_share=k / 10)
         for k in range(9)
     ]
     first = arm(out_of_time=True)
-    store(ABOUT, answered(OPEN, first, predictions=tuple(told)))
-    kept, _ = find(ABOUT)
-    assert kept is not None
-    assert kept.state == OPEN
-    assert [p.speculation.n_max for p in kept.open_result.predictions] == [8, 7, 6, 5, 4, 3]
-    assert kept.open_result.predictions[0].known == told[8].known
-    assert kept.open_result.predictions[0].own_share == 0.8
-    assert kept.open_result.measured == {first.label: first.own}
-    assert kept.open_result.prompts_used == 3
+    store(SUBJECT, result_of(OPEN, first, predictions=tuple(predictions)))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    assert saved.state == OPEN
+    assert [p.speculation.n_max for p in saved.open_result.predictions] == [8, 7, 6, 5, 4, 3]
+    assert saved.open_result.predictions[0].known == predictions[8].known
+    assert saved.open_result.predictions[0].own_share == 0.8
+    assert saved.open_result.measured == {first.label: first.own}
+    assert saved.open_result.prompts_used == 3
 
 
-def test_what_earlier_starts_measured_is_kept_with_what_this_one_did() -> None:
+def test_measurements_of_earlier_starts_are_kept_until_decided() -> None:
     other = replace(SPEC, n_max=2)
-    store(ABOUT, answered(OPEN, arm(other, out_of_time=True)))
-    first, _ = find(ABOUT)
-    store(ABOUT, answered(OPEN, arm(out_of_time=True)))
-    second, _ = find(ABOUT)
+    store(SUBJECT, result_of(OPEN, arm(other, out_of_time=True)))
+    first, _ = find(SUBJECT)
+    store(SUBJECT, result_of(OPEN, arm(out_of_time=True)))
+    second, _ = find(SUBJECT)
     assert first is not None
     assert second is not None
     assert len(second.open_result.measured) == 2
     assert second.open_result.prompts_used == 6
     assert second.since == first.since <= second.when
-    store(ABOUT, answered(DECIDED))
-    third, _ = find(ABOUT)
+    store(SUBJECT, result_of(DECIDED))
+    third, _ = find(SUBJECT)
     assert third is not None
     assert third.open_result == OpenResult()
 
 
-def test_a_forced_choice_is_not_kept_and_replaces_nothing() -> None:
-    store(ABOUT, answered(FORCED, arm(), best=arm()))
-    assert find(ABOUT) == (None, "")
-    store(ABOUT, answered(DECIDED))
-    store(ABOUT, answered(FORCED, arm(), best=arm()))
-    kept, _ = find(ABOUT)
-    assert kept is not None
-    assert (kept.state, kept.speculation) == (DECIDED, None)
+def test_a_forced_result_is_not_saved_and_replaces_none() -> None:
+    store(SUBJECT, result_of(FORCED, arm(), best=arm()))
+    assert find(SUBJECT) == (None, "")
+    store(SUBJECT, result_of(DECIDED))
+    store(SUBJECT, result_of(FORCED, arm(), best=arm()))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    assert (saved.state, saved.speculation) == (DECIDED, None)
 
 
-def test_a_crash_is_kept_as_one() -> None:
-    store(ABOUT, answered(CRASHED))
-    kept, _ = find(ABOUT)
-    assert kept is not None
-    assert kept.state == CRASHED
+def test_a_crash_is_saved_as_a_crash() -> None:
+    store(SUBJECT, result_of(CRASHED))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    assert saved.state == CRASHED
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replace(ABOUT, workload="chat"),
-        replace(ABOUT, files=(("/models/target.gguf", 123, 457), *ABOUT.files[1:])),
-        replace(ABOUT, files=ABOUT.files[:1]),
-        replace(ABOUT, options=("-c 8192", *ABOUT.options[1:])),
-        replace(ABOUT, options=()),
+        replace(SUBJECT, workload="chat"),
+        replace(SUBJECT, files=(("/models/target.gguf", 123, 457), *SUBJECT.files[1:])),
+        replace(SUBJECT, files=SUBJECT.files[:1]),
+        replace(SUBJECT, options=("-c 8192", *SUBJECT.options[1:])),
+        replace(SUBJECT, options=()),
     ],
 )
-def test_another_question_has_another_answer(other: Subject) -> None:
-    store(ABOUT, answered(DECIDED))
+def test_a_result_is_not_found_for_another_subject(other: Subject) -> None:
+    store(SUBJECT, result_of(DECIDED))
     assert find(other) == (None, "")
 
 
-def test_another_build_or_device_makes_it_stale_not_another() -> None:
-    store(ABOUT, answered(DECIDED))
-    kept, stale = find(replace(ABOUT, engine="native b11500 (1, 2)"))
-    assert kept is not None
+def test_another_build_or_device_makes_a_result_stale() -> None:
+    store(SUBJECT, result_of(DECIDED))
+    saved, stale = find(replace(SUBJECT, engine="native b11500 (1, 2)"))
+    assert saved is not None
     assert stale == "measured with native b11434 (1, 2), now native b11500 (1, 2)"
-    assert list(stale_lines(kept, stale)) == [f"a saved result (no speculation) is stale: {stale}"]
-    _, stale = find(replace(ABOUT, devices=("CPU x (16)",)))
+    assert list(stale_lines(saved, stale)) == [f"a saved result (no speculation) is stale: {stale}"]
+    _, stale = find(replace(SUBJECT, devices=("CPU x (16)",)))
     assert stale == "measured on CUDA0 H200, CPU x (16)"
-    _, stale = find(replace(ABOUT, prompts="yours"))
+    _, stale = find(replace(SUBJECT, prompts="yours"))
     assert stale == "", "whose prompts they are is shown; their content is in `asked`"
-    assert list(stale_lines(kept, "")) == []
+    assert list(stale_lines(saved, "")) == []
 
 
-def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
+def test_a_changed_file_has_another_stamp(tmp_path: Path) -> None:
     path = tmp_path / "t.gguf"
     path.write_bytes(b"abc")
     one = results.stamp([path, tmp_path / "none"])
@@ -219,9 +228,9 @@ def test_a_changed_file_is_another_question(tmp_path: Path) -> None:
     assert results.stamp([path]) != one
 
 
-def test_clearing() -> None:
-    store(ABOUT, answered(DECIDED))
-    store(replace(ABOUT, target="/models/other.gguf", workload="chat"), answered(DECIDED))
+def test_clear_deletes_the_results_of_a_target_or_all() -> None:
+    store(SUBJECT, result_of(DECIDED))
+    store(replace(SUBJECT, target="/models/other.gguf", workload="chat"), result_of(DECIDED))
     assert len(all_results()) == 2
     assert clear_results(Path("/models/other.gguf")) == 1
     assert [r.target for r in all_results()] == ["/models/target.gguf"]
@@ -230,50 +239,50 @@ def test_clearing() -> None:
 
 
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, -1e18])
-def test_a_time_that_is_none_is_shown_all_the_same(seconds: float) -> None:
+def test_an_impossible_time_is_printed_as_unknown(seconds: float) -> None:
     assert results.format_time(seconds) == "unknown date"
 
 
-def test_a_home_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(path: Path, text: str) -> None:
         raise PermissionError
 
     monkeypatch.setattr(storage, "write_atomically", refuses)
-    store(ABOUT, answered(DECIDED))
-    assert find(ABOUT) == (None, "")
+    store(SUBJECT, result_of(DECIDED))
+    assert find(SUBJECT) == (None, "")
 
 
 # ---- damaged files ----------------------------------------------------------------
 
 
-def kept_file() -> Path:
-    told = (Prediction(SPEC, KNOWN, "one launch"),)
-    store(ABOUT, answered(OPEN, arm(out_of_time=True), predictions=told))
-    kept, _ = find(ABOUT)
-    assert kept is not None
-    return kept.file
+def saved_file() -> Path:
+    predictions = (Prediction(SPEC, KNOWN, "one launch"),)
+    store(SUBJECT, result_of(OPEN, arm(out_of_time=True), predictions=predictions))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    return saved.file
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "3", '"x"', "{}", '{"version": 2}', "\udcff"]
 )
-def test_what_is_no_result_is_passed_over(text: str) -> None:
-    path = kept_file()
+def test_files_that_are_no_results_are_ignored(text: str) -> None:
+    path = saved_file()
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert find(ABOUT) == (None, "")
+    assert find(SUBJECT) == (None, "")
     assert all_results() == ()
-    store(ABOUT, answered(DECIDED))
-    assert find(ABOUT)[0] is not None, "and is written over"
+    store(SUBJECT, result_of(DECIDED))
+    assert find(SUBJECT)[0] is not None, "and is written over"
 
 
 def test_results_saved_before_their_options_were_are_read() -> None:
-    path = kept_file()
+    path = saved_file()
     data = storage.read_stored(path)
     del data["options"], data["files"]
     storage.write_stored(path, data)
-    kept, _ = find(ABOUT)
-    assert kept is not None
-    assert (kept.options, kept.files) == (None, ())
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    assert (saved.options, saved.files) == (None, ())
 
 
 def test_results_that_look_alike_show_what_they_differ_in(
@@ -281,25 +290,27 @@ def test_results_that_look_alike_show_what_they_differ_in(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     mine = "0123456789abcdef"
-    long = replace(ABOUT, options=("-c 8192", "-np 1", "-t 4", "named ngram-mod True", mine))
-    more = replace(ABOUT, files=(*ABOUT.files, ("/models/d2.gguf", 5, 5)), engine="native b2 (1)")
-    found = [ABOUT, long, more, replace(ABOUT, workload="chat")]
+    long = replace(SUBJECT, options=("-c 8192", "-np 1", "-t 4", "named ngram-mod True", mine))
+    more = replace(
+        SUBJECT, files=(*SUBJECT.files, ("/models/d2.gguf", 5, 5)), engine="native b2 (1)"
+    )
+    found = [SUBJECT, long, more, replace(SUBJECT, workload="chat")]
     for subject in found:
-        store(subject, answered(DECIDED))
+        store(subject, result_of(DECIDED))
     by_options = {(r.workload, r.options, len(r.files)): r for r in all_results()}
-    kept = [by_options[s.workload, s.options, len(s.files)] for s in found]
-    assert differences(kept) == [
+    saved = [by_options[s.workload, s.options, len(s.files)] for s in found]
+    assert differences(saved) == [
         "-c 4096, 0123, native b11434",
         "-c 8192, -t 4, --method ngram-mod, prompts 012345, native b11434",
         "-c 4096, 0123, with d2.gguf, native b2",
         "",
     ]
-    assert differences([kept[0], replace(kept[0], options=None)]) == ["", "options unknown"]
-    assert differences([kept[0], replace(kept[0], target="/other/target.gguf")]) == [
+    assert differences([saved[0], replace(saved[0], options=None)]) == ["", "options unknown"]
+    assert differences([saved[0], replace(saved[0], target="/other/target.gguf")]) == [
         *("in /models", "in /other")
     ]
-    changed = replace(kept[0], files=((*ABOUT.files[0][:2], 10**18), ABOUT.files[1]))
-    before, after = differences([kept[0], changed])
+    changed = replace(saved[0], files=((*SUBJECT.files[0][:2], 10**18), SUBJECT.files[1]))
+    before, after = differences([saved[0], changed])
     assert before.startswith("target.gguf of 19")
     assert after.startswith("target.gguf of 20")
     assert app.run(["results"]) == 0
@@ -308,16 +319,16 @@ def test_results_that_look_alike_show_what_they_differ_in(
     assert "off      target.gguf, code (-c 4096, 0123, native b11434): because" in lines
     assert "off      target.gguf, chat: because" in lines
     clear_results()
-    store(ABOUT, answered(DECIDED))
+    store(SUBJECT, result_of(DECIDED))
     assert app.run(["results"]) == 0
     assert "differs" not in capsys.readouterr().out
 
 
-def test_another_version_is_passed_over() -> None:
-    path = kept_file()
+def test_results_of_another_version_are_ignored() -> None:
+    path = saved_file()
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {"version": 1}))
-    assert find(ABOUT) == (None, "")
+    assert find(SUBJECT) == (None, "")
 
 
 junk = st.recursive(
@@ -329,13 +340,13 @@ junk = st.recursive(
 )
 
 
-def places(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+def json_paths(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value in a JSON value."""
     inner: list[tuple[Any, ...]] = []
     if isinstance(data, dict):
-        inner = [p for k, v in data.items() for p in places(v, (*at, k))]
+        inner = [p for k, v in data.items() for p in json_paths(v, (*at, k))]
     elif isinstance(data, list):
-        inner = [p for i, v in enumerate(data) for p in places(v, (*at, i))]
+        inner = [p for i, v in enumerate(data) for p in json_paths(v, (*at, i))]
     return [at, *inner]
 
 
@@ -343,12 +354,12 @@ def places(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None
 )
 @given(st.data())
-def test_no_damage_raises(data: st.DataObject) -> None:
-    """Any value in any place, or gone: a result, or none."""
-    path = kept_file()
+def test_any_damaged_value_gives_a_result_or_none(data: st.DataObject) -> None:
+    """Any value replaced or deleted: a result, or none."""
+    path = saved_file()
     whole = json.loads(path.read_text())
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.sampled_from(places(whole)))
+        at = data.draw(st.sampled_from(json_paths(whole)))
         if not at:
             continue
         owner = whole
@@ -359,21 +370,21 @@ def test_no_damage_raises(data: st.DataObject) -> None:
         else:
             owner[at[-1]] = data.draw(junk)
     path.write_text(json.dumps(whole))
-    found, _ = find(ABOUT)
-    for kept in (found, *all_results()):
-        if kept is not None:
-            assert kept.label
-            for p in kept.open_result.predictions:
+    found, _ = find(SUBJECT)
+    for saved in (found, *all_results()):
+        if saved is not None:
+            assert saved.label
+            for p in saved.open_result.predictions:
                 p.speedup  # noqa: B018
-    store(ABOUT, answered(OPEN, arm(out_of_time=True)))
-    assert find(ABOUT)[0] is not None
+    store(SUBJECT, result_of(OPEN, arm(out_of_time=True)))
+    assert find(SUBJECT)[0] is not None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(st.binary(max_size=40), st.integers(0, 2000))
-def test_no_bytes_raise(new: bytes, at: int) -> None:
-    path = kept_file()
+def test_any_damaged_bytes_give_a_result_or_none(new: bytes, at: int) -> None:
+    path = saved_file()
     old = path.read_bytes()
     path.write_bytes(old[:at] + new + old[at + len(new) :])
-    found, _ = find(ABOUT)
+    found, _ = find(SUBJECT)
     assert found is None or found.label

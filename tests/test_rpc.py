@@ -35,13 +35,13 @@ def free_port() -> int:
 
 
 @pytest.fixture(autouse=True)
-def _no_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_local_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VK_DRIVER_FILES", os.devnull)
 
 
 @contextmanager
-def lending(server: Path) -> Iterator[str]:
-    """An RPC server that lends this machine's CPU; its address."""
+def rpc_server(server: Path) -> Iterator[str]:
+    """The address of an RPC server that offers this machine's CPU."""
     address = f"127.0.0.1:{free_port()}"
     host, port = address.split(":")
     argv = [str(server), "-H", host, "-p", port, "-t", "1"]
@@ -70,29 +70,29 @@ def build(old_builds: Path) -> Path:
 def two(build: Path) -> Iterator[str]:
     """The value of --rpc for two servers."""
     with ExitStack() as stack:
-        yield ",".join(stack.enter_context(lending(build / "ggml-rpc-server")) for _ in range(2))
+        yield ",".join(stack.enter_context(rpc_server(build / "ggml-rpc-server")) for _ in range(2))
 
 
-def memory(build: Path, *theirs: str, **env: str) -> dict[str, Any]:
+def memory(build: Path, *arguments: str, **env: str) -> dict[str, Any]:
     server = build / "llama-server"
     done = specllama(
-        "memory", *PAIR, "--llama-server", server, "--json", "--", *theirs, timeout=60, **env
+        "memory", *PAIR, "--llama-server", server, "--json", "--", *arguments, timeout=60, **env
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
-def test_devices_of_two_servers_count(build: Path, two: str) -> None:
+def test_devices_of_two_rpc_servers_are_used(build: Path, two: str) -> None:
     data = memory(build, "--rpc", two)
     assert [d["name"] for d in data["devices"]] == ["RPC0", "RPC1", "RAM"]
     assert [d["label"] for d in data["devices"][:2]] == two.split(",")
-    # Both lend the RAM of this machine: one store.
+    # Both offer the RAM of this machine, which is shared.
     assert [d["shared"] for d in data["devices"]] == [True] * 3
     assert all(data["chosen"]["bytes"][name] > 0 for name in ("RPC0", "RPC1", "RAM"))
     assert memory(build, LLAMA_ARG_RPC=two)["chosen"] == data["chosen"]
 
 
-def test_the_printed_command_splits_and_drafts_as_said(
+def test_the_split_over_rpc_servers_agrees_with_the_estimate(
     build: Path, two: str, tmp_path: Path
 ) -> None:
     quick = ("--", "--rpc", two, "-t", "1", "-lv", "4")
@@ -105,9 +105,11 @@ def test_the_printed_command_splits_and_drafts_as_said(
         lines = s.info["memory"]["lines"]
     for number, address in enumerate(two.split(",")):
         for what, kind in (("weights", "model"), ("KV cache", "KV")):
-            mine = [x for x in lines if (x["device"], x["what"]) == (f"RPC{number}", what)]
-            theirs = buffers(log, address, kind)
-            assert sum(theirs) == pytest.approx(sum(x["bytes"] for x in mine) / MIB, abs=0.02)
+            estimated = [x for x in lines if (x["device"], x["what"]) == (f"RPC{number}", what)]
+            allocated = buffers(log, address, kind)
+            assert sum(allocated) == pytest.approx(
+                sum(x["bytes"] for x in estimated) / MIB, abs=0.02
+            )
 
 
 def buffers(log: str, address: str, kind: str) -> list[float]:
@@ -116,14 +118,14 @@ def buffers(log: str, address: str, kind: str) -> list[float]:
     return [float(n) for n in found]
 
 
-def test_a_server_that_does_not_answer_is_said(build: Path, two: str) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
-    data = memory(build, "--rpc", f"{two.split(',')[0]},{nobody}")
+def test_an_unreachable_rpc_server_is_a_warning(build: Path, two: str) -> None:
+    unused = f"127.0.0.1:{free_port()}"
+    data = memory(build, "--rpc", f"{two.split(',')[0]},{unused}")
     assert [d["name"] for d in data["devices"]] == ["RPC0", "RAM"]
-    assert f"no RPC server responds at {nobody}; llama.cpp runs without it" in data["warnings"]
+    assert f"no RPC server responds at {unused}; llama.cpp runs without it" in data["warnings"]
 
 
-def test_a_build_without_rpc_is_refused_before_the_launch(native: Path, two: str) -> None:
+def test_a_build_without_rpc_is_an_error_before_the_launch(native: Path, two: str) -> None:
     args = ("serve", *PAIR, "--llama-server", native, "--dry-run", "--", "--rpc", two)
     done = specllama(*args)
     assert done.returncode == 2
