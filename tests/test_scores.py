@@ -1,4 +1,4 @@
-"""What benchmarks/real.py makes of its measurements."""
+"""The scores that benchmarks/real.py computes from its measurements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RIGHT = Row(
 )
 
 
-def test_a_slow_minute_changes_no_ratio() -> None:
+def test_a_temporarily_slow_machine_changes_no_ratio() -> None:
     """The machine is twice as slow while the second prompt is answered."""
     shots = Shots(
         [
@@ -51,12 +51,12 @@ def test_a_slow_minute_changes_no_ratio() -> None:
         ]
     )
     found = shots.ratio("K=2", "plain")
-    assert found.logs == pytest.approx([math.log(2.0)] * 2)  # only the rounds that both were in
+    assert found.logs == pytest.approx([math.log(2.0)] * 2)  # only the rounds with both settings
     assert shots.ratio("K=2", "plain", rounds=[1]).value == pytest.approx(2.0)
     assert shots.swing("plain") == 2.0
 
 
-def test_answers_that_end_at_once_do_not_count() -> None:
+def test_very_short_responses_are_ignored() -> None:
     long, short = (Shot("a", (0, i), 25.0, n) for i, n in ((0, 40), (1, 3)))
     faster = [replace(s, setting="b", ms_per_token=12.5) for s in (long, short)]
     shots = Shots([long, short, *faster])
@@ -64,7 +64,7 @@ def test_answers_that_end_at_once_do_not_count() -> None:
     assert shots.ratio("b", "a").value == pytest.approx(2.0)
 
 
-def test_verdicts() -> None:
+def test_each_verdict_has_its_condition() -> None:
     off = replace(RIGHT, on=False, chosen="plain", kept=_ratios(0.9))
     cases = {
         "right": RIGHT,
@@ -78,9 +78,9 @@ def test_verdicts() -> None:
     assert (nothing_better.verdict, nothing_better.share) == ("right", 1.0)
 
 
-def test_the_goals() -> None:
-    said = summary([RIGHT, replace(RIGHT, kept=_ratios(0.99))], 60.0)
-    assert "MISSED" not in said
+def test_missed_goals_are_marked_in_the_summary() -> None:
+    on_time = summary([RIGHT, replace(RIGHT, kept=_ratios(0.99))], 60.0)
+    assert "MISSED" not in on_time
     late = summary([RIGHT, replace(RIGHT, kept=_ratios(0.9), seconds=63.0)], 60.0)
     assert late.count("MISSED") == 2  # the worst is under 0.93, and 61.5 s
 
@@ -91,7 +91,7 @@ def test_a_row_is_as_wide_as_its_header() -> None:
 
 
 @pytest.mark.parametrize("workload", sorted({c.workload for c in CASES}))
-def test_prompts_are_held_out(workload: str) -> None:
+def test_benchmark_prompts_are_not_in_the_profiles(workload: str) -> None:
     held_out = (PROMPTS / f"{workload}.txt").read_text(encoding="utf-8").split("\n=====\n")
     known = {as_text(p).strip() for p in workloads.load_workload(workload).prompts}
     assert len(held_out) >= 12

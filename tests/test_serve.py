@@ -47,7 +47,7 @@ def test_a_draft_model_is_verified_to_speculate(engine: str, tmp_path: Path) -> 
         assert Path(s.info["log"]).read_text().startswith("$ ")
 
 
-# Text of our own, in the manner of the training text.
+# Our own text, similar to the training text.
 CODE = [
     'class Shelf:\n    """A shelf of books."""\n\n    def __init__(self, path, mode="r"):\n',
     "import os\nimport sys\n\ndef main(argv=None):\n    if argv is None:\n",
@@ -66,7 +66,7 @@ PROSE = [
 ]
 
 
-def first_position_acceptance(url: str, prompts: list[str]) -> list[float]:
+def acceptance_by_position(url: str, prompts: list[str]) -> list[float]:
     """Share of verify steps in which the first i drafted tokens were accepted."""
     from specllama.engine.client import Client
 
@@ -85,16 +85,16 @@ def first_position_acceptance(url: str, prompts: list[str]) -> list[float]:
 def test_the_pair_drafts_better_on_code_than_on_prose(tmp_path: Path) -> None:
     args = (TARGET, "--draft", DRAFT, "--n-max", "3", "--llama-server", "embedded")
     with Serve(tmp_path, *args) as s:
-        code = first_position_acceptance(s.url, CODE)
-        prose = first_position_acceptance(s.url, PROSE)
+        code = acceptance_by_position(s.url, CODE)
+        prose = acceptance_by_position(s.url, PROSE)
     assert 0.4 < code[0] < 0.9
     assert code == sorted(code, reverse=True)
     assert code[0] - prose[0] > 0.05
 
 
-def test_the_same_text_with_and_without_speculation(engine: str, tmp_path: Path) -> None:
-    """Batches of other sizes round differently, so greedy text may part at a near tie
-    (llama.cpp issue 25618); it must not part at once."""
+def test_text_is_the_same_with_and_without_speculation(engine: str, tmp_path: Path) -> None:
+    """Batches of other sizes round differently, so greedy text may differ after a near tie
+    (llama.cpp issue 25618), but not from the start."""
     texts = []
     for name, method in (("on", "draft-simple"), ("off", "none")):
         (tmp_path / name).mkdir()
@@ -105,22 +105,22 @@ def test_the_same_text_with_and_without_speculation(engine: str, tmp_path: Path)
     assert texts[0][:40] == texts[1][:40]
 
 
-def test_the_head_in_the_target_is_used(engine: str, tmp_path: Path) -> None:
+def test_an_mtp_head_in_the_target_is_used(engine: str, tmp_path: Path) -> None:
     with Serve(tmp_path, MODELS / "mtp.gguf", "--llama-server", engine) as s:
         assert (s.info["methods"], s.info["draft"]) == (["draft-mtp"], None)
         assert s.info["speculation"] == "on"
         assert s.info["accepted"] > 0
 
 
-def test_a_head_in_its_own_file_is_used(engine: str, tmp_path: Path) -> None:
+def test_an_mtp_head_in_a_separate_file_is_used(engine: str, tmp_path: Path) -> None:
     with Serve(tmp_path, MODELS / "mtp-trunk.gguf", "--llama-server", engine) as s:
         assert s.info["methods"] == ["draft-mtp"]
         assert s.info["draft"].endswith("mtp-head.gguf")
         assert s.info["speculation"] == "on"
 
 
-def test_n_gram_drafts_when_text_repeats(engine: str, tmp_path: Path) -> None:
-    """A tiny greedy model soon repeats itself, so short n-grams find something to copy."""
+def test_n_grams_draft_repetitive_text(engine: str, tmp_path: Path) -> None:
+    """A tiny greedy model soon repeats itself, so short n-grams match."""
     args = (TARGET, "--method", "ngram-simple", "--llama-server", engine)
     sizes = ("--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "8")
     with Serve(tmp_path, *args, "--", *sizes) as s:
@@ -132,7 +132,7 @@ def test_n_gram_drafts_when_text_repeats(engine: str, tmp_path: Path) -> None:
         assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
 
 
-def test_n_gram_that_finds_nothing_says_so(tmp_path: Path) -> None:
+def test_speculation_off_reports_that_no_n_gram_repeated(tmp_path: Path) -> None:
     args = (TARGET, "--method", "ngram-mod", "--workload", "chat", "--llama-server", "embedded")
     with Serve(tmp_path, *args) as s:
         assert s.info["speculation"] == "off"
@@ -142,7 +142,7 @@ def test_n_gram_that_finds_nothing_says_so(tmp_path: Path) -> None:
         assert second.startswith("note     ngram-mod stays loaded and drafts once text repeats;")
 
 
-def test_a_draft_with_another_vocabulary_serves_and_says_why(engine: str, tmp_path: Path) -> None:
+def test_a_draft_with_another_vocabulary_is_off_with_a_reason(engine: str, tmp_path: Path) -> None:
     args = (TARGET, "--draft", MODELS / "other-vocab.gguf", "--llama-server", engine)
     with Serve(tmp_path, *args) as s:
         assert s.info["speculation"] == "off"
@@ -153,7 +153,7 @@ def test_a_draft_with_another_vocabulary_serves_and_says_why(engine: str, tmp_pa
         assert s.stop() == 0
 
 
-def test_the_server_agrees_about_that_vocabulary(engine: str, tmp_path: Path) -> None:
+def test_llama_server_rejects_the_other_vocabulary_too(engine: str, tmp_path: Path) -> None:
     """Forced past our check, the real server loads, logs one line and does not speculate."""
     other = str(MODELS / "other-vocab.gguf")
     forced = ("--", "--spec-type", "draft-simple", "-md", other)
@@ -162,7 +162,7 @@ def test_the_server_agrees_about_that_vocabulary(engine: str, tmp_path: Path) ->
         assert "vocabulary does not match" in s.info["reason"]
 
 
-def test_strict_exits_3_and_leaves_nothing(engine: str) -> None:
+def test_strict_exits_with_3_and_leaves_no_process(engine: str) -> None:
     args = ("serve", TARGET, "--draft", MODELS / "other-vocab.gguf", "--llama-server", engine)
     done = specllama(*args, "--strict", "--port", "0", *ONE_THREAD)
     assert done.returncode == 3
@@ -170,7 +170,7 @@ def test_strict_exits_3_and_leaves_nothing(engine: str) -> None:
     assert not psutil.Process().children(recursive=True)
 
 
-def test_strict_after_the_probe_exits_3(tmp_path: Path) -> None:
+def test_strict_exits_with_3_after_the_verification(tmp_path: Path) -> None:
     forced = ("--spec-type", "draft-simple", "-md", MODELS / "other-vocab.gguf")
     args = ("serve", TARGET, "--method", "ngram-mod", "--llama-server", "embedded", "--strict")
     done = specllama(*args, "--port", "0", *ONE_THREAD, *forced)
@@ -178,7 +178,7 @@ def test_strict_after_the_probe_exits_3(tmp_path: Path) -> None:
     assert "vocabulary does not match" in done.stderr
 
 
-def test_ctrl_c_ends_with_0(engine: str, tmp_path: Path) -> None:
+def test_ctrl_c_exits_with_0(engine: str, tmp_path: Path) -> None:
     with Serve(tmp_path, TARGET, "--llama-server", engine) as s:
         child = s.info["server_pid"]
         assert s.stop(signal.SIGINT) == 0
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_with_0(engine: str, tmp_path: Path) -> None:
         assert "Traceback" not in s.err
 
 
-def test_a_killed_server_comes_back(engine: str, tmp_path: Path) -> None:
+def test_a_killed_server_is_restarted(engine: str, tmp_path: Path) -> None:
     with Serve(tmp_path, TARGET, "--draft", DRAFT, "--llama-server", engine) as s:
         os.kill(s.info["server_pid"], signal.SIGKILL)
         s.wait_for(lambda: "serving again" in s.err, "restart")
@@ -210,10 +210,10 @@ def _argv(p: psutil.Process) -> list[str]:
     try:
         return p.cmdline()
     except psutil.Error:
-        return []  # it ended just now
+        return []  # it has just exited
 
 
-def test_a_stop_while_loading_leaves_nothing(tmp_path: Path) -> None:
+def test_a_stop_while_loading_leaves_no_process(tmp_path: Path) -> None:
     s = Serve(tmp_path, TARGET, "--llama-server", "embedded")
     until = time.monotonic() + 30
     while not any("-m" in _argv(c)[3:] for c in psutil.Process(s.popen.pid).children()):
@@ -226,7 +226,7 @@ def test_a_stop_while_loading_leaves_nothing(tmp_path: Path) -> None:
     assert all(process_ended(c) for c in children)
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -237,7 +237,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert "--port 0" in done.stderr
 
 
-def test_paths_with_spaces_and_other_letters(engine: str, tmp_path: Path, model_copy: Path) -> None:
+def test_paths_may_have_spaces_and_non_ascii_letters(
+    engine: str, tmp_path: Path, model_copy: Path
+) -> None:
     draft = model_copy.with_name("Entwurf ü.gguf")
     draft.write_bytes(DRAFT.read_bytes())
     with Serve(tmp_path, model_copy, "--llama-server", engine) as s:
@@ -245,7 +247,7 @@ def test_paths_with_spaces_and_other_letters(engine: str, tmp_path: Path, model_
         assert s.info["speculation"] == "on"
 
 
-def test_a_key_is_needed_and_never_shown(engine: str, tmp_path: Path) -> None:
+def test_an_api_key_is_required_and_never_printed(engine: str, tmp_path: Path) -> None:
     key = "k-3f9a-secret"
     args = (TARGET, "--draft", DRAFT, "--llama-server", engine)
     with Serve(tmp_path, *args, SPECLLAMA_API_KEY=key) as s:
@@ -277,13 +279,13 @@ def test_dry_run_prints_a_command_that_runs(engine: str, tmp_path: Path) -> None
         server.wait(20)
 
 
-def test_more_slots_when_asked(tmp_path: Path) -> None:
+def test_parallel_sets_the_number_of_slots(tmp_path: Path) -> None:
     with Serve(tmp_path, TARGET, "--parallel", "2", "--llama-server", "embedded") as s:
         assert len(httpx.get(f"{s.url}/slots").json()) == 2
         assert "2 slots share the context" in s.err
 
 
-def test_demo_can_be_looked_at_before_it_runs() -> None:
+def test_a_dry_run_of_demo_prints_the_command() -> None:
     done = specllama("demo", "--dry-run")
     assert done.returncode == 0
     assert "command  " in done.stdout
@@ -295,7 +297,7 @@ def test_demo_can_be_looked_at_before_it_runs() -> None:
     assert "server_pid" not in data
 
 
-def test_demo_shows_real_drafting() -> None:
+def test_demo_drafts_with_a_real_server() -> None:
     done = specllama("demo", "--json")
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
@@ -309,7 +311,7 @@ def test_demo_shows_real_drafting() -> None:
     assert "\x1b[" not in human.stdout
 
 
-def test_a_streamed_completion_is_the_whole_one(tmp_path: Path) -> None:
+def test_a_streamed_completion_equals_the_whole_one(tmp_path: Path) -> None:
     from specllama.engine.client import Client
 
     with Serve(tmp_path, TARGET, "--llama-server", "embedded") as s, Client(s.url) as client:
@@ -322,9 +324,9 @@ def test_a_streamed_completion_is_the_whole_one(tmp_path: Path) -> None:
         assert pieces[-1].timings.tokens == 40
 
 
-def test_their_own_values_are_what_is_reported(tmp_path: Path) -> None:
-    theirs = ("--", "--spec-draft-n-max", "2")
-    with Serve(tmp_path, TARGET, "--llama-server", "embedded", *theirs) as s:
+def test_values_after_the_dashes_are_reported(tmp_path: Path) -> None:
+    arguments = ("--", "--spec-draft-n-max", "2")
+    with Serve(tmp_path, TARGET, "--llama-server", "embedded", *arguments) as s:
         assert s.info["n_max"] == 2
         command = " ".join(s.info["command"])
         assert (command.count("--spec-draft-n-max"), command.count("n-max 2")) == (1, 1)
@@ -332,8 +334,8 @@ def test_their_own_values_are_what_is_reported(tmp_path: Path) -> None:
         assert (s.info["speculation"], s.info["reason"]) == ("off", "--spec-type none is set")
 
 
-def test_strict_accepts_speculation_by_their_own_arguments(tmp_path: Path) -> None:
-    theirs = ("--", "--spec-type", "draft-simple", "-md", DRAFT)
+def test_strict_accepts_speculation_set_after_the_dashes(tmp_path: Path) -> None:
+    arguments = ("--", "--spec-type", "draft-simple", "-md", DRAFT)
     args = (TARGET, "--method", "none", "--strict", "--llama-server", "embedded")
-    with Serve(tmp_path, *args, *theirs) as s:
+    with Serve(tmp_path, *args, *arguments) as s:
         assert s.info["speculation"] == "on"
