@@ -105,7 +105,7 @@ complete -c specllama -n '__specllama_at probe' -l baseline-url -x -d 'With --ur
 complete -c specllama -n '__specllama_at probe' -l model -x -d 'With --url: the model to use if the server has several.'
 complete -c specllama -n '__specllama_at probe' -l api-key -x -d 'API key of the server. Prefer the variable: arguments show up in `ps`.'
 complete -c specllama -n '__specllama_at probe' -l report -r -F -d 'Write an HTML report: one file that works offline.'
-complete -c specllama -n '__specllama_at probe' -l csv -r -F -d 'Write a CSV table, one row per measured setting.'
+complete -c specllama -n '__specllama_at probe' -l csv -r -F -d 'Write a CSV table, one row per setting.'
 complete -c specllama -n '__specllama_at probe' -l plot -r -F -d 'Write the figures as FILE.png or FILE.svg; needs matplotlib.'
 complete -c specllama -n '__specllama_at probe' -l dry-run -d 'Print what would be done, but start nothing.'
 complete -c specllama -n '__specllama_at probe' -s q -l quiet -d 'Print only the result, warnings and errors.'

@@ -287,8 +287,11 @@ def test_a_report_leaves_out_columns_and_rows_with_nothing_in_them(
     assert report._table(replace(probe_result, tuned=nothing_measured()))[1] == []
 
 
-def test_csv_has_a_row_per_measured_setting(probe_result: ProbeResult) -> None:
-    plain, drafted, copied = csv.DictReader(io.StringIO(probe_csv.csv_text([probe_result])))
+def test_csv_has_a_row_per_setting(probe_result: ProbeResult) -> None:
+    once = made.trial(replace(made.DRAFTED, draft=Path("/models/d3.gguf")))
+    found = replace(probe_result, tuned=replace(probe_result.tuned, trials=(once,)))
+    rows = csv.DictReader(io.StringIO(probe_csv.csv_text([found])))
+    plain, drafted, copied, *others = rows
     assert plain["label"] == "no speculation"
     assert float(plain["tokens_per_second"]) > 0
     assert plain["speedup"] == plain["chance_slower"] == ""
@@ -298,6 +301,21 @@ def test_csv_has_a_row_per_measured_setting(probe_result: ProbeResult) -> None:
     assert (drafted["texts"], drafted["n_max"]) == ("9", "3")
     assert float(drafted["chance_slower"]) < 0.1
     assert copied["methods"] == "ngram-simple"
+    assert [row["state"] for row in (plain, drafted, copied)] == [
+        *("baseline", "confirmed", "confirmed")
+    ]
+    table = [cells[0] for cells in probe_lines.rows(found)]
+    assert [row["label"] for row in (plain, drafted, copied, *others)] == table
+    launched = next(row for row in others if row["state"] == "launched once")
+    assert (launched["n_max"], launched["speedup"], launched["texts"]) == ("8", "", "")
+    assert float(launched["alpha"]) > 0
+    assert float(launched["predicted"]) > 0
+    predicted = next(row for row in others if row["state"] == "predicted")
+    assert (predicted["methods"], predicted["alpha"]) == ("ngram-mod", "")
+    assert float(predicted["predicted"]) == pytest.approx(1.0, abs=0.01)
+    unmeasured = next(row for row in others if row["state"] == "not measured")
+    known = {name for name, value in unmeasured.items() if value}
+    assert known <= {"target", "workload", "label", "methods", "draft", "state"}
 
 
 # ---- --plot -----------------------------------------------------------------------

@@ -150,7 +150,7 @@ def probe(
             "--csv",
             metavar="FILE",
             rich_help_panel=OUTPUT,
-            help="Write a CSV table, one row per measured setting.",
+            help="Write a CSV table, one row per setting.",
         ),
     ] = None,
     plot: Annotated[

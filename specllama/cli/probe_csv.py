@@ -1,4 +1,4 @@
-"""`probe --csv`: a row for each measured setting."""
+"""`probe --csv`: a row for each setting. A cell is empty if its value was not measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specllama.cli.compared import UNMEASURED, Unconfirmed, unconfirmed
 from specllama.cli.tuning_lines import arm_data, baseline_data
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     "target workload label methods draft n_max p_min alpha tau tokens_per_second "
     "prompt_per_second first_token_ms speedup speedup_low speedup_high draft_share "
-    "chance_slower texts"
+    "chance_slower texts state predicted"
 ).split()
 
 
@@ -33,7 +34,8 @@ def csv_text(found: Sequence[ProbeResult]) -> str:
 
 def _rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
     if p.tuned.plain is not None:
-        yield {"label": "no speculation", **(baseline_data(p.tuned.plain) or {})}
+        measured = baseline_data(p.tuned.plain) or {}
+        yield {"label": "no speculation", "state": "baseline", **measured}
     for arm in p.tuned.arms:
         row = arm_data(arm)
         value, low, high = row["speedup"]
@@ -42,4 +44,23 @@ def _rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
             "speedup": value,
             "speedup_low": low,
             "speedup_high": high,
+            "state": "confirmed",
+            "predicted": row["predicted"][0] if row["predicted"] else None,
         }
+    yield from map(_unconfirmed_row, unconfirmed(p.tuned, p.planned.task))
+
+
+def _unconfirmed_row(o: Unconfirmed) -> dict[str, Any]:
+    s, m = o.speculation, o.measurement
+    has_length = s.uses_draft and o.state != UNMEASURED
+    return {
+        "label": o.label,
+        "methods": "+".join(s.methods),
+        "draft": s.draft,
+        "n_max": s.n_max if has_length else None,
+        "p_min": s.p_min if has_length else None,
+        "alpha": m.alpha if m else None,
+        "tau": m.log.tokens_per_step if m else None,
+        "state": o.state,
+        "predicted": o.speedup.value if o.speedup else None,
+    }
