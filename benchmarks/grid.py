@@ -131,15 +131,17 @@ class Bench:
         client, plan = running.client, setting.plan
         job = Job({**plan.workload.sampling, "seed": 7 + number}, self.tokens, False)
         try:
-            question = self._question(client, i, plan.target.has_chat_template)
-            self._restore(running.plan.settings.url, client, i, question, job)
-            answer = send_request(client, question, job, cache=True)
+            prompt = self._question(client, i, plan.target.has_chat_template)
+            self._restore(running.plan.settings.url, client, i, prompt, job)
+            response = send_request(client, prompt, job, cache=True)
         except EngineError as e:
             self.say(f"{setting.name}: {e.message}")
             self._labs[setting.name].stop()
             return
-        self.found.shots.append(Shot(setting.name, (number, i), answer.ms_per_token, answer.tokens))
-        self.say(_line(setting.name, i, answer))
+        self.found.shots.append(
+            Shot(setting.name, (number, i), response.ms_per_token, response.tokens)
+        )
+        self.say(_line(setting.name, i, response))
 
     def _question(self, client: Client, i: int, chat: bool) -> TokenizedPrompt:
         if i not in self._ids:
@@ -147,14 +149,12 @@ class Bench:
             self._ids[i] = client.tokenize(client.render(prompt) if chat else prompt)
         return TokenizedPrompt(self.prompts[i], self._ids[i])
 
-    def _restore(
-        self, url: str, client: Client, i: int, question: TokenizedPrompt, job: Job
-    ) -> None:
+    def _restore(self, url: str, client: Client, i: int, prompt: TokenizedPrompt, job: Job) -> None:
         """Restores the prompt's state from another server's file, or evaluates it and writes the file."""
         if self.kept is None:
             return
         if i not in self._saved:
-            send_request(client, question, job, tokens=1)
+            send_request(client, prompt, job, tokens=1)
             self._saved.add(i)
             _slot(url, "save", i)
         else:
@@ -167,9 +167,9 @@ def _slot(url: str, action: str, i: int) -> None:
         http.post(f"{url}/slots/0", params={"action": action}, json=body)
 
 
-def _line(name: str, i: int, answer: Response) -> str:
-    accepted = f", {answer.accepted} of {answer.drafted} accepted" if answer.drafted else ""
+def _line(name: str, i: int, response: Response) -> str:
+    accepted = f", {response.accepted} of {response.drafted} accepted" if response.drafted else ""
     return (
-        f"{name}, prompt {i} ({answer.prompt_tokens} evaluated): {answer.tokens} tokens at "
-        f"{answer.ms_per_token:.1f} ms{accepted}"
+        f"{name}, prompt {i} ({response.prompt_tokens} evaluated): {response.tokens} tokens at "
+        f"{response.ms_per_token:.1f} ms{accepted}"
     )

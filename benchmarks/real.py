@@ -216,15 +216,15 @@ def _row(
     found, spec = outcome.tuned, outcome.plan.settings.speculation
     settings = here.settings()
     tuned = _among(settings, spec)
-    arms = settings if tuned in settings else [*settings, tuned]
+    confirmations = settings if tuned in settings else [*settings, tuned]
     asked = here.turns(number)
-    grids.append(here.bench.round(arms, asked[0]))
+    grids.append(here.bench.round(confirmations, asked[0]))
     ratio = here.bench.found.ratio
     gains = {s.name: ratio(s.name, _PLAIN, grids) for s in settings[1:]}
     best = max(settings[1:], key=lambda s: gains[s.name].value)
     if gains[best.name].value < _HOPELESS:
         best = settings[0]
-    last = [s for s in arms if s in (settings[0], tuned, best)]
+    last = [s for s in confirmations if s in (settings[0], tuned, best)]
     finals = [here.bench.round(last, asked[1])] if len(last) > 1 else []
     if finals and time.monotonic() < until:
         finals.append(here.bench.round(last, asked[2]))
@@ -241,7 +241,7 @@ def _row(
         default=default.name,
         by_default=ratio(tuned.name, default.name),
         loads=found.loads if found is not None else 0,
-        load_s=found.plain.load_s if found is not None and found.plain is not None else 0.0,
+        load_s=found.baseline.load_s if found is not None and found.baseline is not None else 0.0,
         seconds=seconds,
         swing=here.bench.found.swing(_PLAIN),
         grid={s.name: (gains[s.name], predicted(found, s.speculation)) for s in settings[1:]},

@@ -151,8 +151,8 @@ def predicted(found: TuningResult | None, spec: Speculation | None) -> float | N
             if t.speculation.methods == spec.methods and spec.n_max in t.curve:
                 return t.curve[spec.n_max].value
     if spec.ngram is not None and not spec.uses_draft:
-        for m in found.maps:
-            if not m.draft and (m.method,) == spec.methods and spec.ngram in m.speeds:
-                return m.speeds[spec.ngram]
-    known = (p.known for p in found.predictions if p.speculation == spec and len(p.known))
+        for m in found.ngrams:
+            if not m.draft and (m.method,) == spec.methods and spec.ngram in m.speedups:
+                return m.speedups[spec.ngram]
+    known = (p.ratios for p in found.predictions if p.speculation == spec and len(p.ratios))
     return next((k.value for k in known), None)

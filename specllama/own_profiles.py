@@ -29,7 +29,7 @@ _WINDOWS_DEVICES = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]")
 _TEXTS, _LINES = (".txt", ".md"), ".jsonl"
 _MAX_BYTES = 4 * 2**20  # of a file that is one prompt
 _CHARS_PER_TOKEN = 4  # approximately
-_MIN_ANSWER, _MAX_ANSWER = 24, 512  # tokens worth measuring
+_MIN_TOKENS, _MAX_TOKENS = 24, 512  # tokens worth measuring
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class NewProfile:
     prompts: Path
     sizes: tuple[int, ...]
     temperature: ProfileValue
-    answer_length: ProfileValue
+    max_tokens: ProfileValue
 
 
 def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
@@ -84,7 +84,7 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
         user_profiles_dir() / "prompts" / f"{name}{_LINES}",
         tuple(len(as_text(a.prompt)) for a in records),
         _temperature(records, like_profile, source is not None),
-        _answer(records, like_profile, source is not None),
+        _max_tokens(records, like_profile, source is not None),
     )
     try:  # the prompts first: a profile exists once its settings do
         write_atomically(
@@ -139,19 +139,19 @@ def _temperature(
     )
 
 
-def _answer(
+def _max_tokens(
     records: Sequence[PromptRecord], like_profile: Workload, from_records: bool
 ) -> ProfileValue:
     """The response length that three out of four do not exceed."""
-    known = [len(a.answer) / _CHARS_PER_TOKEN if a.answer else a.max_tokens for a in records]
+    known = [len(a.response) / _CHARS_PER_TOKEN if a.response else a.max_tokens for a in records]
     lengths = [x for x in known if x]
     if not lengths:
         return ProfileValue(
-            like_profile.answer,
+            like_profile.max_tokens,
             f"from {like_profile.name}{': no record has a response' if from_records else ''}",
         )
     most = quantiles(lengths, n=4, method="inclusive")[2] if len(lengths) > 1 else lengths[0]
-    tokens = round(min(_MAX_ANSWER, max(_MIN_ANSWER, most)))
+    tokens = round(min(_MAX_TOKENS, max(_MIN_TOKENS, most)))
     return ProfileValue(tokens, f"from the responses of {_count(len(lengths), 'record')}")
 
 
@@ -168,7 +168,7 @@ def _settings(like_profile: Workload, profile: NewProfile) -> str:
         'title = "Your own prompts"',
         "# in the order they are tried",
         f"methods = {json.dumps(like_profile.methods)}",
-        f"answer = {profile.answer_length.value:.0f} # max tokens of a measured response",
+        f"max_tokens = {profile.max_tokens.value:.0f} # max tokens of a measured response",
     ]
     if switch is not None:
         lines.append(f"thinking = {json.dumps(switch['enable_thinking'])}")

@@ -16,15 +16,16 @@ MAX_PROMPTS = 200  # prompts
 _MAX_CHARS = 2**22  # characters of a line or prompt; more than any model accepts
 _MAX_DEPTH = 50  # levels of a line's JSON; OpenAI's messages have six
 _ROLES = {"system", "user", "assistant", "developer", "tool"}
+_RESPONSES = ("response", "answer", "completion")  # names that datasets use
 
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """A prompt and the other fields of its record. `answer`: the response's text, "" = none;
+    """A prompt and the other fields of its record. `response`: the response's text, "" = none;
     `max_tokens`: its limit."""
 
     prompt: Prompt
-    answer: str = ""
+    response: str = ""
     temperature: float | None = None
     max_tokens: int | None = None
 
@@ -197,8 +198,8 @@ def _record(data: Mapping[str, Any], prompt: Prompt) -> PromptRecord:
     """The record with the other fields of OpenAI's requests and of logs of them."""
     messages = data.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}
-    answer = message(last) if isinstance(last, dict) and last.get("role") == "assistant" else None
-    text = answer.get("content") if answer else data.get("answer", data.get("completion"))
+    response = message(last) if isinstance(last, dict) and last.get("role") == "assistant" else None
+    text = response.get("content") if response else recorded_response(data)
     max_tokens = _number(data.get("max_tokens", data.get("max_completion_tokens")), 10**6)
     return PromptRecord(
         prompt,
@@ -206,6 +207,11 @@ def _record(data: Mapping[str, Any], prompt: Prompt) -> PromptRecord:
         _number(data.get("temperature"), 2),
         int(max_tokens) if max_tokens else None,
     )
+
+
+def recorded_response(data: Mapping[str, Any]) -> Any:
+    """The response of a record without messages, whatever its type; None if there is none."""
+    return next((data[k] for k in _RESPONSES if k in data), None)
 
 
 def _number(value: Any, most: float) -> float | None:

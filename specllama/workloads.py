@@ -26,17 +26,17 @@ METHODS = (
     "draft-mtp draft-simple draft-eagle3 draft-dflash draft-dspark "
     "ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache"
 ).split()
-_KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "answer", "acceptance")
+_KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "max_tokens", "acceptance")
 WARN_UNDER, OFF_UNDER = 0.5, 0.4
-ANSWER = 192  # tokens; a longer response shows nothing new
-MAX_ANSWER = 100_000  # tokens; more is a typo
+DEFAULT_TOKENS = 192  # tokens; a longer response shows nothing new
+MAX_TOKENS = 100_000  # tokens; more is a typo
 MAX_NGRAM = 1024  # tokens: llama.cpp's own limit for its sizes
 
 
 @dataclass(frozen=True)
 class Workload:
     """One profile, or a mix of several. `methods` in the order they are tried; `sampling`: the
-    request fields besides the prompt; `n_max` tokens per draft; `answer`: the maximum tokens of a
+    request fields besides the prompt; `n_max` tokens per draft; `max_tokens`: the maximum tokens of a
     measured response; `warn_under`, `off_under`: α of real requests below which there is a
     warning, and below which the draft is better off. `mixed`: what a mix takes from the first."""
 
@@ -48,7 +48,7 @@ class Workload:
     n_max: int
     p_min: float
     prompts: tuple[Prompt, ...]
-    answer: int = ANSWER
+    max_tokens: int = DEFAULT_TOKENS
     mixed: str = ""
     warn_under: float = WARN_UNDER
     off_under: float = OFF_UNDER
@@ -101,7 +101,7 @@ def mix(each: Sequence[Workload]) -> Workload:
         n_max=first.n_max,
         p_min=first.p_min,
         prompts=prompts,
-        answer=max(w.answer for w in each),
+        max_tokens=max(w.max_tokens for w in each),
         warn_under=first.warn_under,
         off_under=first.off_under,
         mixed=f"prompts alternate; starts with {first.name}'s {sampling}, K={first.n_max} and n-gram "
@@ -135,7 +135,7 @@ def _load(name: str) -> Workload:
         n_max=draft.integer("n_max", 1, MAX_DRAFT_TOKENS),
         p_min=draft.number("p_min", 0, 1),
         prompts=prompts,
-        answer=fields.integer("answer", 1, MAX_ANSWER, default=ANSWER),
+        max_tokens=fields.integer("max_tokens", 1, MAX_TOKENS, default=DEFAULT_TOKENS),
         warn_under=warn,
         off_under=acceptance.number("off", 0, warn, default=min(warn, OFF_UNDER)),
     )

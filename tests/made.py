@@ -126,7 +126,7 @@ def tuned(state: str = "decided", best: bool = True) -> TuningResult:
         (
             DroppedSetting(
                 "ngram-mod n=4 m=8",
-                f"{slow.known.value:.2f}x predicted (replayed over 8 plain answers)",
+                f"{slow.ratios.value:.2f}x predicted (replayed over 8 plain answers)",
             ),
             DroppedSetting("draft-mtp", "llama-server exited: it crashed (SIGSEGV)", True),
         ),

@@ -22,8 +22,8 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.advise import (
-    COPIES,
     MEASURED,
+    NGRAMS,
     NOTHING,
     PREDICTED,
     REJECTED,
@@ -113,13 +113,13 @@ def test_no_break_even_alpha_without_a_measurement() -> None:
 def test_break_even_alpha_is_reported_for_slower_and_faster_drafts(plan: Plan) -> None:
     loses = factors(plan, known(0.9))
     assert "at this cost per step, break-even is at α=0.61 (measured: 0.50)" in (
-        loses["a draft with higher acceptance"].why
+        loses["a draft with higher acceptance"].reason
     )
     assert loses["a draft with higher acceptance"].command.endswith("--hub")
     hopeless = factors(plan, known(0.3))
-    assert "not even α=1 would pay" in hopeless["a cheaper draft"].why
+    assert "not even α=1 would pay" in hopeless["a cheaper draft"].reason
     wins = factors(plan, known(1.5))
-    assert "break-even is at α=0.27" in wins["other text"].why
+    assert "break-even is at α=0.27" in wins["other text"].reason
 
 
 def test_a_bigger_or_smaller_draft_is_suggested_by_alpha_and_cost(plan: Plan) -> None:
@@ -128,7 +128,9 @@ def test_a_bigger_or_smaller_draft_is_suggested_by_alpha_and_cost(plan: Plan) ->
     assert plan.choice.draft is not None
     light = replace(plan.choice.draft, active_bytes=plan.target.active_bytes // 50)
     cheap = replace(plan, choice=replace(plan.choice, draft=light))
-    assert "reads 2% of the target's bytes" in factors(cheap, known(0.9, 0.3))["a bigger draft"].why
+    assert (
+        "reads 2% of the target's bytes" in factors(cheap, known(0.9, 0.3))["a bigger draft"].reason
+    )
 
 
 def test_without_a_result_the_first_factor_is_a_probe_command(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_the_rule_that_decided(plan: Plan, tmp_path: Path) -> None:
     none = planned(tmp_path, SpeculationOptions("code", method="none"))
     assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == REQUESTED
     ngram = plan.with_speculation(made.NGRAM)
-    assert rule_of(ngram, ngram, None, SpeculationOptions("code")) == COPIES
+    assert rule_of(ngram, ngram, None, SpeculationOptions("code")) == NGRAMS
 
 
 def test_advise_defers_to_measuring_when_reports_are_negative(
@@ -208,12 +210,12 @@ def test_a_setup_that_does_not_fit_in_memory_is_decided_by_that(
 def test_cost_of_tokens_with_and_without_speculation() -> None:
     on = cost_of(known(1.25), HourlyPrice(1.8))  # 50 tok/s = 0.18 million an hour
     assert on.speculating == pytest.approx(10.0)
-    assert on.plain == pytest.approx(12.5)
+    assert on.baseline == pytest.approx(12.5)
     off = cost_of(known(0.5), HourlyPrice(1.8))  # here the saved speed is that of plain decoding
-    assert off.plain == pytest.approx(10.0)
+    assert off.baseline == pytest.approx(10.0)
     assert off.speculating == pytest.approx(20.0)
     for nothing in (None, known(tokens_per_second=None), known(tokens_per_second=0.0)):
-        assert cost_of(nothing, HourlyPrice(1.8)).plain is None
+        assert cost_of(nothing, HourlyPrice(1.8)).baseline is None
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,9 @@ def stored(tmp: Path, gain: float) -> Plan:
     arm = made.arm(SPEC, gain)
     best = arm if gain >= MIN_SPEEDUP else None
     reason = "so it was measured"
-    tuned = replace(made.tuned(best=False), arms=(arm,), best=best, reason=reason, state="decided")
+    tuned = replace(
+        made.tuned(best=False), confirmations=(arm,), best=best, reason=reason, state="decided"
+    )
     results.store(about, tuned)
     return plan
 

@@ -36,7 +36,7 @@ def test_vllm_counters_are_read_by_exact_names() -> None:
     assert data["alpha"] == pytest.approx(0.6)  # 12 of 20, without the per-position series
     assert data["tau"] == pytest.approx(2.2)
     assert data["acceptance_by_position"] == pytest.approx([0.8, 0.4])
-    assert data["answers"] >= 2
+    assert data["responses"] >= 2
     assert data["first_token_ms"] > 0
 
 

@@ -40,7 +40,7 @@ def test_drafting_time_is_the_rest_of_the_step_time() -> None:
     requests = [length_request(k, 0.7) for k in (8, 2, 4)]
     assert own_ms(requests, COSTS, 8, one_pass=False) == pytest.approx(DRAFT_MS, rel=0.02)
     assert own_ms(requests, COSTS, 8, one_pass=True) == pytest.approx(DRAFT_MS * 9 / 2, rel=0.02)
-    assert own_ms(requests, VerifyCosts(COSTS.plain), 8, one_pass=False) is None
+    assert own_ms(requests, VerifyCosts(COSTS.plain_step), 8, one_pass=False) is None
     assert own_ms([], COSTS, 8, one_pass=False) is None
 
 
@@ -67,7 +67,7 @@ def test_acceptance_is_estimated_per_length() -> None:
 
 
 def test_lengths_without_a_known_cost_are_not_predicted() -> None:
-    short = VerifyCosts(COSTS.plain, {1: 10.0, 2: 10.5, 3: 11.0})
+    short = VerifyCosts(COSTS.plain_step, {1: 10.0, 2: 10.5, 3: 11.0})
     assert sorted(rows_of([length_request(4, 0.7)], short, DRAFT_MS, 8, one_pass=False)) == [1, 2]
     assert rows_of([], COSTS, DRAFT_MS, 8, one_pass=False) == {}
 

@@ -42,7 +42,7 @@ def test_a_draft_that_cannot_pay_off_is_measured_only_with_all() -> None:
     assert runner.launches == [None]
     (one, two) = unconfirmed(default_result, task(DRAFT, EAGLE3))
     assert {one.state, two.state} == {UNMEASURED}
-    assert "no draft can pay off here" in one.why
+    assert "no draft can pay off here" in one.reason
 
     all_drafts = task(DRAFT, EAGLE3, everything=True)
     t, runner = tuned(script, all_drafts)
@@ -58,13 +58,13 @@ def test_a_draft_that_cannot_pay_off_is_measured_only_with_all() -> None:
         assert r.measurement.alpha == pytest.approx((0.6 + 0.36) / 2, abs=0.05)
         assert r.speedup is not None
         assert r.speedup.value < 1
-        assert "x predicted" in r.why
+        assert "x predicted" in r.reason
 
 
 def test_a_confirmed_setting_is_not_listed_as_unconfirmed() -> None:
     request = task(DRAFT, ngrams=(NGRAM,))
     t, _ = tuned(Script(lambda b: 10 + 0.2 * b, accept=lambda r: 0.9), request)
-    assert [a.speculation.methods for a in t.arms] == [("draft-simple",)]
+    assert [a.speculation.methods for a in t.confirmations] == [("draft-simple",)]
     rows = unconfirmed(t, request)
     assert [r.label.split()[0] for r in rows] == ["ngram-simple"]
     assert rows[0].state == UNMEASURED, "nothing came back to be copied"
@@ -75,9 +75,10 @@ def test_a_draft_that_is_never_accepted_is_described() -> None:
     request = task(DRAFT, EAGLE3, everything=True)
     t, _ = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), request)
     rows = unconfirmed(t, request)
-    assert ["it only costs time: 0 of " in r.why for r in rows] == [True, True]
+    assert ["it only costs time: 0 of " in r.reason for r in rows] == [True, True]
     assert (
-        "eagle3.gguf is untrained, converted incorrectly or made for another model" in rows[1].why
+        "eagle3.gguf is untrained, converted incorrectly or made for another model"
+        in rows[1].reason
     )
 
 
@@ -88,4 +89,4 @@ def test_every_draft_gets_a_share_of_the_budget() -> None:
     machine = Script(lambda b: 200.0 + 20.0 * b, accept=lambda r: 0.6, load_s=lambda s: 2.0)
     t, _ = tuned(machine, request)
     assert [x.speculation.draft for x in t.trials] == [d.draft for d in drafts]
-    assert max(len(x.measurement.answers) for x in t.trials) <= 6
+    assert max(len(x.measurement.responses) for x in t.trials) <= 6

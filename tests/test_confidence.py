@@ -227,7 +227,7 @@ def test_drafts_without_a_gain_are_rarely_turned_on() -> None:
 def test_a_draft_with_a_12_percent_gain_is_turned_on() -> None:
     found = [search_with_draft(seed, GAINS, 100.0) for seed in range(100)]
     assert share_turned_on(found) >= 0.87
-    confirmed = [len(a.measurement.answers) for t in found for a in t.arms]
+    confirmed = [len(a.measurement.responses) for t in found for a in t.confirmations]
     assert 5 <= sum(confirmed) / len(confirmed) <= 8
     served = [GAINS[t.best.speculation.n_max] for t in found if t.best]
     assert sum(served) / len(served) > 1.09, "and at one of its best lengths"
@@ -304,8 +304,8 @@ def test_a_wrong_predicted_cost_is_corrected_by_the_confirmation(
     ngram = replace(NGRAM, ngram=NgramSizes(4, 12))
     request = Task("edit", PROMPTS, {}, False, ngrams=(ngram,), fixed=True, budget=300.0)
     t, _ = tuned(script, replace(request, output_share=assumed_share), 3)
-    (arm,) = t.arms
-    known = t.predictions[0].known
-    corrected = Ratios(arm.pooled.logs[len(arm.own) :], known.weights)
+    (arm,) = t.confirmations
+    known = t.predictions[0].ratios
+    corrected = Ratios(arm.pooled_ratios.logs[len(arm.ratios) :], known.weights)
     assert len(corrected) == len(known)
     assert known.mean - corrected.mean == pytest.approx(correction, abs=0.02)

@@ -109,7 +109,7 @@ def test_invalid_sizes_are_errors(text: str) -> None:
 
 def engine(tmp_path: Path, body: str) -> Engine:
     path = script(tmp_path / "llama-server", body)
-    return Engine((str(path),), path, embedded=False, why="test")
+    return Engine((str(path),), path, embedded=False, reason="test")
 
 
 def test_devices_are_listed_by_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_every_text_of_a_report_is_cleaned() -> None:
 
 ENGINE = EngineReport(
     name="/opt/llama-server",
-    why="found on PATH",
+    reason="found on PATH",
     used=True,
     build=11434,
     label="b11434",
@@ -166,7 +166,7 @@ def test_an_unusable_engine_is_named_once_per_line_and_not_used() -> None:
     versions = {"specllama": "1", "python": "3"}
     report = replace(WELL, engines=(bad,), versions=versions)
     (line,) = (x for x in found_lines(report) if x.startswith("engine "))
-    assert line == f"engine   /b: cannot be used; {bad.why}"
+    assert line == f"engine   /b: cannot be used; {bad.reason}"
     assert [p.what for p in problems(report) if "/b" in p.what] == [bad.problem]
 
 

@@ -45,7 +45,7 @@ def test_one_table(target: Path, native: Path) -> None:
     done = specllama("probe", target, *args, "--json", "--", "-t", "1", timeout=120)
     assert done.returncode == 0, done.stderr
     (data,) = json.loads(done.stdout)["workloads"]
-    alphas: dict[str, Any] = {a["label"]: a["alpha"] for a in data["arms"]}
+    alphas: dict[str, Any] = {a["label"]: a["alpha"] for a in data["confirmations"]}
     alphas |= {o["label"]: o["alpha"] for o in data["others"]}
     for method, file in FILES.items():
         (label,) = [x for x in alphas if x.startswith(f"{method} {file}")]

@@ -33,21 +33,21 @@ def test_the_order_in_which_engines_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert locate().embedded
-    assert "no llama-server on PATH" in locate().why
+    assert "no llama-server on PATH" in locate().reason
     usual = server(tmp_path / "usual")
-    assert (locate().identity, locate().why) == (usual, "found in a standard location")
+    assert (locate().identity, locate().reason) == (usual, "found in a standard location")
     path = server(tmp_path / "bin")
-    assert (locate().identity, locate().why) == (path, "found on PATH")
+    assert (locate().identity, locate().reason) == (path, "found on PATH")
     in_config = server(tmp_path / "conf")
     config.path().parent.mkdir(parents=True)
     config.path().write_text(f'llama_server = "{in_config.as_posix()}"\n')
     assert locate().identity == in_config
-    assert "config.toml" in locate().why
+    assert "config.toml" in locate().reason
     by_env = server(tmp_path / "env")
     monkeypatch.setenv("SPECLLAMA_LLAMA_SERVER", str(by_env))
-    assert (locate().identity, locate().why) == (by_env, "set by SPECLLAMA_LLAMA_SERVER")
+    assert (locate().identity, locate().reason) == (by_env, "set by SPECLLAMA_LLAMA_SERVER")
     explicit = server(tmp_path / "explicit")
-    assert locate(str(explicit)).why == "set by --llama-server"
+    assert locate(str(explicit)).reason == "set by --llama-server"
     assert locate(str(explicit.parent)).identity == explicit
     assert locate("embedded").embedded
 

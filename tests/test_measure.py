@@ -105,10 +105,10 @@ def test_the_step_log_agrees_with_the_servers_counters(
         for i, accepted in enumerate(counted.accepted_by_position, 1):
             assert sum(s.accepted >= i for s in log.steps) == accepted
         assert log.acceptance[0] == pytest.approx(counted.accepted_by_position[0] / n)
-        assert log.tokens == sum(a.tokens - 1 for a in m.answers) + sum(
+        assert log.tokens == sum(a.tokens - 1 for a in m.responses) + sum(
             # the last step of a request is cut short by its end
             sum(s.accepted + 1 for s in a.steps) - (a.tokens - 1)
-            for a in m.answers
+            for a in m.responses
         )
         assert m.first_ms > 0
         assert m.tokens_per_second > 0
@@ -337,7 +337,7 @@ def test_a_real_model_as_its_own_draft_is_accepted_almost_always(
         m = measurement_of([send_request(served.client, q, job) for q in prompts])
         assert m.alpha is not None
         assert m.alpha > 0.9
-        same = sum(a.text == b.text for a, b in zip(m.answers, texts, strict=True))
+        same = sum(a.text == b.text for a, b in zip(m.responses, texts, strict=True))
         assert same >= 1
 
 

@@ -220,7 +220,7 @@ def test_serve_runs_the_option_it_chose(tmp_path: Path, engine: str) -> None:
         tmp_path, TARGET, "--draft", DRAFT, "--vram", "12MiB", "--llama-server", engine
     ) as s:
         assert s.info["methods"] == ["ngram-simple"]
-        assert s.info["memory"]["asked"]["verdict"] != "fits"
+        assert s.info["memory"]["requested"]["verdict"] != "fits"
         assert s.info["memory"]["verdict"] == "fits"
 
 
@@ -375,5 +375,5 @@ def test_a_variable_and_its_option_give_the_same_estimate(tmp_path: Path) -> Non
     by_variable = specllama(*arguments, *engine, LLAMA_ARG_N_CPU_MOE="40")
     by_option = specllama(*arguments, *engine, "--", "--n-cpu-moe", "40")
     plain = specllama(*arguments, *engine)
-    sums = [json.loads(d.stdout)["asked"]["bytes"] for d in (by_variable, by_option, plain)]
+    sums = [json.loads(d.stdout)["requested"]["bytes"] for d in (by_variable, by_option, plain)]
     assert sums[0] == sums[1] != sums[2]

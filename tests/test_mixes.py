@@ -141,8 +141,8 @@ def test_a_copied_profile_without_prompts_uses_the_built_in_prompts() -> None:
     ("settings", "prompts"),
     [
         ("thinking = 1\n" + TOML, '{"prompt": "x"}'),
-        ("answer = 0\n" + TOML, '{"prompt": "x"}'),
-        ("answer = inf\n" + TOML, '{"prompt": "x"}'),
+        ("max_tokens = 0\n" + TOML, '{"prompt": "x"}'),
+        ("max_tokens = inf\n" + TOML, '{"prompt": "x"}'),
         (TOML.replace("0.5", "5"), '{"prompt": "x"}'),
         (TOML.replace("[sampling]\ntemperature = 0.5", "sampling = 3"), '{"prompt": "x"}'),
         (TOML, "not json"),
@@ -165,7 +165,7 @@ def test_reasoning_enables_thinking_and_longer_responses() -> None:
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     plan = prepare(settings, SpeculationOptions("reasoning", method="ngram-simple"), (), "embedded")
     task: Task = make_task(plan, SearchScope(), (), 60, thorough=False)
-    assert task.answer == w.answer > workloads.load_workload("chat").answer
+    assert task.max_tokens == w.max_tokens > workloads.load_workload("chat").max_tokens
 
 
 def test_thinking_is_enabled_when_a_prompt_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_counts_of_every_replay_are_consistent(
     for text, one in zip(texts, replay(method, NgramSizes(n, m), texts), strict=True):
         made = sum(accepted + 1 for _, accepted in one.steps)
         # an end of generation as the draft's last token is followed by one more
-        assert one.tokens <= made <= one.tokens + (text.limit > len(text.answer))
+        assert one.tokens <= made <= one.tokens + (text.limit > len(text.response))
         assert all(0 <= a <= d <= max(m, 8) for d, a in one.steps)
 
 
@@ -468,10 +468,10 @@ def test_the_replay_of_n_grams_with_a_draft_model_agrees_with_a_server(
 def agreements(draft: httpx.Client, known: KnownText) -> list[bool]:
     """For every token of the response except the first: would the draft model predict it?"""
     found = []
-    for i in range(1, len(known.answer)):
-        prompt = known.prompt + known.answer[:i]
+    for i in range(1, len(known.response)):
+        prompt = known.prompt + known.response[:i]
         body = {"prompt": prompt, "n_predict": 1, "temperature": 0, "return_tokens": True}
-        found.append(post(draft, "/completion", body)["tokens"] == [known.answer[i]])
+        found.append(post(draft, "/completion", body)["tokens"] == [known.response[i]])
     return found
 
 
@@ -500,7 +500,7 @@ def test_baseline_responses_of_a_real_model_predict_every_draft(
             known, counts = request_with_counts(plain, prompt, 110)
             assert counts == (0, 0)
             texts.append(known)
-    assert any(len(known.answer) < known.limit for known in texts)
+    assert any(len(known.response) < known.limit for known in texts)
     for method, sizes in (("ngram-simple", NgramSizes(4, 8)), ("ngram-mod", NgramSizes(16, 16))):
         with serving(str(native), smollm2, tmp_path, Speculation((method,), ngram=sizes)) as server:
             found = [request_with_counts(server, known.prompt, 110) for known in texts]
@@ -509,7 +509,9 @@ def test_baseline_responses_of_a_real_model_predict_every_draft(
             assert_agrees_with_metrics(server, own)
         assert sum(r.accepted for r in own) > 0
         # Batches of other shapes round differently: on some processors a token differs.
-        same = [ours.answer == known.answer for ours, (known, _) in zip(texts, found, strict=True)]
+        same = [
+            ours.response == known.response for ours, (known, _) in zip(texts, found, strict=True)
+        ]
         assert sum(same) >= 2
         if all(same):
             assert replay(method, sizes, texts) == own

@@ -173,7 +173,7 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(spec_options)))[2]
     assert plan.settings.speculation is not None
     best = replace(plan.settings.speculation, n_max=7)
-    results.store(about, replace(tuned(), best=arm(best), arms=(arm(best),)))
+    results.store(about, replace(tuned(), best=arm(best), confirmations=(arm(best),)))
     assert run(args) == 0
     out = capsys.readouterr().out
     assert "--spec-draft-n-max 7" in out

@@ -202,7 +202,7 @@ def test_every_shorter_draft_length_is_predicted_from_the_longest(decline: float
 def test_lengths_without_a_cost_have_no_prediction() -> None:
     trial = trial_at(4, 0.7)
     only = StepLog(tuple(s for s in trial.lengths.steps if s.drafted in (0, 2)))
-    found = draft_rows(Trial(SPEC, trial.measurement, only, 1.0, trial.plain))
+    found = draft_rows(Trial(SPEC, trial.measurement, only, 1.0, trial.plain_step))
     assert set(found) == {2, 4}
 
 
@@ -247,10 +247,10 @@ def test_a_combination_needs_ids_and_costs() -> None:
     bare = Measurement(
         tuple(
             Response(9, 9.0, 9.0, a.tokens, 1.0, 9, 9, "", a.steps)
-            for a in trial.measurement.answers
+            for a in trial.measurement.responses
         )
     )
-    without = Trial(trial.speculation, bare, trial.lengths, 1.0, trial.plain)
+    without = Trial(trial.speculation, bare, trial.lengths, 1.0, trial.plain_step)
     assert combined_rows("ngram-simple", sizes, without, 4, COSTS) == {}
 
 

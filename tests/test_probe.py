@@ -167,7 +167,7 @@ def test_the_run_line_has_the_measured_ngram_sizes() -> None:
     )
     assert each.plan.choice.speculation is not None
     best = made.arm(replace(each.plan.choice.speculation, ngram=NgramSizes(6, 12)))
-    tuned = replace(made.tuned(), workload="edit", arms=(best,), best=best)
+    tuned = replace(made.tuned(), workload="edit", confirmations=(best,), best=best)
     words = shlex.split(run_line(ProbeResult(each, tuned)))
     at = words.index("--")
     sizes = ["--spec-ngram-simple-size-n", "6", "--spec-ngram-simple-size-m", "12"]
@@ -181,12 +181,12 @@ def test_the_run_line_has_the_measured_ngram_sizes() -> None:
 
 def test_json_of_a_probe_with_mtp_has_all_figures(engine: str) -> None:
     w = probed_workload(MTP, "-w", "code", "--llama-server", engine)
-    assert w["plain"]["step_ms"] > 0
+    assert w["baseline"]["step_ms"] > 0
     # with a sliding window it returns to a checkpoint: small batches are not measured
-    assert len(w["plain"]["verify_ms"]) > 1
+    assert len(w["baseline"]["verify_ms"]) > 1
     assert w["loads"] >= 1
     if not w["trials"]:  # it cannot pay off on this machine: no launch
-        assert "draft-mtp" in {d["what"] for d in w["dropped"]}
+        assert "draft-mtp" in {d["setting"] for d in w["dropped"]}
         return
     trial = w["trials"][0]
     k = len(trial["acceptance_by_position"])
@@ -194,7 +194,7 @@ def test_json_of_a_probe_with_mtp_has_all_figures(engine: str) -> None:
     assert 0 < trial["alpha"] < 1
     assert set(trial["step_ms"]) >= {"0", "1", str(k)}
     assert set(trial["predicted"]) == {str(i) for i in range(1, k + 1)}
-    for arm in w["arms"]:
+    for arm in w["confirmations"]:
         assert 0 <= arm["draft_share"] <= 1
         assert arm["extra_memory_bytes"] > 0
         assert 0 <= arm["chance_slower"] <= 1
@@ -202,7 +202,7 @@ def test_json_of_a_probe_with_mtp_has_all_figures(engine: str) -> None:
 
 def test_only_the_given_draft_lengths_are_measured() -> None:
     w = probed_workload(TARGET, "--draft", DRAFT, "--draft-lengths", "1,3")
-    assert {a["n_max"] for a in w["arms"] if a["n_max"]} <= {1, 3}
+    assert {a["n_max"] for a in w["confirmations"] if a["n_max"]} <= {1, 3}
     for p in w["predictions"]:
         assert re.search(r" K=[13]\b", p["label"])
 
@@ -215,7 +215,7 @@ def test_all_includes_combinations_of_n_grams_and_drafts(native: Path) -> None:
     if w["trials"]:
         assert ("ngram-simple", True) in maps
     else:
-        assert any("draft-simple draft.gguf" in d["what"] for d in w["dropped"])
+        assert any("draft-simple draft.gguf" in d["setting"] for d in w["dropped"])
 
 
 def test_results_for_the_users_prompts_are_stored_apart(
@@ -225,7 +225,7 @@ def test_results_for_the_users_prompts_are_stored_apart(
     file = tmp_path / "mine.txt"
     file.write_text("def one():\n---\ndef two(a, b):\n---\nclass Three:\n")
     w = probed_workload(TARGET, "--draft", DRAFT, "--prompts", file)
-    assert w["plain"]["answers"] <= 3
+    assert w["baseline"]["responses"] <= 3
     # a result for these prompts is not stored as the workload's
     found = json.loads(specllama("results", TARGET, "--json").stdout)["results"]
     assert {r["prompts"] for r in found} <= {"yours"}
@@ -302,7 +302,7 @@ def store_decided_result(model: Path, context: int, *theirs: str) -> None:
     assert spec is not None
     best = made.arm(replace(spec, n_max=2))
     reason = f"{best.label} is 1.12x plain decoding (1.05 to 1.21)"
-    store(p.subjects[0], replace(made.tuned(), arms=(best,), best=best, reason=reason))
+    store(p.subjects[0], replace(made.tuned(), confirmations=(best,), best=best, reason=reason))
 
 
 def test_serve_starts_with_the_setting_that_probe_decided(tmp_path: Path) -> None:

@@ -70,12 +70,12 @@ def test_new_takes_temperature_and_length_from_the_records(
     assert made["prompts"] == 4
     assert made["temperature"] == 0.2
     assert "2 records" in made["temperature_because"]
-    assert made["answer"] == 150  # of 100, 100 and 200 tokens
+    assert made["max_tokens"] == 150  # of 100, 100 and 200 tokens
     w, rag = workloads.load_workload("mine"), workloads.load_workload("rag")
     assert [as_text(p) for p in w.prompts] == ["a?", "b?", "c?", "d?"]
     assert (w.methods, w.ngram, w.n_max) == (rag.methods, rag.ngram, rag.n_max)
     assert w.sampling == {**rag.sampling, "temperature": 0.2}
-    assert w.answer == 150
+    assert w.max_tokens == 150
 
 
 def test_new_takes_missing_values_from_the_like_profile(
@@ -110,7 +110,11 @@ def test_a_folder_gives_one_prompt_per_text_file(home: Path) -> None:
 def test_a_copy_of_a_built_in_profile_is_the_same(home: Path) -> None:
     create_profile("mine", None, "edit")
     mine, edit = workloads.load_workload("mine"), workloads.load_workload("edit")
-    assert (mine.prompts, mine.sampling, mine.answer) == (edit.prompts, edit.sampling, edit.answer)
+    assert (mine.prompts, mine.sampling, mine.max_tokens) == (
+        edit.prompts,
+        edit.sampling,
+        edit.max_tokens,
+    )
 
 
 def test_a_copy_names_the_profile_it_came_from(

@@ -177,7 +177,7 @@ def test_past_traffic_is_a_prediction_for_the_search(native: Path) -> None:
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.speculation.n_max == 4
-    assert found.known.value == pytest.approx(1.5, abs=0.02)
+    assert found.ratios.value == pytest.approx(1.5, abs=0.02)
     assert predict_from_traffic(plan, SearchScope(user_choice=True)) == (
         None,
         (),
@@ -193,9 +193,11 @@ def test_a_prediction_is_confirmed_with_the_short_steps_measured_before(native: 
     assert found is not None
     assert found.short_step == 1.0
     before = made.tuned()
-    assert before.plain is not None
+    assert before.baseline is not None
     other_workload = replace(result_subject(plan, (), SearchScope()), workload="chat")
-    results.store(other_workload, replace(before, plain=replace(before.plain, short_step=1.1)))
+    results.store(
+        other_workload, replace(before, baseline=replace(before.baseline, short_step=1.1))
+    )
     found, _ = predict_from_traffic(plan, SearchScope())
     assert found is not None
     assert found.short_step == 1.1
@@ -236,7 +238,7 @@ def test_tuning_begins_with_the_setting_of_past_traffic(tmp_path: Path, native: 
     args = (target, "-w", "code", "--llama-server", native, "--tune", "auto", "--budget", "20")
     with Serve(tmp_path, *args) as s:
         assert "tuning   real requests take precedence: α=0.8" in s.err
-        assert s.info["tuning"]["arms"] or s.info["tuning"]["dropped"]
+        assert s.info["tuning"]["confirmations"] or s.info["tuning"]["dropped"]
 
 
 def test_little_traffic_decides_nothing(native: Path) -> None:

@@ -24,15 +24,15 @@ def test_ngrams_are_predicted_and_the_confirmed_server_serves(
     with Serve(tmp_path, *args, "--llama-server", native, timeout=150) as s:
         info, tuning = s.info, s.info["tuning"]
         assert tuning["source"] == "measured"
-        assert tuning["plain"]["verify_ms"]["1"] > 0
-        assert len(tuning["plain"]["verify_ms"]) >= 5  # as many as a slow machine has time for
+        assert tuning["baseline"]["verify_ms"]["1"] > 0
+        assert len(tuning["baseline"]["verify_ms"]) >= 5  # as many as a slow machine has time for
         kinds = {p["label"].split()[0] for p in tuning["predictions"]}
         assert "ngram-simple" in kinds, "every type is replayed over the plain answers"
         assert 1 <= tuning["loads"] <= 3
         if tuning["best"] is not None:  # the server that was confirmed is the one that serves
             assert tuning["loads"] == 2
             assert info["speculation"] == "on"
-            assert info["methods"] == tuning["arms"][-1]["methods"]
+            assert info["methods"] == tuning["confirmations"][-1]["methods"]
         pid = info["server_pid"]
     assert process_ended(pid)
 

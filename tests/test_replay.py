@@ -82,7 +82,7 @@ def test_every_response_is_a_request(tmp_path: Path) -> None:
         {"messages": [parts, assistant("C")]},
     )
     found = read_conversations(path)
-    assert [(r.line, r.answer, r.truncated) for r in found.requests] == [
+    assert [(r.line, r.response, r.truncated) for r in found.requests] == [
         (1, "A", False), (1, "B", True), (3, "q", False), (4, "r", True), (5, "C", False),
     ]  # fmt: skip
     assert found.requests[0].prompt == Conversation(tuple(talk[:2]))
@@ -142,7 +142,7 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text("\ufeff" + line, encoding="utf-8")
     (one,) = read_conversations(path).requests
-    assert (one.prompt, one.answer) == ("a\u2028b", "c\x85d")
+    assert (one.prompt, one.response) == ("a\u2028b", "c\x85d")
     assert read_prompts(path) == ("a\u2028b",)
 
 
@@ -185,7 +185,7 @@ def test_any_lines_are_read_or_an_error(
     except UsageError:
         return
     assert found.requests
-    assert all(r.answer and r.prompt for r in found.requests)
+    assert all(r.response and r.prompt for r in found.requests)
 
 
 def test_neighbouring_conversations_share_a_group() -> None:
@@ -214,10 +214,10 @@ def test_with_free_verification_the_gain_is_the_tokens_per_step() -> None:
     spec = Speculation(("ngram-simple",))
     setting, speeds = best_ngram(spec, repetitive_texts(), FLAT)
     assert setting is not None
-    assert setting.known.value == pytest.approx(setting.tau)
+    assert setting.ratios.value == pytest.approx(setting.tau)
     assert setting.alpha == 1.0
-    assert setting.speculation.ngram in speeds.speeds
-    assert speeds.speeds[NgramSizes(2, 3)] < setting.known.value
+    assert setting.speculation.ngram in speeds.speedups
+    assert speeds.speedups[NgramSizes(2, 3)] < setting.ratios.value
     best, reason = choose_replayed([setting], FLAT)
     assert best is setting
     assert "plain decoding" in reason
@@ -262,7 +262,7 @@ def test_spec_default_drafts_at_least_48_tokens() -> None:
 
 
 def draft_guesses(texts: KnownTexts, agrees: bool, passes: Sequence[float]) -> DraftGuesses:
-    bits = tuple(tuple(agrees for _ in k.answer[1:]) for k in texts.known)
+    bits = tuple(tuple(agrees for _ in k.response[1:]) for k in texts.texts)
     candidate = TrialCandidate(Speculation(("draft-simple",), Path("d.gguf")), longest=8)
     return DraftGuesses(candidate, bits, tuple(passes), timed=True)
 
@@ -281,24 +281,24 @@ def test_the_cost_of_a_draft_is_that_of_its_passes() -> None:
     assert best.speculation.n_max == 7  # 8 is as fast: the shorter one is taken
     assert set(best.curve) == set(range(1, 9))
     assert best.curve[7].value == pytest.approx(best.curve[8].value)
-    assert best.known.value == pytest.approx(
+    assert best.ratios.value == pytest.approx(
         best.tau * 10 / (10 + best.speculation.n_max + 1), rel=0.1
     )
     always_wrong = best_draft(wrong, texts, FLAT, range(1, 9))
     assert always_wrong is not None
-    assert always_wrong.known.value < 1
+    assert always_wrong.ratios.value < 1
     assert best_draft(right, texts, FLAT, [70]) is None
     both, speeds = best_combined(
         Speculation(("ngram-simple",)), best.speculation, right, texts, FLAT
     )
     assert both is not None
     assert both.speculation.methods == ("ngram-simple", "draft-simple")
-    assert both.known.value > best.known.value  # n-gram drafts are longer and cost no drafting
+    assert both.ratios.value > best.ratios.value  # n-gram drafts are longer and cost no drafting
     assert speeds.draft == best.name
 
 
 def test_requests_of_one_conversation_are_averaged() -> None:
-    texts = KnownTexts(repetitive_texts(3).known, (0, 0, 1))
+    texts = KnownTexts(repetitive_texts(3).texts, (0, 0, 1))
     r = texts.by_group(Ratios((0.0, math.log(3), math.log(2)), (30.0, 30.0, 10.0)))
     assert r.weights == (60.0, 10.0)
     assert math.exp(r.logs[0]) == pytest.approx(60 / (30 + 10))
@@ -372,7 +372,7 @@ def serve_requests(
 
 
 def responses_in(path: Path) -> list[str]:
-    return [r.answer for r in read_conversations(path).requests]
+    return [r.response for r in read_conversations(path).requests]
 
 
 def test_predictions_agree_with_the_counts_of_a_server(tmp_path: Path) -> None:
@@ -381,8 +381,8 @@ def test_predictions_agree_with_the_counts_of_a_server(tmp_path: Path) -> None:
     found = replay_conversations(
         probe_options(), read_conversations(path), tmp_path / "log", _Silent()
     )
-    assert len(found.texts.known) == len(requests)
-    assert [k.prompt for k in found.texts.known] == [p for p, _ in requests]
+    assert len(found.texts.texts) == len(requests)
+    assert [k.prompt for k in found.texts.texts] == [p for p, _ in requests]
     assert any(s.source == "the profile's sizes" for s in found.settings)
     drafted = 0
     for n, m in ((2, 4), (4, 8), (12, 48)):
@@ -390,7 +390,7 @@ def test_predictions_agree_with_the_counts_of_a_server(tmp_path: Path) -> None:
         setting = fixed_ngram(spec, found.texts, found.costs, "")
         assert setting is not None
         counted = serve_requests(tmp_path, spec, requests)
-        predicted = replay_ngrams("ngram-simple", NgramSizes(n, m), found.texts.known, 1024)
+        predicted = replay_ngrams("ngram-simple", NgramSizes(n, m), found.texts.texts, 1024)
         assert sum(r.drafted for r in predicted) == setting.drafted
         assert sum(r.accepted for r in predicted) == setting.accepted
         same = [
@@ -434,7 +434,7 @@ def test_probe_replay_prints_table_verdict_and_run_line(tmp_path: Path) -> None:
     assert words_of[:3] == ["specllama", "serve", str(TARGET)]
     assert words_of[words_of.index("--") + 1 :][:2] == ["-t", "1"]
     got = json.loads(specllama(*args, "--method", "ngram-mod", "--json", *rest).stdout)["replay"]
-    assert (got["answers"], got["answers_replayed"], got["conversations"]) == (9, 8, 5)
+    assert (got["responses"], got["responses_replayed"], got["conversations"]) == (9, 8, 5)
     assert [s["methods"] for s in got["settings"] if not s["only_compared"]] == [["ngram-mod"]]
     assert got["left_out"] == {"too long for a context of 1,024": 1}
     assert ("--method none" in got["run"]) == (got["speculation"] == "off")
@@ -527,5 +527,5 @@ def test_without_llama_cpp_python_the_draft_is_left_out_with_advice(
         _Silent(),
     )
     (dropped,) = found.dropped
-    assert "pip install llama-cpp-python" in dropped.why
+    assert "pip install llama-cpp-python" in dropped.reason
     assert any(s.speculation.methods == ("ngram-simple",) for s in found.settings)

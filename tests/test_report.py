@@ -48,7 +48,7 @@ def probe_result() -> ProbeResult:
 
 def nothing_measured() -> TuningResult:
     return replace(
-        made.tuned("open", best=False), plain=None, trials=(), maps=(), predictions=(), arms=(),
+        made.tuned("open", best=False), baseline=None, trials=(), ngrams=(), predictions=(), confirmations=(),
         dropped=(), reason="loading took 50 s of 60: no time was left to measure anything",
     )  # fmt: skip
 
@@ -93,10 +93,10 @@ def test_every_figure_has_a_title_axes_with_units_and_one_sentence() -> None:
 
 def test_the_caption_of_a_search_without_a_gain() -> None:
     t = made.tuned(best=False)
-    slower = tuple(made.arm(a.speculation, 0.9) for a in t.arms)
-    first, *_ = tuning_charts(replace(t, arms=slower))
+    slower = tuple(made.arm(a.speculation, 0.9) for a in t.confirmations)
+    first, *_ = tuning_charts(replace(t, confirmations=slower))
     assert first.caption.startswith("No setting is reliably faster than plain decoding; the fast")
-    first, *_ = tuning_charts(replace(t, arms=()))
+    first, *_ = tuning_charts(replace(t, confirmations=()))
     assert first.caption.endswith("at 1.39x, which was not confirmed.")
     assert tuning_charts(nothing_measured()) == []
 
@@ -104,7 +104,7 @@ def test_the_caption_of_a_search_without_a_gain() -> None:
 def test_an_arm_belongs_to_one_n_gram_map_only() -> None:
     both = replace(made.DRAFTED, methods=("ngram-map-k", "draft-simple"), ngram=NgramSizes(4, 6))
     arms = (made.arm(both, 1.3), made.arm(replace(both, p_min=0.5), 0.9), made.arm(made.NGRAM))
-    alone, _, joined = made.tuned().maps
+    alone, _, joined = made.tuned().ngrams
     assert measured_sizes(joined, arms) == {(4, 6): arms[0].speedup}
     assert measured_sizes(alone, arms) == {(4, 8): arms[2].speedup}
 
@@ -113,7 +113,7 @@ def test_a_heat_map_includes_the_best_and_the_measured_sizes() -> None:
     ns = range(2, 65)
     speeds = {NgramSizes(n, m): 1.5 if (n, m) == (7, 41) else 0.9 for n in ns for m in ns}
     arm = made.arm(replace(made.NGRAM, ngram=NgramSizes(9, 33)))
-    t = replace(made.tuned(), maps=(NgramSpeedups("ngram-simple", speeds),), arms=(arm,))
+    t = replace(made.tuned(), ngrams=(NgramSpeedups("ngram-simple", speeds),), confirmations=(arm,))
     (chart,) = (c for c in tuning_charts(t) if isinstance(c, HeatMap))
     assert len(chart.columns) <= 13
     assert {7, 9} <= set(chart.rows)
@@ -157,7 +157,7 @@ def test_figures_of_any_size_are_well_drawn(longest: int, step_ms: float) -> Non
     )
     wide = replace(trials[0], curve={1: Interval(1.2, 0.0, math.inf), 2: Interval(4.1, 0.2, 90.0)})
     for shown in (trials, (wide,), (replace(wide, curve={}),)):
-        t = replace(made.tuned(), plain=plain, trials=shown)
+        t = replace(made.tuned(), baseline=plain, trials=shown)
         for c in tuning_charts(t):
             assert_well_drawn(svg(c))
 
@@ -165,7 +165,7 @@ def test_figures_of_any_size_are_well_drawn(longest: int, step_ms: float) -> Non
 def test_a_result_of_one_prompt_is_drawn_without_an_interval() -> None:
     arm = made.arm(n=1)
     assert math.isinf(arm.speedup.high)
-    for c in tuning_charts(replace(made.tuned(), arms=(arm,), best=arm)):
+    for c in tuning_charts(replace(made.tuned(), confirmations=(arm,), best=arm)):
         assert_well_drawn(svg(c))
 
 
@@ -322,10 +322,10 @@ def test_csv_has_a_row_per_setting(probe_result: ProbeResult) -> None:
 
 
 def test_a_plot_is_a_png_or_an_svg_with_every_title(probe_result: ProbeResult) -> None:
-    t = replace(made.tuned(), maps=made.tuned().maps[2:])
+    t = replace(made.tuned(), ngrams=made.tuned().ngrams[2:])
     nothing = replace(probe_result, tuned=replace(nothing_measured(), workload="chat"))
     two = [replace(probe_result, tuned=t), nothing]
-    few = replace(probe_result, tuned=replace(made.tuned(), maps=(), trials=()))
+    few = replace(probe_result, tuned=replace(made.tuned(), ngrams=(), trials=()))
     png = plot_file.plot_image([few], Path("p.PNG"))
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">I", png[16:20]) == (1600,)
@@ -346,8 +346,8 @@ def test_a_plot_accepts_any_file_name(probe_result: ProbeResult) -> None:
     odd = Path("/models/a$b$_\x1b[31m^{\udcff模型" + "x" * 200 + ".gguf")
     arm = made.arm(replace(made.DRAFTED, draft=odd))
     trial = made.trial(arm.speculation)
-    maps = (replace(made.tuned().maps[0], draft=odd.name),)
-    t = replace(made.tuned(), arms=(arm,), trials=(trial,), maps=maps, best=arm)
+    maps = (replace(made.tuned().ngrams[0], draft=odd.name),)
+    t = replace(made.tuned(), confirmations=(arm,), trials=(trial,), ngrams=maps, best=arm)
     p = replace(probe_result, tuned=t)
     ET.fromstring(plot_file.plot_image([p], Path("p.svg")))
     for c in tuning_charts(t):
@@ -419,7 +419,7 @@ def test_report_files_are_errors_for_a_running_server(
 def test_all_files_are_written(
     probe_result: ProbeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = replace(probe_result, tuned=replace(made.tuned(), maps=(), trials=()))
+    few = replace(probe_result, tuned=replace(made.tuned(), ngrams=(), trials=()))
     monkeypatch.setattr("specllama.serving.probe.run_probe", lambda *_: (few,))
     names = {"--report": "r.html", "--csv": "r.csv", "--plot": "r.svg"}
     args = [a for o, n in names.items() for a in (o, str(tmp_path / n))]

@@ -69,11 +69,11 @@ def arm(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Confirmat
 def result_of(
     state: str, *arms: Confirmation, best: Confirmation | None = None, **more: Any
 ) -> TuningResult:
-    given = {"predictions": (), "plain": None, "trials": (), **more}
+    given = {"predictions": (), "baseline": None, "trials": (), **more}
     return TuningResult(
         workload="code",
-        maps=(),
-        arms=arms,
+        ngrams=(),
+        confirmations=arms,
         best=best,
         reason="because",
         dropped=(),
@@ -110,7 +110,7 @@ def test_the_speed_is_that_of_the_baseline_times_the_speed_up() -> None:
     speed in probe's table."""
     won = arm()
     plain = made.plain()
-    store(SUBJECT, replace(result_of(DECIDED, won, best=won), plain=plain))
+    store(SUBJECT, replace(result_of(DECIDED, won, best=won), baseline=plain))
     saved, _ = find(SUBJECT)
     assert saved is not None
     speed = plain.measurement.tokens_per_second
@@ -132,7 +132,7 @@ def test_off_is_saved_as_a_result() -> None:
 
 def test_an_infinite_interval_is_read_back() -> None:
     one = arm(own=Ratios((0.2,), (40.0,)))
-    one = replace(one, speedup=one.own.interval())
+    one = replace(one, speedup=one.ratios.interval())
     store(SUBJECT, result_of(OPEN, one))
     saved, _ = find(SUBJECT)
     assert saved is not None
@@ -151,9 +151,9 @@ def test_an_open_result_saves_its_best_predictions() -> None:
     assert saved is not None
     assert saved.state == OPEN
     assert [p.speculation.n_max for p in saved.open_result.predictions] == [8, 7, 6, 5, 4, 3]
-    assert saved.open_result.predictions[0].known == predictions[8].known
+    assert saved.open_result.predictions[0].ratios == predictions[8].ratios
     assert saved.open_result.predictions[0].own_share == 0.8
-    assert saved.open_result.measured == {first.label: first.own}
+    assert saved.open_result.measured == {first.label: first.ratios}
     assert saved.open_result.prompts_used == 3
 
 

@@ -184,13 +184,13 @@ def test_every_setting_of_a_probe_gets_prompts_enough() -> None:
     responses was "off" with most of the budget left."""
     script = Script(smooth, accept=lambda r: 0.5, spread=0.15, noise=0.1)
     t, _ = tuned(script, task(DRAFT, thorough=True, loads=12, budget=4000.0), 2)
-    assert len(t.arms) == 3
-    for arm in t.arms:
-        assert len(arm.pooled) >= 5
-        sent = [a.prompt_ids for a in arm.measurement.answers]
+    assert len(t.confirmations) == 3
+    for arm in t.confirmations:
+        assert len(arm.pooled_ratios) >= 5
+        sent = [a.prompt_ids for a in arm.measurement.responses]
         assert len(set(sent)) == len(sent), "none twice to one server"
-    chose = {a.prompt_ids for x in t.trials for a in x.measurement.answers}
-    assert not chose & {a.prompt_ids for x in t.arms for a in x.measurement.answers}
+    chose = {a.prompt_ids for x in t.trials for a in x.measurement.responses}
+    assert not chose & {a.prompt_ids for x in t.confirmations for a in x.measurement.responses}
 
 
 def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
@@ -199,8 +199,8 @@ def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
         Script(cpu, own=lambda m: 11.0), task(TrialCandidate(DRAFT, cost=0.1), budget=300.0)
     )
     assert t.trials[0].own_ms == pytest.approx(11, rel=0.02)
-    assert t.trials[0].plain.ms == pytest.approx(90, rel=0.02)
-    assert t.arms[0].plain_ms == pytest.approx(90, rel=0.02)
+    assert t.trials[0].plain_step.ms == pytest.approx(90, rel=0.02)
+    assert t.confirmations[0].plain_ms == pytest.approx(90, rel=0.02)
 
 
 def test_only_a_trial_says_where_time_goes() -> None:
@@ -209,7 +209,9 @@ def test_only_a_trial_says_where_time_goes() -> None:
     assert found.best is not None
     assert [s.n_max if s else 0 for s in runner.launches[:1]] == [0]
     assert runner.traced == [False, True, False]
-    assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)  # less the draft's own pass
+    assert found.confirmations[0].plain_ms == pytest.approx(
+        10, rel=0.02
+    )  # less the draft's own pass
 
 
 @pytest.mark.parametrize(("method", "traced"), [(DRAFT, True), (MTP, True), (EAGLE, False)])
@@ -229,7 +231,7 @@ def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, trace
         Script(flat, own=lambda m: 1.0), task(DRAFT), earlier=OpenResult((known,))
     )
     assert runner.traced == [traced]
-    assert found.arms[0].plain_ms == pytest.approx(10, rel=0.02)
+    assert found.confirmations[0].plain_ms == pytest.approx(10, rel=0.02)
 
 
 # ---- what real requests predict ---------------------------------------------------
@@ -266,15 +268,15 @@ def test_where_nothing_can_win_nothing_is_launched() -> None:
         "draft-simple draft.gguf: no draft can pay off here: verifying 2 tokens takes as long as 2.2 "
         "plain steps, so even a free draft at 100% acceptance gives 0.91x"
     ) in t.reason
-    assert [d.what for d in t.dropped] == ["draft-simple draft.gguf", "draft-mtp"]
+    assert [d.setting for d in t.dropped] == ["draft-simple draft.gguf", "draft-mtp"]
 
 
 def test_off_by_costs_alone_rests_on_more_than_two_short_responses() -> None:
     """Seen: two responses of 16 tokens, "off" as decided, and 39 of 40 s left."""
     t, runner = tuned(Script(steep), task(DRAFT))
     assert (runner.launches, t.state) == ([None], DECIDED)
-    assert t.plain is not None
-    tokens = [a.tokens for a in t.plain.measurement.answers]
+    assert t.baseline is not None
+    tokens = [a.tokens for a in t.baseline.measurement.responses]
     assert len(tokens) >= 5
     assert max(tokens) > 16
     assert t.seconds < 0.4 * 120
@@ -321,7 +323,7 @@ def test_copies_that_are_faster_than_any_draft_could_be_save_its_launch() -> Non
     script = Script(flat, copies=lambda r: 0.95, span=60, length=lambda p: 150)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, longest=1), ngrams=(NGRAM,)))
     assert t.loads == 2
-    assert any("n-grams alone are predicted at" in d.why for d in t.dropped)
+    assert any("n-grams alone are predicted at" in d.reason for d in t.dropped)
     assert t.best is not None
     assert t.best.speculation.methods == ("ngram-simple",)
 
@@ -372,13 +374,13 @@ def test_copies_are_predicted_and_confirmed_in_two_launches(seed: int) -> None:
     assert t.best.speculation.methods == ("ngram-simple",)
     assert t.loads == len(runner.launches) == 2
     assert t.best.predicted is not None
-    assert t.best.predicted.low < t.best.own.value < t.best.predicted.high
-    assert len(t.maps) == 1
+    assert t.best.predicted.low < t.best.ratios.value < t.best.predicted.high
+    assert len(t.ngrams) == 1
     sizes = t.best.speculation.ngram
     assert sizes is not None
-    best_of_map = max(t.maps[0].speeds.values())
-    assert t.maps[0].speeds[sizes] > 0.93 * best_of_map
-    assert t.maps[0].speeds[NgramSizes(12, 48)] < best_of_map - 0.1, "the guide's sizes"
+    best_of_map = max(t.ngrams[0].speedups.values())
+    assert t.ngrams[0].speedups[sizes] > 0.93 * best_of_map
+    assert t.ngrams[0].speedups[NgramSizes(12, 48)] < best_of_map - 0.1, "the guide's sizes"
 
 
 def test_answers_without_copies_need_no_launch() -> None:
@@ -390,7 +392,7 @@ def test_answers_without_copies_need_no_launch() -> None:
 
 def test_the_users_own_sizes_are_kept() -> None:
     t, runner = tuned(copier(), copying(fixed=True, budget=300.0))
-    assert list(t.maps[0].speeds) == [NgramSizes(12, 48)]
+    assert list(t.ngrams[0].speedups) == [NgramSizes(12, 48)]
     drafting = [s for s in runner.launches if s]
     assert {s.ngram for s in drafting} == {NgramSizes(12, 48)}
 
@@ -400,7 +402,7 @@ def test_the_types_differ_and_the_best_is_launched() -> None:
         replace(NGRAM, methods=(m,)) for m in ("ngram-simple", "ngram-map-k", "ngram-mod")
     )
     t, _ = tuned(copier(), task(ngrams=types, budget=300.0))
-    assert {m.method for m in t.maps} == {"ngram-simple", "ngram-map-k", "ngram-mod"}
+    assert {m.method for m in t.ngrams} == {"ngram-simple", "ngram-map-k", "ngram-mod"}
     assert t.loads <= 3
 
 
@@ -413,7 +415,7 @@ def test_an_ngram_that_never_fires_when_it_serves() -> None:
         NgramSizes(6, 12),
         NgramSizes(12, 48),
     ]
-    assert [d.why for d in t.dropped] == [
+    assert [d.reason for d in t.dropped] == [
         "nothing was drafted: no 6-token sequence repeated",
         "nothing was drafted: no 12-token sequence repeated",
     ]
@@ -421,7 +423,7 @@ def test_an_ngram_that_never_fires_when_it_serves() -> None:
 
 def test_hybrids_are_not_replayed_but_tried() -> None:
     t, runner = tuned(copier(), copying(hybrid=True, budget=300.0))
-    assert t.maps == ()
+    assert t.ngrams == ()
     assert next(s.ngram.n for s in runner.launches if s and s.ngram) == 6
 
 
@@ -440,9 +442,9 @@ def test_a_combination_wins_where_it_wins(seed: int) -> None:
     assert t.best is not None
     assert t.best.speculation.methods == ("ngram-simple", "draft-simple")
     assert t.loads == 3
-    assert {m.draft for m in t.maps} >= {""}
-    alone = [p.known.value for p in t.predictions if len(p.speculation.methods) == 1]
-    assert t.best.own.value > max(alone) * 0.97
+    assert {m.draft for m in t.ngrams} >= {""}
+    alone = [p.ratios.value for p in t.predictions if len(p.speculation.methods) == 1]
+    assert t.best.ratios.value > max(alone) * 0.97
 
 
 def test_a_combination_that_was_asked_for_leaves_its_parts_alone() -> None:
@@ -495,7 +497,7 @@ def test_a_broken_arm_never_decides_against_a_good_one() -> None:
     assert t.best.speculation.methods == ("draft-simple",)
     assert t.best.speculation == runner.launches[-1]
     assert t.state == DECIDED
-    assert any("degenerate" in d.why for d in t.dropped)
+    assert any("degenerate" in d.reason for d in t.dropped)
 
 
 def test_force_takes_the_fastest_way_even_if_slower() -> None:
@@ -546,11 +548,11 @@ def test_a_slow_first_step_flatters_no_draft(seed: int) -> None:
     it stands for the plain step beside a server that drafts."""
     waking = Script(lambda b: 10 + 7.5 * (b - 1), accept=lambda r: 0.65, first=1.15, noise=0.02)
     t, _ = tuned(waking, task(TrialCandidate(DRAFT, longest=1), force=True), seed)
-    assert t.plain is not None
-    assert t.plain.short_step == pytest.approx(1.15, rel=0.03)
-    (arm,) = t.arms
+    assert t.baseline is not None
+    assert t.baseline.short_step == pytest.approx(1.15, rel=0.03)
+    (arm,) = t.confirmations
     assert arm.plain_ms == pytest.approx(10, rel=0.04)
-    assert arm.own.value == pytest.approx(1.65 / 1.75, rel=0.05), "not 1.08x"
+    assert arm.ratios.value == pytest.approx(1.65 / 1.75, rel=0.05), "not 1.08x"
 
 
 def test_repeated_prompts_do_not_flatter() -> None:
@@ -559,7 +561,7 @@ def test_repeated_prompts_do_not_flatter() -> None:
     t, _ = tuned(script, task(DRAFT))
     acceptance = t.trials[0].measurement.log.acceptance
     assert acceptance[0] == pytest.approx(0.3, abs=0.06)
-    for arm in t.arms:
+    for arm in t.confirmations:
         assert arm.measurement.log.acceptance[0] == pytest.approx(0.3, abs=0.08)
 
 
@@ -570,11 +572,11 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
     """Neither token ids nor timings per token nor a kept prefix: K is not tuned, but decided."""
     script = Script(smooth, per_token=False, counts=False, gives_ids=False, tokenizes=False)
     t, _ = tuned(script, task(DRAFT))
-    assert t.plain is not None
-    assert any("/tokenize" in x for x in t.plain.limitations)
+    assert t.baseline is not None
+    assert any("/tokenize" in x for x in t.baseline.limitations)
     (missing,) = t.trials[0].measurement.missing
     assert missing.startswith("no per-token timings")
-    assert any("no prediction for K: no per-token timings" in d.why for d in t.dropped)
+    assert any("no prediction for K: no per-token timings" in d.reason for d in t.dropped)
     assert best_k(t) == 4, "the profile's length"
     assert t.loads == 3
 
@@ -582,16 +584,16 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
 def test_a_build_that_keeps_no_prompt_shows_no_costs() -> None:
     """`prompt_n` is then the whole prompt, whatever was added to it."""
     t, _ = tuned(Script(smooth, caches=False), task(DRAFT))
-    assert t.plain is not None
-    assert sorted(t.plain.costs.verify)[:2] == [1, 41], "no cost of a short draft"
+    assert t.baseline is not None
+    assert sorted(t.baseline.costs.verify)[:2] == [1, 41], "no cost of a short draft"
     assert best_k(t) == 2
 
 
 def test_a_sliding_window_hides_the_short_batches() -> None:
     t, _ = tuned(Script(smooth, window=True), task(DRAFT))
-    assert t.plain is not None
-    assert not {2, 3, 4} & set(t.plain.costs.verify)
-    assert {5, 6} <= set(t.plain.costs.verify)
+    assert t.baseline is not None
+    assert not {2, 3, 4} & set(t.baseline.costs.verify)
+    assert {5, 6} <= set(t.baseline.costs.verify)
     assert best_k(t) == 3, "what V(b) does not tell, the launch does"
     t, _ = tuned(copier(window=True), copying(budget=300.0))
     assert t.best is not None
@@ -601,18 +603,18 @@ def test_the_output_matrix_is_added() -> None:
     """Only one row of a batch goes through it: in small models it is a half of the work."""
     script = copier(output_share=0.4)
     t, _ = tuned(script, copying(budget=300.0, output_share=0.4))
-    assert t.plain is not None
+    assert t.baseline is not None
     for b in (2, 5, 9, 17):
-        assert t.plain.costs.of(b) == pytest.approx(cpu(b), rel=0.02)
+        assert t.baseline.costs.of(b) == pytest.approx(cpu(b), rel=0.02)
 
 
 def test_a_server_that_ignores_n_max() -> None:
     """It drafts 6 whatever is asked: what is confirmed is what is served."""
     t, _ = tuned(Script(smooth, ignores_n_max=6), task(DRAFT))
-    for arm in t.arms:
+    for arm in t.confirmations:
         assert max(s.drafted for s in arm.measurement.log.steps) == 6
     assert t.best is not None
-    assert t.best.own.value > 1.1
+    assert t.best.ratios.value > 1.1
 
 
 def test_answers_of_one_word_do_not_say_how_fast_it_is() -> None:
@@ -622,11 +624,11 @@ def test_answers_of_one_word_do_not_say_how_fast_it_is() -> None:
         lambda b: 10 * smooth(b), ends=lambda r: 1 if r.prompt in PROMPTS[::4] else 1000
     )
     t, _ = tuned(script, task(DRAFT))
-    assert 24 <= max(a.tokens for a in t.arms[-1].measurement.answers) < 128
+    assert 24 <= max(a.tokens for a in t.confirmations[-1].measurement.responses) < 128
     assert best_k(t) == 3
     t, _ = tuned(replace(script, slots=2), task(DRAFT, slots=2))
-    assert t.plain is not None
-    assert t.plain.costs.plain.ms == pytest.approx(100)
+    assert t.baseline is not None
+    assert t.baseline.costs.plain_step.ms == pytest.approx(100)
 
 
 def test_four_slots_at_once() -> None:
@@ -636,8 +638,8 @@ def test_four_slots_at_once() -> None:
         return 10 + 0.2 * b if b <= 12 else 10 + 3.0 * b
 
     t, _ = tuned(Script(busy, slots=4), task(DRAFT, slots=4))
-    assert t.plain is not None
-    assert t.plain.costs.step == pytest.approx(busy(4), rel=0.1)
+    assert t.baseline is not None
+    assert t.baseline.costs.step == pytest.approx(busy(4), rel=0.1)
     assert best_k(t) == 2, "with K=3 a pass is 16 tokens"
     assert t.best is not None
     assert len(t.best.slots) == 4
@@ -661,7 +663,7 @@ def test_a_server_that_dies_at_the_longest_draft() -> None:
     t, runner = tuned(script, task(DRAFT))
     assert [s.n_max for s in runner.launches if s][:2] == [8, 4]
     assert best_k(t) == 4
-    assert t.dropped[0].why == "llama-server did not start: it crashed (SIGSEGV)"
+    assert t.dropped[0].reason == "llama-server did not start: it crashed (SIGSEGV)"
     assert t.dropped[0].crashed
     assert t.state == DECIDED
     assert t.loads <= 4
@@ -691,7 +693,7 @@ def test_a_server_that_dies_while_it_is_confirmed() -> None:
     script = copier(dies_at=lambda r: r.speculation is not None)
     t, _ = tuned(script, copying(budget=300.0))
     assert (t.best, t.state) == (None, CRASHED)
-    assert t.arms == ()
+    assert t.confirmations == ()
 
 
 def test_a_baseline_that_dies_is_an_error() -> None:
@@ -714,7 +716,7 @@ def test_ctrl_c_keeps_what_was_learnt(launch: int) -> None:
     with simulated_clock(runner), pytest.raises(Interrupted) as stopped:
         tune(runner, task(DRAFT), RecordedProgress())
     partial = stopped.value.partial
-    assert partial.plain is not None
+    assert partial.baseline is not None
     assert len(partial.trials) == launch - 2
     assert (partial.best, partial.state) == (None, OPEN)
     assert partial.reason.startswith("stopped")
@@ -765,7 +767,7 @@ def test_no_time_is_said() -> None:
 def test_a_gain_that_could_not_be_confirmed_is_named_and_open() -> None:
     script = Script(cpu, accept=lambda r: 0.9, own=lambda m: 3.0, load_s=lambda s: 15.0)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.03), budget=66.0))
-    assert (t.best, t.state, t.arms) == (None, OPEN, ())
+    assert (t.best, t.state, t.confirmations) == (None, OPEN, ())
     assert "not enough time to confirm it (2." in t.reason
     assert "x predicted)" in t.reason
 
@@ -785,7 +787,7 @@ def open_answer(seed_from: int = 1) -> tuple[TuningResult, Script, Task, int]:
     script, wanted = narrow(45.0)
     for seed in range(seed_from, 60):
         t, _ = tuned(script, wanted, seed)
-        if t.state == OPEN and t.arms:
+        if t.state == OPEN and t.confirmations:
             return t, script, wanted, seed
     raise AssertionError("no open answer in 60 runs")
 
@@ -793,22 +795,26 @@ def open_answer(seed_from: int = 1) -> tuple[TuningResult, Script, Task, int]:
 def test_an_answer_cut_short_is_continued_at_the_next_start() -> None:
     first, script, wanted, seed = open_answer()
     assert first.best is None
-    assert first.arms[0].out_of_time
+    assert first.confirmations[0].out_of_time
     results.store(SUBJECT, first)
     kept, stale = results.find(SUBJECT)
     assert kept is not None
     assert (kept.state, stale, kept.speculation) == (OPEN, "", None)
     earlier = kept.open_result
-    own = first.arms[0].own
-    assert earlier.measured[first.arms[0].label] == own
-    assert earlier.prompts_used >= len(own) + len(first.trials[0].measurement.answers)
+    own = first.confirmations[0].ratios
+    assert earlier.measured[first.confirmations[0].label] == own
+    assert earlier.prompts_used >= len(own) + len(first.trials[0].measurement.responses)
     second, runner = tuned(script, wanted, seed, earlier)
     assert (second.loads, len(runner.launches)) == (1, 1), "no plain server, no trial"
-    assert second.plain is None
-    assert second.arms[0].own.logs[-len(own) :] == own.logs, "its data count"
-    assert len(second.arms[0].own) == len(own) + len(second.arms[0].measurement.answers)
-    prompts = {a.prompt_ids for a in first.arms[0].measurement.answers}
-    assert not prompts & {a.prompt_ids for a in second.arms[0].measurement.answers}, "other prompts"
+    assert second.baseline is None
+    assert second.confirmations[0].ratios.logs[-len(own) :] == own.logs, "its data count"
+    assert len(second.confirmations[0].ratios) == len(own) + len(
+        second.confirmations[0].measurement.responses
+    )
+    prompts = {a.prompt_ids for a in first.confirmations[0].measurement.responses}
+    assert not prompts & {a.prompt_ids for a in second.confirmations[0].measurement.responses}, (
+        "other prompts"
+    )
 
 
 def test_an_open_answer_is_decided_in_the_end() -> None:
@@ -867,7 +873,7 @@ def test_what_is_missing_is_named_where_chance_is_not_it() -> None:
     assert few.reason.endswith("but on only 3 prompts (5 required)")
     refuted = arm(DRAFT, ratios(-0.03, -0.02))
     pooled = ratios(-0.03, -0.02, *[0.09, 0.1] * 8)
-    refuted = replace(refuted, pooled=pooled, speedup=pooled.interval(), slower=0.001)
+    refuted = replace(refuted, pooled_ratios=pooled, speedup=pooled.interval(), slower=0.001)
     assert judged(refuted).reason.endswith("but 0.98x on the confirmation prompts")
 
 
@@ -916,14 +922,14 @@ def test_nothing_is_asked_twice_while_prompts_are_left() -> None:
 
     script = Script(smooth, ends=ends)
     t, _ = tuned(script, task(DRAFT))
-    answers = [a.prompt_ids for a in t.plain.measurement.answers] if t.plain else []
-    answers += [a.prompt_ids for x in t.trials for a in x.measurement.answers]
-    answers += [a.prompt_ids for x in t.arms for a in x.measurement.answers]
+    answers = [a.prompt_ids for a in t.baseline.measurement.responses] if t.baseline else []
+    answers += [a.prompt_ids for x in t.trials for a in x.measurement.responses]
+    answers += [a.prompt_ids for x in t.confirmations for a in x.measurement.responses]
     assert len(set(answers)) == len(answers)
 
 
 def test_the_scripted_clock_is_the_tuners() -> None:
     t, _ = tuned(Script(smooth, load_s=lambda s: 7.0), task(DRAFT))
     assert t.seconds > 3 * 7
-    assert t.plain is not None
-    assert t.plain.load_s == pytest.approx(7)
+    assert t.baseline is not None
+    assert t.baseline.load_s == pytest.approx(7)

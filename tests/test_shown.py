@@ -102,7 +102,7 @@ def test_serve_prints_the_decision_and_why_the_other_settings_lost(probed: Probe
 
 
 def test_a_column_that_is_empty_in_all_rows_is_omitted(probed: ProbeResult) -> None:
-    alone = replace(probed, tuned=replace(made.tuned(best=False), arms=(), trials=()))
+    alone = replace(probed, tuned=replace(made.tuned(best=False), confirmations=(), trials=()))
     empty = {
         n
         for i, n in enumerate(probe_lines.columns(alone))
@@ -146,11 +146,11 @@ def test_the_numbers_in_json(probed: ProbeResult) -> None:
         "draft-simple d2.gguf K=3",
     )
     assert (data["loads"], data["seconds"], data["reason"]) == (4, 57.3, made.REASON)
-    assert data["plain"]["step_ms"] == 90
-    assert data["plain"]["verify_ms"]["5"] == 160
+    assert data["baseline"]["step_ms"] == 90
+    assert data["baseline"]["verify_ms"]["5"] == 160
     assert data["predictions"][-2]["speedup"][1:] == [0.0, None]
     assert data["predictions"][-1]["speedup"] is None
-    drafted, copied = data["arms"]
+    drafted, copied = data["confirmations"]
     assert (drafted["n_max"], drafted["ngram"]) == (3, None)
     assert (copied["n_max"], copied["ngram"]) == (None, {"n": 4, "m": 8, "min_hits": 1})
     assert drafted["speedup"][1] < drafted["speedup"][0] < drafted["speedup"][2]
@@ -159,9 +159,9 @@ def test_the_numbers_in_json(probed: ProbeResult) -> None:
     assert drafted["deep"] == {"tokens": 2048, "alpha": 0.41, "speedup": 0.98}
     assert data["trials"][0]["predicted"]["3"][0] > data["trials"][0]["predicted"]["8"][0]
     assert data["ngram_maps"][0]["best"] == {"n": 4, "m": 6, "min_hits": 1}
-    assert {d["what"]: d["crashed"] for d in data["dropped"]}["draft-mtp"] is True
-    known = read(tuned_data(replace(t, plain=None, arms=(), best=None)))
-    assert known["plain"] is None
+    assert {d["setting"]: d["crashed"] for d in data["dropped"]}["draft-mtp"] is True
+    known = read(tuned_data(replace(t, baseline=None, confirmations=(), best=None)))
+    assert known["baseline"] is None
     assert known["speculation"] == "off"
 
 
@@ -234,7 +234,7 @@ def test_cleared_results_are_counted_by_kind(counts: tuple[int, int, int], text:
 def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:
     """Loading took the whole budget: no plain row, no curve, no length."""
     t = replace(
-        made.tuned("open", best=False), plain=None, trials=(), maps=(), predictions=(), arms=(),
+        made.tuned("open", best=False), baseline=None, trials=(), ngrams=(), predictions=(), confirmations=(),
         dropped=(), reason="loading took 50 s of 60 s: not enough time to measure anything",
     )  # fmt: skip
     p = replace(probed, tuned=t)
@@ -254,7 +254,7 @@ def test_plots_in_text(probed: ProbeResult) -> None:
     assert "speed-up by n-gram sizes, ngram-simple (predicted; [ ] = best)" in out
     assert "[1.40]" in out
     assert "ngram-map-k with draft-simple d2.gguf K=3: 1.20x at n=4 m=6" in out
-    assert all(len(line) <= 80 for line in ngram_table(made.tuned().maps))
+    assert all(len(line) <= 80 for line in ngram_table(made.tuned().ngrams))
     flat = NgramSpeedups("ngram-mod", {NgramSizes(16, 8): 1.0, NgramSizes(16, 16): 0.98})
     assert list(ngram_table([flat])) == [
         "speed-up by n-gram sizes: none of any type is predicted to be over 1.00x"
@@ -377,10 +377,10 @@ def test_the_speeds_of_a_table_divide_to_its_speed_ups(probed: ProbeResult) -> N
     """They were measured in turn; the plain server's own figure is of other minutes."""
     at = probe_lines.columns(probed).index("tok/s")
     plain, drafted, copied, *_ = probe_lines.rows(probed)
-    for row, arm in zip((drafted, copied), probed.tuned.arms, strict=True):
+    for row, arm in zip((drafted, copied), probed.tuned.confirmations, strict=True):
         ratio = float(row[at]) / float(plain[at])
         assert ratio == pytest.approx(arm.speedup.value, abs=0.02)
-    unconfirmed = replace(probed, tuned=replace(probed.tuned, arms=()))
+    unconfirmed = replace(probed, tuned=replace(probed.tuned, confirmations=()))
     (_, launched, *_) = probe_lines.rows(unconfirmed)
     predicted = launched[probe_lines.columns(probed).index("speed-up")]
     assert predicted.endswith("x predicted")
@@ -388,9 +388,9 @@ def test_the_speeds_of_a_table_divide_to_its_speed_ups(probed: ProbeResult) -> N
     assert ratio == pytest.approx(float(predicted.split("x")[0]), abs=0.02)
     html = report._section(probed, "w0")
     assert drafted[at] in str(html)
-    alone = replace(probed, tuned=replace(probed.tuned, plain=None))
+    alone = replace(probed, tuned=replace(probed.tuned, baseline=None))
     own, *_ = probe_lines.rows(alone)
-    assert own[at] == f"{probed.tuned.arms[0].measurement.tokens_per_second:.1f}"
+    assert own[at] == f"{probed.tuned.confirmations[0].measurement.tokens_per_second:.1f}"
 
 
 @pytest.mark.parametrize(

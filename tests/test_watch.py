@@ -168,7 +168,7 @@ def test_a_lost_server_is_shown_as_lost_and_picked_up_again() -> None:
         script.up, script.started, script.answers = True, 200.0, 2
         back = watch.look()
     assert (lost.state, lost.since.counts.drafted) == (LOST, 200)
-    assert "loading" in lost.why
+    assert "loading" in lost.reason
     assert (back.state, back.restarts) == (UP, 1)
     assert back.now.counts.drafted == 400  # the new server's own: nothing is lost or negative
 
@@ -201,7 +201,7 @@ def test_a_router_is_asked_for_its_loaded_model_and_wakes_none() -> None:
         with watching(url, "awake") as watch:
             view = watch.look()
             assert view.state == UNLOADED
-            assert "awake is unloaded, and watching does not load models" in view.why
+            assert "awake is unloaded, and watching does not load models" in view.reason
         with (
             watching(url, "nobody") as watch,
             pytest.raises(SpecllamaError, match="no model nobody"),

@@ -105,7 +105,7 @@ def lines(a: Advice) -> Iterator[str]:
         on = "on" if r.speculation is not None else "off"
         yield f"also     {r.workload}: {on}, {r.reason}"
     for c in a.factors:
-        yield f"change   {c.what}: {c.why}"
+        yield f"change   {c.what}: {c.reason}"
         if c.command:
             yield f"           {c.command}"
     if a.price is not None:
@@ -127,13 +127,13 @@ def _figures(r: Result) -> str:
 
 def _cost_lines(a: Advice, price: HourlyPrice) -> Iterator[str]:
     cost = a.cost
-    if cost is None or cost.plain is None:
+    if cost is None or cost.baseline is None:
         how = next((f"; run `{c.command}`" for c in a.factors if c.what == "a measurement"), "")
         yield f"cost     unknown: no speed was measured{how}"
         return
     unit = f" {price.currency}" if price.currency else ""
     fast = f", {cost.speculating:.2f}{unit} with it" if cost.speculating else ""
-    yield f"cost     a million tokens: {cost.plain:.2f}{unit} without speculation{fast}"
+    yield f"cost     a million tokens: {cost.baseline:.2f}{unit} without speculation{fast}"
     yield (
         "         for one request at a time; concurrent requests cost less each and gain less "
         "from speculation"
@@ -161,13 +161,13 @@ def data(a: Advice) -> dict[str, Any]:
         "notes": list(a.notes),
         "elsewhere": [result_data(r) for r in a.elsewhere],
         "changes": [
-            {"what": c.what, "why": c.why, "command": c.command or None} for c in a.factors
+            {"what": c.what, "reason": c.reason, "command": c.command or None} for c in a.factors
         ],
         "cost_per_million": {
             "unit": a.price.currency or None,
             "per_hour": a.price.per_hour,
             "with": a.cost.speculating,
-            "without": a.cost.plain,
+            "without": a.cost.baseline,
         }
         if a.price is not None and a.cost is not None
         else None,

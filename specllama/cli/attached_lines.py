@@ -20,7 +20,7 @@ def attached_lines(url: str, a: ServerMeasurement, gain: Interval | None) -> Ite
     if a.alpha is not None or a.tau is not None:
         alpha = f"α={a.alpha:.2f}" if a.alpha is not None else "α unknown"
         tau = f", τ={a.tau:.2f} tokens per step" if a.tau is not None else ""
-        of = " (these responses only)" if a.by_answer else ""
+        of = " (these responses only)" if a.by_response else ""
         yield f"accepted {alpha}{tau}{of}"
     if a.acceptance:
         yield position_line(a.acceptance)
@@ -40,8 +40,8 @@ def attached_data(url: str, a: ServerMeasurement, gain: Interval | None) -> dict
         "acceptance_by_position": list(a.acceptance),
         "tokens_per_second": a.tokens_per_second,
         "first_token_ms": a.first_ms,
-        "of_these_answers_alone": a.by_answer,
-        "answers": len(a.ms_per_token),
+        "of_these_responses_alone": a.by_response,
+        "responses": len(a.ms_per_token),
         "missing": list(a.missing),
         "speedup": interval_data(gain),
     }

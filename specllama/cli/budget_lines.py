@@ -141,7 +141,7 @@ def budget_data(b: Budget) -> dict[str, Any]:
         "detail": b.chosen.verdict.detail,
         "context": b.chosen.use.context,
         "context_wanted": b.requested_context,
-        "asked": option_data(b.requested),
+        "requested": option_data(b.requested),
         "chosen": option_data(b.chosen),
         "options": [option_data(o) for o in b.options[1:]],
         "devices": [

@@ -20,14 +20,14 @@ LAUNCHED, PREDICTED, UNMEASURED = "launched once", "predicted", "not measured"
 @dataclass(frozen=True)
 class Unconfirmed:
     """A setting that was not confirmed. `measurement` of its one launch, if any; `speedup`:
-    predicted; `why` it was not pursued, "" if unknown."""
+    predicted; `reason` it was not pursued, "" if unknown."""
 
     label: str
     state: str
     speculation: Speculation
     measurement: Measurement | None = None
     speedup: Interval | None = None
-    why: str = ""
+    reason: str = ""
 
 
 def unconfirmed(t: TuningResult, task: Task) -> tuple[Unconfirmed, ...]:
@@ -38,21 +38,21 @@ def unconfirmed(t: TuningResult, task: Task) -> tuple[Unconfirmed, ...]:
 def _unconfirmed(t: TuningResult, task: Task) -> Iterator[Unconfirmed]:
     from specllama.tuning.records import method_label, setting_label
 
-    listed = {method_label(a.speculation) for a in t.arms}
+    listed = {method_label(a.speculation) for a in t.confirmations}
     for trial in t.trials:
         if _new(trial.speculation, listed):
-            why = _why(t.dropped, trial.speculation)
+            reason = _why(t.dropped, trial.speculation)
             spec = trial.speculation
             yield Unconfirmed(
-                setting_label(spec), LAUNCHED, spec, trial.measurement, _predicted(trial), why
+                setting_label(spec), LAUNCHED, spec, trial.measurement, _predicted(trial), reason
             )
-    for p in sorted(t.predictions, key=lambda p: -p.known.value if len(p.known) else 0.0):
+    for p in sorted(t.predictions, key=lambda p: -p.ratios.value if len(p.ratios) else 0.0):
         if _new(p.speculation, listed):
-            known = p.speedup if len(p.known) else None
+            known = p.speedup if len(p.ratios) else None
             yield Unconfirmed(setting_label(p.speculation), PREDICTED, p.speculation, speedup=known)
     for spec in (*(c.speculation for c in task.candidates), *task.ngrams):
         if _new(spec, listed):
-            yield Unconfirmed(method_label(spec), UNMEASURED, spec, why=_why(t.dropped, spec))
+            yield Unconfirmed(method_label(spec), UNMEASURED, spec, reason=_why(t.dropped, spec))
 
 
 def _new(spec: Speculation, listed: set[str]) -> bool:
@@ -75,7 +75,7 @@ def _why(dropped: Sequence[DroppedSetting], spec: Speculation) -> str:
     from specllama.tuning.records import method_label
 
     name = method_label(spec)
-    return next((d.why for d in dropped if d.what.split(" K=")[0] == name), "")
+    return next((d.reason for d in dropped if d.setting.split(" K=")[0] == name), "")
 
 
 def unconfirmed_data(o: Unconfirmed) -> dict[str, Any]:
@@ -89,5 +89,5 @@ def unconfirmed_data(o: Unconfirmed) -> dict[str, Any]:
         "alpha": m.alpha if m else None,
         "tau": m.log.tokens_per_step if m else None,
         "predicted": interval_data(o.speedup),
-        "why": o.why or None,
+        "reason": o.reason or None,
     }

@@ -46,7 +46,7 @@ def demo(
     spec_options = SpeculationOptions("code", draft=demo_model("draft.gguf"))
     # The tiny models need one thread; more are slower.
     plan = prepare(settings, spec_options, ("-t", "1"), llama_server or "embedded")
-    engine = plan.engine if llama_server else replace(plan.engine, why="default of the demo")
+    engine = plan.engine if llama_server else replace(plan.engine, reason="default of the demo")
     plan = replace(plan, engine=engine, choice=replace(plan.choice, reason="part of the demo"))
     if dry_run and as_json:
         printer.json(plan_data(plan))

@@ -93,18 +93,18 @@ def found_lines(r: DoctorReport) -> Iterator[str]:
 def _engine(e: EngineReport, broken: bool) -> Iterator[str]:
     """`broken`: the config file is invalid, so no engine was started."""
     if e.problem:
-        yield f"engine   {e.name}: cannot be used; {e.why}"
+        yield f"engine   {e.name}: cannot be used; {e.reason}"
         return
-    yield f"engine   {e.name}: {e.label}; {e.why}{' (serve uses this one)' if e.used else ''}"
+    yield f"engine   {e.name}: {e.label}; {e.reason}{' (serve uses this one)' if e.used else ''}"
     yield f"         {', '.join(e.backends)}; {', '.join(e.spec_types) or 'no --spec-type'}"
     if e.start is None and broken:
         yield "         not started: fix the config file first"
     elif e.start is None:
         yield "         not started: the engines above are tried first"
     elif e.start.started and e.start.drafted:
-        yield f"         starts with the test models: {e.start.said}"
+        yield f"         starts with the test models: {e.start.message}"
     else:
-        yield f"         failed to start with the test models: {e.start.said}"
+        yield f"         failed to start with the test models: {e.start.message}"
 
 
 def _folder(f: FolderReport) -> str:

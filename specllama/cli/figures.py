@@ -65,13 +65,13 @@ def _settings(t: TuningResult) -> Iterator[Chart]:
     """The speed-up of each setting: those measured, then what was only predicted."""
     from specllama.tuning.records import setting_label
 
-    measured = sorted(t.arms, key=lambda a: -a.speedup.value)
+    measured = sorted(t.confirmations, key=lambda a: -a.speedup.value)
     rows = [_row(a.label, a.speedup, True) for a in measured]
     labels = {r.label for r in rows}
     known = [
-        p for p in t.predictions if len(p.known) and setting_label(p.speculation) not in labels
+        p for p in t.predictions if len(p.ratios) and setting_label(p.speculation) not in labels
     ]
-    best = sorted(known, key=lambda p: -p.known.value)
+    best = sorted(known, key=lambda p: -p.ratios.value)
     rows += [_row(setting_label(p.speculation), p.speedup, False) for p in best]
     if not rows:
         return
@@ -117,10 +117,10 @@ def _times(low: float, high: float) -> str:
 
 def _verification(t: TuningResult) -> Iterator[Chart]:
     """V(b) against b, with b plain steps beside it."""
-    if t.plain is None or not t.plain.costs.known:
+    if t.baseline is None or not t.baseline.costs.known:
         return
-    costs = t.plain.costs
-    one, sizes = costs.plain.ms, sorted(costs.verify)
+    costs = t.baseline.costs
+    one, sizes = costs.plain_step.ms, sorted(costs.verify)
     points = [(float(b), costs.verify[b]) for b in sizes]
     low, high = min(ms for _, ms in points) / 1.3, max(ms for _, ms in points) * 1.7
     together = f", {costs.slots} requests together" if costs.slots > 1 else ""
@@ -165,7 +165,7 @@ def _lengths(t: TuningResult) -> Iterator[Chart]:
     shown = [x for x in t.trials if x.curve][:_MAX_SERIES]
     if not shown:
         return
-    points = {k: i for x in shown for k, i in measured_lengths(x, t.arms).items()}
+    points = {k: i for x in shown for k, i in measured_lengths(x, t.confirmations).items()}
     every = [i for x in shown for i in x.curve.values()] + list(points.values())
     low, high = _speed_range([(i.value, i.low, i.high) for i in every])
     most = max(k for x in shown for k in [*x.curve, *points])
@@ -209,7 +209,7 @@ def _lengths_caption(t: TuningResult, shown: Sequence[Trial]) -> str:
             f"K={k} of {name} at {interval_text(best)}."
         )
     text = f"{name} is predicted to be fastest with K={k} at {interval_text(best)}"
-    measured = measured_lengths(x, t.arms)
+    measured = measured_lengths(x, t.confirmations)
     if not measured:
         return f"{text}, which was not measured on other prompts."
     at = k if k in measured else min(measured, key=lambda m: abs(m - k))
@@ -222,7 +222,9 @@ def _acceptance(t: TuningResult) -> Iterator[Chart]:
     from specllama.tuning.records import method_label
 
     found = [(method_label(x.speculation), x.measurement.log.acceptance) for x in t.trials]
-    found += [(a.label, a.measurement.log.acceptance) for a in t.arms if a.speculation.uses_ngram]
+    found += [
+        (a.label, a.measurement.log.acceptance) for a in t.confirmations if a.speculation.uses_ngram
+    ]
     shown = [(name, a) for name, a in found if a][:_MAX_SERIES]
     if not shown:
         return
@@ -249,10 +251,10 @@ def _acceptance(t: TuningResult) -> Iterator[Chart]:
 
 def _ngrams(t: TuningResult, usual: NgramSizes | None) -> Iterator[Chart]:
     """A heat map of each n-gram type that would have drafted anything."""
-    for m in t.maps:
-        if len(m.speeds) < _MIN_CELLS or all(abs(v - 1) < 0.005 for v in m.speeds.values()):
+    for m in t.ngrams:
+        if len(m.speedups) < _MIN_CELLS or all(abs(v - 1) < 0.005 for v in m.speedups.values()):
             continue
-        measured = measured_sizes(m, t.arms)
+        measured = measured_sizes(m, t.confirmations)
         ns, ms, cells = speedup_grid(m)
         best = best_sizes(m)
         outlined = (*measured, (best.n, best.m))
@@ -273,11 +275,11 @@ def _ngrams_caption(
     m: NgramSpeedups, measured: Mapping[tuple[int, int], Interval], usual: NgramSizes | None
 ) -> str:
     best = best_sizes(m)
-    value = m.speeds[best]
+    value = m.speedups[best]
     if value <= 1:
         return f"No size of {map_name(m)} is predicted to be faster than plain decoding."
     text = f"{map_name(m)} is predicted to be fastest with n={best.n} m={best.m} at {value:.2f}x"
-    there = [v for s, v in m.speeds.items() if usual and (s.n, s.m) == (usual.n, usual.m)]
+    there = [v for s, v in m.speedups.items() if usual and (s.n, s.m) == (usual.n, usual.m)]
     if usual is not None and there and (usual.n, usual.m) != (best.n, best.m):
         text += f", against {max(there):.2f}x with the workload's default n={usual.n} m={usual.m}"
     if not measured:
@@ -289,14 +291,14 @@ def _ngrams_caption(
 
 def _split(t: TuningResult) -> Iterator[Chart]:
     """Of each arm's decoding time, the share spent drafting and the rest, verifying."""
-    found = [(a, a.split.draft_share) for a in t.arms if a.split is not None]
+    found = [(a, a.split.draft_share) for a in t.confirmations if a.split is not None]
     shown = [(a, share) for a, share in found if share is not None][:_MAX_ROWS]
     if not shown:
         return
-    arm, share = max(shown, key=lambda x: x[0].speedup.value)
+    confirmation, share = max(shown, key=lambda x: x[0].speedup.value)
     yield ShareChart(
         "Where decoding time goes",
-        f"{arm.label} spends {share:.0%} of its decoding time on drafting and {1 - share:.0%} on "
+        f"{confirmation.label} spends {share:.0%} of its decoding time on drafting and {1 - share:.0%} on "
         "verification.",
         Axis("share of decoding time", 0, 100, (0, 25, 50, 75, 100), "{:g}%"),
         ("drafting", "verification"),

@@ -55,7 +55,7 @@ def inspect(
     if as_json:
         extra = {
             "serve": serve_line(info),
-            "odd": list(oddities(info)),
+            "notes": list(oddities(info)),
             "drafts": list(drafts(info)),
         }
         data = {**model_json(info), **extra}
@@ -131,8 +131,8 @@ def lines(m: ModelInfo) -> Iterator[str]:
         yield f"         also {fault.detail} ({fault.rule})"
     for line in drafts(m):
         yield f"drafts   {line}"
-    for odd in oddities(m):
-        yield f"note     {odd}"
+    for note in oddities(m):
+        yield f"note     {note}"
 
 
 def _shape(m: ModelInfo) -> str:

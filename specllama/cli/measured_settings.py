@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from specllama.tuning.records import Confirmation, NgramSpeedups, Trial
 
 
-def measured_lengths(trial: Trial, arms: Sequence[Confirmation]) -> dict[int, Interval]:
+def measured_lengths(trial: Trial, confirmations: Sequence[Confirmation]) -> dict[int, Interval]:
     """K → speed-up of the arms with the trial's method at that length."""
     spec = trial.speculation
     return {
         a.speculation.n_max: a.speedup
-        for a in arms
+        for a in confirmations
         if (a.speculation.methods, a.speculation.draft) == (spec.methods, spec.draft)
         and not a.speculation.p_min
     }
 
 
 def measured_sizes(
-    m: NgramSpeedups, arms: Sequence[Confirmation]
+    m: NgramSpeedups, confirmations: Sequence[Confirmation]
 ) -> dict[tuple[int, int], Interval]:
     """(n, m) → speed-up of the arms that are this map's type, alone or with its draft."""
     found = {}
-    for a in arms:
+    for a in confirmations:
         spec = a.speculation
         if spec.ngram is not None and m.method in spec.methods and _draft_of(spec) == m.draft:
             found[spec.ngram.n, spec.ngram.m] = a.speedup
@@ -54,7 +54,7 @@ def few_sizes(sizes: Iterable[int], always: Collection[int]) -> list[int]:
 
 def best_sizes(m: NgramSpeedups) -> NgramSizes:
     """The sizes with the highest speed-up, the smallest draft of equals."""
-    return max(m.speeds, key=lambda s: (m.speeds[s], -s.m, -s.n))
+    return max(m.speedups, key=lambda s: (m.speedups[s], -s.m, -s.n))
 
 
 def map_name(m: NgramSpeedups) -> str:
@@ -64,6 +64,6 @@ def map_name(m: NgramSpeedups) -> str:
 def speedup_grid(m: NgramSpeedups) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
     """Its n, its m, and the highest speed-up of each pair (ngram-map-k4v has several)."""
     cells: dict[tuple[int, int], float] = {}
-    for s, v in m.speeds.items():
+    for s, v in m.speedups.items():
         cells[s.n, s.m] = max(v, cells.get((s.n, s.m), 0.0))
     return sorted({n for n, _ in cells}), sorted({m for _, m in cells}), cells

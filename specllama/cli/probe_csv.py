@@ -33,11 +33,11 @@ def csv_text(found: Sequence[ProbeResult]) -> str:
 
 
 def _rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
-    if p.tuned.plain is not None:
-        measured = baseline_data(p.tuned.plain) or {}
+    if p.tuned.baseline is not None:
+        measured = baseline_data(p.tuned.baseline) or {}
         yield {"label": "no speculation", "state": "baseline", **measured}
-    for arm in p.tuned.arms:
-        row = arm_data(arm)
+    for confirmation in p.tuned.confirmations:
+        row = arm_data(confirmation)
         value, low, high = row["speedup"]
         yield row | {
             "methods": "+".join(row["methods"]),

@@ -71,25 +71,25 @@ def rows(p: ProbeResult) -> Iterator[tuple[str, ...]]:
     """The cells of the table: measured settings first, then the others with what is known."""
     from specllama.tuning.records import decoding_speed
 
-    plain = p.tuned.plain
-    if plain is not None:
-        m = plain.measurement
+    baseline = p.tuned.baseline
+    if baseline is not None:
+        m = baseline.measurement
         speed = _speeds(p, m.tokens_per_second)
         yield ("no speculation", "", "", "", *speed, "1x", "", f"{m.first_ms:.0f} ms", "", "")
-    for arm in p.tuned.arms:
-        m = arm.measurement
+    for confirmation in p.tuned.confirmations:
+        m = confirmation.measurement
         tau = m.log.tokens_per_step
-        share = arm.split.draft_share if arm.split else None
-        extra = extra_memory(p.plan, arm.speculation)
+        share = confirmation.split.draft_share if confirmation.split else None
+        extra = extra_memory(p.plan, confirmation.speculation)
         yield (
-            arm.label,
+            confirmation.label,
             f"{m.alpha:.2f}" if m.alpha is not None else "",
-            _alpha_k(arm),
+            _alpha_k(confirmation),
             f"{tau:.2f}" if tau else "",
-            *_speeds(p, decoding_speed(plain, m, arm.speedup)),
-            interval_text(arm.speedup),
-            chance(arm.slower),
-            _first_token(arm, plain),
+            *_speeds(p, decoding_speed(baseline, m, confirmation.speedup)),
+            interval_text(confirmation.speedup),
+            chance(confirmation.slower),
+            _first_token(confirmation, baseline),
             f"{share:.0%}/{1 - share:.0%}" if share is not None else "",
             f"+{mib(extra)}" if extra else "",
         )
@@ -100,8 +100,8 @@ def _unconfirmed_row(p: ProbeResult, o: Unconfirmed) -> tuple[str, ...]:
     """A setting that was not confirmed: the result of its one launch, or its prediction."""
     from specllama.tuning.records import decoding_speed
 
-    m, plain = o.measurement, p.tuned.plain
-    speed = decoding_speed(plain, m, o.speedup) if m else 0.0
+    m, baseline = o.measurement, p.tuned.baseline
+    speed = decoding_speed(baseline, m, o.speedup) if m else 0.0
     speeds = _speeds(p, speed) if m else ("",) * len(_speeds(p, 0.0))
     tau = m.log.tokens_per_step if m else None
     extra = extra_memory(p.plan, o.speculation)
@@ -123,16 +123,18 @@ def _speeds(p: ProbeResult, all_together: float) -> tuple[str, ...]:
     return (f"{all_together:.1f}", *each)
 
 
-def _first_token(arm: Confirmation, plain: Baseline | None) -> str:
+def _first_token(confirmation: Confirmation, baseline: Baseline | None) -> str:
     """Compared with plain decoding, scaled to the same number of prompt tokens."""
-    m = arm.measurement
-    if plain is None or not (baseline := _prompt_tokens(plain.measurement)):
+    m = confirmation.measurement
+    if baseline is None or not (prompt_tokens := _prompt_tokens(baseline.measurement)):
         return f"{m.first_ms:.0f} ms"
-    return f"{m.first_ms - plain.measurement.first_ms * _prompt_tokens(m) / baseline:+.0f} ms"
+    return (
+        f"{m.first_ms - baseline.measurement.first_ms * _prompt_tokens(m) / prompt_tokens:+.0f} ms"
+    )
 
 
 def _prompt_tokens(m: Measurement) -> float:
-    return sum(a.prompt_tokens for a in m.answers) / max(1, len(m.answers))
+    return sum(a.prompt_tokens for a in m.responses) / max(1, len(m.responses))
 
 
 def chance(p: float) -> str:
@@ -140,11 +142,11 @@ def chance(p: float) -> str:
     return "<1%" if p < 0.01 else ">99%" if p > 0.99 else f"{p:.0%}"
 
 
-def _alpha_k(arm: Confirmation) -> str:
+def _alpha_k(confirmation: Confirmation) -> str:
     """α·K: a popular estimate, next to the measured values."""
     from specllama.tuning.speedup import effective_acceptance
 
-    spec, alpha = arm.speculation, arm.measurement.alpha
+    spec, alpha = confirmation.speculation, confirmation.measurement.alpha
     if alpha is None or not spec.uses_draft or spec.uses_ngram:
         return ""
     return f"{effective_acceptance(alpha, spec.n_max):.2f}"
@@ -166,8 +168,8 @@ def extra_memory(plan: Plan, speculation: Speculation) -> int | None:
 def below_table(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     """The curves, the verdict, rejected settings with reasons, the command to run."""
     for trial in p.tuned.trials:
-        yield from speed_plot(trial, p.tuned.arms)
-    yield from ngram_table(p.tuned.maps)
+        yield from speed_plot(trial, p.tuned.confirmations)
+    yield from ngram_table(p.tuned.ngrams)
     yield from verdict_lines(p, verbose)
 
 
@@ -184,7 +186,7 @@ def verdict_lines(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     yield from dropped_lines(t)
     for doubt in p.planned.doubts:
         yield f"note     {doubt} (--all measures it)"
-    if t.plain is not None and (line := verify_line(t.plain.costs)):
+    if t.baseline is not None and (line := verify_line(t.baseline.costs)):
         yield f"verify   {line}"
     yield from draft_costs(t)
     for finding in _findings(t):
@@ -197,25 +199,27 @@ def verdict_lines(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
 def about_length(p: ProbeResult) -> str:
     """The lengths a verdict applies to: a long context may change it."""
     t = p.tuned
-    measured = [a.measurement for a in t.arms] or ([t.plain.measurement] if t.plain else [])
-    answers = [a for m in measured for a in m.answers]
-    if not answers:
+    measured = [a.measurement for a in t.confirmations] or (
+        [t.baseline.measurement] if t.baseline else []
+    )
+    responses = [a for m in measured for a in m.responses]
+    if not responses:
         return ""
     n = slots(p)
-    prompts = [(len(a.prompt_ids) or a.prompt_tokens) // n for a in answers]
+    prompts = [(len(a.prompt_ids) or a.prompt_tokens) // n for a in responses]
     low, high = min(prompts), max(prompts)
     lengths = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    most = max((a.tokens - 1) // n + 1 for a in answers)
+    most = max((a.tokens - 1) // n + 1 for a in responses)
     many = f", {n} requests at a time" if n > 1 else ""
     return f"prompts of {lengths} tokens and responses of up to {most:,}{many}"
 
 
 def deep_lines(t: TuningResult) -> Iterator[str]:
     """The speed-up of each setting after a long prompt."""
-    for arm in t.arms:
-        if (d := arm.deep) is not None:
+    for confirmation in t.confirmations:
+        if (d := confirmation.deep) is not None:
             alpha = f", α={d.alpha:.2f}" if d.alpha is not None else ""
-            yield f"deep     after {d.tokens:,} tokens: {arm.label} is {d.speedup:.2f}x plain decoding{alpha}"
+            yield f"deep     after {d.tokens:,} tokens: {confirmation.label} is {d.speedup:.2f}x plain decoding{alpha}"
 
 
 def draft_costs(t: TuningResult) -> Iterator[str]:
@@ -232,9 +236,9 @@ def draft_costs(t: TuningResult) -> Iterator[str]:
         fixed, per_token = fit_cost(trial.steps)
         yield (
             f"step     {fixed:.1f} ms plus {per_token:.1f} ms per drafted token; "
-            f"a plain step takes {trial.plain.ms:.1f} ms{name}"
+            f"a plain step takes {trial.plain_step.ms:.1f} ms{name}"
         )
-        even = break_even(trial.steps.curve(), trial.plain.ms)
+        even = break_even(trial.steps.curve(), trial.plain_step.ms)
         tau = trial.measurement.log.tokens_per_step
         if even is None:
             yield f"needed   {setting}: no draft length breaks even, even with every drafted token accepted"
@@ -246,16 +250,16 @@ def draft_costs(t: TuningResult) -> Iterator[str]:
 def _findings(t: TuningResult) -> Iterator[str]:
     from specllama.tuning.records import setting_label
 
-    if t.plain is not None:
-        yield from t.plain.limitations
+    if t.baseline is not None:
+        yield from t.baseline.limitations
     for trial in t.trials:
         yield from (f"{setting_label(trial.speculation)}: {x}" for x in trial.measurement.missing)
-    for arm in t.arms:
-        for text in (*arm.measurement.findings, *arm.measurement.missing):
-            yield f"{arm.label}: {text}"
-        if arm.same_text is not None and arm.same_text < 1:
+    for confirmation in t.confirmations:
+        for text in (*confirmation.measurement.findings, *confirmation.measurement.missing):
+            yield f"{confirmation.label}: {text}"
+        if confirmation.same_text is not None and confirmation.same_text < 1:
             yield (
-                f"{arm.label}: {arm.same_text:.0%} of greedy responses equal the baseline's, "
+                f"{confirmation.label}: {confirmation.same_text:.0%} of greedy responses equal the baseline's, "
                 "character by character (other batch sizes round differently)"
             )
 
@@ -296,17 +300,18 @@ def serve_command(p: PlannedProbe, best: Speculation | None) -> str:
 
 def data(p: ProbeResult) -> dict[str, Any]:
     """The JSON of one workload."""
-    arms = [
-        arm_data(arm) | {"extra_memory_bytes": extra_memory(p.plan, arm.speculation)}
-        for arm in p.tuned.arms
+    confirmations = [
+        arm_data(confirmation)
+        | {"extra_memory_bytes": extra_memory(p.plan, confirmation.speculation)}
+        for confirmation in p.tuned.confirmations
     ]
     return tuned_data(p.tuned) | {
         "target": str(p.plan.target.path),
         "engine": p.plan.engine.label,
         "build": p.plan.capabilities.label,
         "slots": slots(p),
-        "about": about_length(p),
-        "arms": arms,
+        "measured_lengths": about_length(p),
+        "confirmations": confirmations,
         "others": [unconfirmed_data(o) for o in unconfirmed(p.tuned, p.planned.task)],
         "doubts": list(p.planned.doubts),
         "run": run_line(p),

@@ -22,11 +22,11 @@ _BAR = 40  # characters for the largest speed-up shown
 _VERIFIED = (2, 4, 8, 16)
 
 
-def speed_plot(trial: Trial, arms: Sequence[Confirmation]) -> Iterator[str]:
+def speed_plot(trial: Trial, confirmations: Sequence[Confirmation]) -> Iterator[str]:
     """Speed-up against K: a bar for what is predicted, a mark for what was measured."""
     from specllama.tuning.records import method_label
 
-    measured = measured_lengths(trial, arms)
+    measured = measured_lengths(trial, confirmations)
     if not trial.curve and not measured:
         return
     yield f"speed-up by draft length K, {method_label(trial.speculation)} (│ = plain, ● = measured)"
@@ -52,13 +52,13 @@ def _bar(k: int, predicted: Interval | None, measured: float | None, most: float
 
 def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:
     """The map that predicts most, as a table; the best sizes of each other one."""
-    found = [m for m in maps if m.speeds]
-    paying = [m for m in found if m.speeds[best_sizes(m)] > 1]
+    found = [m for m in maps if m.speedups]
+    paying = [m for m in found if m.speedups[best_sizes(m)] > 1]
     if found and not paying:
         yield "speed-up by n-gram sizes: none of any type is predicted to be over 1.00x"
     if not paying:
         return
-    first = max(paying, key=lambda m: m.speeds[best_sizes(m)])
+    first = max(paying, key=lambda m: m.speedups[best_sizes(m)])
     best = best_sizes(first)
     yield f"speed-up by n-gram sizes, {map_name(first)} (predicted; [ ] = best)"
     ns, ms, cells = speedup_grid(first)
@@ -70,7 +70,7 @@ def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:
     for other in paying:
         if other is not first:
             s = best_sizes(other)
-            yield f"  {map_name(other)}: {other.speeds[s]:.2f}x at n={s.n} m={s.m}"
+            yield f"  {map_name(other)}: {other.speedups[s]:.2f}x at n={s.n} m={s.m}"
 
 
 def _cell(value: float | None, best: bool) -> str:

@@ -148,8 +148,8 @@ def new(
                 "characters": list(made.sizes),
                 "temperature": made.temperature.value,
                 "temperature_because": made.temperature.source,
-                "answer": made.answer_length.value,
-                "answer_because": made.answer_length.source,
+                "max_tokens": made.max_tokens.value,
+                "max_tokens_because": made.max_tokens.source,
             }
         )
         return
@@ -162,8 +162,8 @@ def _made_lines(name: str, made: NewProfile) -> Iterator[str]:
     yield f"prompts  {_sizes(made.sizes)}: {made.prompts}"
     yield f"sampling temperature {made.temperature.value:g}: {made.temperature.source}"
     yield (
-        f"length   responses are measured up to {made.answer_length.value:.0f} tokens: "
-        f"{made.answer_length.source}"
+        f"length   responses are measured up to {made.max_tokens.value:.0f} tokens: "
+        f"{made.max_tokens.source}"
     )
     yield f"run      specllama serve MODEL --workload {name}"
 
@@ -194,7 +194,7 @@ def _lines(w: Workload) -> Iterator[str]:
     yield f"methods  {', '.join(w.methods)}"
     yield f"n-grams  look up {w.ngram.n} tokens, draft {w.ngram.m} (initial values)"
     yield f"draft    K={w.n_max}, p_min {w.p_min:g} (initial values)"
-    yield f"length   responses are measured up to {w.answer} tokens"
+    yield f"length   responses are measured up to {w.max_tokens} tokens"
 
 
 def _prompt_lines(w: Workload) -> Iterator[str]:
@@ -219,6 +219,6 @@ def _data(w: Workload) -> dict[str, Any]:
         "ngram": {"n": w.ngram.n, "m": w.ngram.m, "min_hits": w.ngram.min_hits},
         "n_max": w.n_max,
         "p_min": w.p_min,
-        "answer": w.answer,
+        "max_tokens": w.max_tokens,
         "prompts": len(w.prompts),
     }

@@ -202,7 +202,7 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[str]:
     """Each decision with its reason, one line each. `verbose`: every rejected file."""
     target, *decided = decision_lines(plan)
     yield target
-    yield f"engine   {plan.engine.label}, {plan.capabilities.label}: {plan.engine.why}"
+    yield f"engine   {plan.engine.label}, {plan.capabilities.label}: {plan.engine.reason}"
     yield from decided
     t, spec = plan.target, plan.settings.speculation
     # a reason that stands in the line above is not repeated
@@ -259,7 +259,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "architecture": plan.target.architecture,
         "workload": plan.workload.name,
         "engine": plan.engine.label,
-        "engine_why": plan.engine.why,
+        "engine_reason": plan.engine.reason,
         "build": plan.capabilities.build,
         "flavour": plan.capabilities.flavour,
         "methods": list(spec.methods) if spec else [],

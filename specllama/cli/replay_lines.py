@@ -50,7 +50,7 @@ def planned_replay_data(p: PlannedProbe, source: Conversations) -> dict[str, Any
 def title(r: ConversationReplay) -> str:
     texts = r.texts
     return (
-        f"{r.planned.plan.target.title}, {_responses(len(texts.known))} of {texts.tokens:,} "
+        f"{r.planned.plan.target.title}, {_responses(len(texts.texts))} of {texts.tokens:,} "
         f"tokens replayed, from {r.source.path.name}"
     )
 
@@ -63,7 +63,7 @@ def table(r: ConversationReplay) -> Table:
     for name in _COLUMNS:
         out.add_column(name, justify="left" if name in _LEFT else "right")
     plain = ("no speculation", "", "", "", "1.00", "1x", "")
-    faster = sum(s.known.value >= 1 for s in r.settings)
+    faster = sum(s.ratios.value >= 1 for s in r.settings)
     cells = [_row(s) for s in r.settings]
     for row in (*cells[:faster], plain, *cells[faster:]):
         out.add_row(*row)
@@ -84,12 +84,12 @@ def _row(s: ReplayedSetting) -> tuple[str, ...]:
 
 def below_table(r: ConversationReplay) -> Iterator[str]:
     """The best type's map, the verdict and what it rests on, the command to run."""
-    yield from ngram_table(_of_best(r) or r.maps)
+    yield from ngram_table(_of_best(r) or r.ngrams)
     yield f"verdict  {'on' if r.best else 'off'} for these conversations: {r.reason}"
     for d in r.dropped:
-        yield f"not used {d.what}: {d.why}"
-    for why, count in r.left_out.items():
-        yield f"skipped  {_responses(count)}: {why}"
+        yield f"not used {d.setting}: {d.reason}"
+    for reason, count in r.left_out.items():
+        yield f"skipped  {_responses(count)}: {reason}"
     if r.source.calls:
         yield f"skipped  {_responses(r.source.calls)}: tool calls, whose tokens are not in the file"
     for note in (*r.planned.doubts, *r.notes):
@@ -109,7 +109,7 @@ def _of_best(r: ConversationReplay) -> list[NgramSpeedups]:
     if r.best is None:
         return []
     spec = r.best.speculation
-    same = [m for m in r.maps if m.method in spec.methods and bool(m.draft) == spec.uses_draft]
+    same = [m for m in r.ngrams if m.method in spec.methods and bool(m.draft) == spec.uses_draft]
     draft = shown_name(spec.draft) if spec.draft is not None else ""
     return [m for m in same if draft in m.draft][:1]
 
@@ -127,17 +127,17 @@ def data(r: ConversationReplay) -> dict[str, Any]:
             "build": r.planned.plan.capabilities.label,
             "workload": r.planned.task.workload,
             **_source_data(r.source),
-            "answers_replayed": len(r.texts.known),
+            "responses_replayed": len(r.texts.texts),
             "tokens": r.texts.tokens,
             "left_out": dict(r.left_out),
-            "step_ms": r.costs.plain.ms,
+            "step_ms": r.costs.plain_step.ms,
             "verify_ms": {str(b): ms for b, ms in sorted(r.costs.verify.items())},
             "settings": [_setting_data(s) for s in r.settings],
-            "ngram_maps": [map_data(m) for m in r.maps],
+            "ngram_maps": [map_data(m) for m in r.ngrams],
             "speculation": "on" if r.best else "off",
             "best": r.best.name if r.best else None,
             "reason": r.reason,
-            "dropped": [{"what": d.what, "why": d.why} for d in r.dropped],
+            "dropped": [{"setting": d.setting, "reason": d.reason} for d in r.dropped],
             "doubts": list(r.planned.doubts),
             "notes": list(r.notes),
             "seconds": r.seconds,
@@ -161,7 +161,7 @@ def _setting_data(s: ReplayedSetting) -> dict[str, Any]:
         "alpha": s.alpha,
         "tau": s.tau,
         "speedup": interval_data(s.speedup),
-        "texts": len(s.known),
+        "texts": len(s.ratios),
         "source": s.source,
         "only_compared": not s.may_win,
         "by_length": {str(k): interval_data(i) for k, i in s.curve.items()},
@@ -172,7 +172,7 @@ def _source_data(source: Conversations) -> dict[str, Any]:
     return {
         "file": str(source.path),
         "conversations": len(Counter(r.line for r in source.requests)),
-        "answers": len(source.requests),
+        "responses": len(source.requests),
         "tool_calls": source.calls,
     }
 

@@ -117,12 +117,12 @@ def results(p: ProbeResult) -> Iterator[KeyFact]:
         yield KeyFact(
             "Mean accepted length\N{NO-BREAK SPACE}τ", f"{tau:.2f}", "tokens per verify step"
         )
-    if t.plain is not None:
-        plain = t.plain.measurement.tokens_per_second
+    if t.baseline is not None:
+        plain = t.baseline.measurement.tokens_per_second
         if m is not None and best is not None:
             from specllama.tuning.records import decoding_speed
 
-            speed = decoding_speed(t.plain, m, best.speedup)
+            speed = decoding_speed(t.baseline, m, best.speedup)
             yield KeyFact(
                 "Decoding speed", f"{speed:.1f} tok/s", f"plain decoding {plain:.1f} tok/s"
             )

@@ -216,8 +216,10 @@ def serve(
             for line in plan_lines(plan, verbose):
                 printer.detail(line)
             if measures:
-                why = "not measured yet: " if tune == "auto" and not force else ""
-                printer.detail(f"tuning   {why}serve runs a benchmark of up to {budget:g} s first")
+                reason = "not measured yet: " if tune == "auto" and not force else ""
+                printer.detail(
+                    f"tuning   {reason}serve runs a benchmark of up to {budget:g} s first"
+                )
             printer.command(plan.command.display())
         _check_strict(plan, strict)
         return

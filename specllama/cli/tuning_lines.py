@@ -45,8 +45,8 @@ def effort(t: TuningResult) -> str:
 
 def expected_lines(t: TuningResult, verbose: bool = False) -> Iterator[str]:
     """The predictions of the settings that were pursued, with their source."""
-    pursued = [p for p in t.predictions if len(p.known) and not _too_slow(t, p)]
-    best_first = sorted(pursued, key=lambda p: -p.known.value)
+    pursued = [p for p in t.predictions if len(p.ratios) and not _too_slow(t, p)]
+    best_first = sorted(pursued, key=lambda p: -p.ratios.value)
     for p in best_first if verbose else best_first[:_SHOWN]:
         yield f"expected {_name(p)} {interval_text(p.speedup)}: {p.source}"
 
@@ -58,24 +58,28 @@ def dropped_lines(t: TuningResult) -> Iterator[str]:
     names = {_name(p) for p in slow}
     reasons: dict[str, list[str]] = {}
     for d in t.dropped:
-        if d.what not in names and f"{d.what}: {d.why}" not in t.reason and d.why not in t.reason:
-            reasons.setdefault(d.why, []).append(d.what)
-    for why, what in reasons.items():
-        yield f"not used {', '.join(what)}: {why}"
+        if (
+            d.setting not in names
+            and f"{d.setting}: {d.reason}" not in t.reason
+            and d.reason not in t.reason
+        ):
+            reasons.setdefault(d.reason, []).append(d.setting)
+    for reason, what in reasons.items():
+        yield f"not used {', '.join(what)}: {reason}"
     slow = [p for p in slow if f"{_name(p)}: {_predicted(p)}" not in t.reason]
     if slow:
-        found = sorted(slow, key=lambda p: -p.known.value)
-        speeds = ", ".join(f"{_name(p)} ({p.known.value:.2f}x)" for p in found)
+        found = sorted(slow, key=lambda p: -p.ratios.value)
+        speeds = ", ".join(f"{_name(p)} ({p.ratios.value:.2f}x)" for p in found)
         yield f"not used {speeds}: predicted not to pay off"
 
 
 def _too_slow(t: TuningResult, p: Prediction) -> bool:
     """Whether a setting was dropped because of its prediction."""
-    return any(d.what == _name(p) and d.why.startswith(_predicted(p)) for d in t.dropped)
+    return any(d.setting == _name(p) and d.reason.startswith(_predicted(p)) for d in t.dropped)
 
 
 def _predicted(p: Prediction) -> str:
-    return f"{p.known.value:.2f}x predicted"
+    return f"{p.ratios.value:.2f}x predicted"
 
 
 def _name(p: Prediction) -> str:
@@ -124,20 +128,22 @@ def tuned_data(t: TuningResult) -> dict[str, Any]:
         "reason": t.reason,
         "loads": t.loads,
         "seconds": t.seconds,
-        "plain": baseline_data(t.plain),
+        "baseline": baseline_data(t.baseline),
         "predictions": [
             {
                 "label": _name(p),
-                "speedup": interval_data(p.speedup) if len(p.known) else None,
-                "texts": len(p.known),
+                "speedup": interval_data(p.speedup) if len(p.ratios) else None,
+                "texts": len(p.ratios),
                 "source": p.source,
             }
             for p in t.predictions
         ],
         "trials": [_trial_data(x) for x in t.trials],
-        "ngram_maps": [map_data(m) for m in t.maps],
-        "arms": [arm_data(a) for a in t.arms],
-        "dropped": [{"what": d.what, "why": d.why, "crashed": d.crashed} for d in t.dropped],
+        "ngram_maps": [map_data(m) for m in t.ngrams],
+        "confirmations": [arm_data(a) for a in t.confirmations],
+        "dropped": [
+            {"setting": d.setting, "reason": d.reason, "crashed": d.crashed} for d in t.dropped
+        ],
     }
 
 
@@ -150,10 +156,10 @@ def baseline_data(p: Baseline | None) -> dict[str, Any] | None:
         "tokens_per_second": m.tokens_per_second,
         "prompt_per_second": m.prompt_per_second,
         "first_token_ms": m.first_ms,
-        "step_ms": p.costs.plain.ms,
+        "step_ms": p.costs.plain_step.ms,
         "verify_ms": {str(b): ms for b, ms in sorted(p.costs.verify.items())},
         "slots": p.costs.slots,
-        "answers": len(m.answers),
+        "responses": len(m.responses),
         "load_seconds": p.load_s,
         "missing": list(p.limitations),
     }
@@ -170,21 +176,21 @@ def _trial_data(t: Trial) -> dict[str, Any]:
         "acceptance_by_position": list(log.acceptance),
         "step_ms": {str(k): c.ms for k, c in t.steps.curve().items()},
         "draft_pass_ms": t.own_ms,
-        "plain_step_ms": t.plain.ms,
+        "plain_step_ms": t.plain_step.ms,
         "predicted": {str(k): interval_data(v) for k, v in t.curve.items()},
-        "answers": len(t.measurement.answers),
+        "responses": len(t.measurement.responses),
         "missing": list(t.measurement.missing),
         "findings": list(t.measurement.findings),
     }
 
 
 def map_data(m: NgramSpeedups) -> dict[str, Any]:
-    best = max(m.speeds, key=lambda s: m.speeds[s], default=None)
+    best = max(m.speedups, key=lambda s: m.speedups[s], default=None)
     return {
         "method": m.method,
         "with": m.draft or None,
         "best": sizes_data(best),
-        "speeds": [{**(sizes_data(s) or {}), "speedup": v} for s, v in m.speeds.items()],
+        "speeds": [{**(sizes_data(s) or {}), "speedup": v} for s, v in m.speedups.items()],
     }
 
 
@@ -215,9 +221,9 @@ def arm_data(a: Confirmation) -> dict[str, Any]:
         "speedup": interval_data(a.speedup),
         "chance_slower": a.slower,
         "predicted": interval_data(a.predicted),
-        "texts": len(a.pooled),
-        "own_texts": len(a.own),
-        "answers": len(m.answers),
+        "texts": len(a.pooled_ratios),
+        "own_texts": len(a.ratios),
+        "responses": len(m.responses),
         "plain_step_ms": a.plain_ms,
         "draft_share": a.split.draft_share if a.split else None,
         "same_text": a.same_text,

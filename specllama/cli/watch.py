@@ -146,4 +146,4 @@ def _retrying(view: ServerView, every: float) -> ServerView:
 
     if view.state != LOST:
         return view
-    return replace(view, why=f"{view.why}; retrying every {every:g} s, Ctrl-C to stop")
+    return replace(view, reason=f"{view.reason}; retrying every {every:g} s, Ctrl-C to stop")

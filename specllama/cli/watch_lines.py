@@ -18,7 +18,7 @@ def view_lines(v: ServerView) -> Iterator[str]:
     name = f"{v.model} at {v.url}" if v.model else v.url
     yield f"watching {name}{f' ({v.engine})' if v.engine else ''}"
     if v.state != UP:
-        yield f"{v.state:<8} {v.why}"
+        yield f"{v.state:<8} {v.reason}"
         return
     if v.setting:
         yield f"setting  {v.setting}, workload {v.tuned.workload if v.tuned else ''}"
@@ -87,7 +87,7 @@ def short(v: ServerView) -> str:
     from specllama.watching.watch import UP
 
     if v.state != UP:
-        return f"{v.state}: {v.why}"
+        return f"{v.state}: {v.reason}"
     text = ", ".join(f"{name} {value}" for name, value, _ in figure_rows(v))
     return f"{v.model or v.url}: {text or 'no tokens decoded yet'}"
 
@@ -100,7 +100,7 @@ def view_data(v: ServerView) -> dict[str, Any]:
     return {
         "url": v.url,
         "state": v.state,
-        "why": v.why or None,
+        "reason": v.reason or None,
         "model": v.model or None,
         "engine": v.engine or None,
         "workload": tuned.workload if tuned is not None else None,

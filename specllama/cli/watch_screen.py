@@ -47,7 +47,7 @@ def picture(v: ServerView, console: Console) -> RenderableType:
     unicode = console.encoding.startswith("utf")
     parts: list[RenderableType] = [_head(v, console.width)]
     if v.state != UP:
-        parts.append(_text(f"{v.state.upper()}: {v.why}", "bold red"))
+        parts.append(_text(f"{v.state.upper()}: {v.reason}", "bold red"))
     left, right = _figures(v), _positions(v, console.width, unicode)
     if right is None:
         parts += [_text(""), left]

@@ -43,7 +43,7 @@ def examine_engine(engine: Engine, used: bool, tried: bool) -> EngineReport:
     listed = "" if caps.problem else _devices(engine)
     return EngineReport(
         name=engine.label,
-        why=engine.why,
+        reason=engine.reason,
         used=used,
         build=caps.build,
         label=f"{caps.label} ({caps.commit})" if caps.commit else caps.label,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StartResult:
-    """A test start with the packaged tiny models. `drafted`: whether it speculated; `said`: the
+    """A test start with the packaged tiny models. `drafted`: whether it speculated; `message`: the
     result, or why it did not start; `advice`: what to do then."""
 
     started: bool
     drafted: bool
-    said: str
+    message: str
     advice: str = ""
 
 
@@ -23,7 +23,7 @@ class EngineReport:
     `faults`: known bugs of this build; `start`: None = not tried."""
 
     name: str
-    why: str
+    reason: str
     used: bool
     build: int | None
     label: str

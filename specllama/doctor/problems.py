@@ -33,10 +33,10 @@ def _engines(r: DoctorReport) -> Iterator[Problem]:
             problem = e.problem if named else f"{e.name} cannot be used: {e.problem}"
             yield Problem(problem, another, e.used)
         elif e.start is not None and not e.start.started:
-            problem = f"{e.name} failed the test start: {e.start.said}"
+            problem = f"{e.name} failed the test start: {e.start.message}"
             yield Problem(problem, e.start.advice or "`specllama --debug demo` shows more.", e.used)
         elif e.start is not None and not e.start.drafted:
-            yield Problem(f"{e.name}: {e.start.said}", _newer(e), e.used)
+            yield Problem(f"{e.name}: {e.start.message}", _newer(e), e.used)
         for fault in e.faults:
             yield Problem(f"{e.name} ({e.label}): {fault}", _newer(e), serious=False)
 

@@ -48,8 +48,8 @@ def measure(
     """The target's responses, and each draft's agreement with them.
     Raises MeasureError if llama-cpp-python is missing or cannot load a file."""
     with load_model(target, threads) as model:
-        answers = [model.answer(prompt, ANSWER_TOKENS) for prompt in prompts]
-    return answers, compare(target, drafts, answers, threads)
+        responses = [model.generate(prompt, ANSWER_TOKENS) for prompt in prompts]
+    return responses, compare(target, drafts, responses, threads)
 
 
 def measure_text(
@@ -59,43 +59,43 @@ def measure_text(
     with load_model(target, threads) as model:
         tokens = model.tokenize(text)
     size = CONTEXT // 2
-    answers = [
+    responses = [
         Continuation((tokens[at],), tuple(tokens[at + 1 : at + size]))
         for at in range(0, max(1, len(tokens) - 8), size)
         if len(tokens) > at + 8
     ]
-    if not answers:
+    if not responses:
         raise MeasureError(
             "the text is too short for a comparison", "Provide at least a few sentences."
         )
-    return answers, compare(target, drafts, answers, threads)
+    return responses, compare(target, drafts, responses, threads)
 
 
 def compare(
     target: Path,
     drafts: Sequence[Path],
-    answers: Sequence[Continuation],
+    responses: Sequence[Continuation],
     threads: int | None = None,
 ) -> dict[Path, Agreement]:
-    """Each draft's agreement on `answers`, with the costs of draft and target."""
+    """Each draft's agreement on `responses`, with the costs of draft and target."""
     threads = threads or default_threads()
     guesses: dict[Path, list[list[int]]] = {}
     drafting: dict[Path, tuple[float, ...] | None] = {}
     for draft in drafts:
         with load_model(draft, threads) as model:
-            guesses[draft] = [[int(row.argmax()) for row in model.rows(a)] for a in answers]
-            drafting[draft] = model_batch_times(model, answers, LONGEST_K + 1, all_rows=False)
+            guesses[draft] = [[int(row.argmax()) for row in model.rows(a)] for a in responses]
+            drafting[draft] = model_batch_times(model, responses, LONGEST_K + 1, all_rows=False)
     agrees: dict[Path, list[tuple[bool, ...]]] = {d: [] for d in drafts}
     chances: dict[Path, dict[float, list[tuple[float, ...]]]] = {
         d: {t: [] for t in TEMPERATURES} for d in drafts
     }
     with load_model(target, threads) as model:
-        for i, answer in enumerate(answers):
+        for i, response in enumerate(responses):
             best: list[int] = []
             p: dict[Path, dict[float, list[float]]] = {
                 d: {t: [] for t in TEMPERATURES} for d in drafts
             }
-            for j, row in enumerate(model.rows(answer)):
+            for j, row in enumerate(model.rows(response)):
                 best.append(int(row.argmax()))
                 for d in drafts:
                     for t in TEMPERATURES:
@@ -104,7 +104,7 @@ def compare(
                 agrees[d].append(tuple(a == b for a, b in zip(best, guesses[d][i], strict=True)))
                 for t in TEMPERATURES:
                     chances[d][t].append(tuple(p[d][t]))
-        verifying = model_batch_times(model, answers, LONGEST_K + 1, all_rows=True)
+        verifying = model_batch_times(model, responses, LONGEST_K + 1, all_rows=True)
 
     def agreement(d: Path) -> Agreement:
         own, costs, stateful = drafting[d], None, target if verifying is None else d
@@ -122,7 +122,7 @@ def compare(
 
 def token_matches(
     draft: Path,
-    answers: Sequence[Continuation],
+    responses: Sequence[Continuation],
     longest: int,
     threads: int | None = None,
     until: float = math.inf,
@@ -132,15 +132,15 @@ def token_matches(
     of its passes over 1 … `longest` tokens, None if they cannot be measured. Only the draft is
     loaded, with a context as long as the texts. After `until` (time.monotonic()), no further
     response is processed."""
-    context = max(len(a.prompt) + len(a.tokens) for a in answers) + 2 * longest
+    context = max(len(a.prompt) + len(a.tokens) for a in responses) + 2 * longest
     agrees: list[tuple[bool, ...]] = []
     with load_model(draft, threads, max(CONTEXT, context)) as model:
-        for a in answers:
+        for a in responses:
             if agrees and time.monotonic() > until:
                 break
             rows = zip(model.rows(a), a.tokens[1:], strict=True)
             agrees.append(tuple(int(row.argmax()) == token for row, token in rows))
-        return tuple(agrees), model_batch_times(model, answers, longest, all_rows=False)
+        return tuple(agrees), model_batch_times(model, responses, longest, all_rows=False)
 
 
 def _probability(row: Any, token: int, temperature: float) -> float:

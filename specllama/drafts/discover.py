@@ -101,7 +101,7 @@ def discover(
     for c in checkpoints.find_drafters(dict.fromkeys([*own, *folders])):
         rejected.append(Rejection(c.folder.name, "not a GGUF file", f"{c.what}. {c.advice}"))
     models.sort(key=lambda m: m.file_bytes)  # for equal sizes, the nearest comes first
-    skipped = tuple(f"{folder}: {why}" for folder, why in around.skipped.items())
+    skipped = tuple(f"{folder}: {reason}" for folder, reason in around.skipped.items())
     return DiscoveredDrafts(
         tuple(models), tuple(rejected), frozenset(outside), frozenset(near), skipped
     )

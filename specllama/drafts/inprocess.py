@@ -60,7 +60,7 @@ class Model:
         except Exception as e:  # whatever the template's code raises
             raise MeasureError(f"the model's chat template failed ({e})") from None
 
-    def answer(self, prompt: str, limit: int) -> Continuation:
+    def generate(self, prompt: str, limit: int) -> Continuation:
         """The greedy response, at most `limit` tokens, up to an end-of-generation token."""
         ids = self.tokenize(self.chat_prompt(prompt))[: CONTEXT - limit - 1] or [0]
         out: list[int] = []
@@ -74,10 +74,10 @@ class Model:
         self.clear()
         return Continuation(tuple(ids), tuple(out))
 
-    def rows(self, answer: Continuation) -> Iterator[Any]:
+    def rows(self, response: Continuation) -> Iterator[Any]:
         """The logits that predict each response token except the first, in order."""
-        ids = [*answer.prompt, *answer.tokens]
-        first = len(answer.prompt)  # its logits predict the second answer token
+        ids = [*response.prompt, *response.tokens]
+        first = len(response.prompt)  # its logits predict the second response token
         for at in range(0, len(ids) - 1, _BATCH):
             part = ids[at : min(at + _BATCH, len(ids) - 1)]
             outputs = [i for i in range(len(part)) if at + i >= first]

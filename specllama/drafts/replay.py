@@ -35,13 +35,13 @@ class DraftReplay:
         return 1 + sum(self.by_position)
 
 
-def replay_length(answers: Sequence[Sequence[bool]], k: int) -> DraftReplay:
-    """Replays draft length `k`. Each answer: one bit per generated token except the first, which
+def replay_length(responses: Sequence[Sequence[bool]], k: int) -> DraftReplay:
+    """Replays draft length `k`. Each response: one bit per generated token except the first, which
     comes from the prompt. As in the server, a draft is never longer than the remaining tokens
     minus the one that verification adds (server-context.cpp)."""
     steps = tokens = drafted = accepted = 0
     hits = [0] * k
-    for bits in answers:
+    for bits in responses:
         at = 0
         while at < len(bits):
             length = min(k, len(bits) - at - 1)
@@ -59,11 +59,11 @@ def replay_length(answers: Sequence[Sequence[bool]], k: int) -> DraftReplay:
     return DraftReplay(k, steps, tokens, drafted, accepted, by_position)
 
 
-def expected_tau(answers: Sequence[Sequence[float]], k: int) -> float:
+def expected_tau(responses: Sequence[Sequence[float]], k: int) -> float:
     """τ at a temperature above 0: each entry is the target's probability of the draft's
     token at that position; 1 + Σ_i mean over positions of the product of the first i."""
     total, count = [0.0] * k, 0
-    for probabilities in answers:
+    for probabilities in responses:
         for at in range(len(probabilities) - 1):
             count += 1
             product = 1.0
@@ -74,13 +74,13 @@ def expected_tau(answers: Sequence[Sequence[float]], k: int) -> float:
 
 
 def tau_interval(
-    answers: Sequence[Sequence[bool]], k: int, draws: int = 400
+    responses: Sequence[Sequence[bool]], k: int, draws: int = 400
 ) -> tuple[float, float]:
-    """95 % bootstrap interval of τ over the answers (seeded, so deterministic)."""
-    if not answers:
+    """95 % bootstrap interval of τ over the responses (seeded, so deterministic)."""
+    if not responses:
         return 1.0, 1.0
     rng = random.Random(0)
     taus = sorted(
-        replay_length([rng.choice(answers) for _ in answers], k).tau for _ in range(draws)
+        replay_length([rng.choice(responses) for _ in responses], k).tau for _ in range(draws)
     )
     return taus[int(0.025 * draws)], taus[int(0.975 * draws) - 1]

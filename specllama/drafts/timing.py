@@ -25,7 +25,7 @@ class TimedModel(Protocol):
 
 def model_batch_times(
     model: TimedModel,
-    answers: Sequence[Continuation],
+    responses: Sequence[Continuation],
     longest: int,
     all_rows: bool,
     clock: Callable[[], float] = time.monotonic,
@@ -37,7 +37,7 @@ def model_batch_times(
     Each round covers all sizes, every other round in reverse, so that a change in machine speed
     affects all sizes alike. Each round uses other tokens of the text, since the experts that are
     read depend on them."""
-    prefix, following = _text(answers, longest)
+    prefix, following = _text(responses, longest)
     at = len(prefix)
     times: list[list[float]] = [[] for _ in range(longest)]
 
@@ -69,11 +69,11 @@ def model_batch_times(
     return tuple(median(t) for t in times)
 
 
-def _text(answers: Sequence[Continuation], longest: int) -> tuple[list[int], list[int]]:
+def _text(responses: Sequence[Continuation], longest: int) -> tuple[list[int], list[int]]:
     """A prefix up to the middle of the longest response, and the tokens after it."""
-    answer = max(answers, key=lambda a: len(a.tokens))
-    ids = [*answer.prompt, *answer.tokens]
-    at = min(len(answer.prompt) + len(answer.tokens) // 2, len(ids) - 1, _LONGEST_PREFIX)
+    response = max(responses, key=lambda a: len(a.tokens))
+    ids = [*response.prompt, *response.tokens]
+    at = min(len(response.prompt) + len(response.tokens) // 2, len(ids) - 1, _LONGEST_PREFIX)
     at = max(1, at)
     following = ids[at : at + longest + _MAX_ROUNDS]
     return ids[:at], following or ids  # nothing follows a single token

@@ -78,7 +78,7 @@ def explain(exit_code: int, log: str, embedded: bool = False) -> Exit:
     if name == "SIGILL":
         return _other_cpu(embedded)
     if name in _FROM_OUTSIDE:
-        return Exit("asked", f"another process stopped it ({name})", _STOP_SPECLLAMA)
+        return Exit("stopped", f"another process stopped it ({name})", _STOP_SPECLLAMA)
     end = _after_serving(log)
     if cause := _first(EARLY, end) or _file_fault(end) or _first(LATE, end):
         return cause

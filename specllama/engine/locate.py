@@ -30,12 +30,12 @@ NOT_FOUND = (  # message and hint
 @dataclass(frozen=True)
 class Engine:
     """A way to start llama-server. `argv` is what precedes its own arguments;
-    `identity` is the file whose change means another engine; `why`: how it was found."""
+    `identity` is the file whose change means another engine; `reason`: how it was found."""
 
     argv: tuple[str, ...]
     identity: Path
     embedded: bool
-    why: str
+    reason: str
 
     @property
     def label(self) -> str:
@@ -131,14 +131,14 @@ def _configured(value: str, source: str) -> Engine:
 
 def _native(path: Path, why: str) -> Engine:
     # absolute: a bare name would be looked up on PATH
-    return Engine((str(path.absolute()),), path.resolve(), embedded=False, why=why)
+    return Engine((str(path.absolute()),), path.resolve(), embedded=False, reason=why)
 
 
 def _embedded(why: str) -> Engine:
     file = _embedded_file()
     assert file is not None
     argv = (sys.executable, "-m", "specllama.engine.embedded")
-    return Engine(argv, file, embedded=True, why=why)
+    return Engine(argv, file, embedded=True, reason=why)
 
 
 def _embedded_file() -> Path | None:

@@ -21,7 +21,7 @@ class WrongFlag:
     kind: str
     takes_value: bool
     means: str
-    why: str
+    reason: str
     pair: bool = False
 
 
@@ -33,7 +33,7 @@ class BadBuild:
     first: int
     last: int
     types: tuple[str, ...]
-    why: str
+    reason: str
     slots: bool = False
 
 

@@ -68,7 +68,7 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
                 (),
                 f"-md FILE.gguf with {weights} converted to GGUF: llama-server loads no other files",
             )
-        return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.why}", fix, edits)
+        return Finding(_RULES[wrong.kind], ENDS, shown, f"{use.name}: {wrong.reason}", fix, edits)
     if re.match(r"-\S+\s+\S", use.name) and parsed.word(use.index).quoted:
         return Finding(
             "quoted-options",

@@ -168,6 +168,6 @@ def _bad_builds(parsed: ParsedCommand) -> Iterator[Finding]:
                 "known-bad-build",
                 WORSE,
                 parsed.caps.label,
-                bad.why,
+                bad.reason,
                 "use a newer build" + (", or a single slot" if bad.slots else ""),
             )

@@ -199,8 +199,8 @@ def _verdict(
     complete = replace(settings, model=target.path, context=settings.context or usual)
     devices = memory_inputs.with_margins(memory_inputs.chosen_devices(devices, user), user)
     use = memory_inputs.model_use(target, complete, user, caps, devices)
-    question = FitRequest(target, use, devices, None, split=memory_inputs.tensor_split(user))
-    return verdict_of(question, use, None)[0]
+    request = FitRequest(target, use, devices, None, split=memory_inputs.tensor_split(user))
+    return verdict_of(request, use, None)[0]
 
 
 def _drafts(

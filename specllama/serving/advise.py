@@ -19,8 +19,8 @@ from specllama.tuning import results
 from specllama.tuning.results import Result
 
 # Which rule decided.
-REQUESTED, MEASURED, MEMORY = "asked", "measured", "memory"
-REPORTS, NOTHING, PREDICTED, COPIES = "reports", "nothing fits", "predicted", "copies"
+REQUESTED, MEASURED, MEMORY = "requested", "measured", "memory"
+REPORTS, NOTHING, PREDICTED, NGRAMS = "reports", "nothing fits", "predicted", "ngrams"
 REJECTED = "rejected"
 RULES = {
     REQUESTED: "set by your options",
@@ -30,7 +30,7 @@ RULES = {
     REJECTED: "the draft or method that you set does not fit this model and this engine",
     NOTHING: "no draft or n-gram method fits this model and this engine",
     PREDICTED: "the highest predicted speed-up; serve measures it",
-    COPIES: "no draft fits, so n-grams copy earlier text; serve measures them",
+    NGRAMS: "no draft fits, so n-grams copy earlier text; serve measures them",
 }
 
 
@@ -107,7 +107,7 @@ def rule_of(
         return REJECTED if set_by_user else NOTHING
     if set_by_user:
         return REQUESTED
-    return PREDICTED if spec.uses_draft else COPIES
+    return PREDICTED if spec.uses_draft else NGRAMS
 
 
 def _elsewhere(plan: Plan, stored: Result | None) -> tuple[Result, ...]:

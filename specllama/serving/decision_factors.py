@@ -30,7 +30,7 @@ class DecisionFactor:
     none)."""
 
     what: str
-    why: str
+    reason: str
     command: str = ""
 
 
@@ -69,10 +69,10 @@ def decision_factors(
             _command("advise", plan, *_same_options(plan, free)),
         )
     if plan.budget is not None and plan.budget.adjusted:
-        why = plan.budget.requested.verdict.missing or plan.budget.requested.verdict.kind
+        reason = plan.budget.requested.verdict.missing or plan.budget.requested.verdict.kind
         yield DecisionFactor(
             "more memory",
-            f"the requested setup does not fit ({why})",
+            f"the requested setup does not fit ({reason})",
             _command("memory", plan, *_same_options(plan, spec_options)),
         )
     spec = known.tried.speculation if known is not None and known.tried else None

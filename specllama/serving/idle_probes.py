@@ -56,14 +56,14 @@ class IdleProbes:
             k = self._waiting.pop(0)
             self.sent += 1
             try:
-                answer = send_request(
+                response = send_request(
                     self.client, self._prompt(), self._job(), tokens=k + 2, cache=True
                 )
             except EngineError:
                 self._waiting.clear()
                 return None
-            self._steps += answer.steps
-            self._counts += counts_of(answer)
+            self._steps += response.steps
+            self._counts += counts_of(response)
         return self._times() if self.done else None
 
     def take_counts(self) -> Counts:
@@ -94,16 +94,16 @@ class IdleProbes:
         return StepTimes(found[0] / (1 + own), found)
 
 
-def counts_of(answer: Response) -> Counts:
+def counts_of(response: Response) -> Counts:
     """What a server adds to its counters for one request."""
-    drafting = [s for s in answer.steps if s.drafted]
+    drafting = [s for s in response.steps if s.drafted]
     depth = max((s.accepted for s in drafting), default=0)
     return Counts(
-        drafted=float(answer.drafted),
-        accepted=float(answer.accepted),
+        drafted=float(response.drafted),
+        accepted=float(response.accepted),
         steps=float(len(drafting)),
         by_position=tuple(float(sum(s.accepted > i for s in drafting)) for i in range(depth)),
-        tokens=float(answer.tokens),
-        seconds=answer.ms / 1000,
+        tokens=float(response.tokens),
+        seconds=response.ms / 1000,
         requests=1.0,
     )

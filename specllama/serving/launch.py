@@ -92,14 +92,14 @@ def record_memory(running: Launch) -> None:
 class LaunchFailed(EngineError):
     """The server exited while starting."""
 
-    def __init__(self, why: Exit, log: Path) -> None:
-        super().__init__(f"llama-server did not start: {why.message}", exit_hint(why, log))
-        self.exit = why
+    def __init__(self, reason: Exit, log: Path) -> None:
+        super().__init__(f"llama-server did not start: {reason.message}", exit_hint(reason, log))
+        self.exit = reason
 
 
-def exit_hint(why: Exit, log: Path) -> str:
+def exit_hint(reason: Exit, log: Path) -> str:
     """What to do next, and where the log is."""
-    return f"{why.hint} Log: {log}".strip()
+    return f"{reason.hint} Log: {log}".strip()
 
 
 def _start(plan: Plan, log: Path, report: Reporter) -> Launch:

@@ -76,7 +76,7 @@ def _on_again(plan: Plan, off: Plan, scope: SearchScope) -> tuple[Plan, tuple[st
     """The plan with speculation that tuning had turned off: on if real requests were certainly
     faster with it."""
     found, lines = predict_from_traffic(plan, scope)
-    if found is None or not is_sure_gain(found.known, found.known):
+    if found is None or not is_sure_gain(found.ratios, found.ratios):
         return off, ()
     return plan.with_speculation(found.speculation, lines[0]), lines
 

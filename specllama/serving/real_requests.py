@@ -22,7 +22,7 @@ from specllama.watching.follow import Follower
 from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog, log_size
 from specllama.watching.running import RunningServe
-from specllama.watching.verdict import COPIES, Thresholds, sentence
+from specllama.watching.verdict import NGRAM_THRESHOLDS, Thresholds, sentence
 
 _IDLE_LOOKS = 2  # in a row, before an idle probe is sent
 _SMALL_CACHE = 512  # tokens of a conversation that are cheap to evaluate again
@@ -64,9 +64,9 @@ class TrafficMonitor:
         reader = CounterReader(
             settings.url, first(settings.api_key) if settings.api_key else None, own=True
         )
-        copies = spec is not None and spec.uses_ngram
+        uses_ngram = spec is not None and spec.uses_ngram
         of_drafts = Thresholds(plan.workload.warn_under, plan.workload.off_under)
-        limits = COPIES if copies else of_drafts
+        limits = NGRAM_THRESHOLDS if uses_ngram else of_drafts
         begin = log_size(up.server.log)
         requests = RequestLog(up.server.log, begin)
         self.follower = Follower(reader, spec, times, about, limits, requests)

@@ -124,7 +124,7 @@ class _ClientHandler:
                 event = await asyncio.wait_for(self._side.next(), _IDLE_S)
                 if not isinstance(event, h11.Request):
                     return
-                await self._answer(event)
+                await self._handle(event)
                 if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
                     return
                 http.start_next_cycle()
@@ -137,7 +137,7 @@ class _ClientHandler:
         finally:
             await self._end()
 
-    async def _answer(self, request: h11.Request) -> None:
+    async def _handle(self, request: h11.Request) -> None:
         if _asks_health(request) and self._relay.gate.target is None:
             while not isinstance(await self._side.next(), (h11.EndOfMessage, h11.ConnectionClosed)):
                 pass
@@ -186,22 +186,22 @@ class _ClientHandler:
         then stops generating."""
         await _from_server(server.send(forwarded(request)))
         body = asyncio.ensure_future(self._pass_body(server))
-        answer = asyncio.ensure_future(self._pass_answer(server))
+        response = asyncio.ensure_future(self._pass_response(server))
         ended = asyncio.ensure_future(self._reader.ended.wait())
-        open_ones: set[asyncio.Future[Any]] = {body, answer, ended}
+        open_ones: set[asyncio.Future[Any]] = {body, response, ended}
         try:
-            while not answer.done():
+            while not response.done():
                 done, open_ones = await asyncio.wait(open_ones, return_when=asyncio.FIRST_COMPLETED)
                 if body in done:
                     body.result()
                 if ended in done and server.writer.can_write_eof():
                     with suppress(OSError):
                         server.writer.write_eof()
-            answer.result()
+            response.result()
         finally:
-            for task in (body, answer, ended):
+            for task in (body, response, ended):
                 task.cancel()
-            await asyncio.gather(body, answer, ended, return_exceptions=True)
+            await asyncio.gather(body, response, ended, return_exceptions=True)
 
     async def _pass_body(self, server: HttpConnection) -> None:
         """Raises h11.RemoteProtocolError if the client disconnects."""
@@ -217,7 +217,7 @@ class _ClientHandler:
             except (OSError, h11.LocalProtocolError):
                 return  # it refuses the rest; its response says why
 
-    async def _pass_answer(self, server: HttpConnection) -> None:
+    async def _pass_response(self, server: HttpConnection) -> None:
         while True:
             event = await _from_server(server.next())
             if isinstance(event, h11.Response):
@@ -238,13 +238,13 @@ class _ClientHandler:
                     "llama-server closed the connection before the response was complete"
                 )
 
-    async def _send_error(self, status: int, why: str) -> None:
+    async def _send_error(self, status: int, reason: str) -> None:
         """Sends an error in llama-server's format, or aborts if the response has already begun."""
         if self._side.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._side.writer.transport.abort()
             return
         with suppress(OSError, h11.LocalProtocolError):
-            error = {"code": status, "message": why, "type": "server_error"}
+            error = {"code": status, "message": reason, "type": "server_error"}
             await self._respond(status, {"error": error}, ("Connection", "close"))
 
     async def _respond(self, status: int, data: Any, *more: tuple[str, str]) -> None:

@@ -58,7 +58,7 @@ class ConversationReplay:
     texts: KnownTexts
     costs: VerifyCosts
     settings: tuple[ReplayedSetting, ...]
-    maps: tuple[NgramSpeedups, ...]
+    ngrams: tuple[NgramSpeedups, ...]
     best: ReplayedSetting | None
     reason: str
     left_out: Mapping[str, int]
@@ -115,9 +115,9 @@ def replay_conversations(
     _replay_ngrams(work, texts, costs)
     _replay_drafts(work, texts, costs)
     best, reason = choose_replayed(work.settings, costs)
-    ordered = sorted(work.settings, key=lambda s: -s.known.value)
+    ordered = sorted(work.settings, key=lambda s: -s.ratios.value)
     return ConversationReplay(
-        p, source, texts, costs, tuple(ordered), tuple(work.maps), best, reason, past.left_out,
+        p, source, texts, costs, tuple(ordered), tuple(work.ngrams), best, reason, past.left_out,
         tuple(work.dropped), tuple(work.notes), time.monotonic() - work.started,
     )  # fmt: skip
 
@@ -131,7 +131,7 @@ class _ReplayRun:
     progress: Progress
     started: float = field(default_factory=time.monotonic)
     settings: list[ReplayedSetting] = field(default_factory=list)
-    maps: list[NgramSpeedups] = field(default_factory=list)
+    ngrams: list[NgramSpeedups] = field(default_factory=list)
     dropped: list[DroppedSetting] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -149,7 +149,7 @@ class _ReplayRun:
         return past
 
     def add_setting(self, setting: ReplayedSetting | None) -> ReplayedSetting | None:
-        if setting is not None and len(setting.known):
+        if setting is not None and len(setting.ratios):
             self.settings.append(setting)
         return setting
 
@@ -161,7 +161,7 @@ def _replay_ngrams(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
         work.say(f"replaying {spec.methods[0]}")
         setting, speeds = best_ngram(spec, texts, costs, may_win=task.drafts_alone)
         work.add_setting(setting)
-        work.maps.append(speeds)
+        work.ngrams.append(speeds)
     available_types = {s.methods[0] for s in task.ngrams}
     if "ngram-cache" not in available_types and not check_methods(
         plan.capabilities, ["ngram-cache"]
@@ -183,16 +183,16 @@ def _replay_drafts(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
     able: list[TrialCandidate] = []
     for c in task.candidates:
         name = method_label(c.speculation)
-        own = c.cost * costs.plain.ms
+        own = c.cost * costs.plain_step.ms
         if c.speculation.methods != ("draft-simple",):
             work.dropped.append(
                 DroppedSetting(name, "a head needs a running server: use probe without --replay")
             )
-        elif not named and (why := why_no_draft(costs, own, c.longest, MIN_SPEEDUP, c.one_pass)):
-            work.dropped.append(DroppedSetting(name, why))
+        elif not named and (reason := why_no_draft(costs, own, c.longest, MIN_SPEEDUP, c.one_pass)):
+            work.dropped.append(DroppedSetting(name, reason))
         elif not available():
-            why = "needs llama-cpp-python: pip install llama-cpp-python"
-            work.dropped.append(DroppedSetting(name, why))
+            reason = "needs llama-cpp-python: pip install llama-cpp-python"
+            work.dropped.append(DroppedSetting(name, reason))
         else:
             able.append(c)
     for c in able:
@@ -205,9 +205,9 @@ def _replay_drafts(work: _ReplayRun, texts: KnownTexts, costs: VerifyCosts) -> N
             work.dropped.append(DroppedSetting(method_label(c.speculation), e.message))
             continue
         some = texts.first(len(found.agrees))
-        if len(some.known) < len(texts.known):
+        if len(some.texts) < len(texts.texts):
             work.notes.append(
-                f"{method_label(c.speculation)} covered only the first {len(some.known)} responses: "
+                f"{method_label(c.speculation)} covered only the first {len(some.texts)} responses: "
                 "raise --budget for more"
             )
         _predict(work, found, some, costs)
@@ -220,16 +220,16 @@ def _draft_guesses(
     assert c.speculation.draft is not None
     given = plan.user.value("--threads") or ""
     threads = int(given) if is_number(given) and int(given) else None
-    answers = [Continuation(k.prompt, k.answer) for k in texts.known]
-    agrees, passes = token_matches(c.speculation.draft, answers, c.longest + 1, threads, until)
+    responses = [Continuation(k.prompt, k.response) for k in texts.texts]
+    agrees, passes = token_matches(c.speculation.draft, responses, c.longest + 1, threads, until)
     gpus = plan.budget.request.machine.gpus if plan.budget is not None else ()
-    why = "" if passes else "it cannot roll back single tokens"
+    reason = "" if passes else "it cannot roll back single tokens"
     if gpus and not offloads():
-        passes, why = None, "this llama-cpp-python has no GPU support"
+        passes, reason = None, "this llama-cpp-python has no GPU support"
     if passes is None:
-        passes = (c.cost * costs.plain.ms,)
+        passes = (c.cost * costs.plain_step.ms,)
         work.notes.append(
-            f"{method_label(c.speculation)}: cost estimated from file sizes, not measured ({why})"
+            f"{method_label(c.speculation)}: cost estimated from file sizes, not measured ({reason})"
         )
         return DraftGuesses(c, agrees, passes, timed=False)
     return DraftGuesses(c, agrees, passes, timed=True)
@@ -244,16 +244,16 @@ def _predict(work: _ReplayRun, found: DraftGuesses, texts: KnownTexts, costs: Ve
             DroppedSetting(method_label(c.speculation), "no draft length has a known cost")
         )
         return
-    copies = _best_ngram(work.maps, task.ngrams)
-    if copies is not None:
-        work.say(f"replaying {copies.methods[0]} with {alone.name}")
-        both, speeds = best_combined(copies, alone.speculation, found, texts, costs)
+    ngram = _best_ngram(work.ngrams, task.ngrams)
+    if ngram is not None:
+        work.say(f"replaying {ngram.methods[0]} with {alone.name}")
+        both, speeds = best_combined(ngram, alone.speculation, found, texts, costs)
         work.add_setting(both)
-        work.maps.append(speeds)
+        work.ngrams.append(speeds)
 
 
 def _best_ngram(maps: Sequence[NgramSpeedups], types: Sequence[Speculation]) -> Speculation | None:
     """The n-gram type that gains most alone."""
-    speed = {m.method: max(m.speeds.values(), default=0.0) for m in maps if not m.draft}
+    speed = {m.method: max(m.speedups.values(), default=0.0) for m in maps if not m.draft}
     able = [s for s in types if s.methods[0] in speed]
     return max(able, key=lambda s: speed[s.methods[0]], default=None)

@@ -140,7 +140,7 @@ def make_task(
 ) -> Task:
     """The input of the search. `prompts`: replacing the workload's; `budget` in seconds."""
     chosen = plan.choice.speculation
-    copies = ngram_types(plan, scope) if _batch_fits_ngrams(plan) else ()
+    ngrams = ngram_types(plan, scope) if _batch_fits_ngrams(plan) else ()
     joined = scope.user_method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
     alone = not scope.user_choice or (scope.user_method and not joined)  # n-grams without a draft
     loads = {"loads": 12} if thorough else {}
@@ -150,7 +150,7 @@ def make_task(
         sampling=plan.workload.sampling,
         chat=plan.target.has_chat_template,
         candidates=trial_candidates(found),
-        ngrams=copies,
+        ngrams=ngrams,
         ngrams_alone=alone,
         drafts_alone=not joined,
         fixed=any(plan.user.value(name) for name in NGRAM_SIZE_OPTIONS),
@@ -165,7 +165,7 @@ def make_task(
         by_request=plan.capabilities.flavour == IK_LLAMA,
         output_share=plan.target.output_bytes / max(1, plan.target.active_bytes),
         context=_slot_context(plan),
-        answer=plan.workload.answer,
+        max_tokens=plan.workload.max_tokens,
         **loads,
     )
 

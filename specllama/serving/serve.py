@@ -104,7 +104,7 @@ def _serve(
     try:
         while True:
             running, up = up or _launch_or_restore(plan, before, log, report), None
-            answered, following = time.monotonic(), None
+            ready_since, following = time.monotonic(), None
             url = adaptive.url if adaptive is not None else running.plan.settings.url
             try:
                 if adaptive is not None and served:  # requests may be waiting
@@ -119,8 +119,8 @@ def _serve(
                     served = True
                     following = follow(running, url)
                     _announce(Ready(running, engagement, url), before is not None, report)
-                    if adaptive is not None and (why := adaptive.missing_data(following)):
-                        report.say(f"--adaptive has no data to decide on: {why}")
+                    if adaptive is not None and (reason := adaptive.missing_data(following)):
+                        report.say(f"--adaptive has no data to decide on: {reason}")
                 ended = _wait(running, following, report, adaptive)
             finally:
                 if following is not None:
@@ -131,7 +131,7 @@ def _serve(
             elif isinstance(ended, Exit):
                 if adaptive is not None:
                     adaptive.server_exited()
-                lived = time.monotonic() - answered
+                lived = time.monotonic() - ready_since
                 quick = quick + 1 if lived < QUICK_S else 1
                 before, plan = None, _after_crash(running.plan, ended, quick, log, report)
     except Stopped:
@@ -194,22 +194,22 @@ def _wait(
     return explain(code, running.server.log_text(), running.plan.engine.embedded)
 
 
-def _after_crash(plan: Plan, why: Exit, quick: int, log: Path, report: ServeReporter) -> Plan:
+def _after_crash(plan: Plan, reason: Exit, quick: int, log: Path, report: ServeReporter) -> Plan:
     """The next plan. Raises EngineError after too many crashes in a row."""
     if quick >= MAX_QUICK_CRASHES:
         raise EngineError(
-            f"llama-server exited {quick} times in a row: {why.message}",
-            exit_hint(why, log),
+            f"llama-server exited {quick} times in a row: {reason.message}",
+            exit_hint(reason, log),
         )
-    if why.kind == "cpu":  # it would exit the same way
-        raise EngineError(f"llama-server exited: {why.message}", exit_hint(why, log))
-    if why.kind == "memory" and (
-        smaller := plan.with_less_memory(f"llama-server exited: {why.message}")
+    if reason.kind == "cpu":  # it would exit the same way
+        raise EngineError(f"llama-server exited: {reason.message}", exit_hint(reason, log))
+    if reason.kind == "memory" and (
+        smaller := plan.with_less_memory(f"llama-server exited: {reason.message}")
     ):
-        report.say(f"llama-server exited: {why.message}; restarting with less memory")
+        report.say(f"llama-server exited: {reason.message}; restarting with less memory")
         return smaller
-    if plan.settings.speculation is not None and why.blames_speculation and quick > 1:
-        report.say(f"llama-server exited again: {why.message}; restarting without speculation")
-        return plan.without_speculation(f"llama-server crashed with it: {why.message}")
-    report.say(f"llama-server exited: {why.message}; restarting")
+    if plan.settings.speculation is not None and reason.blames_speculation and quick > 1:
+        report.say(f"llama-server exited again: {reason.message}; restarting without speculation")
+        return plan.without_speculation(f"llama-server crashed with it: {reason.message}")
+    report.say(f"llama-server exited: {reason.message}; restarting")
     return plan

@@ -26,7 +26,7 @@ class TokenCost:
     """Cost of a million tokens, one request at a time, in the price's currency. None = unknown."""
 
     speculating: float | None
-    plain: float | None
+    baseline: float | None
 
 
 def parse_price(text: str) -> HourlyPrice:

@@ -67,8 +67,8 @@ class TrialServers:
             self.stop()
             if code is None:
                 raise
-            why = explain(code, server.log_text(), plan.engine.embedded)
-            raise LaunchFailed(why, self.log) from None
+            reason = explain(code, server.log_text(), plan.engine.embedded)
+            raise LaunchFailed(reason, self.log) from None
         if plan.settings.trace and self._estimate_applies(speculation):
             record_memory(self.running)
         return RunningServer(client, partial(_log_text, server))
@@ -92,8 +92,8 @@ class TrialServers:
         code = server.exit_code(_ENDING_S)
         if code is None:
             return error
-        why = explain(code, server.log_text(), self.plan.engine.embedded)
-        return EngineError(f"llama-server exited: {why.message}", exit_hint(why, self.log))
+        reason = explain(code, server.log_text(), self.plan.engine.embedded)
+        return EngineError(f"llama-server exited: {reason.message}", exit_hint(reason, self.log))
 
     def hand_over(self, plan: Plan) -> Launch | None:
         """The server that is up, if it runs `plan`; it no longer belongs to the runner then."""

@@ -128,7 +128,7 @@ def _search(
         with stop_on_signals(INTERRUPT):
             found = tune(runner, task, progress, earlier, prior)
     except Interrupted as e:
-        if e.partial.arms:  # a setting that was not confirmed is not served
+        if e.partial.confirmations:  # a setting that was not confirmed is not served
             return TuningOutcome(
                 _with_tuned(plan, e.partial), "skipped", (*notes, "skipped"), e.partial
             )
@@ -136,10 +136,10 @@ def _search(
     except KeyboardInterrupt:
         return TuningOutcome(plan, "skipped", (*notes, _UNMEASURED))
     except TuningError as e:
-        why = e.__cause__
-        if isinstance(why, LaunchFailed) and why.exit.lasting:
-            raise why from None
-        if isinstance(why, LaunchFailed):  # speculation only needs more memory
+        reason = e.__cause__
+        if isinstance(reason, LaunchFailed) and reason.exit.lasting:
+            raise reason from None
+        if isinstance(reason, LaunchFailed):  # speculation only needs more memory
             plan = plan.without_speculation("the server did not start even without speculation")
         return TuningOutcome(plan, "failed", (*notes, f"measurement failed: {e.message}"))
     return TuningOutcome(_with_tuned(plan, found), "measured", tuple(notes), found)

@@ -109,8 +109,10 @@ def verify(client: Client, plan: Plan, log_text: str, brief: bool = False) -> En
     count, tokens = (1, BRIEF_TOKENS) if short else (PROBE_PROMPTS, PROBE_TOKENS)
     timings = [_ask(client, plan, prompt, tokens) for prompt in plan.prompts()[:count]]
     result = _add(timings, _steps(before, client.metrics()))
-    copies = spec is not None and not spec.uses_draft
-    result = replace(result, slots=_slots(client), memory=plan.target.memory, ngrams_only=copies)
+    ngrams_only = spec is not None and not spec.uses_draft
+    result = replace(
+        result, slots=_slots(client), memory=plan.target.memory, ngrams_only=ngrams_only
+    )
     if not plan.speculates:
         return replace(result, engaged=False, reason=plan.choice.reason)
     if result.drafted > 0:

@@ -33,11 +33,11 @@ _OFTEN = 17  # sizes up to this are measured in every round
 _ALWAYS = 5  # sizes up to this are measured even if time is short
 _ROUNDS = 3
 _COST_SHARE = 0.07  # of the budget, for V(b)
-_ANSWERS_SHARE = {True: 0.45, False: 0.3}  # spent when the responses end; True: no draft follows
-_MIN_ANSWERS, _MAX_ANSWERS = 3, 10
-_FEW_ANSWERS, _FEW_TOKENS = 2, 16  # if only the time of a plain step is needed
+_RESPONSES_SHARE = {True: 0.45, False: 0.3}  # spent when the responses end; True: no draft follows
+_MIN_RESPONSES, _MAX_RESPONSES = 3, 10
+_FEW_RESPONSES, _FEW_TOKENS = 2, 16  # if only the time of a plain step is needed
 # If a draft would be ruled out by these alone: more responses, and their share of the budget.
-_MORE_ANSWERS, _MORE_SHARE = 5, 0.15
+_MORE_RESPONSES, _MORE_SHARE = 5, 0.15
 _WITH_DRAFT = 17  # the largest batch if n-grams are only used with a draft
 _GREEDY = 2
 _FIRST_TOKENS, _FIRST_TRIES = 12, 4
@@ -48,19 +48,19 @@ def measure_baseline(run: Run, served: RunningServer) -> Baseline:
     """Measures a server without speculation. Raises TuningError if that fails."""
     client, task = served.client, run.task
     run.report("measuring the baseline")
-    questions, limitations, first = prepare_prompts(run, client)
-    if questions[0].ids:
+    prompts, limitations, first = prepare_prompts(run, client)
+    if prompts[0].ids:
         run.report("measuring verification costs")
         costs_job = run.job(_COST_SHARE * task.budget)
-        run.batch_ms = server_batch_times(client, questions, costs_job, _largest(task))
+        run.batch_ms = server_batch_times(client, prompts, costs_job, _largest(task))
         if len(run.batch_ms) < 2:
             limitations += (
                 "no prompt cache (cache_prompt): verification costs are only measured with a draft",
             )
-    run.set_prompts(questions, first, _prompt_ms(run.batch_ms, first))
+    run.set_prompts(prompts, first, _prompt_ms(run.batch_ms, first))
     run.report("generating baseline responses")
-    answers, short_step = _answers(run, client)
-    found = measurement_of(answers)
+    responses, short_step = _baseline_responses(run, client)
+    found = measurement_of(responses)
     cost = found.cost if task.slots == 1 else measurement_of(_alone(run, client, first)).cost
     if cost is None:
         raise TuningError("the responses are too short to measure a speed", "Use other --prompts.")
@@ -75,19 +75,19 @@ def measure_more(run: Run, served: RunningServer, before: Baseline) -> Baseline:
     """The baseline with more responses, at full length, and more batches: for a decision that
     rests on its costs alone. The same if there is no time left."""
     client, task = served.client, run.task
-    answers = list(before.measurement.answers)
-    most = len(answers) + _MORE_ANSWERS
+    responses = list(before.measurement.responses)
+    most = len(responses) + _MORE_RESPONSES
     job = run.job(min(_MORE_SHARE * task.budget, run.seconds_left))
     run.report("measuring the baseline again, before deciding on its costs")
-    while len(answers) < most and not job.over:
-        answers.append(baseline_response(client, run.next_question(), job))
+    while len(responses) < most and not job.over:
+        responses.append(baseline_response(client, run.next_question(), job))
         run.report()
-    questions = [q for q in run.used_prompts if q.ids]
-    if questions and not job.over:
-        for size, ms in server_batch_times(client, questions, job, _largest(task)).items():
+    prompts = [q for q in run.used_prompts if q.ids]
+    if prompts and not job.over:
+        for size, ms in server_batch_times(client, prompts, job, _largest(task)).items():
             run.batch_ms.setdefault(size, []).extend(ms)
-    found = measurement_of(answers)
-    costs = verify_costs(run.batch_ms, found.cost or before.costs.plain, task.output_share)
+    found = measurement_of(responses)
+    costs = verify_costs(run.batch_ms, found.cost or before.costs.plain_step, task.output_share)
     found = replace(found, greedy=before.measurement.greedy, missing=())
     return replace(before, measurement=found, costs=costs)
 
@@ -98,7 +98,7 @@ def prepare_prompts(
     """The prompts with their token ids, what this build does not report, and a response that
     shows how fast the server is."""
     prompts = run.task.prompts
-    plain = tuple(TokenizedPrompt(p) for p in prompts)
+    untokenized = tuple(TokenizedPrompt(p) for p in prompts)
     job = replace(run.job(), tokens=_FIRST_TOKENS)
     try:
         hello = client.tokenize(WARM_UP)
@@ -108,10 +108,10 @@ def prepare_prompts(
     except EngineError:
         warm_up(client, job)
         limitation = "no /apply-template or /tokenize: n-gram sizes are tried instead of predicted"
-        return plain, (limitation,), _first(client, plain, job)
+        return untokenized, (limitation,), _first(client, untokenized, job)
     if not all(ids) or not first.ids or not first.ms_per_token:
         limitation = "no return_tokens: n-gram sizes are tried instead of predicted"
-        return plain, (limitation,), _first(client, plain, job)
+        return untokenized, (limitation,), _first(client, untokenized, job)
     return tuple(TokenizedPrompt(p, i) for p, i in zip(prompts, ids, strict=True)), (), first
 
 
@@ -120,12 +120,12 @@ def _text(client: Client, prompt: Prompt, task: Task) -> str:
     return str(prompt) if as_is else client.render(prompt, task.sampling)
 
 
-def _first(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Response:
+def _first(client: Client, prompts: Sequence[TokenizedPrompt], job: Job) -> Response:
     """A response that is long enough to show how fast the server is."""
     found: list[Response] = []
-    shortest = sorted(questions, key=lambda q: len(q.ids) or len(str(q.prompt)))
-    for question in shortest[:_FIRST_TRIES]:
-        found.append(send_request(client, question, job))
+    shortest = sorted(prompts, key=lambda q: len(q.ids) or len(str(q.prompt)))
+    for prompt in shortest[:_FIRST_TRIES]:
+        found.append(send_request(client, prompt, job))
         if found[-1].tokens > job.tokens / 2:
             break
     return max(found, key=lambda a: a.tokens)
@@ -141,7 +141,7 @@ def _largest(task: Task) -> int:
 
 def server_batch_times(
     client: Client,
-    questions: Sequence[TokenizedPrompt],
+    prompts: Sequence[TokenizedPrompt],
     job: Job,
     largest: int = _SIZES[-1],
     rounds: int = _ROUNDS,
@@ -149,7 +149,7 @@ def server_batch_times(
     """ms of a batch of b new tokens after a cached prompt, by b as counted by the server: with a
     sliding window or recurrent state it returns to a checkpoint and evaluates more than was
     sent. Large batches are measured once, small ones several times."""
-    by_length = sorted(questions, key=lambda q: len(q.ids))
+    by_length = sorted(prompts, key=lambda q: len(q.ids))
     prefix = by_length[len(by_length) // 2 if len(by_length[0].ids) < 16 else 0].ids
     words = [t for q in by_length for t in q.ids[4:]] or list(prefix)
     cold = {"temperature": 0.0}
@@ -181,32 +181,32 @@ def _prompt_ms(samples: dict[int, list[float]], first: Response) -> float:
     return first.prompt_ms / max(1, first.prompt_tokens)
 
 
-def _answers(run: Run, client: Client) -> tuple[list[Response], Ratios]:
+def _baseline_responses(run: Run, client: Client) -> tuple[list[Response], Ratios]:
     """Baseline responses while there is time; only a few if a draft follows and nothing is to be
     replayed. If drafts follow, also the ratio of short requests' steps to those within a
     response: a server that drafts shows its plain steps only in short requests."""
     task = run.task
-    share = _ANSWERS_SHARE[not task.candidates]
+    share = _RESPONSES_SHARE[not task.candidates]
     job = run.job(share * task.budget - run.seconds_spent)
-    least, most = _MIN_ANSWERS, max(_MIN_ANSWERS, min(_MAX_ANSWERS, len(task.prompts)))
+    least, most = _MIN_RESPONSES, max(_MIN_RESPONSES, min(_MAX_RESPONSES, len(task.prompts)))
     if not (task.ngrams and task.ngrams_alone):
-        least = most = _FEW_ANSWERS
+        least = most = _FEW_RESPONSES
         job = replace(job, tokens=min(job.tokens, _FEW_TOKENS))
     if task.slots > 1:
         some = len(task.prompts) // (2 * task.slots)  # the others are needed later
-        found = concurrent.rounds(run, client, job, max(_MIN_ANSWERS, min(most, some)))
+        found = concurrent.rounds(run, client, job, max(_MIN_RESPONSES, min(most, some)))
         return found, Ratios()
     out: list[Response] = []
     step_pairs: list[tuple[float, float, float]] = []
-    timed = 0  # answers long enough to show a speed: some end after a word
+    timed = 0  # responses long enough to show a speed: some end after a word
     while (len(out) < most and not (job.over and len(out) >= least)) or (
-        timed < _FEW_ANSWERS and len(out) < _MAX_ANSWERS
+        timed < _FEW_RESPONSES and len(out) < _MAX_RESPONSES
     ):
-        question = run.next_question()
-        out.append(baseline_response(client, question, job))
+        prompt = run.next_question()
+        out.append(baseline_response(client, prompt, job))
         timed += out[-1].ms_per_token > 0
-        if task.candidates and question.ids:
-            steps = short_steps(client, question, job, _SHORT)
+        if task.candidates and prompt.ids:
+            steps = short_steps(client, prompt, job, _SHORT)
             step_pairs += [(s.ms, out[-1].ms_per_token, 1.0) for s in steps]
         run.report()
     return out, ratios(step_pairs)
@@ -214,17 +214,17 @@ def _answers(run: Run, client: Client) -> tuple[list[Response], Ratios]:
 
 def _alone(run: Run, client: Client, first: Response) -> list[Response]:
     """Two responses without concurrent requests, for the time of a single-token step."""
-    questions = run.unused_prompts or run.used_prompts
-    return [first, _first(client, questions, replace(run.job(), tokens=_FIRST_TOKENS))]
+    prompts = run.unused_prompts or run.used_prompts
+    return [first, _first(client, prompts, replace(run.job(), tokens=_FIRST_TOKENS))]
 
 
-def baseline_response(client: Client, question: TokenizedPrompt, job: Job) -> Response:
+def baseline_response(client: Client, prompt: TokenizedPrompt, job: Job) -> Response:
     """One baseline response with all its token ids, if the server returns them. Not streamed,
     since a stream omits the ids within a multi-byte character; `steps` stay empty."""
-    if not question.ids:
-        return send_request(client, question, job)
+    if not prompt.ids:
+        return send_request(client, prompt, job)
     started = time.monotonic()
-    completion = client.continue_ids(question.ids, job.tokens, job.sampling, False)
+    completion = client.continue_ids(prompt.ids, job.tokens, job.sampling, False)
     if completion.timings is None:
         raise EngineError("the server's responses contain no timings: it is not a llama-server")
     t = completion.timings
@@ -232,7 +232,7 @@ def baseline_response(client: Client, question: TokenizedPrompt, job: Job) -> Re
     first = (time.monotonic() - started) * 1000 - t.ms
     return Response(
         t.prompt_tokens, t.prompt_ms, max(0.0, first), t.tokens, t.ms, 0, 0, completion.text, (),
-        question.ids, ids,
+        prompt.ids, ids,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from specllama.tuning.speedup import StepLog
 FIELD = "speculative.n_max"
 _LENGTHS = (8, 2, 4, 1, 6, 3, 16, 12)  # the most informative first
 _SHARE = 0.4  # of the remaining budget; the rest is for the confirmation, which decides
-_LEAST, _MOST = 3, 8  # answers
+_LEAST, _MOST = 3, 8  # responses
 _SURE = 0.99  # highest acceptance that a text can prove
 
 
@@ -33,17 +33,21 @@ class LengthRequest:
     """One response to a request with draft length `k`."""
 
     k: int
-    answer: Response
+    response: Response
 
     @property
     def steps(self) -> int:
         """Verify steps. Each yields one token besides the accepted ones; the first token of the
         response comes from the prompt."""
-        return max(1, self.answer.tokens - 1 - self.answer.accepted)
+        return max(1, self.response.tokens - 1 - self.response.accepted)
 
 
 def measure_draft(
-    run: Run, served: RunningServer, candidate: TrialCandidate, spec: Speculation, plain: Baseline
+    run: Run,
+    served: RunningServer,
+    candidate: TrialCandidate,
+    spec: Speculation,
+    baseline: Baseline,
 ) -> Trial:
     """Measures a running server that drafts `spec.n_max` tokens at most."""
     left = run.seconds_for_draft
@@ -61,16 +65,16 @@ def measure_draft(
         run.report()
         if not run.has_unused_prompts:
             break
-    costs = plain.costs
+    costs = baseline.costs
     own = own_ms(found, costs, spec.n_max, candidate.one_pass)
     if own is None:
-        own = candidate.cost * costs.plain.ms
+        own = candidate.cost * costs.plain_step.ms
     rows = rows_of(found, costs, own, spec.n_max, candidate.one_pass)
     if run.task.lengths:
         rows = {k: r for k, r in rows.items() if k in run.task.lengths}
     curve = {k: r.interval() for k, r in rows.items()}
-    answers = measurement_of([a.answer for a in found], run.task.hybrid)
-    return Trial(spec, answers, StepLog(()), own, costs.plain, curve, rows=rows)
+    responses = measurement_of([a.response for a in found], run.task.hybrid)
+    return Trial(spec, responses, StepLog(()), own, costs.plain_step, curve, rows=rows)
 
 
 def own_ms(
@@ -82,7 +86,7 @@ def own_ms(
     if not found or None in verify:
         return None
     steps = sum(a.steps for a in found)
-    beyond = sum(a.answer.ms - a.steps * (v or 0.0) for a, v in zip(found, verify, strict=True))
+    beyond = sum(a.response.ms - a.steps * (v or 0.0) for a, v in zip(found, verify, strict=True))
     return max(0.0, beyond / steps / (2 if one_pass else n_max + 1))
 
 
@@ -99,13 +103,13 @@ def rows_of(
         at = _interpolated(mean_acceptance, k)
         logs = []
         for a in found:
-            own_p = constant_acceptance(_tau(a.answer.tokens - 1, a.steps), a.k)
+            own_p = constant_acceptance(_tau(a.response.tokens - 1, a.steps), a.k)
             p = min(_SURE, max(0.0, own_p - mean_acceptance[a.k] + at))
             gain = drafted_gain(costs, p, k, own, one_pass)
             if gain is not None:
                 logs.append(math.log(gain))
         if len(logs) == len(found):
-            out[k] = Ratios(tuple(logs), tuple(float(a.answer.tokens) for a in found))
+            out[k] = Ratios(tuple(logs), tuple(float(a.response.tokens) for a in found))
     return out
 
 
@@ -114,7 +118,7 @@ def _mean_acceptance(found: Sequence[LengthRequest]) -> dict[int, float]:
     out = {}
     for k in sorted({a.k for a in found}):
         at_k = [a for a in found if a.k == k]
-        tokens, steps = sum(a.answer.tokens - 1 for a in at_k), sum(a.steps for a in at_k)
+        tokens, steps = sum(a.response.tokens - 1 for a in at_k), sum(a.steps for a in at_k)
         out[k] = constant_acceptance(_tau(tokens, steps), k)
     return out
 

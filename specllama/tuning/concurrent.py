@@ -16,18 +16,18 @@ def rounds(run: Run, client: Client, job: Job, most: int) -> list[Response]:
     """Rounds of one request per slot, while there is time, each as one Answer (see `together`)."""
     out: list[Response] = []
     while len(out) < most and not (job.over and len(out) >= _MIN_ROUNDS):
-        questions = [run.next_question() for _ in range(run.task.slots)]
-        out.append(together(client, questions, job))
+        prompts = [run.next_question() for _ in range(run.task.slots)]
+        out.append(together(client, prompts, job))
         run.report()
     return out
 
 
-def together(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> Response:
+def together(client: Client, prompts: Sequence[TokenizedPrompt], job: Job) -> Response:
     """All prompts at once, summed up as one Answer: tokens of all, decoding time of the slowest,
     so that its ms per token is that of the whole server. `first_ms` is the mean; `steps` stay
     empty, since those of different requests cannot be told apart."""
-    with ThreadPoolExecutor(len(questions)) as pool:
-        each = list(pool.map(lambda q: send_request(client, q, job), questions))
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        each = list(pool.map(lambda q: send_request(client, q, job), prompts))
     return Response(
         prompt_tokens=sum(a.prompt_tokens for a in each),
         prompt_ms=max(a.prompt_ms for a in each),

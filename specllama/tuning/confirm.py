@@ -35,8 +35,8 @@ from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import Step
 from specllama.tuning.statistics import time_split
 
-_MIN_ANSWERS_AT_END = 2  # if the budget ends before _MIN_ANSWERS
-_MIN_ANSWERS, _TYPICAL_ANSWERS, _MAX_ANSWERS = 3, 5, 24
+_MIN_ANSWERS_AT_END = 2  # if the budget ends before _MIN_RESPONSES
+_MIN_RESPONSES, _TYPICAL_RESPONSES, _MAX_RESPONSES = 3, 5, 24
 # Steps without a draft within a response that make short requests unnecessary.
 _ENOUGH_UNDRAFTED = 3
 _SHORT = 2  # two-token requests after each response
@@ -53,7 +53,7 @@ class _Observations:
     """Measurements of one server so far: responses, and the steps without a draft after each.
     `own_ms`: the draft's part of such a step."""
 
-    answers: list[Response] = field(default_factory=list)
+    responses: list[Response] = field(default_factory=list)
     undrafted: list[list[Step]] = field(default_factory=list)
     own_ms: float = 0.0
 
@@ -67,9 +67,9 @@ class _Observations:
         a logarithm; None with too few such steps."""
         expected = took = 0.0
         count = 0
-        for answer, undrafted in zip(self.answers, self.undrafted, strict=True):
+        for response, undrafted in zip(self.responses, self.undrafted, strict=True):
             plain = (_mean(undrafted) or self.undrafted_ms) - self.own_ms
-            for s in answer.steps:
+            for s in response.steps:
                 if s.drafted and s.drafted not in steps:
                     continue
                 expected += steps[s.drafted] * plain if s.drafted else s.ms
@@ -80,9 +80,9 @@ class _Observations:
     def ratios(self, base: Callable[[int, float], float]) -> Ratios:
         """Speed-up by response. `base`: (i, ms of a plain step) → baseline ms per token of response i."""
         pairs = []
-        for i, (answer, undrafted) in enumerate(zip(self.answers, self.undrafted, strict=True)):
+        for i, (response, undrafted) in enumerate(zip(self.responses, self.undrafted, strict=True)):
             plain = max(0.0, (_mean(undrafted) or self.undrafted_ms) - self.own_ms)
-            pairs.append((base(i, plain), answer.ms_per_token, float(answer.tokens - 1)))
+            pairs.append((base(i, plain), response.ms_per_token, float(response.tokens - 1)))
         return ratios(pairs)
 
 
@@ -101,11 +101,11 @@ def confirm(
     result of an earlier start measured."""
     client, hybrid, spec = served.client, run.task.hybrid, prediction.speculation
     warm_up(client, run.job())
-    run.shorten(run.seconds_left, _TYPICAL_ANSWERS)
+    run.shorten(run.seconds_left, _TYPICAL_RESPONSES)
     observed = _Observations()
     base = _baseline_ms(run)
     never_used = len(run.unused_prompts)
-    if run.task.slots == 1 and run.plain is not None:  # else an earlier start used some
+    if run.task.slots == 1 and run.baseline is not None:  # else an earlier start used some
         run.reuse_prompts(_prompts_that_chose(run, spec))
     while True:
         job, before = run.job(run.seconds_left), run.seconds_left
@@ -118,43 +118,43 @@ def confirm(
             prediction, own, observed.extra_cost(prediction.steps), run.task.slots
         )
         run.report()
-        ended = late or _ended(run, len(observed.answers), never_used, pooled, own)
-        if len(observed.answers) < (_MIN_ANSWERS_AT_END if late else _MIN_ANSWERS):
+        ended = late or _ended(run, len(observed.responses), never_used, pooled, own)
+        if len(observed.responses) < (_MIN_ANSWERS_AT_END if late else _MIN_RESPONSES):
             continue
-        if ended or is_clear(pooled, own) or measurement_of(observed.answers, hybrid).findings:
+        if ended or is_clear(pooled, own) or measurement_of(observed.responses, hybrid).findings:
             break
-    arm = Confirmation(
+    confirmation = Confirmation(
         spec,
-        measurement_of(observed.answers, hybrid),
+        measurement_of(observed.responses, hybrid),
         own,
         pooled,
-        pooled.interval(len(run.arms) + 1),
+        pooled.interval(len(run.confirmations) + 1),
         pooled.chance_below(1.0),
         observed.undrafted_ms - observed.own_ms,
-        prediction.speedup if len(prediction.known) else None,
+        prediction.speedup if len(prediction.ratios) else None,
         split,
         out_of_time=late and may_turn_on(pooled, own),
     )
     trained = candidate.trained if candidate else 0
-    return _with_extras(run, client, arm, prediction.short_step, observed.own_ms, trained)
+    return _with_extras(run, client, confirmation, prediction.short_step, observed.own_ms, trained)
 
 
 def _prompts_that_chose(run: Run, spec: Speculation) -> frozenset[Ids]:
     """The prompts that a setting was chosen with: n-grams alone by the baseline's responses,
     others by the trials'."""
-    plain = (run.plain.measurement,) if run.plain is not None else ()
+    plain = (run.baseline.measurement,) if run.baseline is not None else ()
     chose = [t.measurement for t in run.trials] if spec.uses_draft else plain
-    return frozenset(a.prompt_ids for m in chose for a in m.answers)
+    return frozenset(a.prompt_ids for m in chose for a in m.responses)
 
 
-def _ended(run: Run, answers: int, never_used: int, pooled: Ratios, own: Ratios) -> bool:
+def _ended(run: Run, responses: int, never_used: int, pooled: Ratios, own: Ratios) -> bool:
     """Whether there are enough responses, or no prompts left. `never_used`: prompts at the start;
     more are only used if they may turn speculation on."""
-    if answers >= _MAX_ANSWERS:
+    if responses >= _MAX_RESPONSES:
         return True
     if run.task.slots > 1:  # uses up the prompts: some are repeated with a number in front
-        return answers >= _TYPICAL_ANSWERS and not run.has_unused_prompts
-    return not run.has_unused_prompts or (answers >= never_used and not may_turn_on(pooled, own))
+        return responses >= _TYPICAL_RESPONSES and not run.has_unused_prompts
+    return not run.has_unused_prompts or (responses >= never_used and not may_turn_on(pooled, own))
 
 
 def _corrected_predictions(
@@ -164,24 +164,24 @@ def _corrected_predictions(
     an error in the predicted costs applies to all of them alike. `extra_cost`: that error; it is
     now measured, so the predictions' shared uncertainty no longer counts."""
     # predictions are for one request at a time; concurrent requests change the steps
-    if len(own) < 2 or not len(prediction.known) or slots > 1:
+    if len(own) < 2 or not len(prediction.ratios) or slots > 1:
         return Ratios()
     if extra_cost is not None:
-        return replace(prediction.known.shifted(-extra_cost), shared=0.0)
+        return replace(prediction.ratios.shifted(-extra_cost), shared=0.0)
     # only half of the difference: the other half may be due to these prompts
-    off = own.mean - prediction.known.mean
-    return prediction.known.shifted(min(0.0, off / 2))
+    off = own.mean - prediction.ratios.mean
+    return prediction.ratios.shifted(min(0.0, off / 2))
 
 
 def _baseline_ms(run: Run) -> Callable[[int, float], float]:
     """Baseline ms per token for response i, from a plain step at that time. With several
     concurrent requests: the baseline's time for all of them, scaled by that of a single step."""
-    if run.task.slots == 1 or run.plain is None:
+    if run.task.slots == 1 or run.baseline is None:
         return lambda i, plain: plain
-    rounds = [a.ms_per_token for a in run.plain.measurement.answers if a.ms_per_token]
+    rounds = [a.ms_per_token for a in run.baseline.measurement.responses if a.ms_per_token]
     if not rounds:
         raise TuningError("the responses are too short to measure a speed", "Use other --prompts.")
-    alone = run.plain.costs.plain.ms
+    alone = run.baseline.costs.plain_step.ms
     return lambda i, plain: rounds[i % len(rounds)] * plain / alone
 
 
@@ -191,47 +191,52 @@ def _measure_once(
     """One response, or a round of concurrent ones, and the steps without a draft after it."""
     short_step = prediction.short_step
     if run.task.slots > 1:
-        questions = [run.next_question() for _ in range(run.task.slots)]
-        observed.answers.append(together(client, questions, job))
-        observed.undrafted.append(_undrafted_steps(client, questions[0], job, short_step))
+        prompts = [run.next_question() for _ in range(run.task.slots)]
+        observed.responses.append(together(client, prompts, job))
+        observed.undrafted.append(_undrafted_steps(client, prompts[0], job, short_step))
         return
-    question = run.next_question()
-    answer = send_request(client, question, job)
-    observed.answers.append(answer)
-    undrafted = [s for s in answer.steps if not s.drafted]
+    prompt = run.next_question()
+    response = send_request(client, prompt, job)
+    observed.responses.append(response)
+    undrafted = [s for s in response.steps if not s.drafted]
     if prediction.speculation.uses_draft or len(undrafted) < _ENOUGH_UNDRAFTED:
-        undrafted = _undrafted_steps(client, question, job, short_step)
+        undrafted = _undrafted_steps(client, prompt, job, short_step)
     observed.undrafted.append(undrafted)
 
 
 def _undrafted_steps(
-    client: Client, question: TokenizedPrompt, job: Job, short_step: float
+    client: Client, prompt: TokenizedPrompt, job: Job, short_step: float
 ) -> list[Step]:
     """Steps without a draft, as they would take within a response (`short_step` as in Baseline)."""
-    observed = short_steps(client, question, job, _SHORT)
+    observed = short_steps(client, prompt, job, _SHORT)
     return [replace(s, ms=s.ms / short_step) for s in observed]
 
 
 def _with_extras(
-    run: Run, client: Client, arm: Confirmation, short_step: float, own_ms: float, trained: int
+    run: Run,
+    client: Client,
+    confirmation: Confirmation,
+    short_step: float,
+    own_ms: float,
+    trained: int,
 ) -> Confirmation:
     """What only `full` and probe measure, and the acceptance of each slot if there are several."""
     task = run.task
-    if task.slots > 1 and arm.measurement.drafted and run.seconds_left > 0:
-        arm = _with_slots(run, client, arm)
-    if not task.thorough or run.plain is None:
-        return arm
-    baseline_texts = run.plain.measurement.greedy
+    if task.slots > 1 and confirmation.measurement.drafted and run.seconds_left > 0:
+        confirmation = _with_slots(run, client, confirmation)
+    if not task.thorough or run.baseline is None:
+        return confirmation
+    baseline_texts = run.baseline.measurement.greedy
     if baseline_texts and run.seconds_left > 0:
         texts = greedy_texts(client, run.greedy, run.job())
         same = sum(a == b for a, b in zip(texts, baseline_texts, strict=False)) / len(
             baseline_texts
         )
-        arm = replace(arm, same_text=same)
-    return replace(arm, deep=_long_prompt(run, client, short_step, own_ms, trained))
+        confirmation = replace(confirmation, same_text=same)
+    return replace(confirmation, deep=_long_prompt(run, client, short_step, own_ms, trained))
 
 
-def _with_slots(run: Run, client: Client, arm: Confirmation) -> Confirmation:
+def _with_slots(run: Run, client: Client, confirmation: Confirmation) -> Confirmation:
     """Acceptance by slot: some builds draft badly in all slots but the first."""
     found = acceptance_by_slot(
         client, run.used_prompts[-run.task.slots :], run.job(), run.task.slots
@@ -239,10 +244,10 @@ def _with_slots(run: Run, client: Client, arm: Confirmation) -> Confirmation:
     best = max((a for a in found if a is not None), default=0.0)
     bad = [f"{i} ({a or 0:.0%})" for i, a in enumerate(found) if (a or 0) < best / 2]
     if not bad:
-        return replace(arm, slots=found)
+        return replace(confirmation, slots=found)
     problem = f"acceptance in slot {', '.join(bad)} is under half of the best slot's {best:.0%}"
-    m = replace(arm.measurement, missing=(*arm.measurement.missing, problem))
-    return replace(arm, slots=found, measurement=m)
+    m = replace(confirmation.measurement, missing=(*confirmation.measurement.missing, problem))
+    return replace(confirmation, slots=found, measurement=m)
 
 
 def _long_prompt(
@@ -262,12 +267,12 @@ def _long_prompt(
         return None
     while len(ids) < depth:
         ids += ids
-    question = TokenizedPrompt("", tuple(ids[-depth:]))
+    prompt = TokenizedPrompt("", tuple(ids[-depth:]))
     run.report(f"measuring at a context of {depth:,} tokens")
-    answer = send_request(client, question, run.job())
-    undrafted = _undrafted_steps(client, question, run.job(), short_step)
-    if not undrafted or not answer.ms_per_token:
+    response = send_request(client, prompt, run.job())
+    undrafted = _undrafted_steps(client, prompt, run.job(), short_step)
+    if not undrafted or not response.ms_per_token:
         return None
     plain = _mean(undrafted) - own_ms
-    alpha = answer.accepted / answer.drafted if answer.drafted else None
-    return LongPromptResult(depth, alpha, plain / decoding(answer.ms, answer.tokens))
+    alpha = response.accepted / response.drafted if response.drafted else None
+    return LongPromptResult(depth, alpha, plain / decoding(response.ms, response.tokens))

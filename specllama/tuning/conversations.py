@@ -9,14 +9,13 @@ from typing import Any
 
 from specllama.engine.client import Conversation, Prompt
 from specllama.errors import UsageError
-from specllama.prompts import file_lines, json_lines, message, tools_of
+from specllama.prompts import file_lines, json_lines, message, recorded_response, tools_of
 
 _OPTION = "--replay"
 _FORM = (
     'Each line is {"messages": [… {"role": "assistant", "content": "…"}]} '
-    'or {"prompt": "…", "answer": "…"}.'
+    'or {"prompt": "…", "response": "…"}.'
 )
-_ANSWERS = ("answer", "completion")
 _CUT = "length"  # OpenAI's finish_reason of a response that reached its token limit
 
 
@@ -27,7 +26,7 @@ class PastRequest:
 
     line: int
     prompt: Prompt
-    answer: str
+    response: str
     truncated: bool = False
 
 
@@ -56,10 +55,10 @@ def read_conversations(path: Path) -> Conversations:
                 f"{_OPTION} {path}: line {number} has neither messages nor a prompt with a response",
                 _FORM,
             )
-        answered, called = found
-        if not answered and not called:
+        found_requests, called = found
+        if not found_requests and not called:
             raise UsageError(f"{_OPTION} {path}: line {number} contains no response", _FORM)
-        requests += answered
+        requests += found_requests
         calls += called
     if not requests:
         what = "its only responses are tool calls" if calls else "no conversation found"
@@ -81,25 +80,25 @@ def _record(number: int, data: Mapping[str, Any]) -> tuple[list[PastRequest], in
     prompt = data.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         return None
-    answer = next((data[k] for k in _ANSWERS if k in data), None)
-    if not isinstance(answer, str) or not answer:
+    response = recorded_response(data)
+    if not isinstance(response, str) or not response:
         return [], 0
-    return [PastRequest(number, prompt, answer, truncated)], 0
+    return [PastRequest(number, prompt, response, truncated)], 0
 
 
 def _turns(number: int, talk: Conversation, truncated: bool) -> tuple[list[PastRequest], int]:
-    """An answer without a prompt is skipped; `truncated` applies to the last one."""
+    """A response without a prompt is skipped; `truncated` applies to the last one."""
     messages = talk.messages
-    answers = [i for i, m in enumerate(messages) if i and m["role"] == "assistant"]
+    responses = [i for i, m in enumerate(messages) if i and m["role"] == "assistant"]
     requests, calls = [], 0
-    for i in answers:
-        answer = messages[i]
-        if answer.get("tool_calls"):
+    for i in responses:
+        response = messages[i]
+        if response.get("tool_calls"):
             calls += 1
-        elif answer["content"]:
-            own = answer.get("finish_reason") == _CUT or (truncated and i == answers[-1])
+        elif response["content"]:
+            own = response.get("finish_reason") == _CUT or (truncated and i == responses[-1])
             before = Conversation(messages[:i], talk.tools)
-            requests.append(PastRequest(number, before, str(answer["content"]), own))
+            requests.append(PastRequest(number, before, str(response["content"]), own))
     return requests, calls
 
 

@@ -22,11 +22,11 @@ HIGHEST_ACCEPTANCE = 0.95  # acceptance per token: the best heads on code reach 
 
 @dataclass(frozen=True)
 class VerifyCosts:
-    """`plain`: ms of a step without a draft (t_1); `verify`: b → ms of a pass that verifies b
+    """`plain_step`: ms of a step without a draft (t_1); `verify`: b → ms of a pass that verifies b
     tokens, for each measured b. `slots`: number of concurrent requests, so that verifying b
     tokens of each is a pass over slots × b."""
 
-    plain: StepCost
+    plain_step: StepCost
     verify: Mapping[int, float] = field(default_factory=dict)
     slots: int = 1
 
@@ -45,34 +45,39 @@ class VerifyCosts:
         None beyond the largest: nothing is extrapolated."""
         b *= self.slots
         if b == self.slots == 1:
-            return self.plain.ms
+            return self.plain_step.ms
         return interpolated(self.verify, b)
 
     @property
     def at_slowest(self) -> VerifyCosts:
         """The same if a plain step takes as long as its error allows (two standard errors), where
         drafts gain most."""
-        more = _ERRORS * self.plain.error
-        plain = replace(self.plain, ms=self.plain.ms + more)
-        return replace(self, plain=plain, verify={b: ms + more for b, ms in self.verify.items()})
+        more = _ERRORS * self.plain_step.error
+        plain = replace(self.plain_step, ms=self.plain_step.ms + more)
+        return replace(
+            self, plain_step=plain, verify={b: ms + more for b, ms in self.verify.items()}
+        )
 
     @property
     def step(self) -> float:
         """ms of a plain step for all concurrent requests."""
-        return self.of(1) or self.plain.ms
+        return self.of(1) or self.plain_step.ms
 
 
 def verify_costs(
-    samples: Mapping[int, Sequence[float]], plain: StepCost, output_share: float, slots: int = 1
+    samples: Mapping[int, Sequence[float]],
+    plain_step: StepCost,
+    output_share: float,
+    slots: int = 1,
 ) -> VerifyCosts:
     """Costs from ms of batches after a cached prefix, by size. `output_share`: the output matrix's
     share of the bytes read per pass."""
     middle = {b: median(times) for b, times in samples.items() if times}
-    one = middle.get(1, plain.ms)
+    one = middle.get(1, plain_step.ms)
     per_row = 1 / (1 - min(0.9, max(0.0, output_share)))
-    found = {b: plain.ms + (ms - one) * per_row for b, ms in middle.items() if b > 1}
-    found = {b: max(ms, 0.5 * plain.ms) for b, ms in found.items()}
-    return VerifyCosts(plain, {1: plain.ms, **found} if found else {}, slots)
+    found = {b: plain_step.ms + (ms - one) * per_row for b, ms in middle.items() if b > 1}
+    found = {b: max(ms, 0.5 * plain_step.ms) for b, ms in found.items()}
+    return VerifyCosts(plain_step, {1: plain_step.ms, **found} if found else {}, slots)
 
 
 def drafted_gain(
@@ -133,7 +138,7 @@ def why_no_draft(
     need = needed_acceptance(costs, draft_ms, longest, least_gain, one_pass)
     if need is None:
         return (
-            f"it takes {draft_ms:.1f} ms per token, the target {costs.plain.ms:.1f} ms: "
+            f"it takes {draft_ms:.1f} ms per token, the target {costs.plain_step.ms:.1f} ms: "
             "it cannot pay off even at 100% acceptance"
         )
     if need > HIGHEST_ACCEPTANCE:

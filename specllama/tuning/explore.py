@@ -60,29 +60,29 @@ def explore(run: Run) -> None:
         served = run.start(None)
         if _too_slow(run, "measure anything"):
             return
-        run.plain = measure_baseline(run, served)
-        if _ends_here(run, run.plain):
-            run.plain = measure_more(run, served, run.plain)
+        run.baseline = measure_baseline(run, served)
+        if _ends_here(run, run.baseline):
+            run.baseline = measure_more(run, served, run.baseline)
     except EngineError as error:
         e = run.runner.blame(error)
         raise TuningError(f"the baseline could not be measured: {e.message}", e.hint) from e
     if run.task.ngrams_alone:
         for spec in run.task.ngrams:
-            _predict_ngram(run, spec, run.plain)
+            _predict_ngram(run, spec, run.baseline)
     drafts = run.task.candidates
     for i, candidate in enumerate(drafts, 1):
         run.drafts_to_come = len(drafts) - i if run.task.thorough else 0  # serve tries one
-        _try_draft(run, candidate, run.plain)
-    run.predictions[:] = [replace(p, short_step=run.plain.short_step) for p in run.predictions]
+        _try_draft(run, candidate, run.baseline)
+    run.predictions[:] = [replace(p, short_step=run.baseline.short_step) for p in run.predictions]
 
 
-def _ends_here(run: Run, plain: Baseline) -> bool:
-    """Whether no draft would be launched because of the costs in `plain`, from a few short
+def _ends_here(run: Run, baseline: Baseline) -> bool:
+    """Whether no draft would be launched because of the costs in `baseline`, from a few short
     responses: n-grams alone would have needed more and longer ones."""
     task = run.task
     if (task.ngrams and task.ngrams_alone) or task.slots > 1 or not task.candidates:
         return False
-    return all(_why_at_costs(run, c, plain.costs) for c in task.candidates)
+    return all(_why_at_costs(run, c, baseline.costs) for c in task.candidates)
 
 
 def _too_slow(run: Run, what: str) -> bool:
@@ -96,13 +96,13 @@ def _too_slow(run: Run, what: str) -> bool:
     return True
 
 
-def _predict_ngram(run: Run, spec: Speculation, plain: Baseline) -> None:
+def _predict_ngram(run: Run, spec: Speculation, baseline: Baseline) -> None:
     """The best sizes of one n-gram method by replay; the profile's, untested, if the build does
     not report enough for a replay."""
     (method,) = (m for m in spec.methods if m.startswith("ngram-"))
-    texts = known_texts(plain.measurement.answers, run.tokens)
+    texts = known_texts(baseline.measurement.responses, run.tokens)
     given = spec.ngram or NgramSizes(12, 48)
-    if not texts or not plain.costs.known or run.task.hybrid:
+    if not texts or not baseline.costs.known or run.task.hybrid:
         # a hybrid restores its whole state after a partly rejected draft, which V(b) does not
         # include
         if method == _first_ngram(run.task):
@@ -111,15 +111,15 @@ def _predict_ngram(run: Run, spec: Speculation, plain: Baseline) -> None:
             ]
         return
     grid = (given,) if run.task.fixed else ngrams.grid(method)
-    rows = ngram_rows(method, grid, texts, plain.costs)
+    rows = ngram_rows(method, grid, texts, baseline.costs)
     found = best_setting(rows, near_sizes(grid))
     if found is None:
         return
     sizes, known = found
-    run.maps.append(NgramSpeedups(method, {s: r.value for s, r in rows.items()}))
+    run.ngrams.append(NgramSpeedups(method, {s: r.value for s, r in rows.items()}))
     source = f"replayed over {len(known)} baseline responses"
-    costs = {d: plain.costs.of(d + 1) for d in range(1, plain.costs.longest)}
-    steps = {d: ms / plain.costs.step for d, ms in costs.items() if ms is not None}
+    costs = {d: baseline.costs.of(d + 1) for d in range(1, baseline.costs.longest)}
+    steps = {d: ms / baseline.costs.step for d, ms in costs.items() if ms is not None}
     prediction = Prediction(replace(spec, ngram=sizes), known, source, steps)
     if all(x < _ROUNDING for x in rows[sizes].logs) and not run.task.force:
         run.drop(method_label(spec), _why_no_ngram(rows, known))
@@ -147,14 +147,14 @@ def _why_no_ngram(rows: Mapping[NgramSizes, Ratios], known: Ratios) -> str:
     return f"at most {known.value:.2f}x, replayed over the baseline responses"
 
 
-def _try_draft(run: Run, c: TrialCandidate, plain: Baseline) -> None:
+def _try_draft(run: Run, c: TrialCandidate, baseline: Baseline) -> None:
     """One launch at the longest K that may pay off, and its predictions."""
     spec, task = c.speculation, run.task
     lengths = [k for k in task.lengths if k <= c.longest]
     if task.lengths and not lengths:
         run.drop(method_label(spec), f"its files and memory limit K to {c.longest}")
         return
-    if reason := _why_it_cannot_win(run, c, plain):
+    if reason := _why_it_cannot_win(run, c, baseline):
         run.drop(method_label(spec), reason)
         return
     if (
@@ -171,25 +171,25 @@ def _try_draft(run: Run, c: TrialCandidate, plain: Baseline) -> None:
     if len(lengths) == 1:  # nothing to choose
         _unpredicted(run, _with_length(run, spec, lengths[0]), "as requested")
         return
-    trial = _trial(run, c, max(lengths, default=_longest(run, c, plain)))
+    trial = _trial(run, c, max(lengths, default=_longest(run, c, baseline)))
     if trial is not None:
         before = len(run.predictions)
-        _predict_draft(run, c, trial, plain)
+        _predict_draft(run, c, trial, baseline)
         new = run.predictions[before:]
         run.predictions[before:] = [replace(p, own_share=trial.own_share) for p in new]
 
 
-def _why_it_cannot_win(run: Run, c: TrialCandidate, plain: Baseline) -> str:
+def _why_it_cannot_win(run: Run, c: TrialCandidate, baseline: Baseline) -> str:
     """Why a draft cannot win here at any acceptance; "" if it may, within the error of a plain
     step's time."""
-    surely = _why_at_costs(run, c, plain.costs.at_slowest)
-    return _why_at_costs(run, c, plain.costs) if surely else ""
+    surely = _why_at_costs(run, c, baseline.costs.at_slowest)
+    return _why_at_costs(run, c, baseline.costs) if surely else ""
 
 
 def _why_at_costs(run: Run, c: TrialCandidate, costs: VerifyCosts) -> str:
     if run.task.force or run.task.everything or not costs.known:
         return ""
-    own = c.cost * costs.plain.ms
+    own = c.cost * costs.plain_step.ms
     most = min(c.longest, costs.longest - 1)
     if reason := why_no_draft(costs, own, most, MIN_SPEEDUP, c.one_pass):
         return reason
@@ -197,20 +197,20 @@ def _why_at_costs(run: Run, c: TrialCandidate, costs: VerifyCosts) -> str:
         drafted_gain(costs, HIGHEST_ACCEPTANCE, k, own, c.one_pass) for k in range(1, most + 1)
     )
     bound = max((g for g in gains if g is not None), default=0.0)
-    copies = (math.exp(cautious(p.known)) for p in run.predictions if len(p.known) > 2)
-    best = max(copies, default=0.0)
+    ngram_gains = (math.exp(cautious(p.ratios)) for p in run.predictions if len(p.ratios) > 2)
+    best = max(ngram_gains, default=0.0)
     if bound < best:
         return f"at most {bound:.2f}x at {HIGHEST_ACCEPTANCE:.0%} acceptance; n-grams alone are predicted at {best:.2f}x"
     return ""
 
 
-def _longest(run: Run, c: TrialCandidate, plain: Baseline) -> int:
+def _longest(run: Run, c: TrialCandidate, baseline: Baseline) -> int:
     """The K to launch a draft with: longer ones do not pay off at a likely acceptance."""
-    if not plain.costs.known:
+    if not baseline.costs.known:
         return min(c.longest, LONGEST_K)
-    own = _OVER_BYTES * c.cost * plain.costs.plain.ms
-    most = min(c.longest, max(1, plain.costs.longest - 1))
-    return max(min(2, most), best_length(plain.costs, _LIKELY, own, most, c.one_pass))
+    own = _OVER_BYTES * c.cost * baseline.costs.plain_step.ms
+    most = min(c.longest, max(1, baseline.costs.longest - 1))
+    return max(min(2, most), best_length(baseline.costs, _LIKELY, own, most, c.one_pass))
 
 
 def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
@@ -222,8 +222,8 @@ def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
         run.report(f"measuring {setting_label(spec)}: acceptance and the cost of each draft length")
         try:
             served = run.start(spec, trace=True)
-            if run.task.by_request and run.plain is not None:
-                trial = by_request.measure_draft(run, served, c, spec, run.plain)
+            if run.task.by_request and run.baseline is not None:
+                trial = by_request.measure_draft(run, served, c, spec, run.baseline)
             else:
                 trial = measure_trial(run, served, c, spec)
         except EngineError as e:
@@ -240,13 +240,13 @@ def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
     return None
 
 
-def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, plain: Baseline) -> None:
+def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, baseline: Baseline) -> None:
     allowed = run.task.lengths
     rows = {k: r for k, r in draft_rows(trial).items() if not allowed or k in allowed}
     found = best_setting(rows, near_lengths)
     if found is None:
-        why = trial.measurement.missing or ("no requested K was observed twice",)
-        run.drop(setting_label(trial.speculation), f"no prediction for K: {why[0]}")
+        reason = trial.measurement.missing or ("no requested K was observed twice",)
+        run.drop(setting_label(trial.speculation), f"no prediction for K: {reason[0]}")
         usual = min(max(allowed, default=c.speculation.n_max), trial.speculation.n_max)
         _unpredicted(run, _with_length(run, c.speculation, usual), "not predicted")
         return
@@ -255,35 +255,35 @@ def _predict_draft(run: Run, c: TrialCandidate, trial: Trial, plain: Baseline) -
     spec = _with_length(run, c.speculation, k)
     if run.task.drafts_alone:
         cost = trial.steps.cost(k)
-        steps = {k: cost.ms / trial.plain.ms} if cost is not None else {}
+        steps = {k: cost.ms / trial.plain_step.ms} if cost is not None else {}
         run.predictions.append(Prediction(spec, known, source, steps))
-    for copies in run.task.ngrams:
-        _predict_combined(run, copies, spec, trial, plain, known)
+    for ngram in run.task.ngrams:
+        _predict_combined(run, ngram, spec, trial, baseline, known)
 
 
 def _predict_combined(
     run: Run,
-    copies: Speculation,
+    ngram: Speculation,
     drafting: Speculation,
     trial: Trial,
-    plain: Baseline,
+    baseline: Baseline,
     alone: Ratios,
 ) -> None:
     """`alone`: speed-up by response of the draft without n-grams."""
-    (method,) = copies.methods
+    (method,) = ngram.methods
     if run.task.hybrid or run.task.slots > 1:  # its steps differ (see _predict_ngram)
         if not run.task.drafts_alone:
             _unpredicted(run, drafting, "as requested")
         return
-    grid = (copies.ngram,) if run.task.fixed and copies.ngram else ngrams.grid(method)
-    rows = combined_rows(method, grid, trial, drafting.n_max, plain.costs)
+    grid = (ngram.ngram,) if run.task.fixed and ngram.ngram else ngrams.grid(method)
+    rows = combined_rows(method, grid, trial, drafting.n_max, baseline.costs)
     found = best_setting(rows, near_sizes(grid))
     if found is None:
         if not run.task.drafts_alone:
             _unpredicted(run, drafting, "as requested")
         return
     sizes, known = found
-    run.maps.append(
+    run.ngrams.append(
         NgramSpeedups(method, {s: r.value for s, r in rows.items()}, setting_label(drafting))
     )
     if run.task.drafts_alone and beyond(known, alone) < _COMBINED:
@@ -292,15 +292,15 @@ def _predict_combined(
     run.predictions.append(Prediction(spec, known, f"replayed over {len(known)} drafted responses"))
 
 
-def _unpredicted(run: Run, drafting: Speculation, why: str) -> None:
+def _unpredicted(run: Run, drafting: Speculation, reason: str) -> None:
     """Adds a draft without a prediction, to be launched anyway; together with the n-gram method
     from --method, if there is one."""
     if run.task.drafts_alone:
-        run.predictions.append(Prediction(drafting, Ratios(), why))
+        run.predictions.append(Prediction(drafting, Ratios(), reason))
         return
-    for copies in run.task.ngrams:
-        both = replace(drafting, methods=(*copies.methods, *drafting.methods), ngram=copies.ngram)
-        run.predictions.append(Prediction(both, Ratios(), why))
+    for ngram in run.task.ngrams:
+        both = replace(drafting, methods=(*ngram.methods, *drafting.methods), ngram=ngram.ngram)
+        run.predictions.append(Prediction(both, Ratios(), reason))
 
 
 def _with_length(run: Run, spec: Speculation, k: int) -> Speculation:

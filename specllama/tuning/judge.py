@@ -60,25 +60,25 @@ def may_turn_on(pooled: Ratios, own: Ratios) -> bool:
 def may_gain(p: Prediction) -> bool:
     """Whether a prediction may turn out to be a gain. For one or two texts, the value alone
     decides; without any text, nothing is known and the answer is yes."""
-    if not len(p.known):
+    if not len(p.ratios):
         return True
-    if len(p.known) < 3:
-        return p.known.value >= MIN_SPEEDUP
-    return 1 - p.known.chance_below(MIN_SPEEDUP) > _WORTH_A_LAUNCH
+    if len(p.ratios) < 3:
+        return p.ratios.value >= MIN_SPEEDUP
+    return 1 - p.ratios.chance_below(MIN_SPEEDUP) > _WORTH_A_LAUNCH
 
 
-def wins(arm: Confirmation) -> bool:
-    return is_sure_gain(arm.pooled, arm.own) and is_usable(arm)
+def wins(confirmation: Confirmation) -> bool:
+    return is_sure_gain(confirmation.pooled_ratios, confirmation.ratios) and is_usable(confirmation)
 
 
-def is_usable(arm: Confirmation) -> bool:
+def is_usable(confirmation: Confirmation) -> bool:
     """Whether an arm can be served at all: it drafted, and nothing is wrong with its output."""
-    return bool(arm.measurement.drafted) and not arm.measurement.findings
+    return bool(confirmation.measurement.drafted) and not confirmation.measurement.findings
 
 
-def fastest(arms: Sequence[Confirmation]) -> Confirmation | None:
+def fastest(confirmations: Sequence[Confirmation]) -> Confirmation | None:
     """The arm with the highest speed-up, certain gains first; never an unusable one."""
-    good = [a for a in arms if is_usable(a)]
+    good = [a for a in confirmations if is_usable(a)]
     sure = [a for a in good if wins(a)] or good
     return max(sure, key=lambda a: a.speedup.value, default=None)
 
@@ -93,38 +93,40 @@ class TuningDecision:
 
 
 def decide(
-    arms: Sequence[Confirmation],
+    confirmations: Sequence[Confirmation],
     dropped: Sequence[DroppedSetting],
     stop_reason: str = "",
     force: bool = False,
 ) -> TuningDecision:
     """Which arm to serve, if any. `stop_reason`: why the search ended early, "" if it did not.
     `force`: serve the fastest arm even if it is slower than plain decoding."""
-    best = fastest(arms)
-    reason = _reason(best, arms, dropped, stop_reason)
+    best = fastest(confirmations)
+    reason = _reason(best, confirmations, dropped, stop_reason)
     if best is not None and wins(best):
         return TuningDecision(best, reason, DECIDED)
     if best is not None and force:
         return TuningDecision(best, f"{reason}; used anyway because of --force", FORCED)
-    return TuningDecision(None, reason, _state(arms, dropped, stop_reason))
+    return TuningDecision(None, reason, _state(confirmations, dropped, stop_reason))
 
 
 def _state(
-    arms: Sequence[Confirmation], dropped: Sequence[DroppedSetting], stop_reason: str
+    confirmations: Sequence[Confirmation], dropped: Sequence[DroppedSetting], stop_reason: str
 ) -> str:
     """The state of a decision that is "off"."""
-    best = fastest(arms)
-    late = any(d.why.startswith(NO_TIME) for d in dropped)
+    best = fastest(confirmations)
+    late = any(d.reason.startswith(NO_TIME) for d in dropped)
     if stop_reason or late or (best is not None and best.out_of_time):
         return OPEN
-    return CRASHED if _crashed(arms, dropped) else DECIDED
+    return CRASHED if _crashed(confirmations, dropped) else DECIDED
 
 
-def _crashed(arms: Sequence[Confirmation], dropped: Sequence[DroppedSetting]) -> bool:
+def _crashed(confirmations: Sequence[Confirmation], dropped: Sequence[DroppedSetting]) -> bool:
     """Whether a method ended in a crash. One that dies at its longest draft is tried again."""
-    ended = {d.what.split(" K=")[0]: d.crashed for d in dropped}
+    ended = {d.setting.split(" K=")[0]: d.crashed for d in dropped}
     return any(
-        c for what, c in ended.items() if what not in {method_label(a.speculation) for a in arms}
+        c
+        for what, c in ended.items()
+        if what not in {method_label(a.speculation) for a in confirmations}
     )
 
 
@@ -133,29 +135,29 @@ def problems_of(spec: Speculation, m: Measurement) -> str:
     return "; ".join([*m.findings, *([advice_for(spec)] if m.accepts_nothing else [])])
 
 
-def _not_sure(arm: Confirmation) -> str:
+def _not_sure(confirmation: Confirmation) -> str:
     """The condition of is_sure_gain that an arm at or above MIN_SPEEDUP does not meet."""
-    if arm.slower < MAX_CHANCE_SLOWER and len(arm.pooled) < _MIN_PROMPTS:
-        return f"but on only {len(arm.pooled)} prompts ({_MIN_PROMPTS} required)"
-    if arm.slower < MAX_CHANCE_SLOWER and arm.own.value < 1.0:
-        return f"but {arm.own.value:.2f}x on the confirmation prompts"
-    return f"with a {arm.slower:.0%} chance of being slower"
+    if confirmation.slower < MAX_CHANCE_SLOWER and len(confirmation.pooled_ratios) < _MIN_PROMPTS:
+        return f"but on only {len(confirmation.pooled_ratios)} prompts ({_MIN_PROMPTS} required)"
+    if confirmation.slower < MAX_CHANCE_SLOWER and confirmation.ratios.value < 1.0:
+        return f"but {confirmation.ratios.value:.2f}x on the confirmation prompts"
+    return f"with a {confirmation.slower:.0%} chance of being slower"
 
 
 def _reason(
     best: Confirmation | None,
-    arms: Sequence[Confirmation],
+    confirmations: Sequence[Confirmation],
     dropped: Sequence[DroppedSetting],
     stop_reason: str,
 ) -> str:
-    why = [f"{d.what}: {d.why}" for d in dropped]
-    if len(why) > 1 and all("x predicted" in d.why for d in dropped):  # the best comes first
-        why = [f"{why[0]}; {len(why) - 1} more are predicted to be slower"]
+    reason = [f"{d.setting}: {d.reason}" for d in dropped]
+    if len(reason) > 1 and all("x predicted" in d.reason for d in dropped):  # the best comes first
+        reason = [f"{reason[0]}; {len(reason) - 1} more are predicted to be slower"]
     if best is None:
-        nothing = "nothing was drafted" if arms else "there was nothing to measure"
-        reasons = why[:3] or ([] if stop_reason else [nothing])
-        problems = [(a.label, problems_of(a.speculation, a.measurement)) for a in arms]
-        broken = [f"{label}: {why}" for label, why in problems if why]
+        nothing = "nothing was drafted" if confirmations else "there was nothing to measure"
+        reasons = reason[:3] or ([] if stop_reason else [nothing])
+        problems = [(a.label, problems_of(a.speculation, a.measurement)) for a in confirmations]
+        broken = [f"{label}: {reason}" for label, reason in problems if reason]
         return "; ".join(dict.fromkeys(filter(None, [stop_reason, *broken[:2], *reasons])))
     s = best.speedup
     # near the threshold, two digits would look as if it were reached

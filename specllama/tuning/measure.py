@@ -75,7 +75,7 @@ class Measurement:
     """The responses of one server, in order. `missing`: what this build does not report;
     `findings`: what is wrong with the responses, for the user."""
 
-    answers: tuple[Response, ...] = ()
+    responses: tuple[Response, ...] = ()
     greedy: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
@@ -83,31 +83,31 @@ class Measurement:
     @property
     def log(self) -> StepLog:
         """The steps of all responses."""
-        return StepLog(tuple(s for a in self.answers for s in a.steps))
+        return StepLog(tuple(s for a in self.responses for s in a.steps))
 
     @property
     def tokens_per_second(self) -> float:
         """Decoding speed over all responses."""
-        ms = sum(a.ms for a in self.answers)
-        return sum(a.tokens - 1 for a in self.answers) / ms * 1000 if ms > 0 else 0.0
+        ms = sum(a.ms for a in self.responses)
+        return sum(a.tokens - 1 for a in self.responses) / ms * 1000 if ms > 0 else 0.0
 
     @property
     def prompt_per_second(self) -> float:
-        ms = sum(a.prompt_ms for a in self.answers)
-        return sum(a.prompt_tokens for a in self.answers) / ms * 1000 if ms > 0 else 0.0
+        ms = sum(a.prompt_ms for a in self.responses)
+        return sum(a.prompt_tokens for a in self.responses) / ms * 1000 if ms > 0 else 0.0
 
     @property
     def first_ms(self) -> float:
         """Mean time to the first token."""
-        return sum(a.first_ms for a in self.answers) / max(1, len(self.answers))
+        return sum(a.first_ms for a in self.responses) / max(1, len(self.responses))
 
     @property
     def drafted(self) -> int:
-        return sum(a.drafted for a in self.answers)
+        return sum(a.drafted for a in self.responses)
 
     @property
     def accepted(self) -> int:
-        return sum(a.accepted for a in self.answers)
+        return sum(a.accepted for a in self.responses)
 
     @property
     def alpha(self) -> float | None:
@@ -118,13 +118,13 @@ class Measurement:
     def accepts_nothing(self) -> bool:
         """Whether its drafts are (almost) never accepted. Without reported steps, each token
         that was not drafted counts as one."""
-        steps = len(self.log.drafting) or sum(a.tokens - 1 - a.accepted for a in self.answers)
+        steps = len(self.log.drafting) or sum(a.tokens - 1 - a.accepted for a in self.responses)
         return accepts_nothing(self.drafted, self.accepted, steps)
 
     @property
     def cost(self) -> StepCost | None:
         """Milliseconds per token of a server without speculation."""
-        return self.log.cost(0) or mean_cost([t for a in self.answers if (t := a.ms_per_token)])
+        return self.log.cost(0) or mean_cost([t for a in self.responses if (t := a.ms_per_token)])
 
 
 @dataclass(frozen=True)
@@ -149,18 +149,18 @@ def warm_up(client: Client, job: Job) -> None:
     send_request(client, TokenizedPrompt(WARM_UP), job, tokens=2)
 
 
-def measurement_of(answers: Sequence[Response], hybrid: bool = False) -> Measurement:
+def measurement_of(responses: Sequence[Response], hybrid: bool = False) -> Measurement:
     """The responses of one server, with what is missing and what is wrong with them."""
     missing = []
-    if answers and not any(a.steps for a in answers):
+    if responses and not any(a.steps for a in responses):
         missing.append("no per-token timings: α by position and step costs are unknown")
-    found = Measurement(tuple(answers), missing=tuple(missing))
+    found = Measurement(tuple(responses), missing=tuple(missing))
     return replace(found, findings=tuple(_findings(found, hybrid)))
 
 
 def sample_lengths(
     client: Client,
-    question: TokenizedPrompt,
+    tokenized: TokenizedPrompt,
     job: Job,
     lengths: Sequence[int],
     rounds: int,
@@ -173,44 +173,44 @@ def sample_lengths(
     for turn, (i, k) in product(range(rounds), enumerate(lengths)):
         if job.over and turn >= least:
             break
-        prompt = question if question.ids else _varied(question, turn * len(lengths) + i)
-        steps += send_request(client, prompt, job, tokens=k + 2, cache=bool(question.ids)).steps
+        prompt = tokenized if tokenized.ids else _varied(tokenized, turn * len(lengths) + i)
+        steps += send_request(client, prompt, job, tokens=k + 2, cache=bool(tokenized.ids)).steps
         job.tick()
     return StepLog(tuple(steps))
 
 
-def short_steps(client: Client, question: TokenizedPrompt, job: Job, times: int) -> list[Step]:
+def short_steps(client: Client, prompt: TokenizedPrompt, job: Job, times: int) -> list[Step]:
     """Steps without a draft on a server that drafts: a two-token request leaves no room for one.
     The prompt is cached, so a request takes little longer than its step."""
     steps: list[Step] = []
     for _ in range(times):
-        answer = send_request(client, question, job, tokens=2, cache=bool(question.ids))
-        steps += answer.steps or ([Step(0, 0, answer.ms)] if answer.tokens == 2 else [])
+        response = send_request(client, prompt, job, tokens=2, cache=bool(prompt.ids))
+        steps += response.steps or ([Step(0, 0, response.ms)] if response.tokens == 2 else [])
     return [s for s in steps if not s.drafted]
 
 
-def greedy_texts(client: Client, questions: Sequence[TokenizedPrompt], job: Job) -> tuple[str, ...]:
+def greedy_texts(client: Client, prompts: Sequence[TokenizedPrompt], job: Job) -> tuple[str, ...]:
     """Responses at temperature 0, to compare with another server's."""
     cold = replace(job, sampling={**job.sampling, "temperature": 0.0}, tokens=_GREEDY_TOKENS)
-    return tuple(send_request(client, q, cold).text for q in questions)
+    return tuple(send_request(client, q, cold).text for q in prompts)
 
 
 def acceptance_by_slot(
-    client: Client, questions: Sequence[TokenizedPrompt], job: Job, slots: int
+    client: Client, prompts: Sequence[TokenizedPrompt], job: Job, slots: int
 ) -> tuple[float | None, ...]:
     """α of each slot, from one request each; None if nothing was drafted."""
     out = []
     for i in range(slots):
         slot_job = replace(job, sampling={**job.sampling, "id_slot": i})
-        answer = send_request(client, questions[i % len(questions)], slot_job)
-        out.append(answer.accepted / answer.drafted if answer.drafted else None)
+        response = send_request(client, prompts[i % len(prompts)], slot_job)
+        out.append(response.accepted / response.drafted if response.drafted else None)
         job.tick()
     return tuple(out)
 
 
-def _varied(question: TokenizedPrompt, number: int) -> TokenizedPrompt:
+def _varied(tokenized: TokenizedPrompt, number: int) -> TokenizedPrompt:
     """The same prompt with a number in front: a known prompt is drafted too well."""
-    prompt, prefix = question.prompt, f"({number}) "
+    prompt, prefix = tokenized.prompt, f"({number}) "
     if isinstance(prompt, str):
         return TokenizedPrompt(prefix + prompt)
     last = prompt.messages[-1]
@@ -220,7 +220,7 @@ def _varied(question: TokenizedPrompt, number: int) -> TokenizedPrompt:
 
 def send_request(
     client: Client,
-    question: TokenizedPrompt,
+    tokenized: TokenizedPrompt,
     job: Job,
     tokens: int | None = None,
     cache: bool = False,
@@ -231,8 +231,8 @@ def send_request(
     text: list[str] = []
     ids: list[int] = []
     marks: list[Timings] = []
-    repeated = _varied(question, question.repeats) if question.repeats else question
-    prompt = question.ids or repeated.prompt
+    repeated = _varied(tokenized, tokenized.repeats) if tokenized.repeats else tokenized
+    prompt = tokenized.ids or repeated.prompt
     for piece in client.stream(prompt, tokens or job.tokens, job.sampling, job.chat, cache):
         if first is None and (piece.text or piece.timings):
             first = time.monotonic()
@@ -254,7 +254,7 @@ def send_request(
         accepted=last.accepted,
         text="".join(text),
         steps=tuple(steps_of(marks)),
-        prompt_ids=question.ids,
+        prompt_ids=tokenized.ids,
         ids=tuple(ids) if 0 <= last.tokens - len(ids) <= 1 else (),  # the last may not be sent
     )
 
@@ -285,10 +285,10 @@ def steps_of(marks: Sequence[Timings]) -> Iterator[Step]:
 def _findings(m: Measurement, hybrid: bool) -> Iterator[str]:
     """What is wrong. A hybrid model that accepts everything was found not to roll back its state:
     its output is wrong, however fast."""
-    bad = sum(_degenerate(a.text) for a in m.answers)
-    if bad > _MAX_DEGENERATE * len(m.answers):
+    bad = sum(_degenerate(a.text) for a in m.responses)
+    if bad > _MAX_DEGENERATE * len(m.responses):
         yield "degenerate output: one word repeated over and over"
-    if any(not 0 <= a.accepted <= a.drafted for a in m.answers):
+    if any(not 0 <= a.accepted <= a.drafted for a in m.responses):
         yield f"inconsistent counters: {m.accepted} of {m.drafted} drafted tokens accepted"
     if m.accepts_nothing:
         yield cost_without_gain(m.drafted, m.accepted)

@@ -108,7 +108,7 @@ class MapRule:
 
     def _ranges(self, length: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Ranges (start, exclusive end, descending) that are searched and then indexed, in order:
-        the prompt, then the answer. What lies just before the prompt's end never is."""
+        the prompt, then the response. What lies just before the prompt's end never is."""
         reach = self._n + self._m + 1
         prompt = self._begun - reach, self._indexed
         return prompt, (length - reach, max(self._begun, self._indexed))

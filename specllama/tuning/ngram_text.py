@@ -21,7 +21,7 @@ class Grams:
 
 
 class Text:
-    """Token ids of one request, prompt and answer, with the indexes built so far."""
+    """Token ids of one request, prompt and response, with the indexes built so far."""
 
     def __init__(self, tokens: tuple[int, ...]) -> None:
         self.tokens = tokens

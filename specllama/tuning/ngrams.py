@@ -35,17 +35,17 @@ _MAP_M = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 @dataclass(frozen=True)
 class KnownText:
     """One request with known token ids. `prompt` as tokenized by the server, with special tokens;
-    the first token of `answer` came from the prompt. `limit`: token limit of the request, 0 =
-    the length of the answer. An answer shorter than its limit ended with an end-of-generation
+    the first token of `response` came from the prompt. `limit`: token limit of the request, 0 =
+    the length of the response. A response shorter than its limit ended with an end-of-generation
     token, which is part of it (return_tokens includes it)."""
 
     prompt: tuple[int, ...]
-    answer: tuple[int, ...]
+    response: tuple[int, ...]
     limit: int = 0
 
     @cached_property
     def text(self) -> Text:
-        return Text(tuple(self.prompt) + tuple(self.answer))
+        return Text(tuple(self.prompt) + tuple(self.response))
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TextReplay:
     """The replay of one request. `steps`: (drafted, accepted) tokens of every step after the
     prompt, in order; drafted 0 = a plain step. `by_ngram`: for each step, whether the n-gram
     method drafted; otherwise any draft is the draft model's. `tokens` of all steps: those of
-    the answer minus one."""
+    the response minus one."""
 
     steps: tuple[tuple[int, int], ...]
     by_ngram: tuple[bool, ...]
@@ -131,7 +131,7 @@ def replay_combined(
     context: int = 0,
 ) -> tuple[TextReplay, ...]:
     """`method` together with a draft model that drafts `k` tokens. `agrees[i][j]`: whether it
-    guesses `texts[i].answer[j + 1]` from what stands before it. llama.cpp asks the n-gram
+    guesses `texts[i].response[j + 1]` from what stands before it. llama.cpp asks the n-gram
     types first, whatever the order of --spec-type, and takes the first draft there is
     (common_speculative_init, common_speculative_draft)."""
     speculator = rule(method, sizes)
@@ -159,10 +159,10 @@ def _replay(
 ) -> TextReplay:
     tokens, start = known.text.tokens, len(known.prompt)
     end = len(tokens)
-    limit = start + (known.limit or len(known.answer))
+    limit = start + (known.limit or len(known.response))
     speculator.begin(known.text, start)
     steps, by_ngram = [], []
-    at = start + 1  # the answer's first token comes from the prompt's batch
+    at = start + 1  # the response's first token comes from the prompt's batch
     while at < end:
         # get_n_draft_max: the tokens left to generate less the one that verification adds,
         # and two tokens of the context; when nothing is left, no rule is called.
@@ -191,4 +191,4 @@ def _replay(
         steps.append((drafted, accepted))
         by_ngram.append(ngram)
         at += accepted + 1
-    return TextReplay(tuple(steps), tuple(by_ngram), max(0, len(known.answer) - 1))
+    return TextReplay(tuple(steps), tuple(by_ngram), max(0, len(known.response) - 1))

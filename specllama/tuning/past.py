@@ -22,7 +22,7 @@ from specllama.tuning.run import Task
 from specllama.tuning.speedup import mean_cost
 
 # How much of a large file is replayed per second of the budget (all sizes then take a third).
-_ANSWERED_PER_S, _TOKENS_PER_S = 130, 800
+_GENERATED_PER_S, _TOKENS_PER_S = 130, 800
 _MAX_GROUPS, _MIN_CONVERSATIONS = 40, 5
 _MIN_TOKENS = 2  # the first token comes from the prompt: a one-token response has no step
 _PLAIN_TOKENS, _PLAIN_ROUNDS = 17, 2
@@ -52,16 +52,16 @@ def tokenize_conversations(
     out: list[tuple[int, KnownText]] = []
     left: Counter[str] = Counter()
     refused = ""
-    answered = total = 0
+    generated = total = 0
     for i, r in enumerate(source.requests):
-        spent = max(answered / _ANSWERED_PER_S, total / _TOKENS_PER_S)
+        spent = max(generated / _GENERATED_PER_S, total / _TOKENS_PER_S)
         if out and spent >= task.budget:
             left["over the --budget (raise it to replay them)"] = len(source.requests) - i
             break
         try:
             as_is = isinstance(r.prompt, str) and not task.chat
             prompt = client.tokenize(str(r.prompt) if as_is else client.render(r.prompt))
-            answer = client.tokenize(r.answer, special=False)
+            response = client.tokenize(r.response, special=False)
         except EngineError as e:
             if not client.healthy():
                 raise
@@ -69,17 +69,17 @@ def tokenize_conversations(
             left["rejected by the server"] += 1
             continue
         ended = end >= 0 and not r.truncated
-        answer += (end,) if ended else ()
-        if task.context and len(prompt) + len(answer) > task.context:
+        response += (end,) if ended else ()
+        if task.context and len(prompt) + len(response) > task.context:
             left[f"too long for a context of {task.context:,}"] += 1
-        elif not prompt or len(answer) < _MIN_TOKENS:
+        elif not prompt or len(response) < _MIN_TOKENS:
             left["too short to draft"] += 1
         else:
-            out.append((i, KnownText(prompt, answer, _NO_LIMIT if ended else 0)))
-            answered, total = answered + len(answer), total + len(prompt) + len(answer)
+            out.append((i, KnownText(prompt, response, _NO_LIMIT if ended else 0)))
+            generated, total = generated + len(response), total + len(prompt) + len(response)
         tick()
     if not out:
-        reasons = ", ".join(f"{n} {why}" for why, n in left.items())
+        reasons = ", ".join(f"{n} {reason}" for reason, n in left.items())
         more = f" ({refused})" if refused else ""
         raise TuningError(
             f"nothing to replay: of {len(source.requests)} responses, {reasons}{more}"
@@ -99,9 +99,9 @@ def _prefixes(texts: KnownTexts) -> tuple[TokenizedPrompt, ...]:
     """The prefix of the batches: a prompt of median length, and a longer text with enough tokens
     for the largest batch."""
     longest = min(_LONGEST_PREFIX, max(16, texts.context - _WORDS) if texts.context else 1 << 20)
-    ordered = sorted((k.prompt for k in texts.known), key=len)
+    ordered = sorted((k.prompt for k in texts.texts), key=len)
     usual = ordered[len(ordered) // 2][:longest]
-    all_words = (t for k in cycle(texts.known) for t in (*k.prompt, *k.answer))
+    all_words = (t for k in cycle(texts.texts) for t in (*k.prompt, *k.response))
     words = tuple(islice(all_words, len(usual) + _WORDS))
     enough = len(usual) >= _MIN_PREFIX
     return (
@@ -116,8 +116,8 @@ def measure_verify_costs(
 ) -> VerifyCosts:
     """Measures t_1 and V(b) in about `seconds`, with plain steps before and after the batches.
     Raises TuningError if the server does not report timings."""
-    questions = _prefixes(texts)
-    prefix = questions[0].ids
+    prompts = _prefixes(texts)
+    prefix = prompts[0].ids
     cold = {"temperature": 0.0, "ignore_eos": True}
     job = Job(cold, _PLAIN_TOKENS, False, time.monotonic() + seconds, tick=tick)
     times = []
@@ -128,12 +128,12 @@ def measure_verify_costs(
             if (turn or i) and t is not None:  # the first request is slower
                 times.append(decoding(t.ms, t.tokens))
         if turn == 0:
-            samples = server_batch_times(client, questions, job, rounds=_ROUNDS)
+            samples = server_batch_times(client, prompts, job, rounds=_ROUNDS)
     times = [t for t in times if t > 0]
-    plain = mean_cost(times)
-    if plain is None:
+    plain_step = mean_cost(times)
+    if plain_step is None:
         raise TuningError("the server's responses contain no timings, so step costs are unknown")
-    costs = verify_costs(samples, plain, task.output_share)
+    costs = verify_costs(samples, plain_step, task.output_share)
     if not costs.known:
         raise TuningError(
             "this server does not cache prompts (cache_prompt), so verification costs are unknown",

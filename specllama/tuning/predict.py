@@ -28,11 +28,11 @@ _MANY_CAUTION = 2.0  # the same for the gain of a combination over its draft
 _MIN_TOKENS = 8  # of a response, to be replayed
 
 
-def known_texts(answers: Sequence[Response], limit: int = 0) -> tuple[KnownText, ...]:
+def known_texts(responses: Sequence[Response], limit: int = 0) -> tuple[KnownText, ...]:
     """The responses with known tokens. `limit`: the token limit of each."""
     return tuple(
         KnownText(a.prompt_ids, a.ids, limit)
-        for a in answers
+        for a in responses
         if a.prompt_ids and len(a.ids) >= _MIN_TOKENS
     )
 
@@ -62,7 +62,7 @@ def draft_rows(trial: Trial) -> dict[int, Ratios]:
     """K → speed-up by response, for each K with a measured cost."""
     if trial.rows:
         return dict(trial.rows)
-    logs = [StepLog(a.steps) for a in trial.measurement.answers if len(a.steps) > 1]
+    logs = [StepLog(a.steps) for a in trial.measurement.responses if len(a.steps) > 1]
     declines = trend(trial.steps)
     out = {}
     for k, cost in trial.steps.curve().items():
@@ -70,9 +70,9 @@ def draft_rows(trial: Trial) -> dict[int, Ratios]:
             continue
         taus = [replayed_tau(log, k, declines) for log in logs]
         out[k] = Ratios(
-            tuple(math.log(tau * trial.plain.ms / cost.ms) for tau in taus),
+            tuple(math.log(tau * trial.plain_step.ms / cost.ms) for tau in taus),
             tuple(float(log.tokens) for log in logs),
-            math.hypot(cost.error / cost.ms, trial.plain.error / trial.plain.ms),
+            math.hypot(cost.error / cost.ms, trial.plain_step.error / trial.plain_step.ms),
         )
     return out
 
@@ -83,13 +83,13 @@ def combined_rows(
     """Sizes → speed-up by response of an n-gram method combined with the trial's draft at length k,
     which drafts where nothing can be copied. {} if the tokens or the cost of k are unknown."""
     drafted = trial.steps.cost(k)
-    answers = [a for a in trial.measurement.answers if a.prompt_ids and a.ids and a.steps]
-    if drafted is None or not answers or not costs.known:
+    responses = [a for a in trial.measurement.responses if a.prompt_ids and a.ids and a.steps]
+    if drafted is None or not responses or not costs.known:
         return {}
-    texts, bits = known_texts(answers), [agreement(StepLog(a.steps)) for a in answers]
+    texts, bits = known_texts(responses), [agreement(StepLog(a.steps)) for a in responses]
     if len(texts) != len(bits):
         return {}
-    slower = trial.plain.ms / costs.plain.ms  # speed of the machine during the trial
+    slower = trial.plain_step.ms / costs.plain_step.ms  # speed of the machine during the trial
 
     def cost(d: int, copied: bool) -> float | None:
         if d and not copied:
@@ -98,7 +98,7 @@ def combined_rows(
         return None if verify is None else verify * slower + trial.own_ms
 
     fitting = [sizes for sizes in grid if sizes.m + 1 <= costs.longest]
-    return joined_rows(method, fitting, DraftedTexts(texts, bits, k, cost, trial.plain.ms))
+    return joined_rows(method, fitting, DraftedTexts(texts, bits, k, cost, trial.plain_step.ms))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def joined_rows(
 
 
 def ratios_of(
-    found: Sequence[TextReplay], cost: Callable[[int, bool], float | None], plain: float
+    found: Sequence[TextReplay], cost: Callable[[int, bool], float | None], plain_ms: float
 ) -> Ratios:
     """Speed-up by text, from ms of each step (`cost`, as in DraftedTexts) and of a plain step.
     Texts without steps, or with a step of unknown cost, are omitted."""
@@ -136,7 +136,7 @@ def ratios_of(
         times = [cost(d, copied) for (d, _), copied in zip(text.steps, text.by_ngram, strict=True)]
         ms = sum(t for t in times if t is not None)
         if ms > 0 and None not in times:
-            logs.append(math.log(text.tokens * plain / ms))
+            logs.append(math.log(text.tokens * plain_ms / ms))
             weights.append(float(text.tokens))
     return Ratios(tuple(logs), tuple(weights))
 

@@ -71,14 +71,14 @@ class NgramSpeedups:
     combined with a draft that drafts where nothing can be copied."""
 
     method: str
-    speeds: Mapping[NgramSizes, float]
+    speedups: Mapping[NgramSizes, float]
     draft: str = ""
 
 
 @dataclass(frozen=True)
 class Trial:
     """A draft launched at its longest K. `lengths`: steps of short requests; `own_ms`: one pass
-    of the draft; `plain`: a plain step in this launch (its step without a draft, less that
+    of the draft; `plain_step`: a plain step in this launch (its step without a draft, less that
     pass); `curve`: K → predicted speed-up; `rows`: K → speed-up by response, for builds that do
     not report steps."""
 
@@ -86,7 +86,7 @@ class Trial:
     measurement: Measurement
     lengths: StepLog
     own_ms: float
-    plain: StepCost
+    plain_step: StepCost
     curve: Mapping[int, Interval] = field(default_factory=dict)
     split: TimeSplit | None = None
     rows: Mapping[int, Ratios] = field(default_factory=dict)
@@ -99,19 +99,19 @@ class Trial:
     @property
     def own_share(self) -> float:
         """The draft's pass over the token, as a share of a step without a draft."""
-        step = self.plain.ms + self.own_ms
+        step = self.plain_step.ms + self.own_ms
         return self.own_ms / step if step > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A setting that may win. `known`: its speed-up for each text, cross-validated: the text itself
+    """A setting that may win. `ratios`: its speed-up for each text, cross-validated: the text itself
     had no part in choosing the setting. `steps`: drafted tokens → assumed step time, as a multiple
     of a plain step ({} = not stored). `own_share`: as in Trial (None = not observed);
     `short_step`: as in Baseline."""
 
     speculation: Speculation
-    known: Ratios
+    ratios: Ratios
     source: str
     steps: Mapping[int, float] = field(default_factory=dict)
     own_share: float | None = None
@@ -119,7 +119,7 @@ class Prediction:
 
     @property
     def speedup(self) -> Interval:
-        return self.known.interval()
+        return self.ratios.interval()
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class LongPromptResult:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A setting measured on prompts that had no part in choosing it. `own`: its speed-up by
-    prompt; `pooled`: with the predictions for the prompts that chose it; `speedup`, `slower`:
+    """A setting measured on prompts that had no part in choosing it. `ratios`: its speed-up by
+    prompt; `pooled_ratios`: with the predictions for the prompts that chose it; `speedup`, `slower`:
     the estimate with its interval, and the chance of being slower than plain decoding.
     `plain_ms`: a plain step during the measurement. `same_text`: share of greedy responses equal
     to the baseline's (not always 1: batch shapes change rounding). `slots`: α of each slot, if
@@ -142,8 +142,8 @@ class Confirmation:
 
     speculation: Speculation
     measurement: Measurement
-    own: Ratios
-    pooled: Ratios
+    ratios: Ratios
+    pooled_ratios: Ratios
     speedup: Interval
     slower: float
     plain_ms: float = 0.0
@@ -186,8 +186,8 @@ def method_label(s: Speculation) -> str:
 class DroppedSetting:
     """A setting that was not pursued, and why. `crashed`: its server died."""
 
-    what: str
-    why: str
+    setting: str
+    reason: str
     crashed: bool = False
 
 
@@ -195,14 +195,14 @@ class DroppedSetting:
 class TuningResult:
     """The result for one workload. `best` None = speculation off; `reason` explains either way.
     `state`: decided, open (ran out of time, to be continued), crashed (a server died, so that
-    its speed is unknown) or forced. `plain` None = known from an earlier start."""
+    its speed is unknown) or forced. `baseline` None = known from an earlier start."""
 
     workload: str
-    plain: Baseline | None
+    baseline: Baseline | None
     trials: tuple[Trial, ...]
-    maps: tuple[NgramSpeedups, ...]
+    ngrams: tuple[NgramSpeedups, ...]
     predictions: tuple[Prediction, ...]
-    arms: tuple[Confirmation, ...]
+    confirmations: tuple[Confirmation, ...]
     best: Confirmation | None
     reason: str
     dropped: tuple[DroppedSetting, ...]
@@ -212,10 +212,10 @@ class TuningResult:
 
 
 def decoding_speed(
-    plain: Baseline | None, measurement: Measurement, speedup: Interval | None
+    baseline: Baseline | None, measurement: Measurement, speedup: Interval | None
 ) -> float:
     """Tokens per second of a setting: the baseline's speed times the speed-up, if both are known,
     because a machine's speed drifts between one measurement and the next."""
-    if plain is None or speedup is None:
+    if baseline is None or speedup is None:
         return measurement.tokens_per_second
-    return plain.measurement.tokens_per_second * speedup.value
+    return baseline.measurement.tokens_per_second * speedup.value

@@ -42,20 +42,20 @@ class KnownTexts:
     """Requests in their original order. `groups`: the conversation number of each; intervals are
     over conversations. `context`: tokens of a slot, 0 = unknown."""
 
-    known: tuple[KnownText, ...]
+    texts: tuple[KnownText, ...]
     groups: tuple[int, ...]
     context: int = 0
 
     @property
     def tokens(self) -> int:
-        return sum(len(t.answer) for t in self.known)
+        return sum(len(t.response) for t in self.texts)
 
     def first(self, count: int) -> KnownTexts:
-        return replace(self, known=self.known[:count], groups=self.groups[:count])
+        return replace(self, texts=self.texts[:count], groups=self.groups[:count])
 
     def fresh(self) -> tuple[KnownText, ...]:
         """Copies without cached indexes, which would fill the memory over all sizes."""
-        return tuple(replace(t) for t in self.known)
+        return tuple(replace(t) for t in self.texts)
 
     def by_group(self, r: Ratios) -> Ratios:
         """Speed-ups by conversation from those by request: times are summed."""
@@ -72,7 +72,7 @@ class KnownTexts:
 
 @dataclass(frozen=True)
 class ReplayedSetting:
-    """One setting over all texts. `known`: its cross-validated speed-up by conversation;
+    """One setting over all texts. `ratios`: its cross-validated speed-up by conversation;
     `source`: how it was chosen; `may_win`: False = only for comparison. `curve`: K → speed-up,
     for a draft."""
 
@@ -82,7 +82,7 @@ class ReplayedSetting:
     accepted: int
     steps: int
     tokens: int
-    known: Ratios
+    ratios: Ratios
     source: str
     may_win: bool = True
     curve: Mapping[int, Interval] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ReplayedSetting:
 
     @property
     def speedup(self) -> Interval:
-        return self.known.interval()
+        return self.ratios.interval()
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def best_draft(
 ) -> ReplayedSetting | None:
     """The best K of a draft."""
     by_length = {
-        k: ngrams.replay_draft(texts.known, guesses.agrees, k, texts.context)
+        k: ngrams.replay_draft(texts.texts, guesses.agrees, k, texts.context)
         for k in lengths
         if k + 1 <= costs.longest
     }
@@ -204,14 +204,14 @@ def best_draft(
 
 
 def best_combined(
-    copies: Speculation,
+    ngram: Speculation,
     drafting: Speculation,
     guesses: DraftGuesses,
     texts: KnownTexts,
     costs: VerifyCosts,
 ) -> tuple[ReplayedSetting | None, NgramSpeedups]:
     """The best sizes of an n-gram method combined with a draft at a given K, and all of them."""
-    (method,), k = copies.methods, drafting.n_max
+    (method,), k = ngram.methods, drafting.n_max
     grid = [s for s in ngrams.grid(method) if s.m + 1 <= costs.longest]
     step = guesses.step(costs)
 
@@ -259,14 +259,14 @@ def choose_replayed(
     """The setting to use, if any, and the reason. A gain on these texts that may be chance is
     reported, but not used."""
     eligible = [s for s in settings if s.may_win]
-    best = max(eligible, key=lambda s: s.known.value, default=None)
+    best = max(eligible, key=lambda s: s.ratios.value, default=None)
     if best is None:
         return None, "there was nothing to replay"
-    summary = f"{best.name} would have been {best.known.value:.2f}x plain decoding"
-    if best.known.value < MIN_SPEEDUP:
+    summary = f"{best.name} would have been {best.ratios.value:.2f}x plain decoding"
+    if best.ratios.value < MIN_SPEEDUP:
         return None, f"nothing would have paid off: {_why_not(best, eligible, summary, costs)}"
-    slower = best.known.chance_below(1.0)
-    if len(best.known) == 1:
+    slower = best.ratios.chance_below(1.0)
+    if len(best.ratios) == 1:
         return best, f"{summary}; a single conversation says little about others"
     if slower >= MAX_CHANCE_SLOWER:
         return (

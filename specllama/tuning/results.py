@@ -127,7 +127,7 @@ def store(subject: Subject, tuned: TuningResult) -> None:
     if before is not None and before.state == DECIDED != tuned.state:
         return  # measured again, with less certainty than before
     best, now = tuned.best, time.time()
-    fastest_arm = best or fastest(tuned.arms)
+    fastest_arm = best or fastest(tuned.confirmations)
     s = fastest_arm.speedup if fastest_arm is not None else None
     data = {
         "version": _VERSION,
@@ -141,7 +141,7 @@ def store(subject: Subject, tuned: TuningResult) -> None:
         "since": before.since if before is not None and before.state == OPEN else now,
         "state": tuned.state,
         "prompts": subject.prompts,
-        "texts": len(fastest_arm.pooled) if fastest_arm is not None else 0,
+        "texts": len(fastest_arm.pooled_ratios) if fastest_arm is not None else 0,
         "speculation": spec_data(best.speculation) if best is not None else None,
         "reason": tuned.reason,
         "speedup": [s.value, s.low, s.high] if s is not None else None,
@@ -158,27 +158,27 @@ def store(subject: Subject, tuned: TuningResult) -> None:
 def _speed(tuned: TuningResult) -> float | None:
     """Tokens per second of what is served."""
     if tuned.best is not None:
-        return decoding_speed(tuned.plain, tuned.best.measurement, tuned.best.speedup)
-    return tuned.plain.measurement.tokens_per_second if tuned.plain is not None else None
+        return decoding_speed(tuned.baseline, tuned.best.measurement, tuned.best.speedup)
+    return tuned.baseline.measurement.tokens_per_second if tuned.baseline is not None else None
 
 
 def _short_step_of(tuned: TuningResult) -> float | None:
     """`short_step` as in Baseline, from this baseline launch or from an earlier one."""
-    if tuned.plain is not None:
-        return tuned.plain.short_step
+    if tuned.baseline is not None:
+        return tuned.baseline.short_step
     return tuned.predictions[0].short_step if tuned.predictions else None
 
 
 def _open_data(tuned: TuningResult, before: Result | None) -> dict[str, Any]:
     """The data that the next start continues from."""
     measured = dict(before.open_result.measured) if before is not None else {}
-    measured |= {a.label: a.own for a in tuned.arms}
-    best = sorted(tuned.predictions, key=lambda p: -p.known.mean)[:_MAX_STORED]
-    if any(d.why.startswith(NO_TIME) for d in tuned.dropped):
+    measured |= {a.label: a.ratios for a in tuned.confirmations}
+    best = sorted(tuned.predictions, key=lambda p: -p.ratios.mean)[:_MAX_STORED]
+    if any(d.reason.startswith(NO_TIME) for d in tuned.dropped):
         best = []  # a method was not tried: next time, all are
-    prompts = len(tuned.plain.measurement.answers) if tuned.plain is not None else 0
-    prompts += sum(len(t.measurement.answers) for t in tuned.trials)
-    prompts += sum(len(a.measurement.answers) for a in tuned.arms)
+    prompts = len(tuned.baseline.measurement.responses) if tuned.baseline is not None else 0
+    prompts += sum(len(t.measurement.responses) for t in tuned.trials)
+    prompts += sum(len(a.measurement.responses) for a in tuned.confirmations)
     return {
         "predictions": [prediction_data(p) for p in best],
         "measured": {name: asdict(r) for name, r in measured.items()},
@@ -186,13 +186,13 @@ def _open_data(tuned: TuningResult, before: Result | None) -> dict[str, Any]:
     }
 
 
-def _tried_data(arm: Confirmation) -> dict[str, Any] | None:
-    m = arm.measurement
-    tokens = sum(max(0, a.tokens - 1) for a in m.answers)
+def _tried_data(confirmation: Confirmation) -> dict[str, Any] | None:
+    m = confirmation.measurement
+    tokens = sum(max(0, a.tokens - 1) for a in m.responses)
     if m.alpha is None or tokens <= m.accepted:
         return None
     per_step = tokens / (tokens - m.accepted)
-    spec = spec_data(arm.speculation)
+    spec = spec_data(confirmation.speculation)
     return {"speculation": spec, "alpha": m.alpha, "tokens_per_step": per_step}
 
 
@@ -285,10 +285,10 @@ def _tried(data: Mapping[str, Any] | None) -> TriedSetting | None:
     return TriedSetting(read_spec(data["speculation"]), alpha, per_step)
 
 
-def stale_lines(found: Result | None, why: str) -> Iterator[str]:
+def stale_lines(found: Result | None, reason: str) -> Iterator[str]:
     """The notes about a result that is not used."""
-    if found is not None and why:
-        yield f"a saved result ({found.label}) is stale: {why}"
+    if found is not None and reason:
+        yield f"a saved result ({found.label}) is stale: {reason}"
 
 
 def format_time(seconds: float) -> str:

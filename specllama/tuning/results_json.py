@@ -42,7 +42,7 @@ def prediction_data(p: Prediction) -> dict[str, Any]:
     """A prediction as JSON."""
     return {
         "speculation": spec_data(p.speculation),
-        "known": asdict(p.known),
+        "known": asdict(p.ratios),
         "source": p.source,
         "own": p.own_share,
         "short": p.short_step,

@@ -29,7 +29,7 @@ SERVE_LOADS = 4  # of the target, until it serves
 # Length of a response: this share of the budget, with a minimum in tokens. Text repeats late in a
 # response, so n-gram sizes are best chosen from few long ones (0.94 of the best speed with 64
 # tokens, 0.85 with 30); a draft's acceptance is best measured on many short ones.
-_COPIES_SHARE, _DRAFTS_SHARE, _MIN_TOKENS = 0.09, 0.05, 24
+_NGRAMS_SHARE, _DRAFTS_SHARE, _MIN_TOKENS = 0.09, 0.05, 24
 _PROMPT_SHARE = 0.5  # of a response's time that evaluating its prompt may take
 _FEW = 3  # responses: a launch is not worth it for fewer
 
@@ -81,7 +81,7 @@ class Task:
     cannot pay off; `force`: serve the best setting even if it is slower. `lengths`: only these K
     (empty = all); `p_min`: only this value (None = any). `by_request`: K is set per request, and
     responses do not report steps. `output_share`: share of the output matrix in the bytes of a
-    pass. `context`: tokens of a slot. `answer`: maximum tokens of a response."""
+    pass. `context`: tokens of a slot. `max_tokens`: maximum tokens of a response."""
 
     workload: str
     prompts: tuple[Prompt, ...]
@@ -104,7 +104,7 @@ class Task:
     by_request: bool = False
     output_share: float = 0.0
     context: int = 0
-    answer: int = 192
+    max_tokens: int = 192
 
 
 @dataclass
@@ -123,15 +123,15 @@ class Run:
     load_s: float = 0.0
     tokens: int = _MIN_TOKENS
     prompt_ms: float = 0.0
-    plain: Baseline | None = None
+    baseline: Baseline | None = None
     batch_ms: dict[int, list[float]] = field(default_factory=dict)
     unused_prompts: list[TokenizedPrompt] = field(default_factory=list)
     used_prompts: list[TokenizedPrompt] = field(default_factory=list)
     greedy: list[TokenizedPrompt] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
-    maps: list[NgramSpeedups] = field(default_factory=list)
+    ngrams: list[NgramSpeedups] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
-    arms: list[Confirmation] = field(default_factory=list)
+    confirmations: list[Confirmation] = field(default_factory=list)
     dropped: list[DroppedSetting] = field(default_factory=list)
     stop_reason: str = ""
     drafts_to_come: int = 0
@@ -153,18 +153,18 @@ class Run:
     @property
     def step_ms(self) -> float:
         """A plain step with its share of evaluating a prompt; 0 if unknown yet."""
-        if self.plain is None:
+        if self.baseline is None:
             return 0.0
-        return (1 + _PROMPT_SHARE / 2) * self.plain.costs.plain.ms
+        return (1 + _PROMPT_SHARE / 2) * self.baseline.costs.plain_step.ms
 
     def needs(self, loads: int) -> float:
         """Seconds for that many launches with a few short responses each."""
         return loads * (self.load_s + _FEW * _MIN_TOKENS * self.step_ms / 1000)
 
-    def shorten(self, seconds: float, answers: int) -> None:
+    def shorten(self, seconds: float, responses: int) -> None:
         """Shortens responses so that this many fit into the time."""
         if self.step_ms and math.isfinite(seconds):
-            fitting = int(seconds / answers * 1000 / self.step_ms)
+            fitting = int(seconds / responses * 1000 / self.step_ms)
             self.tokens = max(_MIN_TOKENS, min(self.tokens, fitting))
 
     def report(self, text: str = "") -> None:
@@ -179,8 +179,8 @@ class Run:
         self.load_s = max(self.load_s, time.monotonic() - before)
         return served
 
-    def drop(self, what: str, why: str, crashed: bool = False) -> None:
-        self.dropped.append(DroppedSetting(what, why, crashed))
+    def drop(self, what: str, reason: str, crashed: bool = False) -> None:
+        self.dropped.append(DroppedSetting(what, reason, crashed))
 
     def job(self, seconds: float = float("inf")) -> Job:
         """How to send requests, for this many seconds from now."""
@@ -191,7 +191,7 @@ class Run:
 
     def set_prompts(
         self,
-        questions: Sequence[TokenizedPrompt],
+        prompts: Sequence[TokenizedPrompt],
         first: Response,
         prompt_ms: float = 0.0,
         used: int = 0,
@@ -204,12 +204,12 @@ class Run:
         ms_per_token = prompt_ms or first.prompt_ms / max(1, first.prompt_tokens)
         self.prompt_ms = ms_per_token
         budget_ms = self.task.budget * 1000
-        copies = self.task.ngrams and self.task.ngrams_alone
-        share = _COPIES_SHARE if copies else _DRAFTS_SHARE
+        ngrams_alone = self.task.ngrams and self.task.ngrams_alone
+        share = _NGRAMS_SHARE if ngrams_alone else _DRAFTS_SHARE
         affordable = share * budget_ms / max(0.01, step_ms)
-        self.tokens = int(max(_MIN_TOKENS, min(self.task.answer, affordable)))
+        self.tokens = int(max(_MIN_TOKENS, min(self.task.max_tokens, affordable)))
         room = self.task.context - self.tokens - 8 if self.task.context else 10**9
-        fit = [q for q in questions if len(q.ids) <= room] or list(questions)[:1]
+        fit = [q for q in prompts if len(q.ids) <= room] or list(prompts)[:1]
         most = _PROMPT_SHARE * self.tokens * step_ms / max(1e-6, ms_per_token)
         quick = [q for q in fit if len(q.ids) <= most]
         slow = sorted((q for q in fit if len(q.ids) > most), key=lambda q: len(q.ids))
@@ -221,12 +221,12 @@ class Run:
         """An unused prompt; if none is left, the least recently used one with a number in front
         (so without its ids), since a server drafts a known prompt too well."""
         if self.unused_prompts:
-            question = self.unused_prompts.pop(0)
+            prompt = self.unused_prompts.pop(0)
         else:
             old = self.used_prompts.pop(0)
-            question = replace(old, ids=(), repeats=old.repeats + 1)
-        self.used_prompts.append(question)
-        return question
+            prompt = replace(old, ids=(), repeats=old.repeats + 1)
+        self.used_prompts.append(prompt)
+        return prompt
 
     @property
     def has_unused_prompts(self) -> bool:

@@ -81,8 +81,8 @@ def tune(
         if prior is not None and task.slots == 1:
             run.predictions.append(prior)
             _confirm_best(run, known)
-            if run.stop_reason or any(wins(a) for a in run.arms):
-                return _answered(run)
+            if run.stop_reason or any(wins(a) for a in run.confirmations):
+                return _result_of(run)
             run.predictions.clear()  # not confirmed: search normally, with one more load
             run.task = replace(task, loads=task.loads + 1)
         # with several slots, the baseline cannot be measured on another server
@@ -93,22 +93,22 @@ def tune(
         if not run.stop_reason:
             _confirm_best(run, known)
     except KeyboardInterrupt:
-        if run.plain is None and not run.arms:
+        if run.baseline is None and not run.confirmations:
             raise
         run.stop_reason = "stopped"
-        raise Interrupted(_answered(run)) from None
-    return _answered(run)
+        raise Interrupted(_result_of(run)) from None
+    return _result_of(run)
 
 
-def _answered(run: Run) -> TuningResult:
-    decision = decide(run.arms, run.dropped, run.stop_reason, run.task.force)
+def _result_of(run: Run) -> TuningResult:
+    decision = decide(run.confirmations, run.dropped, run.stop_reason, run.task.force)
     return TuningResult(
         workload=run.task.workload,
-        plain=run.plain,
+        baseline=run.baseline,
         trials=tuple(run.trials),
-        maps=tuple(run.maps),
+        ngrams=tuple(run.ngrams),
         predictions=tuple(run.predictions),
-        arms=tuple(run.arms),
+        confirmations=tuple(run.confirmations),
         best=decision.best,
         reason=decision.reason,
         dropped=tuple(run.dropped),
@@ -124,45 +124,45 @@ def _confirm_best(run: Run, previous: OpenResult) -> None:
     while pending:
         p = pending.pop(0)
         if not (may_gain(p) or run.task.force):
-            run.drop(setting_label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})")
+            run.drop(setting_label(p.speculation), f"{p.ratios.value:.2f}x predicted ({p.source})")
             continue
         if _settled(run):
             continue
-        restarts = bool(run.arms) or any(d.crashed for d in run.dropped)
+        restarts = bool(run.confirmations) or any(d.crashed for d in run.dropped)
         # one load is reserved to serve without speculation
         if run.loads + (2 if restarts else 1) > run.task.loads:
             run.drop(setting_label(p.speculation), "no model load left before serving")
             continue
         if (needed := run.needs(loads=1)) > run.seconds_left:
-            if len(p.known) and p.known.value < MIN_SPEEDUP:  # not continued at the next start
+            if len(p.ratios) and p.ratios.value < MIN_SPEEDUP:  # not continued at the next start
                 run.drop(
-                    setting_label(p.speculation), f"{p.known.value:.2f}x predicted ({p.source})"
+                    setting_label(p.speculation), f"{p.ratios.value:.2f}x predicted ({p.source})"
                 )
                 continue
-            predicted = f" ({p.known.value:.2f}x predicted)" if len(p.known) else ""
+            predicted = f" ({p.ratios.value:.2f}x predicted)" if len(p.ratios) else ""
             run.stop_reason = (
                 f"{setting_label(p.speculation)}: {NO_TIME} to confirm it{predicted}: about "
                 f"{needed:.0f} s needed, {max(0.0, run.seconds_left):.0f} s of --budget left"
             )
             return
-        arm = _confirmed(run, p, previous)
-        if arm is not None:
-            run.arms.append(arm)
-            pending += _with_p_min(run, arm)
-        if arm is not None and arm.out_of_time:
+        confirmation = _confirmed(run, p, previous)
+        if confirmation is not None:
+            run.confirmations.append(confirmation)
+            pending += _with_p_min(run, confirmation)
+        if confirmation is not None and confirmation.out_of_time:
             return
 
 
 def _order(p: Prediction) -> float:
     """Best first, by the cautious estimate; those without one last."""
-    return -cautious(p.known) if len(p.known) else 0.0
+    return -cautious(p.ratios) if len(p.ratios) else 0.0
 
 
 def _settled(run: Run) -> bool:
     """Whether nothing more is launched: the best prediction is confirmed (probe confirms the
     next ones too, for comparison)."""
-    won = any(wins(a) for a in run.arms)
-    return won and (not run.task.thorough or len(run.arms) >= _MAX_CONFIRMED)
+    won = any(wins(a) for a in run.confirmations)
+    return won and (not run.task.thorough or len(run.confirmations) >= _MAX_CONFIRMED)
 
 
 def _confirmed(run: Run, p: Prediction, previous: OpenResult) -> Confirmation | None:
@@ -173,17 +173,17 @@ def _confirmed(run: Run, p: Prediction, previous: OpenResult) -> Confirmation | 
     try:
         served = run.start(spec, trace=p.own_share is None and log_has_pass_time(candidate))
         if not run.used_prompts and not run.unused_prompts:  # continued from an earlier start
-            questions, _, first = prepare_prompts(run, served.client)
-            run.set_prompts(questions, first, used=previous.prompts_used)
-        arm = confirm(run, served, p, candidate, known)
+            prompts, _, first = prepare_prompts(run, served.client)
+            run.set_prompts(prompts, first, used=previous.prompts_used)
+        confirmation = confirm(run, served, p, candidate, known)
     except EngineError as e:
         run.drop(setting_label(spec), run.runner.blame(e).message, crashed=True)
         return None
-    if not arm.measurement.drafted:
+    if not confirmation.measurement.drafted:
         run.drop(setting_label(spec), _idle(spec))
-    elif not is_usable(arm):
-        run.drop(setting_label(spec), problems_of(spec, arm.measurement))
-    return arm
+    elif not is_usable(confirmation):
+        run.drop(setting_label(spec), problems_of(spec, confirmation.measurement))
+    return confirmation
 
 
 def _candidate(task: Task, spec: Speculation) -> TrialCandidate | None:
@@ -200,9 +200,9 @@ def _idle(spec: Speculation) -> str:
     return f"nothing was drafted: no {spec.ngram.n}-token sequence repeated"
 
 
-def _with_p_min(run: Run, arm: Confirmation) -> Sequence[Prediction]:
+def _with_p_min(run: Run, confirmation: Confirmation) -> Sequence[Prediction]:
     """Settings with p_min, which ends a draft early, if drafts are mostly rejected."""
-    spec, alpha, task = arm.speculation, arm.measurement.alpha, run.task
+    spec, alpha, task = confirmation.speculation, confirmation.measurement.alpha, run.task
     if not task.thorough or task.p_min is not None or spec.p_min or not spec.uses_draft:
         return ()
     if alpha is None or alpha >= _LOW_ALPHA:

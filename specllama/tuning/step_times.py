@@ -17,16 +17,16 @@ from specllama.tuning.speedup import interpolated
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Step times measured at the same time. `plain`: ms of a step without speculation (t_1);
+    """Step times measured at the same time. `plain_ms`: ms of a step without speculation (t_1);
     `drafted`: drafted tokens → ms of such a step, drafting included (t(k)); entry 0: a step
     without a draft on the same server."""
 
-    plain: float
+    plain_ms: float
     drafted: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def without_draft(self) -> float:
-        return self.drafted.get(0, self.plain)
+        return self.drafted.get(0, self.plain_ms)
 
     def of(self, drafted: float) -> float | None:
         """ms of a step that drafts this many tokens on average, interpolated linearly; None beyond
@@ -49,24 +49,27 @@ def never_less(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 def step_times(tuned: TuningResult) -> StepTimes | None:
     """Step times of the served setting, else of the fastest measured one, else of plain decoding."""
-    arm = tuned.best or fastest(tuned.arms)
-    if arm is None:
-        plain = tuned.plain.costs.plain.ms if tuned.plain is not None else 0.0
+    confirmation = tuned.best or fastest(tuned.confirmations)
+    if confirmation is None:
+        plain = tuned.baseline.costs.plain_step.ms if tuned.baseline is not None else 0.0
         return StepTimes(plain) if plain > 0 else None
-    if arm.plain_ms <= 0:
+    if confirmation.plain_ms <= 0:
         return None
     times: dict[int, float] = {}
     for trial in tuned.trials:  # from another launch: scaled by its plain step
-        if method_label(trial.speculation) == method_label(arm.speculation) and trial.plain.ms > 0:
-            scale = arm.plain_ms / trial.plain.ms
+        if (
+            method_label(trial.speculation) == method_label(confirmation.speculation)
+            and trial.plain_step.ms > 0
+        ):
+            scale = confirmation.plain_ms / trial.plain_step.ms
             times |= {k: c.ms * scale for k, c in trial.steps.curve().items()}
-    if not arm.speculation.uses_draft and tuned.plain is not None:
-        costs = tuned.plain.costs
+    if not confirmation.speculation.uses_draft and tuned.baseline is not None:
+        costs = tuned.baseline.costs
         found = {d: costs.of(d + 1) for d in range(1, costs.longest)}
-        scale = arm.plain_ms / costs.plain.ms if costs.plain.ms > 0 else 1.0
+        scale = confirmation.plain_ms / costs.plain_step.ms if costs.plain_step.ms > 0 else 1.0
         times |= {d: ms * scale for d, ms in found.items() if ms is not None}
-    times |= {k: c.ms for k, c in arm.measurement.log.curve().items()}
-    return StepTimes(arm.plain_ms, times)
+    times |= {k: c.ms for k, c in confirmation.measurement.log.curve().items()}
+    return StepTimes(confirmation.plain_ms, times)
 
 
 def times_data(times: StepTimes | None) -> dict[str, Any] | None:
@@ -74,7 +77,7 @@ def times_data(times: StepTimes | None) -> dict[str, Any] | None:
     if times is None:
         return None
     drafted = {str(k): round(ms, 2) for k, ms in sorted(times.drafted.items())}
-    return {"plain": round(times.plain, 3), "drafted": drafted}
+    return {"plain": round(times.plain_ms, 3), "drafted": drafted}
 
 
 def read_times(data: Any) -> StepTimes | None:
@@ -82,6 +85,6 @@ def read_times(data: Any) -> StepTimes | None:
     if not data:
         return None
     times = StepTimes(float(data["plain"]), {int(k): float(v) for k, v in data["drafted"].items()})
-    if not all(0 < ms < inf for ms in (times.plain, *times.drafted.values())):
+    if not all(0 < ms < inf for ms in (times.plain_ms, *times.drafted.values())):
         raise ValueError("no times")
     return times

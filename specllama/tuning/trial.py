@@ -24,9 +24,9 @@ from specllama.tuning.statistics import time_split
 # shared machine.
 _ROUNDS, _MORE_ROUNDS, _BEST = 2, 6, 3
 # Shares of the remaining budget; the rest is for the confirmation, which decides.
-_ANSWERS_SHARE, _LENGTHS_SHARE = 0.3, 0.12
+_RESPONSES_SHARE, _LENGTHS_SHARE = 0.3, 0.12
 _LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)  # those between often occur anyway
-_MIN_ANSWERS, _MAX_ANSWERS = 3, 8
+_MIN_RESPONSES, _MAX_RESPONSES = 3, 8
 
 
 def measure_trial(
@@ -35,15 +35,15 @@ def measure_trial(
     """Measures a running server that drafts `spec.n_max` tokens."""
     client, task = served.client, run.task
     left = run.seconds_for_draft
-    run.shorten(_ANSWERS_SHARE * left, _MIN_ANSWERS)
-    job = run.job(_ANSWERS_SHARE * left)
+    run.shorten(_RESPONSES_SHARE * left, _MIN_RESPONSES)
+    job = run.job(_RESPONSES_SHARE * left)
     warm_up(client, job)
-    answers: list[Response] = []
-    most = max(_MIN_ANSWERS, min(_MAX_ANSWERS, len(task.prompts) // 3))
-    while len(answers) < most and not (job.over and len(answers) >= _MIN_ANSWERS):
-        answers.append(send_request(client, run.next_question(), job))
+    responses: list[Response] = []
+    most = max(_MIN_RESPONSES, min(_MAX_RESPONSES, len(task.prompts) // 3))
+    while len(responses) < most and not (job.over and len(responses) >= _MIN_RESPONSES):
+        responses.append(send_request(client, run.next_question(), job))
         run.report()
-    found = measurement_of(answers, task.hybrid)
+    found = measurement_of(responses, task.hybrid)
     shorter = [k for k in task.lengths or _LENGTHS if k < spec.n_max]
     lengths = list(dict.fromkeys([0, *shorter, spec.n_max]))
     share = run.job(_LENGTHS_SHARE * left)
@@ -65,10 +65,10 @@ def _trial(
     lengths: StepLog,
 ) -> Trial:
     """The trial from responses and short requests."""
-    assert run.plain is not None
-    split, plain, allowed = time_split(served.log()), run.plain, run.task.lengths
-    zero = StepLog(found.log.steps + lengths.steps).cost(0) or plain.costs.plain
-    zero = replace(zero, ms=zero.ms / plain.short_step)
+    assert run.baseline is not None
+    split, baseline, allowed = time_split(served.log()), run.baseline, run.task.lengths
+    zero = StepLog(found.log.steps + lengths.steps).cost(0) or baseline.costs.plain_step
+    zero = replace(zero, ms=zero.ms / baseline.short_step)
     own = own_pass(candidate, split, zero.ms)
     # a step without a draft also takes the draft over the new token (process() in
     # common/speculative.cpp), which plain decoding does not

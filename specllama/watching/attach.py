@@ -24,7 +24,7 @@ from specllama.watching.streamed import DraftCounts, combined
 @dataclass(frozen=True)
 class ServerMeasurement:
     """The result for one server. None if its engine does not count it. Times in ms.
-    `by_answer`: α is of these completions alone, as they report it."""
+    `by_response`: α is of these completions alone, as they report it."""
 
     engine: str
     model: str
@@ -35,7 +35,7 @@ class ServerMeasurement:
     first_ms: float
     ms_per_token: tuple[float, ...]
     missing: tuple[str, ...]
-    by_answer: bool = False
+    by_response: bool = False
 
 
 @dataclass
@@ -114,7 +114,7 @@ def _measurement(side: _MeasuredServer) -> ServerMeasurement:
         first_ms=sum(r.first_ms for r in side.replies) / len(side.replies),
         ms_per_token=tuple(decoding(r.ms, r.tokens) for r in side.replies),
         missing=tuple(missing),
-        by_answer=reported is not None,
+        by_response=reported is not None,
     )
 
 

@@ -105,15 +105,15 @@ class Server:
         if self.refuses_tools:
             prompt = without_tools(prompt)
         try:
-            return self._answer(model, prompt, most, sampling)
+            return self._complete(model, prompt, most, sampling)
         except _RequestRejected:
             if not (isinstance(prompt, Conversation) and prompt.tools):
                 raise
-        reply = self._answer(model, without_tools(prompt), most, sampling)
+        reply = self._complete(model, without_tools(prompt), most, sampling)
         self.refuses_tools = True
         return reply
 
-    def _answer(
+    def _complete(
         self, model: ListedModel, prompt: Prompt, most: int, sampling: Mapping[str, float]
     ) -> Reply:
         body = {

@@ -34,21 +34,21 @@ class ListedModel:
     routed: bool = False
 
 
-def listed_models(answer: Any) -> tuple[ListedModel, ...]:
+def listed_models(response: Any) -> tuple[ListedModel, ...]:
     """The models of a /v1/models response; () for any other response."""
-    data = answer.get("data") if isinstance(answer, dict) else None
+    data = response.get("data") if isinstance(response, dict) else None
     if not isinstance(data, list):
         return ()
     return tuple(_model(m) for m in data if isinstance(m, dict) and isinstance(m.get("id"), str))
 
 
-def loaded_elsewhere(path: str, answer: Any) -> Mapping[str, bool | None] | None:
+def loaded_elsewhere(path: str, response: Any) -> Mapping[str, bool | None] | None:
     """Loaded model → whether it writes text (None = unknown), from the response of llama-swap
     (/running), Ollama (/api/ps) or LM Studio (/api/v0/models). None for any other response."""
-    if not isinstance(answer, dict):
+    if not isinstance(response, dict):
         return None
     field = {"/running": "running", "/api/ps": "models", "/api/v0/models": "data"}[path]
-    entries = answer.get(field)
+    entries = response.get(field)
     if not isinstance(entries, list):
         return None
     return dict(_loaded(path, [e for e in entries if isinstance(e, dict)]))

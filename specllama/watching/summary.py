@@ -117,7 +117,7 @@ def traffic_speedup(counts: Counts, times: StepTimes | None) -> float | None:
     if (found := _by_steps(counts, times)) is not None:
         return found
     speed = counts.tokens_per_second
-    return speed * times.plain / 1000 if speed else None
+    return speed * times.plain_ms / 1000 if speed else None
 
 
 def _by_steps(counts: Counts, times: StepTimes) -> float | None:
@@ -128,7 +128,7 @@ def _by_steps(counts: Counts, times: StepTimes) -> float | None:
     if per_step is None or tokens <= 0:
         return None
     own = counts.steps * per_step + alone * times.without_draft
-    return tokens * times.plain / own if own > 0 else None
+    return tokens * times.plain_ms / own if own > 0 else None
 
 
 def by_length(counts: Counts, times: StepTimes | None, longest: int) -> dict[int, float]:
@@ -144,7 +144,7 @@ def by_length(counts: Counts, times: StepTimes | None, longest: int) -> dict[int
         # there is no a_k for a depth at which nothing was ever accepted
         tau += counts.acceptance[k - 1] if k <= len(counts.acceptance) else 0.0
         if (ms := times.of(k)) is not None and drafted > 0:
-            out[k] = tokens * times.plain / (drafted / tau * ms + alone * times.without_draft)
+            out[k] = tokens * times.plain_ms / (drafted / tau * ms + alone * times.without_draft)
     return out
 
 

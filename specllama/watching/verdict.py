@@ -30,7 +30,7 @@ class Thresholds:
     off: float = 0.4
 
 
-COPIES = Thresholds(0.0, 0.0)  # long copies are cheap: a low acceptance rate can pay off
+NGRAM_THRESHOLDS = Thresholds(0.0, 0.0)  # long copies are cheap: a low acceptance rate can pay off
 
 
 @dataclass(frozen=True)

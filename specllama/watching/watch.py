@@ -27,14 +27,14 @@ MINUTE_S, QUARTER_S = 60.0, 900.0
 @dataclass(frozen=True)
 class ServerView:
     """What to show of a server. `state`: up, lost (no response) or unloaded (a router without the
-    model), with the reason in `why`. `now`: the last minute; `since`: since the server started;
+    model), with the reason in `reason`. `now`: the last minute; `since`: since the server started;
     `judged`: basis of the verdict; `gauges`: the engine's own values; `tuned`: data of its `serve`.
     `requests`: completed since its start, None if not counted; `decoding`: tok/s of running
     requests, from slots."""
 
     url: str
     state: str
-    why: str = ""
+    reason: str = ""
     model: str = ""
     engine: str = ""
     now: TrafficSummary = field(default_factory=TrafficSummary)
@@ -144,7 +144,7 @@ class Watch:
         self._before = now
         return self._view(UP)
 
-    def _view(self, state: str, why: str = "") -> ServerView:
+    def _view(self, state: str, reason: str = "") -> ServerView:
         last, tuned = self._history.last, self._tuned
         times = tuned.times if tuned is not None else None
         k = longest(tuned.speculation) if tuned is not None else None
@@ -160,7 +160,7 @@ class Watch:
         return ServerView(
             url=self._reader.url,
             state=state,
-            why=why,
+            reason=reason,
             model=self._reader.model or (Path(tuned.model).name if tuned is not None else ""),
             engine=last.engine if last is not None else "",
             now=summarize(self._history.over(MINUTE_S), Ratios(), times, k),
