@@ -1,4 +1,4 @@
-"""Where drafts are looked for, and what is remembered."""
+"""The search for drafts, and the cache of headers."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def target(tmp_path: Path) -> Path:
     return Path(shutil.copy(MODELS / "target.gguf", folder))
 
 
-def found(target: Path, *folders: Path) -> list[str]:
+def found_paths(target: Path, *folders: Path) -> list[str]:
     return [str(m.path) for m in discover(read_model(target), folders).models]
 
 
-def put(folder: Path, name: str = "d.gguf") -> Path:
+def put_draft(folder: Path, name: str = "d.gguf") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(DRAFT, folder / name))
 
 
 @pytest.mark.parametrize("place", [".", "MTP", "..", "../MTP"])
-def test_near_the_target(target: Path, place: str) -> None:
-    path = put(target.parent / place)
-    assert [Path(p).resolve() for p in found(target)] == [path.resolve()]
+def test_drafts_near_the_target_are_found(target: Path, place: str) -> None:
+    path = put_draft(target.parent / place)
+    assert [Path(p).resolve() for p in found_paths(target)] == [path.resolve()]
 
 
 @pytest.fixture
 def not_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' folders count as a user's, whose neighbours are looked at."""
+    """Test folders do not count as temporary, so folders near the target are searched."""
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/nowhere")
 
 
@@ -69,31 +69,31 @@ def not_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("m", "m/.trash", None),
     ],
 )
-def test_in_folders_below_and_beside_the_targets(
+def test_drafts_in_folders_below_and_beside_the_targets_are_found(
     tmp_path: Path, target_at: str, draft_at: str, near: bool | None
 ) -> None:
     root = tmp_path / "x" / "y"
     (root / target_at).mkdir(parents=True)
     target = Path(shutil.copy(MODELS / "target.gguf", root / target_at))
-    path = put(root / draft_at)
+    path = put_draft(root / draft_at)
     result = discover(read_model(target), everywhere=False)
     assert [m.path for m in result.models] == ([path] if near is not None else [])
     assert result.near == (frozenset([path]) if near else frozenset())
 
 
 @pytest.mark.usefixtures("not_temporary")
-def test_what_is_skipped_near_the_target_is_said(
+def test_the_limits_of_the_search_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "x" / "y" / "m"
-    put(here / "a" / "b" / "c" / "d")
+    put_draft(here / "a" / "b" / "c" / "d")
     target = Path(shutil.copy(MODELS / "target.gguf", here))
     result = discover(read_model(target), everywhere=False)
     assert result.skipped == (f"{here}: folders more than 3 levels deep are not searched (1)",)
     assert result.rejected == ()
     monkeypatch.setattr("specllama.drafts.neighbours._MAX_FOLDERS", 20)
     for i in range(30):
-        put(here / f"n{i:02}")
+        put_draft(here / f"n{i:02}")
     result = discover(read_model(target), everywhere=False)
     assert 10 < len(result.models) < 20
     assert f"{here}: only the first 20 folders and 300 files are searched" in result.skipped
@@ -104,25 +104,25 @@ def test_what_is_skipped_near_the_target_is_said(
 
 
 @pytest.mark.usefixtures("not_temporary")
-def test_a_home_or_a_hidden_folder_is_not_searched_as_a_whole(
+def test_a_home_or_a_hidden_folder_is_not_searched_recursively(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home" / "me"
-    put(home / "Documents")
+    put_draft(home / "Documents")
     target = Path(shutil.copy(MODELS / "target.gguf", home))
     monkeypatch.setenv("HOME", str(home))
-    assert found(target) == []
-    put(home / ".app" / "a" / "b")
+    assert found_paths(target) == []
+    put_draft(home / ".app" / "a" / "b")
     hidden = Path(shutil.copy(target, home / ".app" / "a"))
-    assert found(hidden) == []
+    assert found_paths(hidden) == []
 
 
-def test_a_temporary_folder_is_not_searched_as_a_whole(target: Path) -> None:
-    put(target.parent / "below")
-    assert found(target) == []
+def test_a_temporary_folder_is_not_searched_recursively(target: Path) -> None:
+    put_draft(target.parent / "below")
+    assert found_paths(target) == []
 
 
-def test_folders_of_other_programs_and_of_the_config(
+def test_folders_of_other_programs_and_of_the_config_are_searched(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -130,45 +130,45 @@ def test_folders_of_other_programs_and_of_the_config(
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
     expected = [
-        put(home / ".cache" / "llama.cpp", "a.gguf"),
-        put(home / ".lmstudio" / "models" / "org" / "repo", "b.gguf"),
-        put(tmp_path / "mine" / "deep", "c.gguf"),
+        put_draft(home / ".cache" / "llama.cpp", "a.gguf"),
+        put_draft(home / ".lmstudio" / "models" / "org" / "repo", "b.gguf"),
+        put_draft(tmp_path / "mine" / "deep", "c.gguf"),
     ]
     config.path().parent.mkdir(parents=True)
     config.path().write_text(f'model_dirs = ["{(tmp_path / "mine").as_posix()}"]\n')
-    assert sorted(found(target)) == sorted(map(str, expected))
+    assert sorted(found_paths(target)) == sorted(map(str, expected))
 
 
-def test_the_hub_cache_is_shown_by_name_and_counted_once(
+def test_a_file_in_the_hub_cache_is_listed_once_by_name(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = tmp_path / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))
     repo = hub / "models--org--small-GGUF"
-    blob = put(repo / "blobs", "0123abcd")
+    blob = put_draft(repo / "blobs", "0123abcd")
     names = []
     for commit in ("aaa", "bbb"):
         (repo / "snapshots" / commit).mkdir(parents=True)
         link = repo / "snapshots" / commit / "small-Q8_0.gguf"
         link.symlink_to(blob)
         names.append(str(link))
-    assert found(target) == names[:1]
+    assert found_paths(target) == names[:1]
 
 
-def test_links_in_circles_dead_links_and_hard_links(target: Path, tmp_path: Path) -> None:
+def test_circular_broken_and_hard_links(target: Path, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    first = put(tree / "a")
+    first = put_draft(tree / "a")
     (tree / "a" / "up").symlink_to(tree, target_is_directory=True)
     (tree / "a" / "dead.gguf").symlink_to(tree / "nowhere.gguf")
     (tree / "a" / "self.gguf").symlink_to(tree / "a" / "self.gguf")
     (tree / "b.gguf").hardlink_to(first)
     (tree / "sock.gguf").mkdir()
-    assert len(found(target, tree)) == 1
+    assert len(found_paths(target, tree)) == 1
 
 
-def test_links_that_lead_out_of_the_folder_are_warned_about(target: Path, tmp_path: Path) -> None:
-    outside, tree = put(tmp_path / "outside"), tmp_path / "tree"
-    inside = put(tree / "sub", "inside.gguf")
+def test_links_out_of_the_searched_folder_get_a_warning(target: Path, tmp_path: Path) -> None:
+    outside, tree = put_draft(tmp_path / "outside"), tmp_path / "tree"
+    inside = put_draft(tree / "sub", "inside.gguf")
     (tree / "near.gguf").symlink_to(inside)
     (tree / "far.gguf").symlink_to(outside)
     result = discover(read_model(target), [tree])
@@ -190,8 +190,8 @@ def candidates(target: Path, *folders: Path, everywhere: bool = False) -> list[s
     return [c.draft.title for c in picked.candidates if c.draft is not None]
 
 
-def test_a_draft_in_the_targets_folder_comes_before_one_in_the_parent(target: Path) -> None:
-    """Even where the farther one is smaller: the same model again, or another."""
+def test_the_targets_folder_ranks_before_its_parent(target: Path) -> None:
+    """Even if the other one is smaller, and whether it is the same model or not."""
     near = edited(DRAFT, target.parent / "z-near.gguf", {"general.name": "near" * 500})
     far = edited(DRAFT, target.parent.parent / "a-far.gguf", {"general.name": "far"})
     assert near.stat().st_size > far.stat().st_size
@@ -200,17 +200,19 @@ def test_a_draft_in_the_targets_folder_comes_before_one_in_the_parent(target: Pa
     assert candidates(target) == ["z-near.gguf", "b-far.gguf"]
 
 
-def test_of_one_file_in_two_places_the_nearest_counts(target: Path, tmp_path: Path) -> None:
-    put(target.parent.parent, "a.gguf")
-    put(target.parent, "z.gguf")
+def test_the_nearest_of_two_copies_is_used(target: Path, tmp_path: Path) -> None:
+    put_draft(target.parent.parent, "a.gguf")
+    put_draft(target.parent, "z.gguf")
     assert candidates(target) == ["z.gguf"]
     (target.parent / "z.gguf").unlink()
-    put(tmp_path / "mine", "named.gguf")
+    put_draft(tmp_path / "mine", "named.gguf")
     assert candidates(target, tmp_path / "mine") == ["named.gguf"]
 
 
-def test_a_link_beside_the_target_that_leads_away_is_said(target: Path, tmp_path: Path) -> None:
-    outside = put(tmp_path / "elsewhere")
+def test_a_link_beside_the_target_to_another_folder_gets_a_warning(
+    target: Path, tmp_path: Path
+) -> None:
+    outside = put_draft(tmp_path / "elsewhere")
     (target.parent / "link.gguf").symlink_to(outside)
     info = read_model(target)
     picked = rank_drafts(
@@ -219,7 +221,7 @@ def test_a_link_beside_the_target_that_leads_away_is_said(target: Path, tmp_path
     assert f"a link to {outside.resolve()}, outside the folder searched" in str(picked.candidates)
 
 
-def test_links_of_a_hugging_face_snapshot_lead_nowhere_strange(tmp_path: Path) -> None:
+def test_links_of_a_hugging_face_snapshot_get_no_warning(tmp_path: Path) -> None:
     repo = tmp_path / "models--org--m"
     (repo / "snapshots" / "abc").mkdir(parents=True)
     (repo / "blobs").mkdir()
@@ -232,19 +234,19 @@ def test_links_of_a_hugging_face_snapshot_lead_nowhere_strange(tmp_path: Path) -
 
 
 def ollama(root: Path, name: str, blob: Path, **more: object) -> Path:
-    """A model as Ollama keeps it: NAMESPACE/NAME/TAG below a host's folder."""
+    """A model as Ollama stores it: HOST/NAMESPACE/NAME/TAG."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     (root / "blobs").mkdir(parents=True, exist_ok=True)
-    kept = Path(shutil.copy(blob, root / "blobs" / f"sha256-{digest}"))
+    stored = Path(shutil.copy(blob, root / "blobs" / f"sha256-{digest}"))
     manifest = root / "manifests" / name
     manifest.parent.mkdir(parents=True, exist_ok=True)
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
     text = {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "0" * 64}
     manifest.write_text(json.dumps({"schemaVersion": 2, "layers": [text, layer], **more}))
-    return kept
+    return stored
 
 
-def test_ollamas_models_are_found_and_shown_by_their_names(
+def test_ollama_models_are_found_and_named(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -255,8 +257,8 @@ def test_ollamas_models_are_found_and_shown_by_their_names(
     assert candidates(target, everywhere=True) == ["tiny:0.5b"]
     info = read_model(target)
     picked = rank_drafts(info, workloads.load_workload("code"), None, discover(info))
-    said = {r.what: r.rule for r in picked.rejected}
-    assert said == {
+    rules = {r.what: r.rule for r in picked.rejected}
+    assert rules == {
         "hf.co/someone/Other-GGUF:Q8_0": "token text",
         "someone/again:latest": "duplicate",
     }
@@ -265,8 +267,8 @@ def test_ollamas_models_are_found_and_shown_by_their_names(
     assert f"--draft {blob}" in " ".join(done.stdout.split())
 
 
-def test_a_file_of_ollamas_is_called_by_its_name_everywhere(tmp_path: Path) -> None:
-    """Given by its path, which is what pick-draft says to run: sha256-… tells nobody anything."""
+def test_an_ollama_file_is_always_shown_by_its_name(tmp_path: Path) -> None:
+    """Even if the model is given by its path, as in pick-draft's suggested command."""
     blob = ollama(tmp_path / "models", "registry.ollama.ai/library/tiny/0.5b", DRAFT)
     spec = Speculation(("draft-simple",), blob, n_max=3)
     assert setting_label(spec) == "draft-simple tiny:0.5b K=3"
@@ -286,8 +288,8 @@ def test_a_file_of_ollamas_is_called_by_its_name_everywhere(tmp_path: Path) -> N
         "--dry-run",
     )
     assert (done.returncode, done.stderr) == (0, "")
-    said = [line for line in done.stdout.splitlines() if " -m " not in line]
-    assert "sha256-" not in "".join(said)
+    lines = [line for line in done.stdout.splitlines() if " -m " not in line]
+    assert "sha256-" not in "".join(lines)
     assert "target   big:1b: " in done.stdout
     assert "tiny:0.5b" in done.stdout
     stray = Path(shutil.copy(DRAFT, tmp_path / f"sha256-{'0' * 64}"))
@@ -307,7 +309,7 @@ def test_a_file_of_ollamas_is_called_by_its_name_everywhere(tmp_path: Path) -> N
         b"\xff\xfe",
     ],
 )
-def test_damaged_manifests_are_left_out(
+def test_damaged_manifests_are_ignored(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
     root = tmp_path / "ollama"
@@ -317,28 +319,28 @@ def test_damaged_manifests_are_left_out(
     assert candidates(target, everywhere=True) == ["tiny:latest"]
 
 
-def test_folders_that_are_none(target: Path, tmp_path: Path) -> None:
-    assert found(target, tmp_path / "nowhere", DRAFT) == []
+def test_missing_folders_and_files_as_folders_are_ignored(target: Path, tmp_path: Path) -> None:
+    assert found_paths(target, tmp_path / "nowhere", DRAFT) == []
 
 
-def test_names_in_any_script_and_long_paths(target: Path, tmp_path: Path) -> None:
+def test_unicode_names_and_long_paths(target: Path, tmp_path: Path) -> None:
     names = ["模型 草稿.gguf", "مسودة.gguf", "черновик (1).GGUF"]
     for i, name in enumerate(names):
-        put(tmp_path / "t" / str(i), name)
+        put_draft(tmp_path / "t" / str(i), name)
     deep = tmp_path / "t"
     while len(str(deep)) < 260:
         deep /= "x" * 60
-    put(deep, "long.gguf")
-    assert sorted(Path(p).name for p in found(target, tmp_path / "t")) == sorted(
+    put_draft(deep, "long.gguf")
+    assert sorted(Path(p).name for p in found_paths(target, tmp_path / "t")) == sorted(
         [*names, "long.gguf"]
     )
 
 
-def test_what_cannot_be_a_draft_is_passed_over_with_a_reason(target: Path) -> None:
+def test_files_that_cannot_be_drafts_are_rejected_with_a_reason(target: Path) -> None:
     (target.parent / "page.gguf").write_bytes(b"<html>")
     shutil.copy(target, target.parent / "twin.gguf")
-    passed = {r.what: r.rule for r in discover(read_model(target)).rejected}
-    assert passed == {"page.gguf": "unreadable", "twin.gguf": "size"}
+    rules = {r.what: r.rule for r in discover(read_model(target)).rejected}
+    assert rules == {"page.gguf": "unreadable", "twin.gguf": "size"}
 
 
 def test_a_thousand_files_are_read_once(
@@ -358,10 +360,10 @@ def test_a_thousand_files_are_read_once(
         return original(self, at, n)
 
     monkeypatch.setattr(FileSource, "read", counted)
-    assert len(found(target, tree)) == 1000
-    cold, reads = reads, 0
-    assert len(found(target, tree)) == 1000
-    assert cold >= 1000
+    assert len(found_paths(target, tree)) == 1000
+    first_reads, reads = reads, 0
+    assert len(found_paths(target, tree)) == 1000
+    assert first_reads >= 1000
     assert reads < 20  # the target itself
 
 
@@ -370,15 +372,15 @@ def test_the_cache_returns_what_was_read(tmp_path: Path) -> None:
         cache = InspectCache()
         first = cache.inspect(path)
         cache.save()
-        again = InspectCache().inspect(path)
-        assert again == first == read_model(path)
-        assert again.vocabulary is not None
+        cached = InspectCache().inspect(path)
+        assert cached == first == read_model(path)
+        assert cached.vocabulary is not None
         assert first.vocabulary is not None
-        assert again.vocabulary.tokens == first.vocabulary.tokens
+        assert cached.vocabulary.tokens == first.vocabulary.tokens
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    path = put(tmp_path)
+    path = put_draft(tmp_path)
     cache = InspectCache()
     assert cache.inspect(path).parameters == 504_096
     cache.save()
@@ -390,7 +392,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     "text", ["", "[]", '{"version": 1}', '{"version": "0.1.0/6", "models": 3}']
 )
 def test_a_damaged_cache_is_ignored(text: str, tmp_path: Path) -> None:
-    path = put(tmp_path)
+    path = put_draft(tmp_path)
     cache = InspectCache()
     cache.inspect(path)
     cache.save()
@@ -398,8 +400,8 @@ def test_a_damaged_cache_is_ignored(text: str, tmp_path: Path) -> None:
     assert InspectCache().inspect(path).architecture == "llama"
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
-    path = put(tmp_path)
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = put_draft(tmp_path)
     info = read_model(path)
     assert info.vocabulary is not None
     path.write_bytes(path.read_bytes()[:1000])

@@ -1,4 +1,4 @@
-"""`specllama doctor`: what it finds, what it calls wrong, and that nobody's name is in it."""
+"""`specllama doctor`: its findings, its problems, and that names are redacted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from specllama import workloads
 from specllama.cli.app import run
 from specllama.cli.doctor import found_lines
-from specllama.doctor import engines as looked_at
+from specllama.doctor import engines as engine_examination
 from specllama.doctor import environment
 from specllama.doctor import examine as examining
 from specllama.doctor.engines import backends, faults
@@ -48,7 +48,7 @@ ANNA = Identity(
 )
 
 
-# ---- nobody's name
+# ---- redaction
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ ANNA = Identity(
         ),
     ],
 )
-def test_what_tells_whose_it_is_is_not_shown(text: str, shown: str) -> None:
+def test_names_addresses_and_keys_are_redacted(text: str, shown: str) -> None:
     assert redact(text, ANNA) == shown
 
 
-def test_a_home_that_is_everything_stays() -> None:
-    """In a container it may be "/"."""
+def test_a_home_folder_of_slash_is_not_replaced() -> None:
+    """In a container, HOME may be "/"."""
     assert redact("/opt/x", Identity(("/",), "root")) == "/opt/x"
 
 
@@ -113,19 +113,21 @@ def test_no_secret_survives_any_text(before: str, after: str) -> None:
         ("LLAMA_API_KEY", "on", "set"),
     ],
 )
-def test_of_a_variable_only_what_says_nothing_of_anybody(name: str, value: str, shown: str) -> None:
+def test_values_of_environment_variables_are_shown_only_if_harmless(
+    name: str, value: str, shown: str
+) -> None:
     assert shown_value(name, value) == shown
 
 
-def test_every_text_of_a_report_is_cleaned() -> None:
-    found = replace(WELL, versions={"x": "/home/anna"}, nvidia=("GPU of annas-pc",))
+def test_every_text_of_a_report_is_redacted() -> None:
+    found = replace(HEALTHY, versions={"x": "/home/anna"}, nvidia=("GPU of annas-pc",))
     shown = redacted(found, ANNA)
     assert shown.versions == {"x": "~"}
     assert shown.nvidia == ("GPU of <host>",)
     assert shown.engines[0].start == found.engines[0].start
 
 
-# ---- what is wrong
+# ---- problems
 
 ENGINE = EngineReport(
     name="/opt/llama-server",
@@ -142,7 +144,7 @@ ENGINE = EngineReport(
     start=StartResult(True, True, "40 tokens drafted, 30 accepted"),
 )
 LOGS = FolderReport("logs", "/logs", True, "", {"logs": 1}, free=10**12)
-WELL = DoctorReport(
+HEALTHY = DoctorReport(
     versions={},
     system={},
     engines=(ENGINE,),
@@ -157,21 +159,21 @@ WELL = DoctorReport(
 FAILED = StartResult(False, False, "an illegal instruction (SIGILL)", "Use another build.")
 
 
-def test_where_all_is_well_nothing_is_said() -> None:
-    assert problems(WELL) == ()
+def test_a_healthy_machine_has_no_problems() -> None:
+    assert problems(HEALTHY) == ()
 
 
-def test_an_unusable_engine_is_named_once_per_line_and_not_used() -> None:
+def test_an_unusable_engine_is_one_line_and_one_problem() -> None:
     bad = replace(ENGINE, name="/b", problem="could not run /b (Exec format error)")
     versions = {"specllama": "1", "python": "3"}
-    report = replace(WELL, engines=(bad,), versions=versions)
+    report = replace(HEALTHY, engines=(bad,), versions=versions)
     (line,) = (x for x in found_lines(report) if x.startswith("engine "))
     assert line == f"engine   /b: cannot be used; {bad.reason}"
     assert [p.what for p in problems(report) if "/b" in p.what] == [bad.problem]
 
 
 @pytest.mark.parametrize(
-    ("changed", "serious", "says", "advises"),
+    ("changed", "serious", "message", "advice"),
     [
         ({"engines": ()}, True, "no llama-server found", "pip install xllamacpp"),
         (
@@ -226,7 +228,7 @@ def test_an_unusable_engine_is_named_once_per_line_and_not_used() -> None:
         ({"folders": (replace(LOGS, free=2**20),)}, False, "only 1 MiB free", "space"),
         ({"folders": (replace(LOGS, exposed=2),)}, False, "2 logs", "chmod 600 /logs/*"),
         (
-            {"models": (*WELL.models, ModelFolder("/gone", False, 0, named=True))},
+            {"models": (*HEALTHY.models, ModelFolder("/gone", False, 0, named=True))},
             False,
             "/gone, set by model_dirs",
             "Correct it",
@@ -246,26 +248,26 @@ def test_an_unusable_engine_is_named_once_per_line_and_not_used() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(
-    changed: dict[str, Any], serious: bool, says: str, advises: str
+def test_each_problem_has_advice(
+    changed: dict[str, Any], serious: bool, message: str, advice: str
 ) -> None:
-    (found,) = problems(replace(WELL, **changed))
+    (found,) = problems(replace(HEALTHY, **changed))
     assert found.serious == serious
-    assert says in found.what
-    assert advises in found.advice
+    assert message in found.what
+    assert advice in found.advice
 
 
-def test_a_broken_config_is_said_once() -> None:
-    said = "/c.toml: not valid TOML"
-    broken = UserSettings("/c.toml", True, said, (), {}, {})
-    wrong = (Problem(said, "Known: llama_server, model_dirs"),)
+def test_an_invalid_config_is_reported_once() -> None:
+    message = "/c.toml: not valid TOML"
+    settings = UserSettings("/c.toml", True, message, (), {}, {})
+    wrong_engines = (Problem(message, "Known: llama_server, model_dirs"),)
     engine = replace(ENGINE, used=False, start=None)
-    report = replace(WELL, settings=broken, engines=(engine,), wrong_engines=wrong)
+    report = replace(HEALTHY, settings=settings, engines=(engine,), wrong_engines=wrong_engines)
     (found,) = problems(report)
-    assert found.what == said
+    assert found.what == message
 
 
-def test_no_engine_is_blamed_for_a_broken_config(
+def test_an_invalid_config_is_not_reported_as_an_engine_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -279,16 +281,16 @@ def test_no_engine_is_blamed_for_a_broken_config(
     assert "not started: fix the config file first" in out
 
 
-def test_serious_ones_come_first() -> None:
-    both = replace(WELL, engines=(), models=())
+def test_serious_problems_come_first() -> None:
+    both = replace(HEALTHY, engines=(), models=())
     both = replace(both, folders=(replace(LOGS, exposed=1),))
     assert [p.serious for p in problems(both)] == [True, False]
 
 
-# ---- what is found
+# ---- findings
 
 
-def test_backends_are_those_that_are_loaded_or_have_a_device() -> None:
+def test_backends_are_those_loaded_or_with_a_device() -> None:
     listed = (
         "load_backend: loaded RPC backend from /x/libggml-rpc.so\n"
         "load_backend: loaded Vulkan backend from /x/libggml-vulkan.so\n"
@@ -304,20 +306,20 @@ def test_backends_are_those_that_are_loaded_or_have_a_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "is_one"),
+    ("build", "has_bug"),
     [("b11434", False), ("b9246", True)],
 )
-def test_known_faults_of_a_build(build: str, is_one: bool) -> None:
+def test_known_bugs_of_a_build_are_listed(build: str, has_bug: bool) -> None:
     caps = describe(help_render.version(build), help_render.render(build))
-    assert ("more than one slot (PR 29019" in " ".join(faults(caps))) == is_one
+    assert ("more than one slot (PR 29019" in " ".join(faults(caps))) == has_bug
 
 
-def test_a_stub_of_eagle3_is_named() -> None:
+def test_a_build_whose_eagle3_does_not_draft_is_reported() -> None:
     caps = replace(describe("", help_render.render("b11434")), build=9601)
     assert any("draft-eagle3 is listed but does not draft" in f for f in faults(caps))
 
 
-def test_all_engines_are_found_once_and_the_one_that_serve_takes_first(
+def test_every_engine_is_listed_once_and_serves_default_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = script(tmp_path / "llama-server", "pass")
@@ -336,7 +338,7 @@ def test_all_engines_are_found_once_and_the_one_that_serve_takes_first(
     assert [e.identity for e in alone] == [second.resolve()]
 
 
-def test_an_engine_that_is_named_and_missing_does_not_hide_the_others(
+def test_a_missing_configured_engine_does_not_hide_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECLLAMA_LLAMA_SERVER", "/nope")
@@ -347,11 +349,11 @@ def test_an_engine_that_is_named_and_missing_does_not_hide_the_others(
     assert [e.message for e in wrong] == ["SPECLLAMA_LLAMA_SERVER: /nope does not exist"]
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_unwritable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "is not a folder" in unwritable(tmp_path / "file" / "a" / "b")
     assert unwritable(tmp_path / "not" / "there" / "yet") == ""
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]  # nothing is left
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]  # nothing was created
 
 
 # ---- the command
@@ -359,21 +361,21 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None anywhere: nothing is started."""
+    """No engine exists, so nothing is started."""
     monkeypatch.setattr(examining, "everything", lambda _: ((), ()))
 
 
-def told(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict[str, Any]:
+def doctor_json(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict[str, Any]:
     assert run(["doctor", *args, "--json"]) == code
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     return data
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_without_an_engine_the_rest_is_found_all_the_same(
+def test_without_an_engine_the_other_checks_still_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    data = told(capsys, code=1)
+    data = doctor_json(capsys, code=1)
     assert not data["works"]
     assert data["engines"] == []
     assert "no llama-server found" in data["problems"][0]["what"]
@@ -386,7 +388,7 @@ def test_without_an_engine_the_rest_is_found_all_the_same(
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_nothing_of_the_user_or_the_machine_is_in_it(
+def test_the_output_does_not_identify_the_user_or_the_machine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "annas-pc.lan")
@@ -407,7 +409,7 @@ def test_nothing_of_the_user_or_the_machine_is_in_it(
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_a_broken_config_and_a_broken_profile_are_named(
+def test_an_invalid_config_and_an_invalid_profile_are_reported(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -415,69 +417,71 @@ def test_a_broken_config_and_a_broken_profile_are_named(
     folder.mkdir(parents=True)
     (folder.parent / "config.toml").write_text("typo = 1\n")
     (folder / "mine.toml").write_text("title = 1\n")
-    said = " ".join(p["what"] for p in told(capsys, code=1)["problems"])
-    assert "unknown setting 'typo'" in said
-    assert "the profile mine is invalid" in said
+    messages = " ".join(p["what"] for p in doctor_json(capsys, code=1)["problems"])
+    assert "unknown setting 'typo'" in messages
+    assert "the profile mine is invalid" in messages
 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such modes")
-def test_logs_that_others_can_read_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_readable_by_others_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     log_dir().mkdir(parents=True, exist_ok=True)
     log = log_dir() / "20260101-000000-1.log"
     log.write_text("a prompt")
     log.chmod(0o644)
     try:
-        assert any("other users can read" in p["what"] for p in told(capsys, code=1)["problems"])
+        assert any(
+            "other users can read" in p["what"] for p in doctor_json(capsys, code=1)["problems"]
+        )
     finally:
         log.unlink()
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_a_part_that_cannot_be_looked_at_hides_nothing(
+def test_a_failing_check_does_not_stop_the_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> tuple[str, ...]:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(environment, "nvidia", broken)
-    data = told(capsys, code=1)
+    data = doctor_json(capsys, code=1)
     assert any("could not check NVIDIA's driver" in p["what"] for p in data["problems"])
     assert data["folders"]
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [("pass", "lists no options"), ("import sys; sys.exit(7)", "exited with code 7")],
 )
-def test_an_engine_that_is_none(
-    tmp_path: Path, body: str, says: str, capsys: pytest.CaptureFixture[str]
+def test_a_program_that_is_not_llama_server_is_a_problem(
+    tmp_path: Path, body: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = script(tmp_path / "llama-server", body)
-    data = told(capsys, "--llama-server", str(path), code=1)
-    assert says in data["problems"][0]["what"]
+    data = doctor_json(capsys, "--llama-server", str(path), code=1)
+    assert message in data["problems"][0]["what"]
     assert data["engines"][0]["start"] is None
 
 
-def test_a_start_that_fails_is_a_reason_not_an_error(
+def test_a_failed_test_start_is_reported_not_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> StartResult:
         raise EngineError("it does not start", "Try another.")
 
-    monkeypatch.setattr(looked_at, "_test_start", refused)
+    monkeypatch.setattr(engine_examination, "_test_start", refused)
     path = script(tmp_path / "llama-server", f"print({help_render.render('b11434')!r})")
     (engine,), _ = everything(str(path))
-    found = looked_at.examine_engine(engine, used=True, tried=True)
+    found = engine_examination.examine_engine(engine, used=True, tried=True)
     assert found.start == StartResult(False, False, "it does not start", "Try another.")
-    assert looked_at.examine_engine(engine, used=True, tried=False).start is None
+    assert engine_examination.examine_engine(engine, used=True, tried=False).start is None
 
 
-def test_arguments_for_the_server_are_refused() -> None:
+def test_server_arguments_are_rejected() -> None:
     assert run(["doctor", "--", "-c", "1"]) == 2
 
 
-def test_a_real_start_with_the_tiny_pair(engine: str) -> None:
+def test_a_real_test_start_drafts(engine: str) -> None:
     done = specllama("doctor", "--llama-server", engine, "--json")
     assert done.returncode == 0, done.stdout
     (found,) = json.loads(done.stdout)["engines"]
@@ -486,16 +490,23 @@ def test_a_real_start_with_the_tiny_pair(engine: str) -> None:
     assert "draft-simple" in found["spec_types"]
 
 
-def test_an_empty_environment_with_nowhere_to_write(tmp_path: Path) -> None:
-    """No HOME, no models, no config; state and cache below a file."""
+def test_an_empty_environment_without_writable_folders(tmp_path: Path) -> None:
+    """No HOME, no models, no config; the folders for state and cache cannot be created."""
     (tmp_path / "file").write_text("")
-    kept = {k: v for k, v in os.environ.items() if k in ("PYTHONPATH", "SYSTEMROOT")}
-    nowhere = {f"XDG_{x}_HOME": str(tmp_path / "file") for x in ("CACHE", "STATE", "CONFIG")}
+    needed = {k: v for k, v in os.environ.items() if k in ("PYTHONPATH", "SYSTEMROOT")}
+    unwritable_folders = {
+        f"XDG_{x}_HOME": str(tmp_path / "file") for x in ("CACHE", "STATE", "CONFIG")
+    }
     argv = [sys.executable, "-m", "specllama", "doctor", "--json", "--llama-server", "embedded"]
     done = subprocess.run(
-        argv, capture_output=True, text=True, env=kept | nowhere, timeout=60, check=False
+        argv,
+        capture_output=True,
+        text=True,
+        env=needed | unwritable_folders,
+        timeout=60,
+        check=False,
     )
-    assert done.returncode == 1  # serve would have no log
+    assert done.returncode == 1  # serve could not write a log
     assert done.stderr == ""
     data = json.loads(done.stdout)
     assert data["engines"][0]["start"]["drafted"]
@@ -516,5 +527,5 @@ def test_an_empty_environment_with_nowhere_to_write(tmp_path: Path) -> None:
         ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8080/v1"),
     ],
 )
-def test_other_peoples_homes_shares_and_keys_in_any_form(text: str, shown: str) -> None:
+def test_homes_of_others_shares_and_keys_in_any_form_are_redacted(text: str, shown: str) -> None:
     assert redact(text, ANNA) == shown

@@ -1,5 +1,5 @@
-"""EAGLE-3: a head trained for the tiny target, and files that are almost one, as specllama and a
-real server see them."""
+"""EAGLE-3: a head trained for the tiny target, and invalid variants of it, in specllama and in a
+real server."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def without(*names: str) -> Make:
 
 
 def narrower(to: Path) -> Path:
-    """For a target of half the width; what it drafts with has the right one."""
+    """A head for a target of half the width; its own layers keep their width."""
     fc = {"fc.weight": ((3 * 128, 256), "F32")}
     return edited(HEAD, to, {"eagle3.target_hidden_size": 128}, add=fc)
 
 
-def of_tokens(*ids: int) -> Make:
-    """A head that drafts these tokens only, its output matrix the target's rows for them."""
+def with_tokens(*ids: int) -> Make:
+    """A head that drafts only these tokens; its output matrix has the target's rows for them."""
 
     def make(to: Path) -> Path:
         (header,) = read_headers(TARGET)
@@ -58,8 +58,8 @@ def of_tokens(*ids: int) -> Make:
     return make
 
 
-# What is wrong, the rule that refuses it, what a real server does with it.
-WRONG: dict[str, tuple[Make, str, str]] = {
+# The fault: how to make it, the rule that rejects it, the reaction of a real server.
+INVALID: dict[str, tuple[Make, str, str]] = {
     "of a deeper target": (layers(1, 2, 9), "target layers", "dies at start"),
     "that reads the last layer's output": (layers(1, 2, 4), "target layers", "drafts"),
     "that reads two layers": (layers(2, 3), "target layers", "does not load"),
@@ -72,35 +72,35 @@ WRONG: dict[str, tuple[Make, str, str]] = {
         "does not load",
     ),
     "of a token after the last": (
-        of_tokens(*range(1023), 4096),
+        with_tokens(*range(1023), 4096),
         "d2t",
         "dies at start",
     ),
     "of a token before the first": (
-        of_tokens(*range(1023), -1),
+        with_tokens(*range(1023), -1),
         "d2t",
         "dies at start",
     ),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_head_is_refused_by_its_rule(what: str, tmp_path: Path) -> None:
-    make, rule, _ = WRONG[what]
+@pytest.mark.parametrize("what", INVALID)
+def test_an_invalid_head_is_rejected_by_its_rule(what: str, tmp_path: Path) -> None:
+    make, rule, _ = INVALID[what]
     found = check_compatibility(read_model(TARGET), read_model(make(tmp_path / "wrong.gguf")))
     assert (found.ok, found.rule) == (False, rule), found.detail
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_the_real_server_does_with_a_wrong_head(
+@pytest.mark.parametrize("what", INVALID)
+def test_how_a_real_server_reacts_to_an_invalid_head(
     what: str, native: Path, tmp_path: Path
 ) -> None:
-    make, _, does = WRONG[what]
+    make, _, expected = INVALID[what]
     wrong = make(tmp_path / "wrong.gguf")
-    assert reaction(native, wrong, "draft-eagle3", tmp_path / "log") == does
+    assert reaction(native, wrong, "draft-eagle3", tmp_path / "log") == expected
 
 
-def test_it_fits_its_target_and_no_other() -> None:
+def test_a_head_is_compatible_with_its_own_target_only() -> None:
     head = read_model(HEAD)
     assert (head.kind, head.faults) == ("eagle3", ())
     assert check_compatibility(read_model(TARGET), head).ok
@@ -116,7 +116,7 @@ def test_it_fits_its_target_and_no_other() -> None:
         ("llama", 4, "target layers"),
     ],
 )
-def test_what_leaves_the_last_layer_is_read_where_llama_cpp_exposes_it(
+def test_the_last_layers_output_is_readable_in_some_architectures(
     architecture: str, last: int, rule: str, tmp_path: Path
 ) -> None:
     target = read_model(TARGET)
@@ -125,7 +125,7 @@ def test_what_leaves_the_last_layer_is_read_where_llama_cpp_exposes_it(
     assert check_compatibility(replace(target, architecture=architecture), head).rule == rule
 
 
-def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
+def test_inspect_and_pick_draft_show_draft_eagle3(engine: str) -> None:
     done = specllama("inspect", HEAD)
     assert "kind     eagle3, architecture eagle3\n" in done.stdout
     assert "it is a drafter itself, for draft-eagle3\n" in done.stdout
@@ -134,12 +134,12 @@ def test_inspect_and_pick_draft_name_its_method(engine: str) -> None:
     assert found["eagle3.gguf"] == "draft-eagle3"
 
 
-def test_inspect_does_not_say_that_a_wrong_head_drafts(tmp_path: Path) -> None:
-    wrong = of_tokens(*range(31), 4096)(tmp_path / "wrong.gguf")
+def test_inspect_does_not_call_an_invalid_head_a_drafter(tmp_path: Path) -> None:
+    wrong = with_tokens(*range(31), 4096)(tmp_path / "wrong.gguf")
     assert "it is a drafter" not in specllama("inspect", wrong).stdout
 
 
-def test_it_drafts(engine: str, tmp_path: Path) -> None:
+def test_serve_drafts_with_an_eagle3_head(engine: str, tmp_path: Path) -> None:
     args = (TARGET, "--draft", HEAD, "--workload", "code", "--llama-server", engine)
     with Serve(tmp_path, *args) as s:
         assert s.info["methods"] == ["draft-eagle3"]
@@ -147,8 +147,8 @@ def test_it_drafts(engine: str, tmp_path: Path) -> None:
         assert s.info["drafted"] > s.info["accepted"] > 0
 
 
-def test_a_shortened_vocabulary_drafts_too(native: Path, tmp_path: Path) -> None:
-    """The tokenizer's commonest tokens have the smallest ids."""
-    short = of_tokens(*range(2048))(tmp_path / "short.gguf")
+def test_a_head_with_a_reduced_vocabulary_drafts(native: Path, tmp_path: Path) -> None:
+    """The most frequent tokens of the tokenizer have the smallest IDs."""
+    short = with_tokens(*range(2048))(tmp_path / "short.gguf")
     assert check_compatibility(read_model(TARGET), read_model(short)).ok
     assert reaction(native, short, "draft-eagle3", tmp_path / "log") == "drafts"

@@ -1,4 +1,4 @@
-"""The embedded engine looks like llama-server from outside."""
+"""The embedded engine behaves like llama-server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_list_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["--foo"], "invalid argument: --foo"),
         (["-m"], "expected value for argument -m"),
@@ -73,14 +73,14 @@ def test_list_devices() -> None:
         (["-m", "/nope.gguf", "--port", "0"], "error"),
     ],
 )
-def test_errors_end_it_before_loading_with_exit_code_1(args: list[str], says: str) -> None:
+def test_invalid_arguments_exit_1_before_loading(args: list[str], message: str) -> None:
     done = run(*args)
     assert done.returncode == 1
-    assert says in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
+def test_every_mapped_option_is_accepted_and_signals_stop_it_cleanly(
     tmp_path: Path, signum: int
 ) -> None:
     port = free_port("127.0.0.1", 0)
@@ -103,10 +103,10 @@ def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
     with subprocess.Popen(list(map(str, argv)), stderr=subprocess.PIPE, env=env) as server:
         try:
             with Client(f"http://127.0.0.1:{port}", "a,b") as client:
-                until = time.monotonic() + 60
+                deadline = time.monotonic() + 60
                 while not client.healthy():
                     assert server.poll() is None, server.stderr and server.stderr.read()
-                    assert time.monotonic() < until
+                    assert time.monotonic() < deadline
                     time.sleep(0.05)
                 slots = client.slots()
                 assert slots is not None
@@ -128,7 +128,7 @@ def test_every_mapped_option_is_taken_and_signals_end_it_in_order(
 
 
 def write_lora(path: Path) -> Path:
-    """An adapter of the tiny target that changes nothing: its second matrix is zero."""
+    """An adapter for the tiny target without effect: its second matrix is zero."""
     import gguf
     import numpy as np
 
@@ -147,8 +147,8 @@ def write_lora(path: Path) -> Path:
     return path
 
 
-def test_what_moves_tensors_moves_them_and_adapters_are_applied(tmp_path: Path) -> None:
-    """By the server's own words at its most talkative level."""
+def test_tensor_overrides_and_adapters_are_applied(tmp_path: Path) -> None:
+    """As the server's log reports at its most detailed level."""
     lora = write_lora(tmp_path / "lora.gguf")
     flags = (
         rf"-ot blk\.0\.ffn_up=CPU,blk\.1\.ffn_up=CPU -ot output_norm=CPU -ncffn 1 -ncmoe 1 -cmoe "
@@ -174,10 +174,10 @@ def test_what_moves_tensors_moves_them_and_adapters_are_applied(tmp_path: Path) 
     ):
         try:
             with Client(f"http://127.0.0.1:{port}/x") as client:
-                until = time.monotonic() + 60
+                deadline = time.monotonic() + 60
                 while not client.healthy():
                     assert server.poll() is None, log.read_text()
-                    assert time.monotonic() < until
+                    assert time.monotonic() < deadline
                     time.sleep(0.05)
                 assert client.complete("def read(self):", 8, {}).timings is not None
                 found = httpx.get(f"http://127.0.0.1:{port}/x/lora-adapters").json()
@@ -186,7 +186,7 @@ def test_what_moves_tensors_moves_them_and_adapters_are_applied(tmp_path: Path) 
                     ("lora.gguf", 0.5),
                 ]
             while "sleeping" not in log.read_text():
-                assert time.monotonic() < until
+                assert time.monotonic() < deadline
                 time.sleep(0.05)
         finally:
             server.terminate()
@@ -218,7 +218,7 @@ def test_what_moves_tensors_moves_them_and_adapters_are_applied(tmp_path: Path) 
         ("-to 9", "timeout_write", 9),
     ],
 )
-def test_options_set_what_they_name(args: str, path: str, expected: Any) -> None:
+def test_options_set_their_parameters(args: str, path: str, expected: Any) -> None:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -232,7 +232,7 @@ def test_options_set_what_they_name(args: str, path: str, expected: Any) -> None
     assert found == expected
 
 
-def test_shares_of_gpus_and_reranking() -> None:
+def test_tensor_split_and_reranking() -> None:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -242,8 +242,8 @@ def test_shares_of_gpus_and_reranking() -> None:
     assert params.pooling_type == xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
 
 
-def test_help_says_what_the_library_cannot_take() -> None:
-    """And lists it as no option."""
+def test_help_lists_unsupported_options() -> None:
+    """They are not listed as options."""
     text = run("--help").stdout
     assert "not supported by the embedded engine:\n  -dev, --device, --rpc" in text
     caps = describe("version: 1 (x)", text)

@@ -22,7 +22,7 @@ NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny target with everything that drafts for it, and nothing else, beside it."""
+    """The tiny target in a folder with all of its drafters and nothing else."""
     folder = tmp_path_factory.mktemp("one") / "folder"
     folder.mkdir()
     for name in ("target.gguf", *FILES.values()):
@@ -30,17 +30,17 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "target.gguf"
 
 
-@pytest.mark.parametrize("mine", [False, True], ids=["code", "chat"])
-def test_what_would_be_measured(target: Path, mine: bool) -> None:
-    """Whatever is expected of it, and whatever the workload takes."""
-    workload = "chat" if mine else "code"
-    said = specllama("probe", target, "--all", "-w", workload, "--dry-run").stdout
+@pytest.mark.parametrize("chat", [False, True], ids=["code", "chat"])
+def test_a_dry_run_lists_every_method(target: Path, chat: bool) -> None:
+    """Independent of the predicted gain and of the workload's methods."""
+    workload = "chat" if chat else "code"
+    output = specllama("probe", target, "--all", "-w", workload, "--dry-run").stdout
     for method, file in FILES.items():
-        assert f"measure  {method} with {file}, K up to " in said
-    assert f"predict  {', '.join(NGRAMS)}: all sizes" in said
+        assert f"measure  {method} with {file}, K up to " in output
+    assert f"predict  {', '.join(NGRAMS)}: all sizes" in output
 
 
-def test_one_table(target: Path, native: Path) -> None:
+def test_probe_all_reports_every_method_in_one_table(target: Path, native: Path) -> None:
     args = ("--all", "-w", "code", "--budget", "45", "-c", "1024", "--llama-server", native)
     done = specllama("probe", target, *args, "--json", "--", "-t", "1", timeout=120)
     assert done.returncode == 0, done.stderr
@@ -49,7 +49,7 @@ def test_one_table(target: Path, native: Path) -> None:
     alphas |= {o["label"]: o["alpha"] for o in data["others"]}
     for method, file in FILES.items():
         (label,) = [x for x in alphas if x.startswith(f"{method} {file}")]
-        if alphas[label] is not None:  # else there was no time: a busy machine
+        if alphas[label] is not None:  # None if a busy machine left no time
             assert 0.05 < alphas[label] < 1
     assert sum(a is not None for x, a in alphas.items() if x.startswith("draft-")) >= 2
     for method in NGRAMS:

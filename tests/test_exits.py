@@ -1,4 +1,4 @@
-"""Why a server ended. Log lines as llama.cpp prints them (seen or read in its source)."""
+"""Why a server exited. Log lines as llama.cpp prints them (observed, or from its source)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support import MODELS
         (3, "something odd\n", "code", True),
     ],
 )  # fmt: skip
-def test_causes(code: int, log: str, kind: str, blamed: bool) -> None:
+def test_causes_of_an_exit(code: int, log: str, kind: str, blamed: bool) -> None:
     why = explain(code, log)
     assert (why.kind, why.blames_speculation) == (kind, blamed)
     assert why.message
@@ -46,8 +46,8 @@ def test_causes(code: int, log: str, kind: str, blamed: bool) -> None:
 
 _READY = "0.01.0 I srv  llama_server: listening on http://127.0.0.1:8080\n"
 _OOM = "0.02.0 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4.00 MiB on device 0: cudaMalloc failed: out of memory\n"
-# Lines of builds with levels and of older ones without, after which the server went on.
-WENT_ON = [
+# Errors in logs, with and without log levels, after which the server continued.
+CONTINUED = [
     "0.00.1 W ggml_vulkan: Failed to allocate pinned memory (vk::Device::allocateMemory: ErrorOutOfDeviceMemory)\n",
     "ggml_vulkan: Failed to allocate pinned memory (ErrorOutOfDeviceMemory)\n",
     "0.09.1 E srv         alloc: failed to allocate memory for prompt cache state: std::bad_alloc\n",
@@ -63,22 +63,22 @@ WENT_ON = [
 ]
 
 
-@pytest.mark.parametrize("line", WENT_ON)
-def test_what_a_server_went_on_after_does_not_explain_its_end(line: str) -> None:
+@pytest.mark.parametrize("line", CONTINUED)
+def test_errors_that_the_server_survived_are_not_the_cause(line: str) -> None:
     assert explain(-11, line).kind == "signal"
     assert explain(-9, line).message == "it was killed (SIGKILL)"
 
 
-def test_what_is_said_after_it_served_does() -> None:
+def test_errors_after_serving_are_the_cause() -> None:
     assert explain(-6, _READY + _OOM).kind == "memory"
     assert explain(-6, _OOM).kind == "memory"
 
 
-def test_a_server_that_serves_without_its_draft_says_why() -> None:
+def test_the_reason_why_a_server_serves_without_its_draft() -> None:
     vocabs = "0.00.1 W spec: draft model vocab type must match target model to use speculation but "
     assert "vocabulary" in why_not_speculating(vocabs + "\n" + _READY)
-    assert why_not_speculating(WENT_ON[0] + _READY) == ""
-    port = "couldn't bind HTTP server socket, hostname: ::1\n"  # the other address was free
+    assert why_not_speculating(CONTINUED[0] + _READY) == ""
+    port = "couldn't bind HTTP server socket, hostname: ::1\n"  # the other address is free
     assert "vocabulary" in why_not_speculating(port + vocabs)
 
 
@@ -95,8 +95,8 @@ def test_details_are_in_the_message() -> None:
 
 
 LOGS = Path(__file__).parent / "data" / "logs"
-# Real logs (of broken copies of the tiny models, and of arguments that end it): what is blamed
-# on whom, some of the log's own words, and some of the advice.
+# Real logs (of damaged copies of the tiny models, and of invalid arguments): the kind of exit, a
+# part of the message, and a part of the advice.
 REAL = {
     "b11434-shape": ("model", "wrong shape; expected 256, 999, got 256, 640", "another program"),
     "b11434-missing": ("model", "'blk.1.ffn_up.weight' not found", "another program"),
@@ -127,7 +127,7 @@ REAL = {
     "b11434-draftmissing": ("draft", "'/nope/d.gguf'", "path"),
     "b11434-mtp": ("mtp", "no MTP head", ""),
     "b11434-lora": ("lora", "'/nope/lora.gguf': No such file", "path"),
-    "b10068-lora": ("lora", "'/nope/lora.gguf' (No such file", "path"),  # it crashes, too
+    "b10068-lora": ("lora", "'/nope/lora.gguf' (No such file", "path"),  # this build also crashes
     "b11434-loramodel": ("lora", "expect general.type to be 'adapter'", "different kind"),
     "b11434-mmproj": ("mmproj", "'/nope/mm.gguf'", "path"),
     "b11434-mmprojbad": ("mmproj", "/models/draft.gguf", "different kind"),
@@ -146,7 +146,7 @@ WITHOUT_SPECULATION = {"memory", "draft", "lookup", "mtp", "assert"}
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in LOGS.glob("*.log")))
-def test_a_real_log_says_what_is_wrong_and_what_to_do(name: str) -> None:
+def test_a_real_log_gives_a_cause_and_advice(name: str) -> None:
     head, _, log = (LOGS / f"{name}.log").read_text(encoding="utf-8").partition("\n")
     why = explain(int(head.removeprefix("exit code ")), log)
     kind, words, advice = REAL[name]
@@ -165,18 +165,18 @@ def test_an_unknown_instruction_means_a_binary_for_another_cpu(
     assert (why.kind, why.blames_speculation) == ("cpu", False)
     assert "built for another CPU (SIGILL: this one lacks AVX-512)" in why.message
     assert "--llama-server embedded" in why.hint
-    theirs = explain(code, "", embedded=True)
-    assert "xllamacpp was built for another CPU" in theirs.message
-    assert "--llama-server embedded" not in theirs.hint
+    embedded = explain(code, "", embedded=True)
+    assert "xllamacpp was built for another CPU" in embedded.message
+    assert "--llama-server embedded" not in embedded.hint
 
 
-def test_a_cpu_that_is_not_known_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_cpu_gives_no_specific_features(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "flags", frozenset)
     assert "this one lacks instructions it uses" in explain(-4, "").message
     assert explain(-11, "").hint == ""
 
 
-def test_the_amx_advice_is_given_where_amx_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amx_advice_only_for_cpus_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "flags", lambda: frozenset(("avx512f", "amx_tile")))
     assert "--no-repack" in explain(-11, "").hint
     assert "--no-repack" in explain(-4, "").hint
@@ -184,7 +184,7 @@ def test_the_amx_advice_is_given_where_amx_is(monkeypatch: pytest.MonkeyPatch) -
     assert "--no-repack" not in explain(-11, "").hint + explain(-4, "").hint
 
 
-def test_flags_are_the_first_cpus(tmp_path: Path) -> None:
+def test_cpu_flags_are_read_from_the_first_cpu(tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("processor\t: 0\nflags\t\t: fpu avx avx2\n\nflags\t\t: other\n")
     assert cpu.flags(info) == {"fpu", "avx", "avx2"}
@@ -197,7 +197,7 @@ def test_any_log_is_explained(code: int, log: str) -> None:
 
 
 def run(engine: str, log: Path, *args: str | Path) -> Exit:
-    """The real server with arguments that end it, explained."""
+    """Runs a real server with arguments that make it exit, and explains the exit."""
     argv = (*locate(engine).argv, *map(str, args), "--host", "127.0.0.1", "-t", "1", "-c", "512")
     server = process.start(LaunchCommand(argv, dict(os.environ), (), ()), log)
     try:
@@ -207,7 +207,7 @@ def run(engine: str, log: Path, *args: str | Path) -> Exit:
     return explain(code, server.log_text())
 
 
-def test_real_servers_are_understood(engine: str, tmp_path: Path) -> None:
+def test_exits_of_real_servers_are_explained(engine: str, tmp_path: Path) -> None:
     target, trunk = MODELS / "target.gguf", MODELS / "mtp-trunk.gguf"
     log = tmp_path / "log"
     assert run(engine, log, "-m", target, "--frobnicate").kind == "argument"

@@ -1,4 +1,4 @@
-"""Files that llama.cpp does not load: named before a launch, and refused by the real server."""
+"""Files that llama.cpp cannot load: detected before a launch, and rejected by a real server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _u16(n: int) -> bytes:
 
 
 Make = Callable[[Path], Path]
-# What is wrong → (how it is made, the rule, who refuses it, what is said)
+# The fault → (how to make it, the rule, which builds reject it, the message)
 FILES: dict[str, tuple[Make, str, str, str]] = {
     "an architecture of a branch": (
         lambda to: edited(TARGET, to, {"general.architecture": "qwen35moe_mtp"}),
@@ -167,19 +167,19 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_what_cannot_be_loaded_is_named(tmp_path: Path, what: str) -> None:
-    make, rule, by, said = FILES[what]
+def test_a_file_that_cannot_be_loaded_has_a_fault(tmp_path: Path, what: str) -> None:
+    make, rule, by, message = FILES[what]
     info = read_model(make(tmp_path / "m.gguf"))
     first = info.faults[0]
     assert (first.rule, first.by) == (rule, by)
-    assert said in first.detail
+    assert message in first.detail
     assert (refusal(info, None) is None) is (by != ALWAYS)
     assert refusal(info, OLD) == first
     assert (refusal(info, NEW) is None) is (by == KNOWN_BUILDS)
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_the_real_server_refuses_it_too(native: Path, tmp_path: Path, what: str) -> None:
+def test_a_real_server_rejects_these_files(native: Path, tmp_path: Path, what: str) -> None:
     path = FILES[what][0](tmp_path / "m.gguf")
     argv = [native, "-m", path, "-c", "64", "-np", "1", "-t", "1", "--no-warmup"]
     argv += ["--host", "127.0.0.1", "--port", str(free_port("127.0.0.1", 0))]
@@ -187,8 +187,8 @@ def test_the_real_server_refuses_it_too(native: Path, tmp_path: Path, what: str)
     assert done.returncode != 0
 
 
-def test_a_fork_loads_its_own_types(tmp_path: Path) -> None:
-    """ik_llama.cpp makes type 137 (IQ2_K), ROCmFPX type 105."""
+def test_a_fork_loads_its_own_tensor_types(tmp_path: Path) -> None:
+    """Type 137 (IQ2_K) is ik_llama.cpp's, type 105 is ROCmFPX's."""
     ik = replace(NEW, flavour=IK_LLAMA)
     for number, loads in ((137, True), (105, False)):
         add = {"blk.0.attn_q.weight": ((256, 256), number)}
@@ -197,14 +197,14 @@ def test_a_fork_loads_its_own_types(tmp_path: Path) -> None:
         assert check_loads(info, NEW) != ()
 
 
-def test_files_that_are_served_have_no_fault(tmp_path: Path) -> None:
+def test_valid_files_have_no_fault(tmp_path: Path) -> None:
     for path in (*MODELS.glob("*.gguf"), edited(TARGET, tmp_path / "m.gguf")):
         assert read_model(path).faults == ()
     for name in giants.GIANTS:
         assert read_model(giants.build(tmp_path, name)).faults == (), name
 
 
-def _as(to: Path, arch: str, drop: Sequence[str] = (), **more: Any) -> Path:
+def _as_architecture(to: Path, arch: str, drop: Sequence[str] = (), **more: Any) -> Path:
     """The target under another architecture's name."""
     keys = ("context_length", "embedding_length", "block_count")
     known = read_model(TARGET)
@@ -215,15 +215,15 @@ def _as(to: Path, arch: str, drop: Sequence[str] = (), **more: Any) -> Path:
 
 
 _WIDE = {"output.weight": ((256, 4096), "Q8_0")}
-# What llama.cpp takes, however odd it looks.
+# Unusual files that llama.cpp loads.
 LOADABLE: dict[str, Make] = {
     "Kimi K2 without merges": lambda to: edited(
         TARGET, to, {"tokenizer.ggml.pre": "kimi-k2"}, ["tokenizer.ggml.merges"]
     ),
-    "codeshell that embeds by its output": lambda to: _as(
+    "codeshell that embeds by its output": lambda to: _as_architecture(
         to, "codeshell", ["token_embd.weight"], add=_WIDE
     ),
-    "qwen3tts, whose output is sounds": lambda to: _as(
+    "qwen3tts, whose output is sounds": lambda to: _as_architecture(
         to, "qwen3tts", add={"output.weight": ((256, 3072), "Q8_0")}
     ),
     "no tokenizer, and a list of tokens": lambda to: edited(
@@ -234,7 +234,7 @@ LOADABLE: dict[str, Make] = {
         to,
         {"llama.expert_feed_forward_length": [1, 2], "llama.attention.recurrent_layers": [1, 1]},
     ),
-    "a dflash head of DeepSeek V4": lambda to: _as(
+    "a dflash head of DeepSeek V4": lambda to: _as_architecture(
         to,
         "dflash",
         fields={
@@ -249,7 +249,7 @@ LOADABLE: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("what", LOADABLE)
-def test_what_llama_cpp_loads_is_not_refused(tmp_path: Path, what: str) -> None:
+def test_unusual_files_that_llama_cpp_loads_have_no_fault(tmp_path: Path, what: str) -> None:
     info = read_model(LOADABLE[what](tmp_path / "m.gguf"))
     assert info.faults == ()
 
@@ -257,7 +257,7 @@ def test_what_llama_cpp_loads_is_not_refused(tmp_path: Path, what: str) -> None:
 @pytest.mark.parametrize(
     "what", ["Kimi K2 without merges", "arrays that this architecture does not read"]
 )
-def test_the_real_server_loads_it(native: Path, tmp_path: Path, what: str) -> None:
+def test_a_real_server_loads_unusual_files(native: Path, tmp_path: Path, what: str) -> None:
     path = LOADABLE[what](tmp_path / "m.gguf")
     listed = specllama("serve", path, "--dry-run", "--llama-server", native)
     assert listed.returncode == 0, listed.stderr
@@ -273,13 +273,13 @@ def test_the_real_server_loads_it(native: Path, tmp_path: Path, what: str) -> No
         server.stop()
 
 
-def test_an_override_may_mend_a_file(native: Path, tmp_path: Path) -> None:
-    """llama.cpp asks --override-kv before the file, also for a key that is missing."""
+def test_override_kv_can_repair_a_file(native: Path, tmp_path: Path) -> None:
+    """llama.cpp reads --override-kv before the file, also for a missing key."""
     path = edited(TARGET, tmp_path / "m.gguf", drop=["llama.context_length"])
     refused = specllama("serve", path, "--dry-run", "--llama-server", native)
     assert refused.returncode == 2
-    mend = ("--", "--override-kv", "llama.context_length=int:512")
-    done = specllama("serve", path, "--dry-run", "--llama-server", native, *mend)
+    override = ("--", "--override-kv", "llama.context_length=int:512")
+    done = specllama("serve", path, "--dry-run", "--llama-server", native, *override)
     assert done.returncode == 0, done.stderr
     assert "the key llama.context_length is missing" in " ".join(done.stdout.split())
 
@@ -289,27 +289,27 @@ def test_real_models_have_no_fault(smollm2: Path, gemma: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "message"),
     [
         (3, "its name says 2 parts, but split.count is 3"),
         (2, "split.tensors.count is 0"),
-        (1, ""),  # whole, whatever it is called: llama.cpp opens no other file
+        (1, ""),  # a whole file, whatever its name: llama.cpp opens no other file
         (0, ""),
     ],
 )
-def test_the_parts_of_a_name_are_those_of_the_header(tmp_path: Path, count: int, said: str) -> None:
+def test_a_split_files_name_must_match_its_header(tmp_path: Path, count: int, message: str) -> None:
     first = tmp_path / "m-00001-of-00002.gguf"
     edited(TARGET, first, {"split.count": _u16(count)} if count else {})
     if count > 1:
         tensors = [t for t in _tensors() if t != "token_embd.weight"]
         edited(TARGET, tmp_path / "m-00002-of-00002.gguf", drop=tensors)
     info = read_model(first)
-    assert said in next((f.detail for f in info.faults if f.rule == "parts"), "")
-    assert bool(info.faults) is bool(said)
-    assert len(info.shards) == (2 if said else 1)
+    assert message in next((f.detail for f in info.faults if f.rule == "parts"), "")
+    assert bool(info.faults) is bool(message)
+    assert len(info.shards) == (2 if message else 1)
 
 
-def test_inspect_never_says_yes_to_a_file_with_a_fault(tmp_path: Path) -> None:
+def test_inspect_does_not_call_a_faulty_file_servable(tmp_path: Path) -> None:
     for what, start in (
         ("layers without end", "serve    no: "),
         ("a key that comes twice", "serve    not by llama.cpp: "),
@@ -325,7 +325,7 @@ def test_inspect_never_says_yes_to_a_file_with_a_fault(tmp_path: Path) -> None:
     assert data["faults"][0]["rule"] == "tensor type"
 
 
-def test_inspect_shows_what_the_file_calls_itself(tmp_path: Path) -> None:
+def test_inspect_shows_the_size_label_and_finetune(tmp_path: Path) -> None:
     labels = {"general.size_label": "8B", "general.finetune": "Instruct"}
     path = edited(TARGET, tmp_path / "m.gguf", labels)
     assert "name     Specllama Tiny Target (8B, Instruct)\n" in specllama("inspect", path).stdout
@@ -333,7 +333,7 @@ def test_inspect_shows_what_the_file_calls_itself(tmp_path: Path) -> None:
     assert (names["size_label"], names["finetune"]) == ("8B", "Instruct")
 
 
-def test_inspect_says_nothing_of_drafts_for_a_file_that_never_loads(tmp_path: Path) -> None:
+def test_inspect_has_no_drafts_line_for_a_file_that_cannot_load(tmp_path: Path) -> None:
     done = specllama("inspect", FILES["no layers"][0](tmp_path / "m.gguf"))
     assert "drafts" not in done.stdout
     done = specllama("inspect", HEADS["FastMTP"][0](tmp_path / "head.gguf"))
@@ -341,7 +341,7 @@ def test_inspect_says_nothing_of_drafts_for_a_file_that_never_loads(tmp_path: Pa
     assert "drafts" not in done.stdout
 
 
-def test_serve_refuses_what_surely_does_not_load(native: Path, tmp_path: Path) -> None:
+def test_serve_rejects_a_file_that_no_build_loads(native: Path, tmp_path: Path) -> None:
     path = FILES["three entries for four layers"][0](tmp_path / "m.gguf")
     done = specllama("serve", path, "--dry-run", "--llama-server", native)
     assert done.returncode == 2
@@ -349,8 +349,8 @@ def test_serve_refuses_what_surely_does_not_load(native: Path, tmp_path: Path) -
     assert "pick-draft" not in done.stderr
 
 
-def test_serve_warns_of_what_a_newer_build_may_load(native: Path, tmp_path: Path) -> None:
-    """The server of the tests has no build number: it may be newer than the list."""
+def test_serve_warns_about_a_file_that_a_newer_build_may_load(native: Path, tmp_path: Path) -> None:
+    """The tests' server has no build number, so it may be newer than the list."""
     path = FILES["a vision tower inside"][0](tmp_path / "m.gguf")
     done = specllama("serve", path, "--dry-run", "--llama-server", native)
     assert done.returncode == 0, done.stderr
@@ -398,30 +398,34 @@ HEADS: dict[str, tuple[Make, str, str]] = {
 
 
 def pick(target: ModelInfo, draft: ModelInfo, build: int = 11434) -> tuple[str, str]:
-    """The rule that drops the draft, and its detail; ("", "") for one that is taken."""
+    """The rule that rejects the draft, and its detail; ("", "") if it is accepted."""
     caps = replace(OLD, build=build)
     picked = rank_drafts(target, load_workload("code"), caps, DiscoveredDrafts((draft,)))
-    said = ((r.rule, r.detail) for r in picked.rejected if r.what == draft.path.name)
-    return next(said, ("", ""))
+    rejections = ((r.rule, r.detail) for r in picked.rejected if r.what == draft.path.name)
+    return next(rejections, ("", ""))
 
 
 @pytest.mark.parametrize("build", [11434, 12000])
 @pytest.mark.parametrize("what", HEADS)
-def test_a_head_whose_rows_do_not_fit_is_not_chosen(tmp_path: Path, what: str, build: int) -> None:
-    make, rule, said = HEADS[what]
+def test_a_head_with_wrong_rows_or_missing_tables_is_rejected(
+    tmp_path: Path, what: str, build: int
+) -> None:
+    make, rule, message = HEADS[what]
     target, head = read_model(TRUNK), read_model(make(tmp_path / "head.gguf"))
     assert head.kind == "mtp-head"
-    got = pick(target, head, build)
-    assert got[0] == rule
-    assert said in got[1]
+    rejection = pick(target, head, build)
+    assert rejection[0] == rule
+    assert message in rejection[1]
     assert not check_compatibility(target, head, OLD).ok
-    named = doubts(head, NEW)
-    assert check_compatibility(target, head, NEW).ok is bool(named)  # tried when the user names it
+    doubtful = doubts(head, NEW)
+    assert check_compatibility(target, head, NEW).ok is bool(
+        doubtful
+    )  # still tried if the user names it
     assert pick(target, read_model(HEAD), build) == ("", "")
 
 
 @pytest.mark.parametrize("what", HEADS)
-def test_the_real_server_refuses_such_a_head(native: Path, tmp_path: Path, what: str) -> None:
+def test_a_real_server_rejects_these_heads(native: Path, tmp_path: Path, what: str) -> None:
     head = HEADS[what][0](tmp_path / "head.gguf")
     argv = [native, "-m", TRUNK, "-md", head, "--spec-type", "draft-mtp", "-c", "64", "-np", "1"]
     argv += ["-t", "1", "--no-warmup", "--port", str(free_port("127.0.0.1", 0))]
@@ -429,7 +433,7 @@ def test_the_real_server_refuses_such_a_head(native: Path, tmp_path: Path, what:
     assert done.returncode != 0
 
 
-def test_a_head_in_the_target_with_short_rows_is_named(tmp_path: Path) -> None:
+def test_a_target_whose_head_has_a_reduced_vocabulary_has_a_fault(tmp_path: Path) -> None:
     whole = edited(MODELS / "mtp.gguf", tmp_path / "m.gguf", add={"d2t": ((1024,), "I64")})
     info = read_model(whole)
     assert [f.rule for f in info.faults] == ["d2t"]
@@ -438,8 +442,8 @@ def test_a_head_in_the_target_with_short_rows_is_named(tmp_path: Path) -> None:
     assert "may be unable to load m.gguf" in check_loads(info, NEW)[0]
 
 
-def test_norms_do_not_hide_the_bits_of_a_head(tmp_path: Path) -> None:
-    """Its matrices at two bits, and tables of its own at eight: the average was over five."""
+def test_the_bits_of_a_head_are_those_of_its_matrices(tmp_path: Path) -> None:
+    """Once the average with its own tables, over five bits, hid that its matrices have two."""
     small = {
         f"blk.3.{n}.weight": (shape, "IQ1_S")
         for n, shape in {
@@ -454,8 +458,8 @@ def test_norms_do_not_hide_the_bits_of_a_head(tmp_path: Path) -> None:
     tables = {"blk.3.nextn.shared_head_head.weight": ((128, 4096), "Q8_0")}
     head = read_model(edited(HEAD, tmp_path / "head.gguf", add={**small, **tables}))
     assert head.mtp_bits == 50 * 8 / 256
-    said = list(warnings(read_model(TRUNK), "draft-mtp", head))
-    assert "the head is quantised to 1.6 bits" in said[0]
+    messages = list(warnings(read_model(TRUNK), "draft-mtp", head))
+    assert "the head is quantised to 1.6 bits" in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -466,10 +470,10 @@ def test_norms_do_not_hide_the_bits_of_a_head(tmp_path: Path) -> None:
         ({}, {"output.weight": (64, 32)}, "rows"),
         ({}, {"output.weight": (64, 4096)}, ""),
         ({}, {"d2t": (16,)}, "d2t"),
-        ({}, {"d2t": (4096,)}, ""),  # as many as the target's: its output does
+        ({}, {"d2t": (4096,)}, ""),  # as many as the target's tokens, so the target's output works
     ],
 )
-def test_rows_of_an_eagle3_head_are_those_of_its_d2t(
+def test_an_eagle3_heads_output_rows_must_match_its_d2t(
     tmp_path: Path, fields: dict[str, int], tensors: dict[str, tuple[int, ...]], rule: str
 ) -> None:
     needed = ("context_length", "embedding_length", "block_count", "target_hidden_size")
@@ -490,7 +494,7 @@ def _tensors() -> list[str]:
 # ---- the lists ---------------------------------------------------------------
 
 
-def test_makers_are_named_for_every_kind_of_foreign_file() -> None:
+def test_the_program_that_made_a_foreign_file_is_named() -> None:
     assert "Ollama" in foreign.maker_of_architecture("gptoss")
     assert "calls it 'gpt-oss'" in foreign.maker_of_architecture("gpt_oss")
     assert "ComfyUI" in foreign.maker_of_architecture("flux")
@@ -500,13 +504,13 @@ def test_makers_are_named_for_every_kind_of_foreign_file() -> None:
     assert "layout" in foreign.maker_of_tensor("mtp.layers.0.weight")
 
 
-def test_the_lists_hold_what_gguf_py_knows() -> None:
+def test_the_list_of_architectures_contains_gguf_pys() -> None:
     import gguf
 
-    ours = architectures.KNOWN
-    theirs = set(gguf.MODEL_ARCH_NAMES.values())
-    assert {a for a in theirs - ours if a not in _ONLY_IN_PYTHON} == set()
-    assert ours >= architectures.SIDECARS | architectures.EMBEDDING | architectures.HYBRID
+    known = architectures.KNOWN
+    gguf_py = set(gguf.MODEL_ARCH_NAMES.values())
+    assert {a for a in gguf_py - known if a not in _ONLY_IN_PYTHON} == set()
+    assert known >= architectures.SIDECARS | architectures.EMBEDDING | architectures.HYBRID
 
 
 _ONLY_IN_PYTHON = {"mmproj"}

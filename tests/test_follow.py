@@ -1,4 +1,4 @@
-"""What is judged of a server that is followed: the last minutes, or longer where little comes."""
+"""Summaries of a server that is followed: over the last minutes, or longer if traffic is low."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=2)
 TIMES = StepTimes(10.0, {0: 10.5, 1: 13.0, 2: 16.0})
 
 
-class Counting:
-    """A server that has counted `now`, read by the clock `at`."""
+class FakeCounters:
+    """A server with the counters `now`; `at` is the clock."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -28,19 +28,19 @@ class Counting:
         return Snapshot("llama.cpp", self.at, self.now)
 
     def answers(self, minutes: float) -> None:
-        """One answer of 64 tokens in so many minutes: of 80 drafted tokens 24 accepted."""
+        """One response of 64 tokens in this many minutes, with 24 of 80 drafted tokens accepted."""
         self.at += 60 * minutes
         self.now += Counts(80.0, 24.0, 40.0, (16.0, 8.0), 64.0, 0.6)
 
 
-def followed(server: Counting) -> Follower:
+def followed(server: FakeCounters) -> Follower:
     return Follower(cast(CounterReader, server), DRAFT, TIMES, clock=lambda: server.at)
 
 
 @pytest.mark.parametrize("minutes", [0.1, 1, 2, 4, 30])
-def test_enough_is_seen_however_slowly_it_comes(minutes: float) -> None:
-    """A large model on a CPU gives an answer in minutes: its last five say nothing."""
-    server = Counting()
+def test_slow_traffic_is_summarised_over_a_longer_time(minutes: float) -> None:
+    """A large model on a CPU takes minutes per response, so the last five minutes are not enough."""
+    server = FakeCounters()
     follower = followed(server)
     follower.look()
     for _ in range(8):
@@ -52,8 +52,8 @@ def test_enough_is_seen_however_slowly_it_comes(minutes: float) -> None:
     assert p.speedup == pytest.approx(64 * 10 / (40 * 16), rel=0.01)
 
 
-def test_the_last_minutes_come_first() -> None:
-    server = Counting()
+def test_recent_counts_cover_the_last_minutes_only() -> None:
+    server = FakeCounters()
     follower = followed(server)
     follower.look()
     for _ in range(8):
@@ -69,9 +69,9 @@ def test_the_last_minutes_come_first() -> None:
     assert follower.summary.counts.alpha == pytest.approx(0.525)
 
 
-def test_real_requests_beside_our_own_are_counted() -> None:
-    """A client's request that came while idle probes were sent was lost with them."""
-    server = Counting()
+def test_real_requests_during_idle_probes_are_counted() -> None:
+    """Once a client's request that ran during idle probes was excluded with them."""
+    server = FakeCounters()
     follower = followed(server)
     follower.look()
     server.answers(0.1)
