@@ -17,7 +17,7 @@ from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.past_traffic import apply_past_traffic, predict_from_traffic
-from specllama.serving.result_keys import result_subject, traffic_key
+from specllama.serving.result_keys import result_subject, traffic_subject
 from specllama.serving.scope import SearchScope
 from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
@@ -123,7 +123,7 @@ def counts_of(drafted: int, *by: int) -> Counts:
 
 
 def save_traffic(plan: Plan, counts: Counts, log: float, spec: Speculation | None = None) -> None:
-    about, spec = traffic_key(plan), spec or plan.settings.speculation
+    about, spec = traffic_subject(plan), spec or plan.settings.speculation
     assert about is not None
     assert spec is not None
     logs = tuple(log + 0.01 * (i % 3) for i in range(12))

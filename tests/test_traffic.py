@@ -15,12 +15,12 @@ from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes, never_less
 from specllama.watching import traffic
 from specllama.watching.counters import NOTHING, Counts
-from specllama.watching.traffic import TrafficKey
+from specllama.watching.traffic import TrafficSubject
 
 DAY = 86_400.0
 NOON = 1_790_000_000.0
 SPEC = Speculation(("draft-simple",), Path("/m/draft.gguf"), n_max=2)
-ABOUT = TrafficKey(
+ABOUT = TrafficSubject(
     "/m/t.gguf", "code", "draft-simple draft.gguf", (("/m/t.gguf", 5, 7),), "a build", ("CPU",)
 )
 SEEN = Counts(
@@ -152,7 +152,7 @@ def test_whatever_is_added_can_be_read_again(added: list[tuple[float | None, ...
 
 def test_n_grams_are_kept_by_their_sizes() -> None:
     spec = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
-    about = replace(ABOUT, way="ngram-simple")
+    about = replace(ABOUT, method="ngram-simple")
     traffic.add(about, spec, SEEN, Ratios(), now=NOON)
     (found,) = traffic.all_traffic()
     assert found.last.speculation == spec

@@ -60,7 +60,7 @@ def results(
         return
     target = str(model.absolute()) if model is not None else None
     found = [r for r in all_results() if target in (None, r.target)]
-    requests = [t for t in traffic.all_traffic() if target in (None, t.about.target)]
+    requests = [t for t in traffic.all_traffic() if target in (None, t.subject.target)]
     changes = [s for s in switches.all_switches() if target in (None, s.target)]
     if as_json:
         real = [traffic_data(t, found) for t in requests]
@@ -118,7 +118,7 @@ def traffic_lines(requests: Sequence[Traffic], known: Sequence[Result]) -> Itera
     for t in requests:
         for s in t.settings:
             if s.counts.alpha is not None:
-                name = f"{shown_name(Path(t.about.target))}, {t.about.workload}, {s.label}"
+                name = f"{shown_name(Path(t.subject.target))}, {t.subject.workload}, {s.label}"
                 summary = sentence(s.summary(_times(t, known)), TrafficVerdict(), adaptive=True)
                 yield f"real     {name}: {summary}"
 
@@ -128,8 +128,8 @@ def traffic_data(t: Traffic, known: Sequence[Result]) -> dict[str, Any]:
 
     times = _times(t, known)
     return {
-        "target": t.about.target,
-        "workload": t.about.workload,
+        "target": t.subject.target,
+        "workload": t.subject.workload,
         "since": t.since,
         "days": t.days,
         "settings": [
@@ -147,8 +147,8 @@ def _times(t: Traffic, known: Sequence[Result]) -> StepTimes | None:
         return t.times
     for r in known:
         spec = r.speculation or (r.tried.speculation if r.tried else None)
-        about = (r.target, r.workload) == (t.about.target, t.about.workload)
-        if about and spec is not None and method_label(spec) == t.about.way:
+        about = (r.target, r.workload) == (t.subject.target, t.subject.workload)
+        if about and spec is not None and method_label(spec) == t.subject.method:
             return r.times
     return None
 

@@ -63,8 +63,8 @@ def explain_decision(
     notes: tuple[str, ...] = ()
     served, stored = plan, None
     if plan.choice.speculation is not None and not sets_own_types(plan):
-        task, doubts, about = serve_task(plan, options)
-        found, stale = results.find(about)
+        task, doubts, subject = serve_task(plan, options)
+        found, stale = results.find(subject)
         served, stored = apply_stored_result(plan, options)
         notes = doubts
         if stored is None and found is not None:

@@ -11,7 +11,7 @@ from specllama.engine.command import check_methods
 from specllama.engine.settings import Speculation
 from specllama.planning.feasible import FeasibleMethod, feasible_methods
 from specllama.planning.plan import Plan
-from specllama.serving.result_keys import device_names, engine_label, traffic_key
+from specllama.serving.result_keys import device_names, engine_label, traffic_subject
 from specllama.serving.scope import SearchScope
 from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
@@ -58,8 +58,8 @@ def apply_past_traffic(
     if measured.settings.speculation is None:
         return _on_again(plan, measured, scope)
     plan = measured
-    about = traffic_key(plan)
-    stored = traffic.find(about) if about is not None else None
+    subject = traffic_subject(plan)
+    stored = traffic.find(subject) if subject is not None else None
     finding = _finding(stored, scope, times) if stored is not None else None
     if finding is None:
         return plan, ()
@@ -89,20 +89,20 @@ def predict_from_traffic(
     target, files = str(plan.target.path.absolute()), results.stamp(plan.target.shards)
     possible = feasible_methods(plan)
     for stored in traffic.of(target, plan.workload.name, files):
-        way = matching_method(plan, stored.last.speculation, possible, scope)
-        here = (stored.about.engine, stored.about.devices) == (
+        method = matching_method(plan, stored.last.speculation, possible, scope)
+        here = (stored.subject.engine, stored.subject.devices) == (
             engine_label(plan),
             tuple(device_names(plan)),
         )
         finding = _finding(stored, scope, stored.times if here else None)
-        if way is None or finding is None:
+        if method is None or finding is None:
             continue
         if finding.suggested is None:
             return None, (
                 f"{finding.headline}; slower than plain decoding, so other settings are tried",
             )
         known = _at_suggested_length(finding) if here else Ratios()
-        own = way.cost / (1 + way.cost)
+        own = method.cost / (1 + method.cost)
         source = f"real requests, {finding.summary.counts.drafted or 0:,.0f} drafted tokens"
         short = _short_step_ratio(plan) if here else 1.0
         found = Prediction(finding.suggested, known, source, own_share=own, short_step=short)

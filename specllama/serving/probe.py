@@ -105,8 +105,8 @@ def run_probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[Pro
         finally:
             runner.stop()
         if found.state in (DECIDED, OPEN):
-            for about in each.subjects:
-                results.store(about, found)
+            for subject in each.subjects:
+                results.store(subject, found)
         out.append(ProbeResult(each, found))
     return tuple(out)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from specllama.engine.keys import first
 from specllama.serving.idle_probes import IdleProbes
 from specllama.serving.launch import Launch
-from specllama.serving.result_keys import traffic_key
+from specllama.serving.result_keys import traffic_subject
 from specllama.serving.scope import sets_own_types
 from specllama.storage import drop
 from specllama.tuning.step_times import StepTimes
@@ -55,8 +55,8 @@ class TrafficMonitor:
     ) -> None:
         plan, self._adaptive = up.plan, adaptive
         spec = None if sets_own_types(plan) else plan.settings.speculation
-        about = traffic_key(plan) if spec is not None else None
-        before = traffic.find(about) if about is not None else None
+        subject = traffic_subject(plan) if spec is not None else None
+        before = traffic.find(subject) if subject is not None else None
         times = measured.times or (before.times if before is not None else None)
         settings = plan.settings
         # reading /slots keeps a server awake that may sleep
@@ -69,7 +69,7 @@ class TrafficMonitor:
         limits = NGRAM_THRESHOLDS if uses_ngram else of_drafts
         begin = log_size(up.server.log)
         requests = RequestLog(up.server.log, begin)
-        self.follower = Follower(reader, spec, times, about, limits, requests)
+        self.follower = Follower(reader, spec, times, subject, limits, requests)
         self._up, self._idle_looks, self._awake = up, 0, awake
         self._aged = spec is not None
         self._probes = IdleProbes(up.client, plan) if probes and times is None and spec else None

@@ -16,7 +16,7 @@ from specllama.serving.scope import SearchScope
 from specllama.tuning import results
 from specllama.tuning.records import method_label
 from specllama.tuning.results import Subject
-from specllama.watching.traffic import TrafficKey
+from specllama.watching.traffic import TrafficSubject
 
 # Arguments and variables that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
@@ -46,16 +46,16 @@ def result_subject(
     )
 
 
-def traffic_key(plan: Plan) -> TrafficKey | None:
+def traffic_subject(plan: Plan) -> TrafficSubject | None:
     """The key of this plan's traffic; None if it does not speculate."""
     spec = plan.settings.speculation
     if spec is None:
         return None
     files = results.stamp([*plan.target.shards, *([spec.draft] if spec.draft else [])])
-    return TrafficKey(
+    return TrafficSubject(
         target=str(plan.target.path.absolute()),
         workload=plan.workload.name,
-        way=method_label(spec),
+        method=method_label(spec),
         files=files,
         engine=engine_label(plan),
         devices=tuple(device_names(plan)),

@@ -39,7 +39,7 @@ def _candidates(
     here = engine_label(base), tuple(device_names(base))
     files = results.stamp(base.target.shards)
     for stored in traffic.of(target, base.workload.name, files):
-        if (stored.about.engine, stored.about.devices) != here:
+        if (stored.subject.engine, stored.subject.devices) != here:
             continue
         for counts in stored.settings:
             speedup = counts.summary(stored.times).speedup

@@ -80,8 +80,8 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
         return TuningOutcome(plan, OFF)
     if plan.choice.speculation is None or sets_own_types(plan):
         return TuningOutcome(plan, "none")
-    task, doubts, about = serve_task(plan, options)
-    stored, stale = results.find(about)
+    task, doubts, subject = serve_task(plan, options)
+    stored, stale = results.find(subject)
     if stored is not None and not stale and _is_final(stored, options):
         scope, measured = with_fixed_values(plan, options.scope), _with_result(plan, stored)
         served, more = apply_past_traffic(plan, measured, scope, stored.times)
@@ -103,7 +103,7 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
     try:
         out = _search(plan, task, runner, progress, earlier, prior, notes)
         if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
-            results.store(about, out.tuned)
+            results.store(subject, out.tuned)
         if options.force and out.tuned is not None and out.tuned.best is None:
             note = f"{out.tuned.reason}; used anyway because of --force"
             out = replace(out, plan=plan, notes=(*out.notes, note))
@@ -179,8 +179,8 @@ def would_measure(plan: Plan, options: TuningOptions) -> bool:
     """Whether serve measures before it serves."""
     if options.mode == OFF or plan.choice.speculation is None or sets_own_types(plan):
         return False
-    task, _, about = serve_task(plan, options)
-    stored, stale = results.find(about)
+    task, _, subject = serve_task(plan, options)
+    stored, stale = results.find(subject)
     if stored is not None and not stale and _is_final(stored, options):
         return False
     return bool(task.candidates or task.ngrams)
@@ -199,8 +199,8 @@ def serve_task(plan: Plan, options: TuningOptions) -> tuple[Task, tuple[str, ...
         force=options.force,
         prompts=options.prompts,
     )
-    about = result_subject(plan, drafts, replace(scope, everything=False), options.prompts)
-    return task, doubts, about
+    subject = result_subject(plan, drafts, replace(scope, everything=False), options.prompts)
+    return task, doubts, subject
 
 
 def _with_result(plan: Plan, stored: Result) -> Plan:

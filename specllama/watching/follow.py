@@ -17,7 +17,7 @@ from specllama.watching.history import KEPT_S, History
 from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog
 from specllama.watching.summary import Samples, TrafficSummary, summarize
-from specllama.watching.traffic import TrafficKey, longest
+from specllama.watching.traffic import TrafficSubject, longest
 from specllama.watching.verdict import Thresholds, TrafficVerdict, VerdictTracker
 
 LOOK_S = 3.0
@@ -27,14 +27,14 @@ _SAVE_S = 60.0  # between two writes
 
 @dataclass
 class Follower:
-    """One server that serves `speculation`. `times`: of its steps, None if not measured; `about`:
-    key of the saved traffic (None = not saved); `requests`: counts requests if the server does
+    """One server that serves `speculation`. `times`: of its steps, None if not measured; `subject`:
+    of the saved traffic (None = not saved); `requests`: counts requests if the server does
     not. `tick` is called often, and reads the counters when due."""
 
     reader: CounterReader
     speculation: Speculation | None
     times: StepTimes | None = None
-    about: TrafficKey | None = None
+    subject: TrafficSubject | None = None
     limits: Thresholds = field(default_factory=Thresholds)
     requests: RequestLog | None = None
     clock: Callable[[], float] = time.monotonic
@@ -135,12 +135,12 @@ class Follower:
     def save(self) -> None:
         """Saves new traffic since the last save."""
         self._saved_at = self.clock()
-        if self.about is None or self.speculation is None:
+        if self.subject is None or self.speculation is None:
             return
         if not self._unsaved.drafted and self._measured is None:
             return
         fresh, self._fresh = self._fresh, Samples(self.times)
-        traffic.add(self.about, self.speculation, self._unsaved, fresh.ratios, self._measured)
+        traffic.add(self.subject, self.speculation, self._unsaved, fresh.ratios, self._measured)
         self._unsaved, self._measured = NOTHING, None
 
     def close(self) -> None:

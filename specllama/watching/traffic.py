@@ -33,20 +33,20 @@ _MIN_WEIGHT = 1.0  # in tokens; older counts below it are dropped
 
 
 @dataclass(frozen=True)
-class TrafficKey:
+class TrafficSubject:
     """A model, its drafting method and a workload. `files`: path, size and time of each; another
     `engine` or other `devices` invalidate times, but not counts."""
 
     target: str
     workload: str
-    way: str
+    method: str
     files: tuple[tuple[str, int, int], ...]
     engine: str = ""
     devices: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        data = [self.workload, self.way, self.files]
+        data = [self.workload, self.method, self.files]
         return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:24]
 
 
@@ -72,7 +72,7 @@ class Traffic:
     """The traffic of one model, method and workload: settings, last served first; `since`: first
     request; `days` of use; `times`: step times measured while idle, None = not measured."""
 
-    about: TrafficKey
+    subject: TrafficSubject
     settings: tuple[TrafficCounts, ...]
     since: float
     days: int
@@ -93,7 +93,7 @@ def longest(s: Speculation | None) -> int | None:
 
 
 def add(
-    about: TrafficKey,
+    subject: TrafficSubject,
     speculation: Speculation,
     new: Counts,
     ratios: Ratios,
@@ -102,27 +102,27 @@ def add(
 ) -> None:
     """Adds new counts. Failing to write is ignored: the next start then knows less."""
     now = time.time() if now is None else now
-    before = find(about)
+    before = find(subject)
     day = _day(now)
     old = before.settings if before is not None else ()
     if before is not None and before.day != day:
         old = tuple(_aged(s) for s in old)
-    if before is not None and not _same_machine(before.about, about):
+    if before is not None and not _same_machine(before.subject, subject):
         old = tuple(replace(s, ratios=Ratios()) for s in old)
     mine = next((s for s in old if s.speculation == speculation), TrafficCounts(speculation))
     mine = TrafficCounts(speculation, mine.counts + new, _recent(mine.ratios + ratios), now)
     rest = [s for s in old if s.speculation != speculation and _weight(s) >= _MIN_WEIGHT]
-    if times is None and before is not None and _same_machine(before.about, about):
+    if times is None and before is not None and _same_machine(before.subject, subject):
         times = before.times
     traffic = Traffic(
-        about,
+        subject,
         (mine, *sorted(rest, key=lambda s: -s.when))[:_MAX_SETTINGS],
         before.since if before is not None else now,
         (before.days if before is not None else 0) + (before is None or before.day != day),
         day,
         times,
     )
-    write_stored(_folder() / f"{about.key}.json", _data(traffic))
+    write_stored(_folder() / f"{subject.key}.json", _data(traffic))
 
 
 def another_day(target: str, workload: str, now: float | None = None) -> None:
@@ -130,15 +130,15 @@ def another_day(target: str, workload: str, now: float | None = None) -> None:
     setting that lost is retried some day."""
     day = _day(time.time() if now is None else now)
     for t in all_traffic():
-        if (t.about.target, t.about.workload) == (target, workload) and t.day != day:
+        if (t.subject.target, t.subject.workload) == (target, workload) and t.day != day:
             aged = tuple(_aged(s) for s in t.settings)
             write_stored(t.file, _data(replace(t, settings=aged, day=day, days=t.days + 1)))
 
 
-def find(about: TrafficKey) -> Traffic | None:
+def find(subject: TrafficSubject) -> Traffic | None:
     """The traffic for this key; its times only if measured on this engine and these devices."""
-    found = _read(_folder() / f"{about.key}.json")
-    if found is not None and not _same_machine(found.about, about):
+    found = _read(_folder() / f"{subject.key}.json")
+    if found is not None and not _same_machine(found.subject, subject):
         return replace(found, times=None)
     return found
 
@@ -149,8 +149,8 @@ def of(target: str, workload: str, files: Sequence[tuple[str, int, int]]) -> tup
     return tuple(
         t
         for t in all_traffic()
-        if (t.about.target, t.about.workload) == (target, workload)
-        and set(files) <= set(t.about.files)
+        if (t.subject.target, t.subject.workload) == (target, workload)
+        and set(files) <= set(t.subject.files)
     )
 
 
@@ -164,7 +164,7 @@ def clear(target: Path | None = None) -> int:
     """Deletes all of it, or that of one target. Returns how many."""
     count = 0
     for t in all_traffic():
-        if target is None or t.about.target == str(target.absolute()):
+        if target is None or t.subject.target == str(target.absolute()):
             drop(t.file)
             count += 1
     return count
@@ -178,7 +178,7 @@ def _day(now: float) -> str:
     return datetime.fromtimestamp(now).strftime("%Y-%m-%d")
 
 
-def _same_machine(a: TrafficKey, b: TrafficKey) -> bool:
+def _same_machine(a: TrafficSubject, b: TrafficSubject) -> bool:
     return (a.engine, a.devices) == (b.engine, b.devices)
 
 
@@ -202,12 +202,12 @@ _COUNTED = ("drafted", "accepted", "steps", "tokens", "seconds", "requests")
 
 
 def _data(t: Traffic) -> dict[str, Any]:
-    a = t.about
+    a = t.subject
     return {
         "version": _VERSION,
         "target": a.target,
         "workload": a.workload,
-        "way": a.way,
+        "way": a.method,
         "files": [list(f) for f in a.files],
         "engine": a.engine,
         "devices": list(a.devices),
@@ -238,7 +238,7 @@ def _read(path: Path) -> Traffic | None:
     try:
         if data is None or data["version"] != _VERSION:
             return None
-        about = TrafficKey(
+        subject = TrafficSubject(
             str(data["target"]),
             str(data["workload"]),
             str(data["way"]),
@@ -247,11 +247,11 @@ def _read(path: Path) -> Traffic | None:
             tuple(str(d) for d in data["devices"]),
         )
         settings = tuple(_read_counts(s) for s in data["settings"])
-        if not settings or any(method_label(s.speculation) != about.way for s in settings):
+        if not settings or any(method_label(s.speculation) != subject.method for s in settings):
             return None
         times = read_times(data["times"])
         since, days = float(data["since"]), int(data["days"])
-        return Traffic(about, settings, since, days, str(data["day"]), times, path)
+        return Traffic(subject, settings, since, days, str(data["day"]), times, path)
     except (OSError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
         return None
 
