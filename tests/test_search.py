@@ -1,4 +1,4 @@
-"""The tuner's decisions, on scripted machines: the right one, in few launches, in time."""
+"""The tuner's decisions on simulated machines: correct, with few launches, within the budget."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ SUBJECT = Subject("/models/t.gguf", "code", (("/models/t.gguf", 1, 2),), (), "b1
 
 
 def task(*candidates: Speculation | TrialCandidate, **more: object) -> Task:
-    ways = tuple(c if isinstance(c, TrialCandidate) else TrialCandidate(c) for c in candidates)
+    all_candidates = tuple(
+        c if isinstance(c, TrialCandidate) else TrialCandidate(c) for c in candidates
+    )
     given = {"budget": 120.0, **more}
-    return Task("code", PROMPTS, {"temperature": 0.2}, False, ways, **given)  # type: ignore[arg-type]
+    return Task("code", PROMPTS, {"temperature": 0.2}, False, all_candidates, **given)  # type: ignore[arg-type]
 
 
-def copying(**more: object) -> Task:
+def ngram_task(**more: object) -> Task:
     return task(ngrams=(NGRAM,), **more)
 
 
@@ -61,18 +63,18 @@ def steep(b: int) -> float:
     return 10 + 12.0 * (b - 1)
 
 
-def never(b: int) -> float:
-    """What a draft brings at an acceptance of 0.7, its time takes."""
+def no_gain(b: int) -> float:
+    """The time to verify a draft cancels its gain at an acceptance of 0.7."""
     return 10 + 6.5 * (b - 1)
 
 
 def cpu(b: int) -> float:
-    """As measured on one thread: 90 ms, and 17 for each token more."""
+    """As measured on one thread: 90 ms, plus 17 ms for each further token."""
     return 90 + 17.0 * (b - 1)
 
 
-def copier(**more: object) -> Script:
-    """Half of each answer is copied from a prompt of 150 tokens."""
+def copying_script(**more: object) -> Script:
+    """Half of each response is copied from a prompt of 150 tokens."""
     given: dict[str, object] = {"copies": lambda r: 0.5, "length": lambda p: 150, **more}
     return Script(more.pop("verify", cpu), **{k: v for k, v in given.items() if k != "verify"})  # type: ignore[arg-type]
 
@@ -81,7 +83,7 @@ def best_k(t: TuningResult) -> int | None:
     return t.best.speculation.n_max if t.best else None
 
 
-# ---- which length ----------------------------------------------------------------
+# ---- draft length ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -99,7 +101,7 @@ def test_a_smooth_optimum_is_found_in_three_launches(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_cliff_is_not_stepped_on(seed: int) -> None:
+def test_a_length_with_a_jump_in_cost_is_not_launched(seed: int) -> None:
     """84 tok/s at K = 3, 6 at K = 4 (llama.cpp issue 25356)."""
     t, runner = tuned(Script(lambda b: 12 + 0.2 * b if b <= 4 else 400.0), task(DRAFT), seed)
     assert best_k(t) == 3
@@ -107,8 +109,8 @@ def test_a_cliff_is_not_stepped_on(seed: int) -> None:
     assert max(s.n_max for s in runner.launches if s) <= 3, "V(b) showed it before any launch"
 
 
-def test_of_equal_lengths_a_short_one_is_taken() -> None:
-    """Seen: K = 1, 2 and 3 predicted within 3 %, the longest of them, and least certain, tried."""
+def test_the_shortest_of_equally_fast_lengths_is_chosen() -> None:
+    """With K = 1, 2 and 3 predicted within 3 %, the longest and least certain was once tried."""
 
     def verify(b: int) -> float:
         return 10.0 if b == 1 else 7.5 * (2 - 0.5 ** (b - 1))
@@ -119,8 +121,8 @@ def test_of_equal_lengths_a_short_one_is_taken() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_draft_that_is_best_at_twelve_gets_a_long_one(seed: int) -> None:
-    """Blocks of a GPU: V is flat. 8 is no limit."""
+def test_lengths_above_eight_are_chosen_if_they_are_fastest(seed: int) -> None:
+    """A block drafter on a GPU, where V is flat."""
     script = Script(flat, accept=lambda r: 0.92, own=lambda m: 0.2, once=("draft-dflash",))
     block = Speculation(("draft-dflash",), Path("block.gguf"), n_max=4)
     t, _ = tuned(script, task(TrialCandidate(block, longest=16, cost=0.02, one_pass=True)), seed)
@@ -129,7 +131,7 @@ def test_a_draft_that_is_best_at_twelve_gets_a_long_one(seed: int) -> None:
     assert t.loads == 3
 
 
-def test_of_a_head_that_declines_with_depth_a_short_draft_is_taken() -> None:
+def test_a_head_that_declines_with_depth_gets_a_short_draft() -> None:
     script = Script(lambda b: 10 + 1.0 * (b - 1), accept=lambda r: 0.8, decline=0.12)
     t, _ = tuned(script, task(MTP))
     trial = t.trials[0]
@@ -139,7 +141,7 @@ def test_of_a_head_that_declines_with_depth_a_short_draft_is_taken() -> None:
     assert best_k(t) == 3
 
 
-def test_only_the_lengths_asked_for() -> None:
+def test_only_the_given_draft_lengths_are_measured() -> None:
     t, runner = tuned(Script(smooth), task(DRAFT, lengths=(1, 2)))
     assert set(t.trials[0].curve) == {1, 2}
     assert {s.n_max for s in runner.launches if s} <= {1, 2}
@@ -150,25 +152,25 @@ def test_only_the_lengths_asked_for() -> None:
     assert {s.p_min for s in runner.launches if s} == {0.0, 0.5, 0.75}
 
 
-def test_a_single_length_takes_a_single_launch() -> None:
+def test_a_single_draft_length_needs_one_launch() -> None:
     t, runner = tuned(Script(smooth), task(DRAFT, lengths=(2,), p_min=0.5))
     assert [(s.n_max, s.p_min) for s in runner.launches if s] == [(2, 0.5)]
     assert best_k(t) == 2
     assert t.loads == 2
 
 
-def test_a_length_that_is_not_possible_is_said() -> None:
+def test_an_impossible_draft_length_is_the_reason() -> None:
     t, runner = tuned(Script(smooth), task(TrialCandidate(MTP, longest=3), lengths=(4, 6)))
     assert runner.launches == [None]
     assert t.reason == "draft-mtp: its files and memory limit K to 3"
 
 
-def test_lengths_that_heads_forbid_are_not_tried() -> None:
+def test_lengths_beyond_the_longest_possible_are_not_launched() -> None:
     _, runner = tuned(Script(smooth), task(TrialCandidate(MTP, longest=2)))
     assert max(s.n_max for s in runner.launches if s) == 2
 
 
-def test_p_min_is_a_second_axis_when_drafts_are_rejected() -> None:
+def test_p_min_is_varied_if_many_drafted_tokens_are_rejected() -> None:
     def accept(r: Request) -> float:
         return 0.85 if r.speculation and r.speculation.p_min else 0.4
 
@@ -179,9 +181,9 @@ def test_p_min_is_a_second_axis_when_drafts_are_rejected() -> None:
     assert t.best.speculation.p_min > 0
 
 
-def test_every_setting_of_a_probe_gets_prompts_enough() -> None:
-    """Seen: the first settings used up the prompts, and a 1.16x (0.09 to 14.77) over three
-    responses was "off" with most of the budget left."""
+def test_every_setting_of_a_probe_is_confirmed_on_enough_prompts() -> None:
+    """The first settings once used up the prompts, and 1.16x (0.09 to 14.77) over three responses
+    was "off" with most of the budget left."""
     script = Script(smooth, accept=lambda r: 0.5, spread=0.15, noise=0.1)
     t, _ = tuned(script, task(DRAFT, thorough=True, loads=12, budget=4000.0), 2)
     assert len(t.confirmations) == 3
@@ -193,8 +195,8 @@ def test_every_setting_of_a_probe_gets_prompts_enough() -> None:
     assert not chose & {a.prompt_ids for x in t.confirmations for a in x.measurement.responses}
 
 
-def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
-    """A step without a draft on a drafting server is slower by one pass: the log tells it."""
+def test_the_cost_of_a_step_includes_the_drafts_own_pass() -> None:
+    """A step without a draft on a drafting server is slower by one pass, as its log shows."""
     t, _ = tuned(
         Script(cpu, own=lambda m: 11.0), task(TrialCandidate(DRAFT, cost=0.1), budget=300.0)
     )
@@ -203,27 +205,27 @@ def test_the_cost_curve_holds_the_drafts_own_pass() -> None:
     assert t.confirmations[0].plain_ms == pytest.approx(90, rel=0.02)
 
 
-def test_only_a_trial_says_where_time_goes() -> None:
-    """What goes on to serve must not list its cache at every request."""
+def test_only_the_trial_is_traced() -> None:
+    """A server that goes on to serve must not list its cache at every request."""
     found, runner = tuned(Script(flat, own=lambda m: 1.0), task(DRAFT))
     assert found.best is not None
     assert [s.n_max if s else 0 for s in runner.launches[:1]] == [0]
     assert runner.traced == [False, True, False]
     assert found.confirmations[0].plain_ms == pytest.approx(
         10, rel=0.02
-    )  # less the draft's own pass
+    )  # minus the draft's own pass
 
 
 @pytest.mark.parametrize(("method", "traced"), [(DRAFT, True), (MTP, True), (EAGLE, False)])
-def test_without_a_trial_the_confirmation_says_it(method: Speculation, traced: bool) -> None:
-    """Where a draft of k tokens is one pass, the log does not tell its cost."""
+def test_without_a_trial_the_confirmation_is_traced(method: Speculation, traced: bool) -> None:
+    """If a whole draft takes one pass, the log does not show its cost."""
     _, runner = tuned(Script(flat, own=lambda m: 1.0), task(method, lengths=(3,)))
     assert runner.traced == [False, traced]
 
 
 @pytest.mark.parametrize(("own", "traced"), [(0.1, False), (None, True)])
-def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, traced: bool) -> None:
-    """It goes on with one load, which can serve."""
+def test_the_draft_time_of_an_earlier_start_is_used(own: float | None, traced: bool) -> None:
+    """The search continues with one load, which can go on to serve."""
     known = Prediction(
         replace(DRAFT, n_max=3), Ratios((0.4, 0.5), (1.0, 1.0)), "earlier", own_share=own
     )
@@ -234,21 +236,21 @@ def test_what_an_earlier_start_saw_of_the_draft_is_used(own: float | None, trace
     assert found.confirmations[0].plain_ms == pytest.approx(10, rel=0.02)
 
 
-# ---- what real requests predict ---------------------------------------------------
+# ---- past traffic ----------------------------------------------------------------
 
 
-def test_what_real_requests_predict_is_confirmed_first_in_one_load() -> None:
+def test_the_setting_of_past_traffic_is_confirmed_first_in_one_load() -> None:
     prior = Prediction(replace(DRAFT, n_max=3), ratios(*[0.4] * 8), "real requests", own_share=0.0)
     found, runner = tuned(Script(flat), task(DRAFT, MTP), prior=prior)
     assert (best_k(found), found.loads, found.state) == (3, 1, DECIDED)
     assert [s.n_max for s in runner.launches if s] == [3]
 
 
-def test_where_it_is_refuted_everything_else_is_looked_at() -> None:
-    """What was seen on another machine, say: here a draft loses, and copies win."""
+def test_other_settings_are_tried_if_past_traffic_is_refuted() -> None:
+    """For example, traffic of another machine: here a draft loses and n-grams win."""
     prior = Prediction(replace(DRAFT, n_max=3), Ratios(), "real requests", own_share=0.0)
-    script = copier(accept=lambda r: 0.05)
-    found, runner = tuned(script, copying(budget=400.0), prior=prior)
+    script = copying_script(accept=lambda r: 0.05)
+    found, runner = tuned(script, ngram_task(budget=400.0), prior=prior)
     assert runner.launches[:2] == [prior.speculation, None]
     assert found.best is not None
     assert found.best.speculation.methods == ("ngram-simple",)
@@ -258,8 +260,8 @@ def test_where_it_is_refuted_everything_else_is_looked_at() -> None:
 # ---- off, and without launches ---------------------------------------------------
 
 
-def test_where_nothing_can_win_nothing_is_launched() -> None:
-    """A MoE on one GPU: each verified token wakes more experts (issue 19493)."""
+def test_nothing_is_launched_if_no_draft_can_pay_off() -> None:
+    """A MoE on one GPU: each verified token reads more experts (issue 19493)."""
     t, runner = tuned(Script(steep), task(DRAFT, MTP))
     assert t.best is None
     assert runner.launches == [None]
@@ -272,7 +274,7 @@ def test_where_nothing_can_win_nothing_is_launched() -> None:
 
 
 def test_off_by_costs_alone_rests_on_more_than_two_short_responses() -> None:
-    """Seen: two responses of 16 tokens, "off" as decided, and 39 of 40 s left."""
+    """Two responses of 16 tokens once gave a decided "off" with 39 of 40 s left."""
     t, runner = tuned(Script(steep), task(DRAFT))
     assert (runner.launches, t.state) == ([None], DECIDED)
     assert t.baseline is not None
@@ -296,15 +298,15 @@ def test_a_draft_that_costs_too_much_is_not_launched() -> None:
     assert "it takes 12.0 ms per token, the target 10.0 ms: it cannot pay off even at" in t.reason
 
 
-def test_acceptance_that_is_never_seen_is_not_hoped_for() -> None:
+def test_a_draft_that_needs_an_unrealistic_acceptance_is_not_launched() -> None:
     t, _ = tuned(Script(lambda b: 10 + 9.1 * (b - 1)), task(DRAFT))
     assert t.loads == 1
     assert "it would need 9" in t.reason
     assert "more than 95% has never been observed" in t.reason
 
 
-def test_a_draft_that_could_pay_and_does_not_is_off_after_one_launch() -> None:
-    t, _ = tuned(Script(never, accept=lambda r: 0.4), task(DRAFT))
+def test_a_draft_without_a_gain_is_off_after_one_launch() -> None:
+    t, _ = tuned(Script(no_gain, accept=lambda r: 0.4), task(DRAFT))
     assert t.best is None
     assert t.loads == 2
     assert "x predicted (one launch at K=" in t.reason
@@ -319,7 +321,7 @@ def test_high_acceptance_alone_decides_nothing() -> None:
     assert t.trials[0].measurement.alpha > 0.8
 
 
-def test_copies_that_are_faster_than_any_draft_could_be_save_its_launch() -> None:
+def test_a_draft_is_not_launched_if_n_grams_are_certainly_faster() -> None:
     script = Script(flat, copies=lambda r: 0.95, span=60, length=lambda p: 150)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, longest=1), ngrams=(NGRAM,)))
     assert t.loads == 2
@@ -328,7 +330,7 @@ def test_copies_that_are_faster_than_any_draft_could_be_save_its_launch() -> Non
     assert t.best.speculation.methods == ("ngram-simple",)
 
 
-def test_a_dead_head_is_named() -> None:
+def test_a_head_that_is_never_accepted_is_named() -> None:
     t, runner = tuned(Script(lambda b: 10 + b, accept=lambda r: 0.0), task(MTP))
     assert t.best is None
     assert re.search(
@@ -344,32 +346,32 @@ def test_degenerate_output_never_wins() -> None:
     t, _ = tuned(Script(smooth, accept=lambda r: 0.95, text=text), task(DRAFT))
     assert t.best is None
     assert "degenerate output" in t.reason
-    t, _ = tuned(copier(text=text), copying(budget=300.0))
+    t, _ = tuned(copying_script(text=text), ngram_task(budget=300.0))
     assert t.best is None
     assert "degenerate output" in t.reason
-    t, _ = tuned(copier(text=text), copying(budget=300.0, force=True))
+    t, _ = tuned(copying_script(text=text), ngram_task(budget=300.0, force=True))
     assert t.best is None, "not even by --force"
 
 
-def test_one_degenerate_answer_of_many_is_chance() -> None:
-    """Seen: sampling made one answer in twelve repeat itself, and the method was thrown away."""
+def test_one_degenerate_response_does_not_rule_out_a_method() -> None:
+    """Sampling once made one response in twelve repeat itself, and the method was dropped."""
     script = Script(smooth, text=lambda r: "same" if r.prompt == PROMPTS[1] else "word")
     t, _ = tuned(script, task(DRAFT))
     assert best_k(t) == 3
 
 
-def test_a_hybrid_that_accepts_everything_is_doubted() -> None:
+def test_full_acceptance_on_a_hybrid_model_is_not_trusted() -> None:
     t, _ = tuned(Script(smooth, accept=lambda r: 1.0), task(MTP, hybrid=True))
     assert t.best is None
     assert "its state may not be rolled back" in t.reason
 
 
-# ---- copies ----------------------------------------------------------------------
+# ---- n-grams ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_copies_are_predicted_and_confirmed_in_two_launches(seed: int) -> None:
-    t, runner = tuned(copier(), copying(budget=300.0), seed)
+def test_n_grams_are_predicted_and_confirmed_in_two_launches(seed: int) -> None:
+    t, runner = tuned(copying_script(), ngram_task(budget=300.0), seed)
     assert t.best is not None
     assert t.best.speculation.methods == ("ngram-simple",)
     assert t.loads == len(runner.launches) == 2
@@ -383,33 +385,33 @@ def test_copies_are_predicted_and_confirmed_in_two_launches(seed: int) -> None:
     assert t.ngrams[0].speedups[NgramSizes(12, 48)] < best_of_map - 0.1, "the guide's sizes"
 
 
-def test_answers_without_copies_need_no_launch() -> None:
-    t, runner = tuned(Script(cpu, length=lambda p: 150), copying())
+def test_responses_without_repetition_need_no_launch_of_n_grams() -> None:
+    t, runner = tuned(Script(cpu, length=lambda p: 150), ngram_task())
     assert t.best is None
     assert runner.launches == [None]
     assert "nothing would be drafted: no 2-token sequence repeated in the responses" in t.reason
 
 
-def test_the_users_own_sizes_are_kept() -> None:
-    t, runner = tuned(copier(), copying(fixed=True, budget=300.0))
+def test_n_gram_sizes_of_the_user_are_kept() -> None:
+    t, runner = tuned(copying_script(), ngram_task(fixed=True, budget=300.0))
     assert list(t.ngrams[0].speedups) == [NgramSizes(12, 48)]
     drafting = [s for s in runner.launches if s]
     assert {s.ngram for s in drafting} == {NgramSizes(12, 48)}
 
 
-def test_the_types_differ_and_the_best_is_launched() -> None:
+def test_every_n_gram_type_is_replayed_and_the_best_launched() -> None:
     types = tuple(
         replace(NGRAM, methods=(m,)) for m in ("ngram-simple", "ngram-map-k", "ngram-mod")
     )
-    t, _ = tuned(copier(), task(ngrams=types, budget=300.0))
+    t, _ = tuned(copying_script(), task(ngrams=types, budget=300.0))
     assert {m.method for m in t.ngrams} == {"ngram-simple", "ngram-map-k", "ngram-mod"}
     assert t.loads <= 3
 
 
-def test_an_ngram_that_never_fires_when_it_serves() -> None:
-    """Nothing to replay: the profile's sizes and shorter ones are tried."""
+def test_n_grams_are_launched_if_responses_have_no_ids() -> None:
+    """Without a replay, the profile's sizes and shorter ones are tried."""
     script = Script(cpu, gives_ids=False)
-    t, runner = tuned(script, copying(budget=900.0))
+    t, runner = tuned(script, ngram_task(budget=900.0))
     assert t.best is None
     assert [s.ngram for s in runner.launches if s and s.ngram] == [
         NgramSizes(6, 12),
@@ -421,15 +423,15 @@ def test_an_ngram_that_never_fires_when_it_serves() -> None:
     ]
 
 
-def test_hybrids_are_not_replayed_but_tried() -> None:
-    t, runner = tuned(copier(), copying(hybrid=True, budget=300.0))
+def test_n_grams_on_hybrid_models_are_launched_without_a_replay() -> None:
+    t, runner = tuned(copying_script(), ngram_task(hybrid=True, budget=300.0))
     assert t.ngrams == ()
     assert next(s.ngram.n for s in runner.launches if s and s.ngram) == 6
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_combination_wins_where_it_wins(seed: int) -> None:
-    """A part is copied, the rest a draft guesses well: neither alone is as fast."""
+def test_a_combination_is_chosen_if_it_is_fastest(seed: int) -> None:
+    """A part is copied, and a draft predicts the rest well: neither alone is as fast."""
     script = Script(
         flat,
         own=lambda m: 2.0,
@@ -447,19 +449,19 @@ def test_a_combination_wins_where_it_wins(seed: int) -> None:
     assert t.best.ratios.value > max(alone) * 0.97
 
 
-def test_a_combination_that_was_asked_for_leaves_its_parts_alone() -> None:
-    wanted = task(
+def test_only_the_combination_is_measured_if_the_user_chose_it() -> None:
+    combined_task = task(
         TrialCandidate(DRAFT, cost=0.1), ngrams=(NGRAM,), ngrams_alone=False, drafts_alone=False
     )
     script = Script(flat, own=lambda m: 1.0, copies=lambda r: 0.5, length=lambda p: 150)
-    t, _ = tuned(script, wanted)
+    t, _ = tuned(script, combined_task)
     assert {p.speculation.methods for p in t.predictions} == {("ngram-simple", "draft-simple")}
 
 
-# ---- which way -------------------------------------------------------------------
+# ---- several methods -------------------------------------------------------------
 
 
-def test_the_fastest_of_several_drafts() -> None:
+def test_the_fastest_of_several_drafts_is_chosen() -> None:
     script = Script(flat, own=lambda m: 0.3 if m == "draft-mtp" else 3.0)
     t, _ = tuned(script, task(DRAFT, MTP, loads=12))
     assert t.best is not None
@@ -468,16 +470,16 @@ def test_the_fastest_of_several_drafts() -> None:
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_no_more_than_four_loads_before_serving(seed: int) -> None:
-    """Whatever is there to be tried; that of the plain server that serves in the end counts."""
+    """With any number of settings; the load of the final server without speculation counts too."""
     types = tuple(replace(NGRAM, methods=(m,)) for m in ("ngram-simple", "ngram-mod"))
-    script = copier(verify=never, accept=lambda r: 0.65, noise=0.05)
+    script = copying_script(verify=no_gain, accept=lambda r: 0.65, noise=0.05)
     t, runner = tuned(script, task(DRAFT, MTP, ngrams=types, budget=600.0), seed)
     serving = t.best is None or runner.launches[-1] != t.best.speculation
     assert t.loads + serving <= 4
 
 
-def test_a_broken_arm_never_decides_against_a_good_one() -> None:
-    """The best by prediction says one word over and over when it is launched: the next serves."""
+def test_a_degenerate_setting_does_not_hide_a_good_one() -> None:
+    """The best setting by prediction repeats one word when it is launched: the next one serves."""
 
     def text(r: Request) -> str:
         return "same" if r.speculation is not None and r.speculation.uses_ngram else "word"
@@ -500,7 +502,7 @@ def test_a_broken_arm_never_decides_against_a_good_one() -> None:
     assert any("degenerate" in d.reason for d in t.dropped)
 
 
-def test_force_takes_the_fastest_way_even_if_slower() -> None:
+def test_force_uses_the_fastest_setting_even_if_slower() -> None:
     t, _ = tuned(Script(steep), task(DRAFT, force=True))
     assert t.best is not None
     assert t.best.speedup.value < 1
@@ -520,9 +522,9 @@ def test_noise_of_a_tenth_does_not_hide_a_clear_gain() -> None:
     assert on == 10
 
 
-def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:
-    """Each launch finds the machine slower: it is compared with itself only."""
-    slowing = Script(never, accept=lambda r: 0.65, drift=lambda n: 1 + 0.04 * n)
+def test_a_machine_that_slows_down_does_not_change_the_decision() -> None:
+    """The machine is slower at each launch, so a server is compared only with itself."""
+    slowing = Script(no_gain, accept=lambda r: 0.65, drift=lambda n: 1 + 0.04 * n)
     t, _ = tuned(slowing, task(TrialCandidate(DRAFT, longest=1)))
     assert t.best is None
     gaining = Script(smooth, drift=lambda n: 1 + 0.1 * n)
@@ -534,18 +536,18 @@ def test_a_machine_that_slows_down_meanwhile_is_seen_through() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_machine_that_is_slow_for_a_while_hides_no_gain(seed: int) -> None:
-    """Seen: the plain server at full speed, the trial at two thirds of it, and a draft worth
-    1.2x given up unconfirmed."""
+def test_a_temporarily_slow_machine_does_not_hide_a_gain(seed: int) -> None:
+    """With the baseline at full speed and the trial at two thirds of it, a draft with a gain of
+    1.2x was once dropped unconfirmed."""
     script = Script(lambda b: 10 + 2.5 * (b - 1), load=lambda s: 1.5 if 5 <= s < 20 else 1.0)
     t, _ = tuned(script, task(DRAFT), seed)
     assert best_k(t) == 2
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_slow_first_step_flatters_no_draft(seed: int) -> None:
-    """Seen: the step of a request of two tokens takes a tenth longer than those of an answer, and
-    it stands for the plain step beside a server that drafts."""
+def test_a_slow_first_step_does_not_raise_the_speed_up(seed: int) -> None:
+    """The step of a request of two tokens takes a tenth longer than those within a response, and it
+    serves as the plain step on a drafting server."""
     waking = Script(lambda b: 10 + 7.5 * (b - 1), accept=lambda r: 0.65, first=1.15, noise=0.02)
     t, _ = tuned(waking, task(TrialCandidate(DRAFT, longest=1), force=True), seed)
     assert t.baseline is not None
@@ -555,8 +557,8 @@ def test_a_slow_first_step_flatters_no_draft(seed: int) -> None:
     assert arm.ratios.value == pytest.approx(1.65 / 1.75, rel=0.05), "not 1.08x"
 
 
-def test_repeated_prompts_do_not_flatter() -> None:
-    """A prompt seen before is drafted ten times too well (issues 10455, 26100)."""
+def test_repeated_prompts_do_not_raise_the_acceptance() -> None:
+    """The acceptance for a repeated prompt is far too high (issues 10455, 26100)."""
     script = Script(smooth, accept=lambda r: 0.99 if r.seen else 0.3)
     t, _ = tuned(script, task(DRAFT))
     acceptance = t.trials[0].measurement.log.acceptance
@@ -568,8 +570,9 @@ def test_repeated_prompts_do_not_flatter() -> None:
 # ---- old builds, odd builds ------------------------------------------------------
 
 
-def test_an_old_build_is_measured_by_whole_answers() -> None:
-    """Neither token ids nor timings per token nor a kept prefix: K is not tuned, but decided."""
+def test_an_old_build_is_measured_by_whole_responses() -> None:
+    """Without token ids, timings per token and a cached prefix, K is not tuned, but the result is
+    decided."""
     script = Script(smooth, per_token=False, counts=False, gives_ids=False, tokenizes=False)
     t, _ = tuned(script, task(DRAFT))
     assert t.baseline is not None
@@ -581,35 +584,35 @@ def test_an_old_build_is_measured_by_whole_answers() -> None:
     assert t.loads == 3
 
 
-def test_a_build_that_keeps_no_prompt_shows_no_costs() -> None:
-    """`prompt_n` is then the whole prompt, whatever was added to it."""
+def test_a_build_without_a_prompt_cache_gives_no_verification_costs() -> None:
+    """`prompt_n` is then the whole prompt."""
     t, _ = tuned(Script(smooth, caches=False), task(DRAFT))
     assert t.baseline is not None
     assert sorted(t.baseline.costs.verify)[:2] == [1, 41], "no cost of a short draft"
     assert best_k(t) == 2
 
 
-def test_a_sliding_window_hides_the_short_batches() -> None:
+def test_short_batches_are_not_measured_with_a_sliding_window() -> None:
     t, _ = tuned(Script(smooth, window=True), task(DRAFT))
     assert t.baseline is not None
     assert not {2, 3, 4} & set(t.baseline.costs.verify)
     assert {5, 6} <= set(t.baseline.costs.verify)
     assert best_k(t) == 3, "what V(b) does not tell, the launch does"
-    t, _ = tuned(copier(window=True), copying(budget=300.0))
+    t, _ = tuned(copying_script(window=True), ngram_task(budget=300.0))
     assert t.best is not None
 
 
-def test_the_output_matrix_is_added() -> None:
-    """Only one row of a batch goes through it: in small models it is a half of the work."""
-    script = copier(output_share=0.4)
-    t, _ = tuned(script, copying(budget=300.0, output_share=0.4))
+def test_the_cost_of_the_output_matrix_is_added() -> None:
+    """Only one row of a batch goes through it; in small models it is half of the work."""
+    script = copying_script(output_share=0.4)
+    t, _ = tuned(script, ngram_task(budget=300.0, output_share=0.4))
     assert t.baseline is not None
     for b in (2, 5, 9, 17):
         assert t.baseline.costs.of(b) == pytest.approx(cpu(b), rel=0.02)
 
 
-def test_a_server_that_ignores_n_max() -> None:
-    """It drafts 6 whatever is asked: what is confirmed is what is served."""
+def test_a_server_that_ignores_n_max_is_measured_as_it_runs() -> None:
+    """The server always drafts 6 tokens."""
     t, _ = tuned(Script(smooth, ignores_n_max=6), task(DRAFT))
     for arm in t.confirmations:
         assert max(s.drafted for s in arm.measurement.log.steps) == 6
@@ -617,9 +620,9 @@ def test_a_server_that_ignores_n_max() -> None:
     assert t.best.ratios.value > 1.1
 
 
-def test_answers_of_one_word_do_not_say_how_fast_it_is() -> None:
-    """Seen: the first answer ended at once, so that the others were asked at full length, and
-    not enough time to confirm anything."""
+def test_very_short_responses_do_not_set_the_response_length() -> None:
+    """The first response once ended at once, so that the others were requested at full length, which
+    left no time to confirm anything."""
     script = Script(
         lambda b: 10 * smooth(b), ends=lambda r: 1 if r.prompt in PROMPTS[::4] else 1000
     )
@@ -631,8 +634,8 @@ def test_answers_of_one_word_do_not_say_how_fast_it_is() -> None:
     assert t.baseline.costs.plain_step.ms == pytest.approx(100)
 
 
-def test_four_slots_at_once() -> None:
-    """A pass is all slots' tokens, and so is what plain decoding is compared with."""
+def test_four_slots_are_measured_at_once() -> None:
+    """A pass evaluates the tokens of all slots, with and without speculation."""
 
     def busy(b: int) -> float:
         return 10 + 0.2 * b if b <= 12 else 10 + 3.0 * b
@@ -655,10 +658,10 @@ def test_a_bad_slot_is_named() -> None:
     assert any(x.startswith("acceptance in slot 1 (") for x in t.best.measurement.missing)
 
 
-# ---- servers that die ------------------------------------------------------------
+# ---- servers that crash ----------------------------------------------------------
 
 
-def test_a_server_that_dies_at_the_longest_draft() -> None:
+def test_a_crash_at_the_longest_draft_is_retried_with_a_shorter_one() -> None:
     script = Script(flat, dies=lambda s: s is not None and s.n_max > 6)
     t, runner = tuned(script, task(DRAFT))
     assert [s.n_max for s in runner.launches if s][:2] == [8, 4]
@@ -669,18 +672,18 @@ def test_a_server_that_dies_at_the_longest_draft() -> None:
     assert t.loads <= 4
 
 
-def test_a_server_that_dies_whatever_is_asked_is_stored_as_a_crash() -> None:
+def test_a_server_that_always_crashes_is_stored_as_a_crash() -> None:
     script = Script(smooth, dies_at=lambda r: r.speculation is not None and r.number > 2)
     t, _ = tuned(script, task(DRAFT))
     assert (t.best, t.state) == (None, CRASHED)
     assert "llama-server exited: it crashed (SIGSEGV)" in t.reason
     results.store(SUBJECT, t)
-    kept, stale = results.find(SUBJECT)
-    assert kept is not None
-    assert (kept.state, stale, kept.speculation) == (CRASHED, "", None)
+    saved, stale = results.find(SUBJECT)
+    assert saved is not None
+    assert (saved.state, stale, saved.speculation) == (CRASHED, "", None)
 
 
-def test_a_way_that_was_measured_after_a_crash_is_decided() -> None:
+def test_a_setting_measured_after_a_crash_is_decided() -> None:
     script = Script(flat, dies=lambda s: s is not None and s.n_max > 4, accept=lambda r: 0.1)
     script.own = lambda m: 2.0
     t, runner = tuned(script, task(TrialCandidate(DRAFT, cost=0.1)))
@@ -689,14 +692,14 @@ def test_a_way_that_was_measured_after_a_crash_is_decided() -> None:
     assert (t.best, t.state) == (None, DECIDED)
 
 
-def test_a_server_that_dies_while_it_is_confirmed() -> None:
-    script = copier(dies_at=lambda r: r.speculation is not None)
-    t, _ = tuned(script, copying(budget=300.0))
+def test_a_crash_during_confirmation_is_stored_as_a_crash() -> None:
+    script = copying_script(dies_at=lambda r: r.speculation is not None)
+    t, _ = tuned(script, ngram_task(budget=300.0))
     assert (t.best, t.state) == (None, CRASHED)
     assert t.confirmations == ()
 
 
-def test_a_baseline_that_dies_is_an_error() -> None:
+def test_a_baseline_that_crashes_is_an_error() -> None:
     with pytest.raises(TuningError, match="the baseline could not be measured"):
         tuned(Script(smooth, dies=lambda s: s is None), task(DRAFT))
     with pytest.raises(TuningError, match=r"llama-server exited: it crashed \(SIGSEGV\)"):
@@ -704,7 +707,7 @@ def test_a_baseline_that_dies_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("launch", [2, 3])
-def test_ctrl_c_keeps_what_was_learnt(launch: int) -> None:
+def test_ctrl_c_keeps_the_measurements_so_far(launch: int) -> None:
     runner = FakeRunner(Script(smooth))
 
     def dies(s: Speculation | None) -> bool:
@@ -722,7 +725,7 @@ def test_ctrl_c_keeps_what_was_learnt(launch: int) -> None:
     assert partial.reason.startswith("stopped")
 
 
-def test_ctrl_c_before_anything_is_known_is_passed_on() -> None:
+def test_ctrl_c_before_any_measurement_is_passed_on() -> None:
     def dies(s: Speculation | None) -> bool:
         raise KeyboardInterrupt
 
@@ -733,14 +736,14 @@ def test_ctrl_c_before_anything_is_known_is_passed_on() -> None:
 # ---- time ------------------------------------------------------------------------
 
 
-def test_the_budget_is_wall_time_with_loading_in_it() -> None:
+def test_the_budget_is_wall_time_and_includes_loading() -> None:
     script = Script(cpu, own=lambda m: 9.0, noise=0.04, load_s=lambda s: 8.0)
     for seed in range(6):
         t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.1), budget=120.0), seed)
         assert t.seconds < 120 + 12, "what was begun is ended"
 
 
-def test_a_slow_loader_is_served_at_once_and_says_so() -> None:
+def test_a_model_that_loads_slowly_is_served_unmeasured() -> None:
     t, runner = tuned(Script(cpu, load_s=lambda s: 90.0), task(DRAFT, ngrams=(NGRAM,)))
     assert runner.launches == [None]
     assert (t.best, t.state) == (None, OPEN)
@@ -750,21 +753,21 @@ def test_a_slow_loader_is_served_at_once_and_says_so() -> None:
     assert t.seconds < 91
 
 
-def test_a_load_that_leaves_no_time_for_another_is_not_repeated() -> None:
+def test_no_second_load_without_time_for_it() -> None:
     t, _ = tuned(Script(cpu, load_s=lambda s: 35.0), task(TrialCandidate(DRAFT, cost=0.1)))
     assert t.state == OPEN
     assert "not enough time" in t.reason
     assert t.seconds < 130
 
 
-def test_no_time_is_said() -> None:
+def test_no_time_to_measure_is_the_reason() -> None:
     t, _ = tuned(Script(cpu), task(DRAFT, budget=1e-6))
     assert t.best is None
     assert "not enough time" in t.reason
     assert t.state == OPEN
 
 
-def test_a_gain_that_could_not_be_confirmed_is_named_and_open() -> None:
+def test_an_unconfirmed_gain_is_reported_and_left_open() -> None:
     script = Script(cpu, accept=lambda r: 0.9, own=lambda m: 3.0, load_s=lambda s: 15.0)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.03), budget=66.0))
     assert (t.best, t.state, t.confirmations) == (None, OPEN, ())
@@ -772,8 +775,8 @@ def test_a_gain_that_could_not_be_confirmed_is_named_and_open() -> None:
     assert "x predicted)" in t.reason
 
 
-def narrow(budget: float, load_s: float = 0.0) -> tuple[Script, Task]:
-    """A gain of 1.12x that few answers do not show."""
+def small_gain(budget: float, load_s: float = 0.0) -> tuple[Script, Task]:
+    """A gain of 1.12x that needs many responses to be certain."""
     script = Script(
         lambda b: 90.0 if b == 1 else 90 * {2: 1.6, 3: 1.75}.get(b, 1.6 + 0.3 * (b - 2)),
         accept=lambda r: 0.6,
@@ -782,29 +785,29 @@ def narrow(budget: float, load_s: float = 0.0) -> tuple[Script, Task]:
     return script, task(TrialCandidate(DRAFT, longest=2), budget=budget)
 
 
-def open_answer(seed_from: int = 1) -> tuple[TuningResult, Script, Task, int]:
-    """The first run that ends open with something measured."""
-    script, wanted = narrow(45.0)
+def open_result(seed_from: int = 1) -> tuple[TuningResult, Script, Task, int]:
+    """The first run that ends open with a measured setting."""
+    script, search_task = small_gain(45.0)
     for seed in range(seed_from, 60):
-        t, _ = tuned(script, wanted, seed)
+        t, _ = tuned(script, search_task, seed)
         if t.state == OPEN and t.confirmations:
-            return t, script, wanted, seed
+            return t, script, search_task, seed
     raise AssertionError("no open answer in 60 runs")
 
 
-def test_an_answer_cut_short_is_continued_at_the_next_start() -> None:
-    first, script, wanted, seed = open_answer()
+def test_an_open_result_is_continued_at_the_next_start() -> None:
+    first, script, search_task, seed = open_result()
     assert first.best is None
     assert first.confirmations[0].out_of_time
     results.store(SUBJECT, first)
-    kept, stale = results.find(SUBJECT)
-    assert kept is not None
-    assert (kept.state, stale, kept.speculation) == (OPEN, "", None)
-    earlier = kept.open_result
+    saved, stale = results.find(SUBJECT)
+    assert saved is not None
+    assert (saved.state, stale, saved.speculation) == (OPEN, "", None)
+    earlier = saved.open_result
     own = first.confirmations[0].ratios
     assert earlier.measured[first.confirmations[0].label] == own
     assert earlier.prompts_used >= len(own) + len(first.trials[0].measurement.responses)
-    second, runner = tuned(script, wanted, seed, earlier)
+    second, runner = tuned(script, search_task, seed, earlier)
     assert (second.loads, len(runner.launches)) == (1, 1), "no plain server, no trial"
     assert second.baseline is None
     assert second.confirmations[0].ratios.logs[-len(own) :] == own.logs, "its data count"
@@ -817,23 +820,23 @@ def test_an_answer_cut_short_is_continued_at_the_next_start() -> None:
     )
 
 
-def test_an_open_answer_is_decided_in_the_end() -> None:
-    first, script, wanted, seed = open_answer()
+def test_an_open_result_is_decided_after_some_starts() -> None:
+    first, script, search_task, seed = open_result()
     t, earlier = first, OpenResult()
     for _ in range(6):
         results.store(SUBJECT, t)
-        kept, _ = results.find(SUBJECT)
-        assert kept is not None
+        saved, _ = results.find(SUBJECT)
+        assert saved is not None
         if t.state != OPEN:
             break
-        assert len(kept.open_result.measured) >= len(earlier.measured)
-        earlier = kept.open_result
-        t, _ = tuned(script, wanted, seed, earlier)
+        assert len(saved.open_result.measured) >= len(earlier.measured)
+        earlier = saved.open_result
+        t, _ = tuned(script, search_task, seed, earlier)
     assert t.state == DECIDED
-    kept, _ = results.find(SUBJECT)
-    assert kept is not None
-    assert kept.open_result == OpenResult()
-    assert kept.since <= kept.when
+    saved, _ = results.find(SUBJECT)
+    assert saved is not None
+    assert saved.open_result == OpenResult()
+    assert saved.since <= saved.when
 
 
 # ---- the decision ----------------------------------------------------------------
@@ -852,68 +855,68 @@ def arm(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Con
     return Confirmation(spec, m, own, own, own.interval(), slower, **more)  # type: ignore[arg-type]
 
 
-def judged(*arms: Confirmation, stop_reason: str = "", force: bool = False) -> TuningDecision:
+def decision_on(*arms: Confirmation, stop_reason: str = "", force: bool = False) -> TuningDecision:
     return decide(arms, (), stop_reason, force)
 
 
-SURE = ratios(0.2, 0.22, 0.18, 0.21, 0.19, 0.2)
+CERTAIN = ratios(0.2, 0.22, 0.18, 0.21, 0.19, 0.2)
 
 
-def test_a_sure_gain_comes_before_a_faster_one_that_may_be_chance() -> None:
+def test_a_certain_gain_wins_over_a_larger_uncertain_one() -> None:
     maybe = arm(MTP, ratios(1.5, -0.5, 1.4, -0.6, 0.9, -0.4))
     assert maybe.speedup.value > 1.23
-    t = judged(maybe, arm(DRAFT, SURE))
+    t = decision_on(maybe, arm(DRAFT, CERTAIN))
     assert t.best is not None
     assert t.best.speculation == DRAFT
 
 
-def test_what_is_missing_is_named_where_chance_is_not_it() -> None:
-    few = judged(arm(DRAFT, ratios(0.2, 0.21, 0.19)))
+def test_the_reason_names_the_condition_that_failed() -> None:
+    few = decision_on(arm(DRAFT, ratios(0.2, 0.21, 0.19)))
     assert few.best is None
     assert few.reason.endswith("but on only 3 prompts (5 required)")
     refuted = arm(DRAFT, ratios(-0.03, -0.02))
     pooled = ratios(-0.03, -0.02, *[0.09, 0.1] * 8)
     refuted = replace(refuted, pooled_ratios=pooled, speedup=pooled.interval(), slower=0.001)
-    assert judged(refuted).reason.endswith("but 0.98x on the confirmation prompts")
+    assert decision_on(refuted).reason.endswith("but 0.98x on the confirmation prompts")
 
 
-def test_the_chance_is_stated() -> None:
-    t = judged(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1), out_of_time=True))
+def test_the_reason_states_the_chance_of_being_slower() -> None:
+    t = decision_on(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1), out_of_time=True))
     assert (t.best, t.state) == (None, OPEN)
     assert "% chance of being slower; measurement continues at the next start" in t.reason
-    t = judged(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1)))
+    t = decision_on(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1)))
     assert t.state == DECIDED
     assert t.reason.endswith("% chance of being slower")
 
 
-def test_near_the_threshold_three_digits_are_given() -> None:
-    t = judged(arm(MTP, ratios(*(0.0275 + 0.001 * i for i in (-1, 0, 1, 0, -1, 1)))))
+def test_speed_ups_near_the_threshold_have_three_digits() -> None:
+    t = decision_on(arm(MTP, ratios(*(0.0275 + 0.001 * i for i in (-1, 0, 1, 0, -1, 1)))))
     assert t.best is None
     assert "is 1.028x plain decoding" in t.reason
     assert "below the required 1.03x" in t.reason
 
 
-def test_few_prompts_decide_nothing() -> None:
-    assert judged(arm(DRAFT, ratios(*SURE.logs[:4]))).best is None
-    assert judged(arm(DRAFT, ratios(*SURE.logs[:5]))).best is not None
+def test_fewer_than_five_prompts_decide_nothing() -> None:
+    assert decision_on(arm(DRAFT, ratios(*CERTAIN.logs[:4]))).best is None
+    assert decision_on(arm(DRAFT, ratios(*CERTAIN.logs[:5]))).best is not None
 
 
-def test_an_arm_that_drafted_nothing_never_wins() -> None:
-    t = judged(arm(NGRAM, SURE, drafted=0), force=True)
+def test_a_setting_that_drafted_nothing_never_wins() -> None:
+    t = decision_on(arm(NGRAM, CERTAIN, drafted=0), force=True)
     assert (t.best, t.reason) == (None, "nothing was drafted")
 
 
 @pytest.mark.parametrize(
-    "script", [Script(smooth), copier(), Script(steep), Script(smooth, per_token=False)]
+    "script", [Script(smooth), copying_script(), Script(steep), Script(smooth, per_token=False)]
 )
-def test_what_is_told_meanwhile(script: Script) -> None:
-    runner, silent = FakeRunner(script), RecordedProgress()
+def test_progress_starts_with_the_baseline(script: Script) -> None:
+    runner, progress = FakeRunner(script), RecordedProgress()
     with simulated_clock(runner):
-        tune(runner, task(DRAFT, ngrams=(NGRAM,), budget=100.0), silent)
-    assert silent.messages[0] == "measuring the baseline"
+        tune(runner, task(DRAFT, ngrams=(NGRAM,), budget=100.0), progress)
+    assert progress.messages[0] == "measuring the baseline"
 
 
-def test_nothing_is_asked_twice_while_prompts_are_left() -> None:
+def test_no_prompt_is_used_twice_while_others_are_left() -> None:
     seen: list[tuple[object, str]] = []
 
     def ends(r: Request) -> int:
@@ -928,7 +931,7 @@ def test_nothing_is_asked_twice_while_prompts_are_left() -> None:
     assert len(set(answers)) == len(answers)
 
 
-def test_the_scripted_clock_is_the_tuners() -> None:
+def test_the_tuner_uses_the_simulated_clock() -> None:
     t, _ = tuned(Script(smooth, load_s=lambda s: 7.0), task(DRAFT))
     assert t.seconds > 3 * 7
     assert t.baseline is not None

@@ -1,4 +1,4 @@
-"""What a user sees of a tuning: progress, lines, tables, the report; on answers built by hand."""
+"""Output of tuning and probe: progress, lines, tables and report, for results built by hand."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ class Clock:
         return self.now
 
 
-def test_without_a_terminal_progress_is_printed_at_once_and_then_every_ten_seconds() -> None:
-    said: list[str] = []
+def test_progress_in_a_pipe_is_printed_every_ten_seconds() -> None:
+    messages: list[str] = []
     clock = Clock()
-    bar = ProgressReport(said.append, clock=clock)
+    bar = ProgressReport(messages.append, clock=clock)
     bar.step("", 0.0, 60.0)
-    assert said == ["loading the model, 60 s left"]
+    assert messages == ["loading the model, 60 s left"]
     for second in range(1, 25):
         clock.now += 1
         bar.step("", 0.0, 60.0 - second)
-    assert said[1:] == ["loading the model, 50 s left", "loading the model, 40 s left"]
-    said.clear()
+    assert messages[1:] == ["loading the model, 50 s left", "loading the model, 40 s left"]
+    messages.clear()
     bar.step("confirming draft-simple d2.gguf K=3", 0.5, 24.4)
     clock.now += 9.9
     bar.step("confirming draft-simple d2.gguf K=3", 0.6, 14.5)
     bar.step("", 0.6, 14.5)
-    assert said == ["confirming draft-simple d2.gguf K=3, 24 s left"]
+    assert messages == ["confirming draft-simple d2.gguf K=3, 24 s left"]
     clock.now += 0.1
     bar.step("", 1.0, 0.0)
-    assert said[1:] == ["confirming draft-simple d2.gguf K=3, the budget is spent"]
+    assert messages[1:] == ["confirming draft-simple d2.gguf K=3, the budget is spent"]
 
 
-def test_on_a_terminal_the_bar_shows_it() -> None:
+def test_on_a_terminal_the_bar_shows_progress() -> None:
     drawn: list[tuple[str, str, float]] = []
     bar = ProgressReport(lambda text: pytest.fail("said"), lambda *values: drawn.append(values))
     bar.step("learning", 0.25, 45.0)
@@ -75,8 +75,8 @@ def test_on_a_terminal_the_bar_shows_it() -> None:
 
 
 @pytest.fixture(scope="module")
-def probed() -> ProbeResult:
-    """One workload's plan with an answer built by hand."""
+def probe_result() -> ProbeResult:
+    """The plan of one workload with a result built by hand."""
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     (each,) = plan_probes(
         ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), llama_server="embedded")
@@ -84,25 +84,29 @@ def probed() -> ProbeResult:
     return ProbeResult(each, made.tuned())
 
 
-def lines(probed: ProbeResult, t: TuningResult) -> list[str]:
-    return list(tuning_lines(TuningOutcome(probed.plan, "measured", ("a note",), t)))
+def printed_lines(probe_result: ProbeResult, t: TuningResult) -> list[str]:
+    return list(tuning_lines(TuningOutcome(probe_result.plan, "measured", ("a note",), t)))
 
 
-def test_serve_prints_the_decision_and_why_the_other_settings_lost(probed: ProbeResult) -> None:
-    said = lines(probed, made.tuned())
-    assert said[0] == "tuning   a note"
-    assert said[1].startswith("expected ngram-simple n=4 m=8 1.")
-    assert said[1].endswith(": replayed over 8 plain answers")
-    assert said[2].startswith("expected draft-simple d2.gguf K=3 1.")
-    assert said[3] == f"tuned    {made.REASON} (4 model loads, 57 s)"
-    assert said[4] == "not used draft-mtp: llama-server exited: it crashed (SIGSEGV)"
-    assert said[5] == "not used ngram-mod n=4 m=8 (1.00x): predicted not to pay off"
-    off = lines(probed, replace(made.tuned(best=False), loads=1))
+def test_serve_prints_the_decision_and_why_the_other_settings_lost(
+    probe_result: ProbeResult,
+) -> None:
+    lines = printed_lines(probe_result, made.tuned())
+    assert lines[0] == "tuning   a note"
+    assert lines[1].startswith("expected ngram-simple n=4 m=8 1.")
+    assert lines[1].endswith(": replayed over 8 plain answers")
+    assert lines[2].startswith("expected draft-simple d2.gguf K=3 1.")
+    assert lines[3] == f"tuned    {made.REASON} (4 model loads, 57 s)"
+    assert lines[4] == "not used draft-mtp: llama-server exited: it crashed (SIGSEGV)"
+    assert lines[5] == "not used ngram-mod n=4 m=8 (1.00x): predicted not to pay off"
+    off = printed_lines(probe_result, replace(made.tuned(best=False), loads=1))
     assert off[3] == f"tuned    off: {made.REASON} (1 model load, 57 s)"
 
 
-def test_a_column_that_is_empty_in_all_rows_is_omitted(probed: ProbeResult) -> None:
-    alone = replace(probed, tuned=replace(made.tuned(best=False), confirmations=(), trials=()))
+def test_a_column_that_is_empty_in_all_rows_is_omitted(probe_result: ProbeResult) -> None:
+    alone = replace(
+        probe_result, tuned=replace(made.tuned(best=False), confirmations=(), trials=())
+    )
     empty = {
         n
         for i, n in enumerate(probe_lines.columns(alone))
@@ -113,13 +117,18 @@ def test_a_column_that_is_empty_in_all_rows_is_omitted(probed: ProbeResult) -> N
     assert names == set(probe_lines.columns(alone)) - empty
 
 
-def test_a_reason_is_not_printed_twice(probed: ProbeResult) -> None:
-    why = "it takes 30.0 ms per token, the target 40.0 ms: it cannot pay off"
-    both = (DroppedSetting("draft-simple a.gguf", why), DroppedSetting("draft-simple b.gguf", why))
+def test_a_reason_is_not_printed_twice(probe_result: ProbeResult) -> None:
+    reason = "it takes 30.0 ms per token, the target 40.0 ms: it cannot pay off"
+    both = (
+        DroppedSetting("draft-simple a.gguf", reason),
+        DroppedSetting("draft-simple b.gguf", reason),
+    )
     t = replace(made.tuned(best=False), predictions=(), dropped=both, reason="no draft pays")
-    assert lines(probed, t)[2:] == [f"not used draft-simple a.gguf, draft-simple b.gguf: {why}"]
-    t = replace(t, reason=f"draft-simple a.gguf: {why}")
-    assert lines(probed, t)[2:] == []
+    assert printed_lines(probe_result, t)[2:] == [
+        f"not used draft-simple a.gguf, draft-simple b.gguf: {reason}"
+    ]
+    t = replace(t, reason=f"draft-simple a.gguf: {reason}")
+    assert printed_lines(probe_result, t)[2:] == []
 
 
 def test_an_unknown_interval_is_reported() -> None:
@@ -128,17 +137,17 @@ def test_an_unknown_interval_is_reported() -> None:
     assert interval_text(None) == ""
 
 
-def read(data: dict[str, Any]) -> dict[str, Any]:
-    """Through strict JSON and back."""
+def through_json(data: dict[str, Any]) -> dict[str, Any]:
+    """The data after a round trip through strict JSON."""
     found: dict[str, Any] = json.loads(strict_json(data))
     return found
 
 
-def test_the_numbers_in_json(probed: ProbeResult) -> None:
+def test_json_of_a_tuning_has_all_figures(probe_result: ProbeResult) -> None:
     one = Prediction(made.DRAFTED, Ratios((0.1,), (60.0,)), "one answer")
     none = Prediction(made.NGRAM, Ratios(), "profile default")
     t = replace(made.tuned(), predictions=(*made.tuned().predictions, one, none))
-    data = read(tuning_data(TuningOutcome(probed.plan, "measured", (), t)))["tuning"]
+    data = through_json(tuning_data(TuningOutcome(probe_result.plan, "measured", (), t)))["tuning"]
     assert "Infinity" not in json.dumps(data)
     assert (data["source"], data["state"], data["best"]) == (
         "measured",
@@ -160,7 +169,7 @@ def test_the_numbers_in_json(probed: ProbeResult) -> None:
     assert data["trials"][0]["predicted"]["3"][0] > data["trials"][0]["predicted"]["8"][0]
     assert data["ngram_maps"][0]["best"] == {"n": 4, "m": 6, "min_hits": 1}
     assert {d["setting"]: d["crashed"] for d in data["dropped"]}["draft-mtp"] is True
-    known = read(tuned_data(replace(t, baseline=None, confirmations=(), best=None)))
+    known = through_json(tuned_data(replace(t, baseline=None, confirmations=(), best=None)))
     assert known["baseline"] is None
     assert known["speculation"] == "off"
 
@@ -168,16 +177,16 @@ def test_the_numbers_in_json(probed: ProbeResult) -> None:
 # ---- probe ------------------------------------------------------------------------
 
 
-def test_the_table(probed: ProbeResult, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_a_probe(probe_result: ProbeResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: 2**20)
-    names = probe_lines.columns(probed)
-    plain, drafted, copied, *_ = probe_lines.rows(probed)
+    names = probe_lines.columns(probe_result)
+    plain, drafted, copied, *_ = probe_lines.rows(probe_result)
     assert len(plain) == len(drafted) == len(copied) == len(names)
     row = dict(zip(names, drafted, strict=True))
     assert re.fullmatch(r"1\.\d\dx \(1\.\d\d to 1\.\d\d\)", row["speed-up"])
     assert row["chance slower"] == "<1%"
     assert row["draft/verify"] == "12%/88%"
-    # 950 ms over 260 tokens on average, beside 950 ms over 220 without speculation
+    # 950 ms for 260 tokens on average, compared with 950 ms for 220 without speculation
     assert row["first token"] == "-173 ms"
     assert row["memory"] == "+1.0 MiB"
     assert dict(zip(names, copied, strict=True))["α·K"] == ""
@@ -185,11 +194,12 @@ def test_the_table(probed: ProbeResult, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_several_slots_show_both_speeds(
-    probed: ProbeResult, monkeypatch: pytest.MonkeyPatch
+    probe_result: ProbeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: None)
     both = replace(
-        probed, planned=replace(probed.planned, task=replace(probed.planned.task, slots=4))
+        probe_result,
+        planned=replace(probe_result.planned, task=replace(probe_result.planned.task, slots=4)),
     )
     names = probe_lines.columns(both)
     measured = [cells for cells in probe_lines.rows(both) if cells[names.index("per request")]]
@@ -200,23 +210,23 @@ def test_several_slots_show_both_speeds(
     assert probe_lines.about_length(both).endswith(", 4 requests at a time")
 
 
-def test_a_verdict_names_the_length_it_is_about(probed: ProbeResult) -> None:
-    said = list(probe_lines.verdict_lines(probed))
+def test_a_verdict_names_the_lengths_it_was_measured_for(probe_result: ProbeResult) -> None:
+    lines = list(probe_lines.verdict_lines(probe_result))
     about = "prompts of 60 to 460 tokens and responses of up to 64"
-    assert said[0] == f"verdict  on for {about}: {made.REASON}"
+    assert lines[0] == f"verdict  on for {about}: {made.REASON}"
     assert (
         "deep     after 2,048 tokens: draft-simple d2.gguf K=3 is 0.98x plain decoding, α=0.41"
-        in said
+        in lines
     )
-    assert "cost     4 model loads, 57 s" in said
+    assert "cost     4 model loads, 57 s" in lines
     assert (
         "verify   2 tokens take as long as 1.3 plain steps, 4 take 1.6, 8 take 2.3, 16 take 3.6"
-        in said
+        in lines
     )
     assert any(
-        line.startswith("step     ") and "a plain step takes 91.0 ms" in line for line in said
+        line.startswith("step     ") and "a plain step takes 91.0 ms" in line for line in lines
     )
-    assert said[-1].startswith("run      specllama serve ")
+    assert lines[-1].startswith("run      specllama serve ")
 
 
 @pytest.mark.parametrize(
@@ -231,24 +241,24 @@ def test_cleared_results_are_counted_by_kind(counts: tuple[int, int, int], text:
     assert cleared(*counts) == text
 
 
-def test_nothing_measured_is_shown_as_that(probed: ProbeResult) -> None:
-    """Loading took the whole budget: no plain row, no curve, no length."""
+def test_a_probe_that_measured_nothing_is_shown_as_open(probe_result: ProbeResult) -> None:
+    """Loading took the whole budget: no baseline, no curve, no lengths."""
     t = replace(
         made.tuned("open", best=False), baseline=None, trials=(), ngrams=(), predictions=(), confirmations=(),
         dropped=(), reason="loading took 50 s of 60 s: not enough time to measure anything",
     )  # fmt: skip
-    p = replace(probed, tuned=t)
+    p = replace(probe_result, tuned=t)
     at = probe_lines.columns(p).index("speed-up")
     assert {cells[at] for cells in probe_lines.rows(p)} == {"not measured"}
-    said = list(probe_lines.below_table(p))
-    assert said[0] == f"verdict  open: {t.reason}"
-    assert len(said) == 3
+    lines = list(probe_lines.below_table(p))
+    assert lines[0] == f"verdict  open: {t.reason}"
+    assert len(lines) == 3
     assert "stopped early, no verdict yet" in probe_lines.title(p)
     assert tuning_charts(t) == []
 
 
-def test_plots_in_text(probed: ProbeResult) -> None:
-    out = "\n".join(probe_lines.below_table(probed))
+def test_text_plots_show_predicted_and_measured_speed_ups(probe_result: ProbeResult) -> None:
+    out = "\n".join(probe_lines.below_table(probe_result))
     assert "speed-up by draft length K, draft-simple d2.gguf" in out
     assert re.search(r"K=3 .*●.* 1\.18x predicted, 1\.12x measured", out)
     assert "speed-up by n-gram sizes, ngram-simple (predicted; [ ] = best)" in out
@@ -262,7 +272,7 @@ def test_plots_in_text(probed: ProbeResult) -> None:
     assert list(ngram_table([])) == []
 
 
-def test_what_verifying_costs_where_it_is_not_known() -> None:
+def test_unknown_verification_costs_are_interpolated_or_left_out() -> None:
     plain = StepCost(50.0, 0.5, 9)
     assert verify_line(VerifyCosts(plain)) == ""
     assert (
@@ -278,8 +288,8 @@ def test_what_verifying_costs_where_it_is_not_known() -> None:
 # ---- the command ------------------------------------------------------------------
 
 
-class Up:
-    """A server that serve was handed."""
+class FakeLaunch:
+    """A running server that the tuner hands over to serve."""
 
     stopped = 0
 
@@ -287,59 +297,61 @@ class Up:
         self.stopped += 1
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, up: Up, *args: str) -> tuple[int, dict[str, Any]]:
-    """(exit code, what it told the tuner and the server), with both left out."""
-    told: dict[str, Any] = {}
+def run_serve(
+    monkeypatch: pytest.MonkeyPatch, up: FakeLaunch, *args: str
+) -> tuple[int, dict[str, Any]]:
+    """The exit code of serve, and the arguments it passed to a fake tuner and server."""
+    arguments: dict[str, Any] = {}
 
     def tune_plan(plan: Any, wanted: Any, log: Path, progress: Any) -> TuningOutcome:
-        told.update(wanted=wanted, log=log)
+        arguments.update(wanted=wanted, log=log)
         progress.step("measuring", 0.5, 30.0)
         return TuningOutcome(plan, "measured", (), made.tuned(), running=cast(Launch, up))
 
     def run(plan: Any, log: Path, *rest: Any) -> None:
-        told.update(served_log=log, running=rest[3])
+        arguments.update(served_log=log, running=rest[3])
 
     monkeypatch.setattr("specllama.serving.tune.tune_plan", tune_plan)
     monkeypatch.setattr("specllama.serving.serve.run_server", run)
     command = ["serve", str(TARGET), "--draft", str(DRAFT), "--port", "0", "-c", "1024"]
-    return app.run([*command, "--llama-server", "embedded", *args]), told
+    return app.run([*command, "--llama-server", "embedded", *args]), arguments
 
 
-def test_serve_passes_its_options_to_the_tuner_and_takes_its_server(
+def test_serve_passes_its_options_to_the_tuner_and_uses_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("one\n---\ntwo\n")
-    up, log = Up(), tmp_path / "server.log"
+    up, log = FakeLaunch(), tmp_path / "server.log"
     options = ("--draft-cache", "q8_0", "--draft-layers", "9", "--prompts", str(file))
-    code, told = serve(monkeypatch, up, *options, "--budget", "45", "--log", str(log))
+    code, arguments = run_serve(monkeypatch, up, *options, "--budget", "45", "--log", str(log))
     assert code == 0
-    wanted = told["wanted"]
+    wanted = arguments["wanted"]
     assert wanted.prompts == ("one", "two")
     assert wanted.budget == 45
     assert (wanted.scope.user_choice, wanted.scope.user_method) == (True, False)
     assert set(wanted.scope.other_options) == {"--draft-cache q8_0", "--draft-layers 9"}
-    assert told["log"] == told["served_log"] == log
-    assert told["running"] is up
+    assert arguments["log"] == arguments["served_log"] == log
+    assert arguments["running"] is up
     out = capsys.readouterr().out
     assert "tuning   measuring, 30 s left" in out
     assert "tuned    draft-simple d2.gguf K=3 is 1.12x" in out
-    _, told = serve(monkeypatch, Up(), "--method", "draft")
-    assert told["wanted"].scope.user_method
-    assert told["wanted"].scope.other_options == ()
+    _, arguments = run_serve(monkeypatch, FakeLaunch(), "--method", "draft")
+    assert arguments["wanted"].scope.user_method
+    assert arguments["wanted"].scope.other_options == ()
 
 
-def test_a_server_that_was_handed_over_is_stopped_when_anything_fails(
+def test_a_handed_over_server_is_stopped_if_anything_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(o: TuningOutcome, full: bool) -> list[str]:
         raise ZeroDivisionError("told nobody")
 
     monkeypatch.setattr("specllama.cli.tuning_lines.tuning_lines", broken)
-    up = Up()
-    code, told = serve(monkeypatch, up)
+    up = FakeLaunch()
+    code, arguments = run_serve(monkeypatch, up)
     assert code == 1
-    assert "running" not in told
+    assert "running" not in arguments
     assert up.stopped == 1
     assert "told nobody" in capsys.readouterr().err
 
@@ -347,9 +359,9 @@ def test_a_server_that_was_handed_over_is_stopped_when_anything_fails(
 def test_bad_prompts_are_reported_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, told = serve(monkeypatch, Up(), "--prompts", "/nowhere.txt")
+    code, arguments = run_serve(monkeypatch, FakeLaunch(), "--prompts", "/nowhere.txt")
     assert code == 2
-    assert told == {}
+    assert arguments == {}
     assert "/nowhere.txt: cannot be read" in capsys.readouterr().err
 
 
@@ -373,28 +385,28 @@ def test_slow_steps_print_progress_without_a_terminal(
     assert "quick" not in capsys.readouterr().out
 
 
-def test_the_speeds_of_a_table_divide_to_its_speed_ups(probed: ProbeResult) -> None:
-    """They were measured in turn; the plain server's own figure is of other minutes."""
-    at = probe_lines.columns(probed).index("tok/s")
-    plain, drafted, copied, *_ = probe_lines.rows(probed)
-    for row, arm in zip((drafted, copied), probed.tuned.confirmations, strict=True):
+def test_the_speeds_in_a_table_agree_with_its_speed_ups(probe_result: ProbeResult) -> None:
+    """Both speeds were measured in turn; the baseline launch is of another time."""
+    at = probe_lines.columns(probe_result).index("tok/s")
+    plain, drafted, copied, *_ = probe_lines.rows(probe_result)
+    for row, arm in zip((drafted, copied), probe_result.tuned.confirmations, strict=True):
         ratio = float(row[at]) / float(plain[at])
         assert ratio == pytest.approx(arm.speedup.value, abs=0.02)
-    unconfirmed = replace(probed, tuned=replace(probed.tuned, confirmations=()))
+    unconfirmed = replace(probe_result, tuned=replace(probe_result.tuned, confirmations=()))
     (_, launched, *_) = probe_lines.rows(unconfirmed)
-    predicted = launched[probe_lines.columns(probed).index("speed-up")]
+    predicted = launched[probe_lines.columns(probe_result).index("speed-up")]
     assert predicted.endswith("x predicted")
     ratio = float(launched[at]) / float(plain[at])
     assert ratio == pytest.approx(float(predicted.split("x")[0]), abs=0.02)
-    html = report._section(probed, "w0")
+    html = report._section(probe_result, "w0")
     assert drafted[at] in str(html)
-    alone = replace(probed, tuned=replace(probed.tuned, baseline=None))
+    alone = replace(probe_result, tuned=replace(probe_result.tuned, baseline=None))
     own, *_ = probe_lines.rows(alone)
-    assert own[at] == f"{probed.tuned.confirmations[0].measurement.tokens_per_second:.1f}"
+    assert own[at] == f"{probe_result.tuned.confirmations[0].measurement.tokens_per_second:.1f}"
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "shortened"),
     [
         ("it is off", "it is off"),
         ("one thing; another", "one thing …"),
@@ -403,8 +415,8 @@ def test_the_speeds_of_a_table_divide_to_its_speed_ups(probed: ProbeResult) -> N
         ("", ""),
     ],
 )
-def test_a_reason_in_a_list_is_a_line(reason: str, said: str) -> None:
-    assert brief(reason.strip()) == said
+def test_a_reason_in_a_list_is_shortened_to_one_line(reason: str, shortened: str) -> None:
+    assert brief(reason.strip()) == shortened
 
 
 def test_verbose_results_print_reasons_in_full(

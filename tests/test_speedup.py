@@ -29,7 +29,7 @@ CURVE = {k: StepCost(10 + 2 * k, 0.01, 50) for k in range(1, 6)}
 LEVEL = Trend(0.7, 0.0, 0.7)
 
 
-def test_the_guides_example() -> None:
+def test_counts_of_a_single_step() -> None:
     """2 of 5 accepted gives 3 tokens in one cycle."""
     log = StepLog((Step(5, 2, 20.0),))
     assert (log.tokens, log.tokens_per_step, log.alpha) == (3, 3.0, 0.4)
@@ -45,7 +45,7 @@ def test_tau_by_hand() -> None:
 
 
 @given(st.floats(0, 1), st.integers(1, 16))
-def test_tau_and_back(p: float, k: int) -> None:
+def test_acceptance_is_recovered_from_tau(p: float, k: int) -> None:
     assert constant_acceptance(constant_tau(p, k), k) == pytest.approx(p, abs=1e-6)
 
 
@@ -64,8 +64,8 @@ def test_agreement_by_hand() -> None:
 # ---- other lengths, from one launch ----------------------------------------------
 
 
-def answer(bits: list[bool], k: int) -> StepLog:
-    """What a draft of k tokens makes of a text of which it guesses the tokens with a True."""
+def steps_over(bits: list[bool], k: int) -> StepLog:
+    """The steps of a draft of k tokens over a text; True: the draft predicts this token."""
     out, at = [], 0
     while at + k + 1 <= len(bits):
         kept = 0
@@ -76,9 +76,11 @@ def answer(bits: list[bool], k: int) -> StepLog:
     return StepLog(tuple(out))
 
 
-def launched(k: int, p: float, decline: float, seeds: range = range(40)) -> list[StepLog]:
-    """Answers of a head that is right with probability p at its first token and less by
-    `decline` at each further one."""
+def simulated_responses(
+    k: int, p: float, decline: float, seeds: range = range(40)
+) -> list[StepLog]:
+    """Responses of a head whose first token is right with probability p; `decline` is subtracted for
+    each further position."""
     out = []
     for seed in seeds:
         rng = random.Random(seed)
@@ -94,12 +96,12 @@ def launched(k: int, p: float, decline: float, seeds: range = range(40)) -> list
     return out
 
 
-def seen(logs: list[StepLog]) -> float:
-    """τ over all answers."""
+def observed_tau(logs: list[StepLog]) -> float:
+    """τ over all responses."""
     return sum(log.tokens for log in logs) / sum(len(log.steps) for log in logs)
 
 
-def joined(logs: list[StepLog]) -> StepLog:
+def joined_log(logs: list[StepLog]) -> StepLog:
     return StepLog(tuple(s for log in logs for s in log.steps))
 
 
@@ -111,56 +113,62 @@ def replayed(logs: list[StepLog], k: int, by_depth: Trend) -> float:
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
-def test_a_head_that_declines_with_depth(k: int) -> None:
+def test_shorter_lengths_of_a_head_that_declines_with_depth(k: int) -> None:
     """MTP: 85 % at the first token, 8 points less at each further one."""
-    at_8 = launched(8, 0.85, 0.08)
-    declines = trend(joined(at_8))
+    at_8 = simulated_responses(8, 0.85, 0.08)
+    declines = trend(joined_log(at_8))
     assert declines.slope == pytest.approx(-0.08, abs=0.01)
     assert declines.at(1) == pytest.approx(0.85, abs=0.02)
-    truth = seen(launched(k, 0.85, 0.08))
+    truth = observed_tau(simulated_responses(k, 0.85, 0.08))
     assert replayed(at_8, k, declines) == pytest.approx(truth, rel=0.015)
 
 
-def test_without_the_correction_a_short_draft_of_it_would_seem_worse() -> None:
-    at_8, truth = launched(8, 0.85, 0.08), seen(launched(2, 0.85, 0.08))
-    mean = trend(joined(at_8)).mean
+def test_without_the_trend_a_short_draft_of_it_is_underestimated() -> None:
+    at_8, truth = (
+        simulated_responses(8, 0.85, 0.08),
+        observed_tau(simulated_responses(2, 0.85, 0.08)),
+    )
+    mean = trend(joined_log(at_8)).mean
     assert replayed(at_8, 2, Trend(mean, 0.0, mean)) < 0.97 * truth
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 8])
-def test_a_draft_model_does_not_decline_and_is_not_changed(k: int) -> None:
-    at_8 = launched(8, 0.7, 0.0)
-    found = trend(joined(at_8))
+def test_a_draft_model_without_decline_has_no_trend(k: int) -> None:
+    at_8 = simulated_responses(8, 0.7, 0.0)
+    found = trend(joined_log(at_8))
     assert found.slope == 0.0
-    assert replayed(at_8, k, found) == pytest.approx(seen(launched(k, 0.7, 0.0)), rel=0.015)
+    assert replayed(at_8, k, found) == pytest.approx(
+        observed_tau(simulated_responses(k, 0.7, 0.0)), rel=0.015
+    )
 
 
-def test_chance_is_no_decline() -> None:
-    """Of short looks at a draft that does not decline, few seem to."""
+def test_random_variation_is_rarely_taken_for_a_decline() -> None:
+    """Short logs of a draft without a decline rarely show one."""
     declining = sum(
-        trend(joined(launched(8, 0.7, 0.0, range(s, s + 1)))).slope < 0 for s in range(100)
+        trend(joined_log(simulated_responses(8, 0.7, 0.0, range(s, s + 1)))).slope < 0
+        for s in range(100)
     )
     assert declining <= 6
 
 
-def test_the_length_it_was_launched_with_is_kept() -> None:
+def test_the_replay_of_the_launched_length_is_the_measured_tau() -> None:
     log = StepLog((Step(2, 2, 1.0), Step(2, 0, 1.0), Step(2, 1, 1.0), Step(0, 0, 1.0)))
     assert replayed_tau(log, 2, LEVEL) == pytest.approx(7 / 4, rel=0.05)
     assert replayed_tau(StepLog(()), 4, LEVEL) == 1.0
 
 
-def test_shorter_drafts_begin_elsewhere() -> None:
-    """Text of four easy tokens and a hard one: a long draft begins every step on an easy one;
-    one of a single token begins one step in three on the hard one."""
+def test_shorter_drafts_start_at_other_tokens() -> None:
+    """Text of four easy tokens and a hard one: a long draft starts every step on an easy one; a draft
+    of one token starts one step in three on the hard one."""
     rng = random.Random(1)
     bits = [[(i % 5) < 4 and rng.random() < 0.97 for i in range(600)] for _ in range(5)]
-    logs = [answer(b, 8) for b in bits]
+    logs = [steps_over(b, 8) for b in bits]
     for k in (1, 2, 4, 8):
-        truth = seen([answer(b, k) for b in bits])
+        truth = observed_tau([steps_over(b, k) for b in bits])
         found = replayed(logs, k, Trend(0.9, 0.0, 0.9))
         assert found == pytest.approx(truth, rel=0.03)
     naive = 1 + sum(log.acceptance[0] for log in logs) / len(logs)
-    assert abs(naive - seen([answer(b, 1) for b in bits])) > 0.1
+    assert abs(naive - observed_tau([steps_over(b, 1) for b in bits])) > 0.1
 
 
 # ---- costs -----------------------------------------------------------------------
@@ -169,18 +177,18 @@ def test_shorter_drafts_begin_elsewhere() -> None:
 def test_break_even_by_hand() -> None:
     # one token for 12 ms: p = 0.2; longer drafts need more
     assert break_even({1: StepCost(12, 0, 9)}, 10.0) == pytest.approx(0.2, abs=1e-6)
-    assert break_even({1: StepCost(25, 0, 9)}, 10.0) is None  # two tokens for 2.5
+    assert break_even({1: StepCost(25, 0, 9)}, 10.0) is None  # two tokens in the time of 2.5
     assert break_even(CURVE, 10.0) == pytest.approx(0.2, abs=1e-3)
 
 
-def test_a_straight_line_is_found() -> None:
+def test_a_linear_cost_is_fitted_exactly() -> None:
     log = StepLog(tuple(Step(k, 0, 10 + 2.5 * k) for k in (0, 1, 2, 4, 8) for _ in range(3)))
     assert fit_cost(log) == pytest.approx((10.0, 2.5), abs=1e-9)
     assert fit_cost(StepLog(())) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(("p", "k"), [(0.3, 3), (0.7, 4), (0.9, 8)])
-def test_simulation_agrees(p: float, k: int) -> None:
+def test_acceptance_and_cost_agree_with_a_simulation(p: float, k: int) -> None:
     rng = random.Random(4)
 
     def step() -> Step:
@@ -198,7 +206,7 @@ def test_simulation_agrees(p: float, k: int) -> None:
     assert abs(cost.ms - (10 + k)) < 4 * cost.error
 
 
-def test_a_single_hiccup_does_not_shift_the_cost() -> None:
+def test_a_single_slow_step_does_not_change_the_cost() -> None:
     log = StepLog((*(Step(2, 1, 10 + 0.1 * (i % 3)) for i in range(9)), Step(2, 1, 300.0)))
     cost = log.cost(2)
     assert cost is not None
@@ -216,7 +224,7 @@ def test_a_step_beyond_four_times_the_usual_distance_is_left_out(
     assert cost.n == (9 if left_out else 10)
 
 
-def test_equal_times_are_not_a_cost_without_an_error() -> None:
+def test_equal_times_still_have_an_error() -> None:
     cost = StepLog((Step(2, 1, 10.0),) * 4).cost(2)
     assert cost == StepCost(10.0, 0.01 * 10.0 / 2, 4)
 
@@ -230,7 +238,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 16))
-def test_any_log(found: list[Step], k: int) -> None:
+def test_any_log_gives_possible_values(found: list[Step], k: int) -> None:
     log = StepLog(tuple(found))
     a = log.acceptance
     assert all(0 <= x <= 1 for x in a)
