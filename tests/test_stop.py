@@ -1,4 +1,4 @@
-"""Signals: an orderly end whenever they come, however often, and nothing left behind."""
+"""Signals: a clean stop at any time, any number of signals, no process or file left behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def using(path: Path) -> list[psutil.Process]:
+def processes_with(path: Path) -> list[psutil.Process]:
     """Processes that name the file in their arguments."""
     found = []
     for p in psutil.process_iter():
@@ -77,7 +77,7 @@ def using(path: Path) -> list[psutil.Process]:
         "platformdirs",
     ],
 )
-def test_ctrl_c_twice_while_it_starts_is_quiet(tmp_path: Path, at: str) -> None:
+def test_two_ctrl_c_during_startup_print_no_traceback(tmp_path: Path, at: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(_HOOK)
     model = tmp_path / "model.gguf"
     model.write_bytes(TARGET.read_bytes())
@@ -94,15 +94,15 @@ def test_ctrl_c_twice_while_it_starts_is_quiet(tmp_path: Path, at: str) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode in (-signal.SIGINT, 130)  # a shell calls both 130
+    assert done.returncode in (-signal.SIGINT, 130)  # a shell reports both as 130
     assert done.stderr in ("", "error: stopped\n")
     assert "serving" not in done.stdout
-    assert not using(model)
+    assert not processes_with(model)
     assert [p for p in state.rglob("*") if p.is_file() and p.suffix not in (".json", ".log")] == []
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_stop_before_it_serves(tmp_path: Path, signum: int, code: int) -> None:
+def test_signals_while_the_server_loads_stop_it(tmp_path: Path, signum: int, code: int) -> None:
     fake = Fake(tmp_path, stall=True)
     s = Serve(tmp_path, TARGET, "--method", "none", "--llama-server", fake.path)
     s.wait_for(lambda: fake.starts, "start")
@@ -110,11 +110,11 @@ def test_a_stop_before_it_serves(tmp_path: Path, signum: int, code: int) -> None
     s.popen.send_signal(signum)
     assert s.popen.wait(60) == code
     assert "Traceback" not in s.err
-    assert not using(fake.path)
+    assert not processes_with(fake.path)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_stop_while_it_serves_ends_with_0_however_often(tmp_path: Path, signum: int) -> None:
+def test_repeated_signals_while_serving_exit_with_0(tmp_path: Path, signum: int) -> None:
     fake = Fake(tmp_path)
     with Serve(tmp_path, TARGET, "--method", "none", "--llama-server", fake.path) as s:
         for _ in range(5):
@@ -126,7 +126,7 @@ def test_a_stop_while_it_serves_ends_with_0_however_often(tmp_path: Path, signum
 
 
 def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
-    """As with nohup, and for background jobs of a shell."""
+    """This applies to nohup and to background jobs of a shell."""
     fake = Fake(tmp_path)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -143,7 +143,7 @@ def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> N
 # ---- the exceptions -----------------------------------------------------------------
 
 
-def test_what_can_be_skipped_is_skipped_once() -> None:
+def test_the_first_interrupt_skips_and_the_second_stops() -> None:
     with stop_on_signals():
         with stop_on_signals(INTERRUPT):
             with pytest.raises(KeyboardInterrupt):
@@ -151,11 +151,11 @@ def test_what_can_be_skipped_is_skipped_once() -> None:
             with pytest.raises(Stopped) as e:
                 signal.raise_signal(signal.SIGINT)
         assert (e.value.is_interrupt, e.value.exit_code) == (True, 130)
-        signal.raise_signal(signal.SIGINT)  # the end has begun
+        signal.raise_signal(signal.SIGINT)  # the cleanup has begun
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_what_cannot_be_skipped_ends_it() -> None:
+def test_sigterm_is_not_skipped() -> None:
     with stop_on_signals(INTERRUPT):
         with pytest.raises(Stopped) as e:
             signal.raise_signal(signal.SIGTERM)
@@ -165,14 +165,14 @@ def test_what_cannot_be_skipped_ends_it() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_handlers_come_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Stopped), stop_on_signals(), stop_on_signals():
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_the_last_moments_ignore_everything() -> None:
+def test_signals_are_ignored_after_ignore_from_now() -> None:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         with stop_on_signals():
@@ -184,7 +184,7 @@ def test_the_last_moments_ignore_everything() -> None:
             signal.signal(s, handler)
 
 
-def test_signals_wait_while_they_are_held() -> None:
+def test_deferred_signals_are_delivered_afterwards() -> None:
     done = []
 
     def work() -> None:
@@ -201,13 +201,13 @@ def test_signals_wait_while_they_are_held() -> None:
     assert e.value.signum == signal.SIGTERM
 
 
-# ---- nothing is left ------------------------------------------------------------------
+# ---- no process or file left behind -------------------------------------------------
 
 
 @contextmanager
-def signalled(after: float) -> Iterator[None]:
-    """SIGTERM to ourselves, so many seconds from now."""
-    timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGTERM))
+def sigterm_after(seconds: float) -> Iterator[None]:
+    """Sends SIGTERM to this process after so many seconds."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
     try:
         yield
@@ -215,26 +215,28 @@ def signalled(after: float) -> Iterator[None]:
         timer.join()
 
 
-_DEAF = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
+_IGNORES_SIGTERM = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(600)"
 
 
-def command(path: Path) -> LaunchCommand:
+def launch_command(path: Path) -> LaunchCommand:
     return LaunchCommand((str(path),), dict(os.environ), (), ())
 
 
-def test_a_signal_while_a_server_is_being_ended_ends_it_at_once(tmp_path: Path) -> None:
-    server = process.start(command(script(tmp_path / "s", _DEAF)), tmp_path / "log")
+def test_a_signal_while_a_server_stops_kills_it(tmp_path: Path) -> None:
+    server = process.start(
+        launch_command(script(tmp_path / "s", _IGNORES_SIGTERM)), tmp_path / "log"
+    )
     while "on" not in server.log_text().splitlines():
         time.sleep(0.01)
-    with stop_on_signals(), pytest.raises(Stopped), signalled(0.1):
+    with stop_on_signals(), pytest.raises(Stopped), sigterm_after(0.1):
         server.stop(patience=60)
     assert server.popen.returncode == -signal.SIGKILL
 
 
-def test_a_signal_while_a_server_starts_leaves_none(
+def test_a_signal_while_a_server_starts_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The moment when it runs and nobody has it yet."""
+    """The signal arrives when the process runs but has not been returned yet."""
     real, started = process._popen, []
 
     def start(*args: Any) -> Any:
@@ -244,13 +246,15 @@ def test_a_signal_while_a_server_starts_leaves_none(
 
     monkeypatch.setattr(process, "_popen", start)
     with stop_on_signals(), pytest.raises(Stopped):
-        process.start(command(script(tmp_path / "s", _DEAF)), tmp_path / "log")
+        process.start(launch_command(script(tmp_path / "s", _IGNORES_SIGTERM)), tmp_path / "log")
     assert started[0].poll() is None
     process._kill_all()  # as at the end of the program
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_no_file_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_while_a_file_is_written_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.replace
 
     def replace(*args: Any) -> None:
@@ -264,40 +268,40 @@ def test_no_file_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "file").read_text() == "all of it"
 
 
-# ---- probe ----------------------------------------------------------------------------
+# ---- probe --------------------------------------------------------------------------
 
 
-def answered(workload: str) -> TuningResult:
+def decided_result(workload: str) -> TuningResult:
     return TuningResult(workload, None, (), (), (), (), None, "off", (), 1, 1.0, DECIDED)
 
 
-@pytest.mark.parametrize("something", [True, False])
+@pytest.mark.parametrize("partial", [True, False])
 def test_a_stop_in_the_second_workload_keeps_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, something: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partial: bool
 ) -> None:
-    """`something`: whether the second one has learnt anything yet."""
+    """`partial`: the second one has measurements."""
 
     def tune(runner: Any, task: Any, progress: Any) -> TuningResult:
         if task.workload == "chat":
-            return answered("chat")
+            return decided_result("chat")
         try:
             signal.raise_signal(signal.SIGTERM)
         except KeyboardInterrupt:
-            if something:
-                raise Interrupted(answered("code")) from None
+            if partial:
+                raise Interrupted(decided_result("code")) from None
             raise
         raise AssertionError("the signal was lost")
 
     monkeypatch.setattr(probing, "tune", tune)
     monkeypatch.setattr(results, "store", lambda *_: None)
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
-    asked = ProbeOptions(
+    options = ProbeOptions(
         settings, (SpeculationOptions("chat"), SpeculationOptions("code")), llama_server="embedded"
     )
     with stop_on_signals():
-        found = probing.run_probe(asked, tmp_path / "log", None)  # type: ignore[arg-type]
-    assert [p.tuned.workload for p in found] == (["chat", "code"] if something else ["chat"])
-    assert [p.stopped for p in found] == ([False, True] if something else [False])
+        found = probing.run_probe(options, tmp_path / "log", None)  # type: ignore[arg-type]
+    assert [p.tuned.workload for p in found] == (["chat", "code"] if partial else ["chat"])
+    assert [p.stopped for p in found] == ([False, True] if partial else [False])
 
 
 @pytest.mark.parametrize("replay", [False, True])

@@ -1,4 +1,4 @@
-"""Files specllama keeps."""
+"""Files that specllama writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A draft that drafts and is never right: speculation that is on and only costs time."""
+"""Drafts that are almost never accepted: speculation that is on but only costs time."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ TARGET = MODELS / "target.gguf"
     ("drafted", "accepted", "steps", "useless"),
     [
         (270, 0, 90, True),
-        (270, 4, 90, True),  # near zero: 1.04 tokens a step
+        (270, 4, 90, True),  # almost none: 1.04 tokens per step
         (270, 5, 90, False),
         (1440, 9, 90, False),  # α=0.006 with blocks of 16, but τ=1.10
         (57, 0, 19, False),  # too few steps to know
         (0, 0, 90, False),
     ],
 )
-def test_it_is_counted_by_step(drafted: int, accepted: int, steps: int, useless: bool) -> None:
+def test_a_useless_draft_is_detected_by_accepted_tokens_per_step(
+    drafted: int, accepted: int, steps: int, useless: bool
+) -> None:
     assert accepts_nothing(drafted, accepted, steps) is useless
 
 
-def test_builds_without_a_counter_of_steps() -> None:
-    """Each token that was not drafted is a step."""
+def test_steps_are_estimated_for_builds_without_a_counter() -> None:
+    """Each token that was not accepted from a draft is a step."""
     assert Engagement(True, "", 270, 2, tokens=96, ms=960.0).only_costs
     assert not Engagement(True, "", 270, 40, tokens=96, ms=960.0).only_costs
 
 
-def test_copies_are_not_judged_by_two_texts() -> None:
+def test_n_grams_are_not_called_useless_after_two_texts() -> None:
     assert not Engagement(True, "", 270, 0, tokens=96, ms=960.0, ngrams_only=True).only_costs
 
 
-def test_counters_that_cannot_be_right_say_nothing_of_a_draft() -> None:
+def test_impossible_counters_do_not_make_a_draft_useless() -> None:
     assert not Engagement(True, "", 10, -3, tokens=96, ms=960.0).only_costs
 
 
 @pytest.mark.parametrize(
-    ("accepted", "tokens", "says"),
+    ("accepted", "tokens", "message"),
     [
         (
             0,
@@ -57,25 +59,29 @@ def test_counters_that_cannot_be_right_say_nothing_of_a_draft() -> None:
         (90, 180, "ON: α=0.33 (90 of 270 drafted tokens accepted), 100.0 tok/s"),
     ],
 )
-def test_it_is_not_plainly_on(accepted: int, tokens: int, says: str) -> None:
-    seen = Engagement(True, "", 270, accepted, tokens=tokens, ms=tokens * 10.0)
-    assert engagement_line(seen) == f"speculation {says}"
+def test_the_line_of_a_useless_draft_is_not_just_on(
+    accepted: int, tokens: int, message: str
+) -> None:
+    engagement = Engagement(True, "", 270, accepted, tokens=tokens, ms=tokens * 10.0)
+    assert engagement_line(engagement) == f"speculation {message}"
 
 
-def test_what_helps_depends_on_what_drafts() -> None:
+def test_the_advice_depends_on_the_method() -> None:
     draft = Path("d.gguf")
-    said = [
+    advice = [
         advice_for(Speculation(("ngram-simple",))),
         advice_for(Speculation(("draft-simple",), draft)),
         advice_for(Speculation(("draft-mtp",))),
         advice_for(Speculation(("ngram-mod", "draft-eagle3"), draft)),
     ]
     words = ["does not repeat", "does not match the target", "its MTP head", "d.gguf is untrained"]
-    assert all(w in s and "--method none" in s for w, s in zip(words, said, strict=True))
+    assert all(w in s and "--method none" in s for w, s in zip(words, advice, strict=True))
 
 
 @pytest.mark.parametrize("kind", untrained.ALL)
-def test_an_untrained_drafter_on_a_real_server(kind: str, engine: str, tmp_path: Path) -> None:
+def test_an_untrained_drafter_is_useless_on_a_real_server(
+    kind: str, engine: str, tmp_path: Path
+) -> None:
     draft = untrained.ALL[kind](tmp_path / f"{kind}.gguf")
     args = (TARGET, "--workload", "code", "--draft", draft, "--llama-server", engine)
     with Serve(tmp_path, *args) as s:
@@ -91,7 +97,7 @@ def test_an_untrained_drafter_on_a_real_server(kind: str, engine: str, tmp_path:
         assert f"do       {s.info['remedy']}" in s.err
 
 
-def test_strict_does_not_serve_with_one(tmp_path: Path) -> None:
+def test_strict_does_not_serve_with_a_useless_draft(tmp_path: Path) -> None:
     draft = untrained.eagle3(tmp_path / "eagle3.gguf")
     args = ("--draft", draft, "--workload", "code", "--tune", "off", "--strict", "--port", "0")
     done = specllama("serve", TARGET, *args, "-c", "1024", "--", "-t", "1")

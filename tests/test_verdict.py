@@ -1,4 +1,4 @@
-"""When what real requests come to is another than before, and how it is said."""
+"""The verdict on real requests, when it changes, and its sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specllama.watching.verdict import (
 LIMITS = Thresholds()
 
 
-def seen(
+def summary_with(
     alpha: float, speedup: float | None = None, slower: float | None = None, **by: float
 ) -> TrafficSummary:
     counts = Counts(drafted=1000, accepted=1000 * alpha, steps=500, tokens=900)
@@ -32,72 +32,74 @@ def seen(
 
 
 @pytest.mark.parametrize(
-    ("picture", "kind"),
+    ("summary", "kind"),
     [
-        (seen(0.6, 1.3, 0.01), PAYS),
-        (seen(0.3, 0.9, 0.97), SLOWER),
-        (seen(0.5, 1.0, 0.5), EVEN),
-        (seen(0.9, 1.02, 0.01), EVEN),
-        (seen(0.35), VERY_LOW),
-        (seen(0.45), LOW),
-        (seen(0.55), "accepted"),
-        (seen(0.35, 1.06), UNKNOWN),  # a speed is known, how sure not yet: α decides nothing
+        (summary_with(0.6, 1.3, 0.01), PAYS),
+        (summary_with(0.3, 0.9, 0.97), SLOWER),
+        (summary_with(0.5, 1.0, 0.5), EVEN),
+        (summary_with(0.9, 1.02, 0.01), EVEN),
+        (summary_with(0.35), VERY_LOW),
+        (summary_with(0.45), LOW),
+        (summary_with(0.55), "accepted"),
+        (summary_with(0.35, 1.06), UNKNOWN),  # the speed is known, but not its certainty
         (TrafficSummary(Counts(drafted=10, accepted=1), 0.5, 0.99), UNKNOWN),
     ],
 )
-def test_what_a_picture_comes_to(picture: TrafficSummary, kind: str) -> None:
-    assert traffic_verdict(picture, LIMITS).kind == kind
+def test_the_verdict_on_a_summary(summary: TrafficSummary, kind: str) -> None:
+    assert traffic_verdict(summary, LIMITS).kind == kind
 
 
-def test_a_verdict_holds_until_it_is_clearly_over() -> None:
+def test_a_verdict_changes_only_beyond_a_margin() -> None:
     slower = TrafficVerdict(SLOWER)
-    assert traffic_verdict(seen(0.3, 0.98, 0.7), LIMITS, slower).kind == SLOWER
-    assert traffic_verdict(seen(0.3, 1.01, 0.4), LIMITS, slower).kind == EVEN
-    assert traffic_verdict(seen(0.6, 1.02, 0.3), LIMITS, TrafficVerdict(PAYS)).kind == PAYS
-    assert traffic_verdict(seen(0.42), LIMITS, TrafficVerdict(VERY_LOW)).kind == VERY_LOW
-    assert traffic_verdict(seen(0.42), LIMITS, TrafficVerdict(LOW)).kind == LOW
+    assert traffic_verdict(summary_with(0.3, 0.98, 0.7), LIMITS, slower).kind == SLOWER
+    assert traffic_verdict(summary_with(0.3, 1.01, 0.4), LIMITS, slower).kind == EVEN
+    assert traffic_verdict(summary_with(0.6, 1.02, 0.3), LIMITS, TrafficVerdict(PAYS)).kind == PAYS
+    assert traffic_verdict(summary_with(0.42), LIMITS, TrafficVerdict(VERY_LOW)).kind == VERY_LOW
+    assert traffic_verdict(summary_with(0.42), LIMITS, TrafficVerdict(LOW)).kind == LOW
 
 
-def test_another_length_is_named_while_it_is_better() -> None:
-    found = seen(0.5, 1.1, 0.02, K2=1.2, K4=1.1)
+def test_a_better_length_is_named_until_it_is_no_better() -> None:
+    found = summary_with(0.5, 1.1, 0.02, K2=1.2, K4=1.1)
     assert traffic_verdict(found, LIMITS).better == 2
-    nearer = seen(0.5, 1.1, 0.02, K2=1.13, K4=1.1)
+    nearer = summary_with(0.5, 1.1, 0.02, K2=1.13, K4=1.1)
     assert traffic_verdict(nearer, LIMITS).better is None
     assert traffic_verdict(nearer, LIMITS, TrafficVerdict(PAYS, 2)).better == 2
-    over = seen(0.5, 1.1, 0.02, K2=1.11, K4=1.1)
+    over = summary_with(0.5, 1.1, 0.02, K2=1.11, K4=1.1)
     assert traffic_verdict(over, LIMITS, TrafficVerdict(PAYS, 2)).better is None
 
 
 def test_a_length_that_is_slower_than_plain_decoding_is_not_better() -> None:
-    assert traffic_verdict(seen(0.2, 0.5, 0.99, K1=0.9, K4=0.5), LIMITS).better is None
+    assert traffic_verdict(summary_with(0.2, 0.5, 0.99, K1=0.9, K4=0.5), LIMITS).better is None
 
 
-def test_it_is_news_once_and_only_when_it_lasts() -> None:
+def test_a_lasting_change_of_verdict_is_reported_once() -> None:
     tracker = VerdictTracker(LIMITS)
-    good, bad = seen(0.6, 1.3, 0.01), seen(0.3, 0.9, 0.97)
+    good, bad = summary_with(0.6, 1.3, 0.01), summary_with(0.3, 0.9, 0.97)
     assert [tracker.update(good) for _ in range(5)] == [False, False, True, False, False]
     assert [tracker.update(p) for p in (bad, good, bad, bad, good)] == [False] * 5
     assert [tracker.update(bad) for _ in range(4)] == [False, False, True, False]
     assert tracker.now.kind == SLOWER
 
 
-def test_what_is_too_little_changes_nothing() -> None:
+def test_too_little_traffic_does_not_change_the_verdict() -> None:
     tracker = VerdictTracker(LIMITS)
-    assert [tracker.update(seen(0.6, 1.3, 0.01)) for _ in range(3)][-1]
+    assert [tracker.update(summary_with(0.6, 1.3, 0.01)) for _ in range(3)][-1]
     few = TrafficSummary(Counts(drafted=10, accepted=1))
     assert not any(tracker.update(few) for _ in range(5))
     assert tracker.now.kind == PAYS
 
 
-def test_the_line() -> None:
-    p = seen(0.33, 0.96, 0.8, K2=1.05, K4=0.96)
+def test_the_sentence_about_a_summary() -> None:
+    p = summary_with(0.33, 0.96, 0.8, K2=1.05, K4=0.96)
     assert sentence(p, TrafficVerdict(EVEN, 2)) == (
         "α=0.33 over 1,000 drafted tokens, about 0.96x: expecting about 1.05x with K=2; "
         "`--adaptive` would switch"
     )
-    assert sentence(seen(0.41, 1.31, 0.01), TrafficVerdict(PAYS)) == (
+    assert sentence(summary_with(0.41, 1.31, 0.01), TrafficVerdict(PAYS)) == (
         "α=0.41 over 1,000 drafted tokens, about 1.31x"
     )
-    slow = sentence(seen(0.2, 0.8, 0.999), TrafficVerdict(SLOWER), adaptive=True)
+    slow = sentence(summary_with(0.2, 0.8, 0.999), TrafficVerdict(SLOWER), adaptive=True)
     assert slow.endswith("about 0.80x (>99% likely to be slower than plain decoding)")
-    assert sentence(seen(0.0), TrafficVerdict(VERY_LOW)).startswith("none of 1,000 drafted tokens")
+    assert sentence(summary_with(0.0), TrafficVerdict(VERY_LOW)).startswith(
+        "none of 1,000 drafted tokens"
+    )

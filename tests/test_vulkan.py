@@ -1,8 +1,8 @@
 """A real GPU backend: llama.cpp's Vulkan on Mesa's software device (LP_NUM_THREADS=1).
 
-Only the tiny pair answers requests there: SmolLM2 takes seconds per token. Larger models are
-loaded until the server's log tells what was allocated where. The first request ever compiles
-shaders for a minute or, on a busy machine, some; they are kept beside the driver.
+Only the tiny pair serves requests there: SmolLM2 takes seconds per token. Larger models are loaded
+until the server's log shows what was allocated where. The first request ever compiles shaders for
+a minute or more; they are cached beside the driver.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from specllama.memory.observed import read_log
 from tests.support import MODELS, Serve, process_ended, script, specllama
 
 MIB = 2**20
-# Warming up compiles shaders for a minute; 4 lists the buffers.
+# Warming up compiles shaders for a minute; -lv 4 lists the buffers.
 QUICK = ("--no-warmup", "-t", "1", "-lv", "4")
 
 
-def asked(*args: str | Path) -> dict[str, Any]:
+def specllama_json(*args: str | Path) -> dict[str, Any]:
     """The JSON object of a command that must succeed."""
     done = specllama(*args, "--json", *("--", *QUICK))
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
-def log_of(command: list[str], folder: Path, told: Callable[[str], Any], timeout: int = 120) -> str:
-    """What the server says until it has `told` what is waited for."""
+def log_of(command: list[str], folder: Path, done: Callable[[str], Any], timeout: int = 120) -> str:
+    """The server's log until `done` is true for it."""
     path = folder / "server.log"
     with path.open("w") as out:
         server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + timeout
-        while not told(path.read_text()):
+        while not done(path.read_text()):
             assert server.poll() is None, path.read_text()[-2000:]
             assert time.monotonic() < until, path.read_text()[-2000:]
             time.sleep(0.1)
@@ -76,55 +76,55 @@ def test_a_software_device_serves_and_drafts(tmp_path: Path, vulkan_server: Path
         assert names == ["Vulkan0", "RAM"]
         log = Path(s.info["log"]).read_text()
         for part, kind in (("weights", "model"), ("KV cache", "KV")):
-            ours = by_part(memory, "Vulkan0")[part] / MIB
-            assert sum(device_buffers(log, kind)) == pytest.approx(ours, abs=0.02)
+            expected = by_part(memory, "Vulkan0")[part] / MIB
+            assert sum(device_buffers(log, kind)) == pytest.approx(expected, abs=0.02)
         assert "offloaded 5/5 layers to GPU" in log
         assert "offloaded 2/2 layers to GPU" in log
         body = {"prompt": "def main():\n", "n_predict": 12, "temperature": 0}
-        answer = httpx.post(f"{s.url}/completion", json=body, timeout=120).json()
-        assert answer["timings"]["draft_n"] > 0
+        response = httpx.post(f"{s.url}/completion", json=body, timeout=120).json()
+        assert response["timings"]["draft_n"] > 0
         pid = s.info["server_pid"]
     assert process_ended(pid)
 
 
-def test_the_sum_is_what_the_server_allocates(
+def test_the_estimate_agrees_with_the_servers_allocation(
     tmp_path: Path, vulkan_server: Path, smollm2: Path
 ) -> None:
     draft = tmp_path / "draft.gguf"
     real_models.draft(smollm2, draft, (18, 22))
     args = (smollm2, "--draft", draft, "-c", "8192", "--llama-server", vulkan_server)
-    memory = asked("memory", *args)
+    memory = specllama_json("memory", *args)
     assert memory["verdict"] == "fits"
-    command = asked("serve", *args, "--dry-run", "--port", "0")["command"]
+    command = specllama_json("serve", *args, "--dry-run", "--port", "0")["command"]
     log = log_of(command, tmp_path, lambda text: text.count("Host compute buffer size") == 2)
     real = read_log(log)
     assert real is not None
-    ours = by_part(memory)
-    assert ours["weights"] == pytest.approx(real.weights, abs=MIB / 50)
-    assert ours["KV cache"] == pytest.approx(real.cache, abs=MIB / 50)
+    estimated = by_part(memory)
+    assert estimated["weights"] == pytest.approx(real.weights, abs=MIB / 50)
+    assert estimated["KV cache"] == pytest.approx(real.cache, abs=MIB / 50)
     for device in ("Vulkan0", "Vulkan_Host"):
-        mine = [
+        upper_bounds = [
             x["bytes"] / MIB
             for x in memory["lines"]
             if x["what"] == "compute" and (x["device"] == "Vulkan0") == (device == "Vulkan0")
         ]
-        theirs = re.findall(rf"{device} compute buffer size = +([\d.]+) MiB", log)
-        for most, really in zip(mine, map(float, theirs), strict=True):
-            assert really <= most <= 1.5 * really
-    # Nothing had to be moved to make it fit.
+        allocated = re.findall(rf"{device} compute buffer size = +([\d.]+) MiB", log)
+        for upper_bound, size in zip(upper_bounds, map(float, allocated), strict=True):
+            assert size <= upper_bound <= 1.5 * size
+    # --fit moved nothing to RAM.
     assert "no changes needed" in log
     assert "offloaded 31/31 layers to GPU" in log
     assert "offloaded 29/29 layers to GPU" in log
 
 
-def test_a_large_target_is_fitted_with_its_layers_named(
+def test_the_number_of_offloaded_layers_agrees_with_fit(
     tmp_path: Path, vulkan_server: Path, smollm2: Path
 ) -> None:
     large = tmp_path / "large.gguf"
     real_models.large(smollm2, large)
     try:
         args = (large, "--method", "none", "-c", "4096", "--llama-server", vulkan_server)
-        memory = asked("memory", *args)
+        memory = specllama_json("memory", *args)
         (device, _) = memory["devices"]
         assert device["total_bytes"] == 2048 * MIB, "another driver: its limit is not 2 GiB"
         assert memory["verdict"] == "fits only if"
@@ -132,22 +132,22 @@ def test_a_large_target_is_fitted_with_its_layers_named(
             r"(\d+) of 111 target layers stay in RAM \(-ngl (\d+)\)", memory["detail"]
         )
         assert named is not None, memory["detail"]
-        stay, there = map(int, named.groups())
-        assert stay + there == 111
-        assert 0 < there < 111
-        command = asked("serve", *args, "--dry-run", "--port", "0")["command"]
+        in_ram, on_gpu = map(int, named.groups())
+        assert in_ram + on_gpu == 111
+        assert 0 < on_gpu < 111
+        command = specllama_json("serve", *args, "--dry-run", "--port", "0")["command"]
         log = log_of(command, tmp_path, lambda text: "layers to GPU" in text)
     finally:
         large.unlink()  # 1.7 GB
-    # --fit lays the buffers out for real; where our upper bound is right it agrees to a layer.
+    # --fit allocates real buffers; our upper bound agrees with it to one layer.
     (moved,) = map(int, re.findall(r"offloaded (\d+)/111 layers to GPU", log))
-    assert there <= moved <= there + 1
+    assert on_gpu <= moved <= on_gpu + 1
 
 
-def test_out_of_memory_on_a_device_is_explained_and_tried_with_less(
+def test_out_of_memory_on_a_device_is_explained_and_retried(
     tmp_path: Path, vulkan_server: Path
 ) -> None:
-    """The draft's buffers are more than the process may have; the target alone is not."""
+    """The process may not allocate the draft's buffers as well; the target alone fits."""
     limited = script(
         tmp_path / "llama-server",
         f"""
@@ -169,11 +169,11 @@ os.execv(server, [server, *sys.argv[1:]])
         assert httpx.get(f"{s.url}/health", timeout=10).status_code == 200
 
 
-def test_it_is_hidden_until_it_is_named(
+def test_a_software_device_is_hidden_unless_it_is_selected(
     vulkan_server: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = ("memory", MODELS / "target.gguf", "--llama-server", vulkan_server)
-    assert [d["name"] for d in asked(*args)["devices"]] == ["Vulkan0", "RAM"]
+    assert [d["name"] for d in specllama_json(*args)["devices"]] == ["Vulkan0", "RAM"]
     monkeypatch.delenv("GGML_VK_VISIBLE_DEVICES")
     assert os.environ.get("GGML_VK_VISIBLE_DEVICES") is None
-    assert [d["name"] for d in asked(*args)["devices"]] == ["RAM"]
+    assert [d["name"] for d in specllama_json(*args)["devices"]] == ["RAM"]
