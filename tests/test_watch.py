@@ -1,4 +1,4 @@
-"""`specllama watch`: what it shows of servers of any engine, lost ones, routers, on small screens."""
+"""`specllama watch`: servers of any engine, lost servers, routers, small screens."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from tests.support import MODELS, Serve, specllama
 
 
 class Script:
-    """A llama-server's counters. `answers` grow as a test wants; `models` make it a router;
-    `up` False: it does not answer."""
+    """A fake llama-server's counters, in proportion to `responses`; with `models` it is a router; with
+    `up` False it responds with 503."""
 
     def __init__(self) -> None:
-        self.answers, self.started, self.up = 1, 100.0, True
+        self.responses, self.started, self.up = 1, 100.0, True
         self.models: dict[str, str] = {}
         self.slots: list[dict[str, Any]] | None = None
         self.metrics = True
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def text(self) -> str:
-        n = self.answers
+        n = self.responses
         return metrics_text(
             tokens=260 * n,
             seconds=4.0 * n,
@@ -75,7 +75,7 @@ def llama(script: Script) -> Iterator[str]:
             pass
 
         def do_GET(self) -> None:
-            script.asked.append(self.path)
+            script.requests.append(self.path)
             url = urlsplit(self.path)
             if not script.up:
                 self._send(503, "{}")
@@ -116,7 +116,7 @@ def watching(url: str, model: str = "") -> Iterator[Watch]:
         watch.close()
 
 
-def test_one_look_as_json_is_what_the_counters_say() -> None:
+def test_watch_once_as_json_agrees_with_the_counters() -> None:
     with llama(Script()) as url:
         done = specllama("watch", "--url", url, "--once", "--json")
     data = json.loads(done.stdout)
@@ -138,9 +138,11 @@ def test_one_look_as_json_is_what_the_counters_say() -> None:
         (TRTLLM, "/prometheus/metrics", "TensorRT-LLM", None),
     ],
 )
-def test_other_engines(metrics: str, path: str, engine: str, alpha: float | None) -> None:
+def test_counters_of_other_engines_are_read(
+    metrics: str, path: str, engine: str, alpha: float | None
+) -> None:
     with serving(metrics, path) as url, watching(f"{url}/v1") as watch:
-        assert watch.look().alpha == alpha  # nothing was answered yet
+        assert watch.look().alpha == alpha  # no request so far
         body: dict[str, Any] = {"messages": []}
         httpx.post(f"{url}/v1/chat/completions", json=body)
         view = watch.look()
@@ -149,31 +151,31 @@ def test_other_engines(metrics: str, path: str, engine: str, alpha: float | None
     assert view.tau == pytest.approx({"vLLM": 2.2, "SGLang": 2.4, "TensorRT-LLM": 2.1}[engine])
 
 
-def test_the_last_minute_and_all_since_the_start() -> None:
+def test_counts_cover_the_last_minute_and_since_the_start() -> None:
     script = Script()
     with llama(script) as url, watching(url) as watch:
         assert watch.look().now.counts.alpha is None
-        script.answers = 3
+        script.responses = 3
         view = watch.look()
     assert view.now.counts.drafted == 400
     assert view.since.counts.drafted == 600
 
 
-def test_a_lost_server_is_shown_as_lost_and_picked_up_again() -> None:
+def test_a_lost_server_is_shown_as_lost_and_found_again() -> None:
     script = Script()
     with llama(script) as url, watching(url) as watch:
         watch.look()
         script.up = False
         lost = watch.look()
-        script.up, script.started, script.answers = True, 200.0, 2
+        script.up, script.started, script.responses = True, 200.0, 2
         back = watch.look()
     assert (lost.state, lost.since.counts.drafted) == (LOST, 200)
     assert "loading" in lost.reason
     assert (back.state, back.restarts) == (UP, 1)
-    assert back.now.counts.drafted == 400  # the new server's own: nothing is lost or negative
+    assert back.now.counts.drafted == 400  # those of the new server: none lost, none negative
 
 
-def test_nobody_there() -> None:
+def test_watch_without_a_server_is_an_error() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -186,7 +188,7 @@ def test_nobody_there() -> None:
     assert specllama("watch", "--url", "http://x", "--port", "1").returncode == 2
 
 
-def test_a_router_is_asked_for_its_loaded_model_and_wakes_none() -> None:
+def test_watching_a_router_loads_no_model() -> None:
     script = Script()
     script.models = {"asleep": "unloaded", "awake": "loaded"}
     with llama(script) as url:
@@ -207,23 +209,23 @@ def test_a_router_is_asked_for_its_loaded_model_and_wakes_none() -> None:
             pytest.raises(SpecllamaError, match="no model nobody"),
         ):
             watch.look()
-    metrics = [a for a in script.asked if a.startswith("/metrics")]
+    metrics = [a for a in script.requests if a.startswith("/metrics")]
     assert metrics
     assert all("autoload=false" in a for a in metrics)
-    assert not any("model=nobody" in a for a in script.asked)
+    assert not any("model=nobody" in a for a in script.requests)
 
 
-def test_a_server_of_another_model_is_not_watched_as_the_named_one(
+def test_a_server_without_the_named_model_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     served = {"data": [{"id": "/m/mtp.gguf", "aliases": ["small"], "owned_by": "llamacpp"}]}
-    told = {
+    responses = {
         "/models": httpx.Response(200, json=served),
         "/v1/models": httpx.Response(200, json=served),
     }
     metrics = httpx.Response(200, text="llamacpp:tokens_predicted_total 1\n")
     monkeypatch.setattr(
-        "specllama.watching.reader.get", lambda http, path, *_: told.get(path, metrics)
+        "specllama.watching.reader.get", lambda http, path, *_: responses.get(path, metrics)
     )
     for name in ("", "small", "mtp.gguf", "/m/mtp.gguf"):
         with watching("http://127.0.0.1:1", name) as watch:
@@ -235,7 +237,7 @@ def test_a_server_of_another_model_is_not_watched_as_the_named_one(
             assert e.value.hint == "Models: /m/mtp.gguf"
 
 
-def test_slots_are_all_there_is_without_metrics() -> None:
+def test_without_metrics_only_slots_are_shown() -> None:
     script = Script()
     script.metrics = False
     script.slots = [{"id": 0, "is_processing": True, "speculative": True, "id_task": 3}]
@@ -246,17 +248,17 @@ def test_slots_are_all_there_is_without_metrics() -> None:
     assert any("--metrics" in line for line in view_lines(view))
 
 
-def test_a_server_that_may_sleep_is_not_asked_for_slots() -> None:
+def test_slots_of_a_server_that_may_sleep_are_not_requested() -> None:
     script = Script()
     script.slots = []
     with llama(script) as url, watching(url) as watch:
         watch.look()
-    assert not any(a.startswith("/slots") for a in script.asked)
+    assert not any(a.startswith("/slots") for a in script.requests)
 
 
-def test_what_is_odd_is_noted() -> None:
+def test_missing_speculation_is_noted() -> None:
     script = Script()
-    script.answers, script.slots = 0, [{"id": 0, "speculative": True}, {"speculative": False}]
+    script.responses, script.slots = 0, [{"id": 0, "speculative": True}, {"speculative": False}]
     script.metrics = False
     with llama(script) as url, watching(url) as watch:
         assert "no speculation in slot 1, unlike the others" in watch.look().missing
@@ -269,7 +271,7 @@ def test_what_is_odd_is_noted() -> None:
         )
 
 
-def test_without_a_terminal_it_says_a_line_when_something_changed(tmp_path: Path) -> None:
+def test_without_a_terminal_watch_prints_a_line_per_change(tmp_path: Path) -> None:
     script, out = Script(), tmp_path / "out"
     with llama(script) as url, out.open("w") as f:
         argv = [sys.executable, "-m", "specllama", "watch", "--url", url, "--every", "0.5"]
@@ -291,7 +293,7 @@ def test_without_a_terminal_it_says_a_line_when_something_changed(tmp_path: Path
     assert code == 0
 
 
-def test_what_is_no_server_is_said() -> None:
+def test_an_unknown_server_is_an_error() -> None:
     script = Script()
     script.metrics = False
     with llama(script) as url:
@@ -300,18 +302,18 @@ def test_what_is_no_server_is_said() -> None:
     assert "has neither known metrics nor slots" in done.stderr
 
 
-def test_an_answer_too_deep_to_be_read_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_deeply_nested_response_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = httpx.Response(200, text="[" * 200_000)
     for module in ("reader", "chat_server"):
         monkeypatch.setattr(f"specllama.watching.{module}.get", lambda *_: deep)
     with watching("http://127.0.0.1:1") as watch, pytest.raises(WatchingError, match="neither"):
         watch.look()
-    told = pytest.raises(TuningError, match="is not an LLM server")
-    with closing(Server("http://127.0.0.1:1")) as server, told:
+    not_a_server = pytest.raises(TuningError, match="is not an LLM server")
+    with closing(Server("http://127.0.0.1:1")) as server, not_a_server:
         server.model()
 
 
-def test_a_key_is_asked_for() -> None:
+def test_a_missing_api_key_is_an_error() -> None:
     with serving(VLLM, key="sesame") as url:
         assert "requires an API key" in specllama("watch", "--url", url, "--once").stderr
         done = specllama("watch", "--url", url, "--once", SPECLLAMA_API_KEY="sesame")
@@ -322,9 +324,9 @@ def test_a_key_is_asked_for() -> None:
 SPEC = Speculation(("draft-simple",), Path("/m/draft.gguf"), n_max=2)
 
 
-def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
+def test_a_running_serve_is_found_with_its_tuned_setting() -> None:
     script, times = Script(), StepTimes(20.0, {0: 20.0, 2: 30.0})
-    script.answers, script.slots = 2, [{"id": 0, "is_processing": False}]
+    script.responses, script.slots = 2, [{"id": 0, "is_processing": False}]
     with llama(script) as url:
         info = RunningServe(
             url, "/m/t.gguf", "code", SPEC, times, alpha=0.8, speedup=1.5, slots=True
@@ -340,12 +342,12 @@ def test_a_serve_of_this_user_is_found_with_what_it_was_tuned_to() -> None:
     assert view.since.speedup == pytest.approx(520 * 20 / (200 * 30 + 40 * 20))
     assert view.model == "t.gguf"
     assert "draft-simple draft.gguf K=2" in view.setting
-    assert "/slots" in script.asked
+    assert "/slots" in script.requests
     with pytest.raises(UsageError, match="no running `specllama serve`"):
         server_to_watch(None, None)
 
 
-def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
+def test_files_of_ended_serves_are_removed(tmp_path: Path) -> None:
     info = RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code")
     path = running.announce(info)
     data = read_stored(path)
@@ -354,13 +356,13 @@ def test_files_of_serves_that_are_gone_are_removed(tmp_path: Path) -> None:
     (broken := path.with_name("1.json")).write_text("{")
     assert [r.url for r in running.all_running()] == ["http://127.0.0.1:1"]
     assert not other.exists()
-    assert later.exists()  # of a later version: not ours to remove
+    assert later.exists()  # of a later version: must not be removed
     for p in (path, later, broken):
         p.unlink()
 
 
-def test_a_file_that_cannot_be_removed_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows, while somebody reads it."""
+def test_a_file_that_cannot_be_removed_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This happens on Windows while another process reads the file."""
     path = running.announce(RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code"))
     data = read_stored(path)
     write_stored(other := path.with_name("999999.json"), {**data, "process": 1.0})
@@ -381,18 +383,18 @@ def test_requests_are_counted_in_the_log(tmp_path: Path) -> None:
         "0.1 I slot      release: id  0 | task 7 | stop processing: n_tokens = 9, truncated = 0\n"
     )
     log.write_text(line)
-    seen = RequestLog(log, len(line))
-    assert seen.count() == 0
-    for i in range(0, len(line), 7):  # in pieces, as it is written
+    request_log = RequestLog(log, len(line))
+    assert request_log.count() == 0
+    for i in range(0, len(line), 7):  # in parts, as it is written
         with log.open("a") as f:
             f.write(line[i : i + 7])
-        assert seen.count() == (1 if i + 7 > line.index("n_tokens") else 0)
+        assert request_log.count() == (1 if i + 7 > line.index("n_tokens") else 0)
     log.write_text("cut\n" + line)
-    assert seen.count() == 2
+    assert request_log.count() == 2
     assert RequestLog(tmp_path / "none").count() == 0
 
 
-def a_view(**more: Any) -> ServerView:
+def example_view(**more: Any) -> ServerView:
     found = parse_snapshot(Script().text(), 0.0)
     assert found is not None
     counts = replace(found.counts, drafted=1000.0, accepted=300.0)
@@ -402,64 +404,65 @@ def a_view(**more: Any) -> ServerView:
     return replace(view, engine="llama.cpp", since=since, speeds=speeds, **more)
 
 
-def drawn(view: ServerView, width: int) -> str:
+def drawn_text(view: ServerView, width: int) -> str:
     from io import StringIO
 
     from rich.console import Console
 
-    # soft_wrap as the program's own console
+    # soft_wrap like the program's own console
     console = Console(
         file=StringIO(), width=width, force_terminal=True, color_system=None, soft_wrap=True
     )
-    with console.capture() as said:
+    with console.capture() as captured:
         console.print(picture(view, console))
-    return said.get()
+    return captured.get()
 
 
-def test_the_screen_wraps_what_is_longer_on_a_console_that_does_not() -> None:
+def test_the_screen_wraps_long_lines_on_a_console_with_soft_wrap() -> None:
     note = "no tokens drafted: speculation is off, or finds nothing to draft"
-    text = drawn(ServerView("http://127.0.0.1:1", UP, missing=(note,)), 40)
+    text = drawn_text(ServerView("http://127.0.0.1:1", UP, missing=(note,)), 40)
     assert max(map(len, text.splitlines())) <= 40
     assert f"note: {note}" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_screen_fits(width: int) -> None:
+def test_the_screen_fits_the_terminal_width(width: int) -> None:
     from specllama.watching.verdict import TrafficVerdict
 
-    text = drawn(a_view(verdict=TrafficVerdict(SLOWER), requests=41, restarts=1), width)
+    text = drawn_text(example_view(verdict=TrafficVerdict(SLOWER), requests=41, restarts=1), width)
     assert max(len(line) for line in text.splitlines()) <= width
-    for said in ("α", "0.30", "speed-up", "0.80x", "requests", "41", "slower than plain", "█", "▃"):
-        assert said in text
+    for part in ("α", "0.30", "speed-up", "0.80x", "requests", "41", "slower than plain", "█", "▃"):
+        assert part in text
 
 
-def test_long_copies_do_not_fill_the_screen() -> None:
-    view = a_view()
+def test_long_drafts_do_not_fill_the_screen() -> None:
+    view = example_view()
     deep = replace(view.since.counts, by_position=tuple(100.0 - i for i in range(48)))
     view = replace(view, since=replace(view.since, counts=deep))
-    bars = [line for line in drawn(view, 40).splitlines() if "█" in line and "0." in line]
+    bars = [line for line in drawn_text(view, 40).splitlines() if "█" in line and "0." in line]
     assert [line.split()[0] for line in bars] == ["6", "12", "18", "24", "30", "36", "42", "48"]
     position = next(line for line in view_lines(view) if line.startswith("position"))
     assert position.endswith("a_8 0.93, … a_48 0.53")
 
 
-def test_the_screen_of_a_lost_server_and_of_names_that_move_the_cursor() -> None:
-    text = drawn(a_view().__class__("http://h", LOST, "it does not answer\x1b[2J"), 40)
+def test_the_screen_of_a_lost_server_escapes_control_characters() -> None:
+    text = drawn_text(example_view().__class__("http://h", LOST, "it does not answer\x1b[2J"), 40)
     assert "LOST: it does not answer" in text
     assert "\x1b[2J" not in text
 
 
-def test_thresholds_of_the_profile() -> None:
+def test_the_conclusion_names_the_threshold() -> None:
     from specllama.cli.watch_lines import conclusion
     from specllama.watching.verdict import TrafficVerdict
 
     assert (
-        conclusion(a_view(verdict=TrafficVerdict(VERY_LOW))) == "α under 0.4: turn speculation off"
+        conclusion(example_view(verdict=TrafficVerdict(VERY_LOW)))
+        == "α under 0.4: turn speculation off"
     )
-    assert conclusion(a_view()) == ""
+    assert conclusion(example_view()) == ""
 
 
-def test_bars_and_lines_in_any_encoding() -> None:
+def test_bars_and_sparklines_in_unicode_and_ascii() -> None:
     assert bar(0.5, 10, True) == "█████"
     assert bar(0.5625, 10, True) == "█████▋"
     assert bar(0.5, 10, False) == "#####"
@@ -470,17 +473,17 @@ def test_bars_and_lines_in_any_encoding() -> None:
     assert sparkline((0.0,), 10, False) == "."
 
 
-def test_prometheus_has_the_figures_under_our_prefix() -> None:
+def test_prometheus_metrics_have_our_prefix() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     exporter = Exporter(port)
     try:
-        exporter.show(a_view())
+        exporter.show(example_view())
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         with pytest.raises(UsageError, match="cannot listen"):
             Exporter(port)
-        exporter.show(replace(a_view(), state=LOST))
+        exporter.show(replace(example_view(), state=LOST))
         lost = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     finally:
         exporter.close()
@@ -488,11 +491,11 @@ def test_prometheus_has_the_figures_under_our_prefix() -> None:
     assert f"specllama_acceptance_rate{labels} 0.3\n" in text
     assert f"specllama_speedup{labels} 0.8\n" in text
     assert 'position="2"' in text
-    assert "specllama_drift{" not in text  # what is not known has no sample
+    assert "specllama_drift{" not in text  # unknown values have no sample
     assert f"specllama_up{labels} 0.0\n" in lost
 
 
-def test_the_dashboard_shows_names_that_are_exported() -> None:
+def test_the_dashboard_uses_exported_metrics() -> None:
     from specllama.watching.export import BY_POSITION, GAUGES, PREFIX
 
     file = Path(__file__).parent.parent / "docs" / "grafana.json"
@@ -505,13 +508,13 @@ def test_the_dashboard_shows_names_that_are_exported() -> None:
 
 
 def test_json_has_no_infinity() -> None:
-    text = json.dumps(view_data(a_view()))
+    text = json.dumps(view_data(example_view()))
     assert "Infinity" not in text
     assert "NaN" not in text
 
 
-def test_it_watches_a_serve_without_being_told_where(tmp_path: Path, engine: str) -> None:
-    """α within 0.02 of the server's own counters over the same time, requests as they were."""
+def test_watch_finds_a_running_serve_by_itself(tmp_path: Path, engine: str) -> None:
+    """α agrees with the server's own counters over the same time, and requests are counted."""
     target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
     with Serve(
         tmp_path, target, "--draft", draft, "--llama-server", engine, "--no-idle-probes"
@@ -529,7 +532,7 @@ def test_it_watches_a_serve_without_being_told_where(tmp_path: Path, engine: str
     assert data["model"] == "target.gguf"
 
 
-def test_a_build_without_the_counters_says_so(tmp_path: Path, old_builds: Path) -> None:
+def test_a_build_without_the_counters_is_noted(tmp_path: Path, old_builds: Path) -> None:
     target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
     server = old_builds / "b10068" / "llama-server"
     with Serve(tmp_path, target, "--draft", draft, "--llama-server", server) as s:
@@ -544,14 +547,14 @@ def test_a_build_without_the_counters_says_so(tmp_path: Path, old_builds: Path) 
     assert "llama.cpp does since b10289" in missing
 
 
-def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece comes in time; there is always another."""
+def test_an_endless_response_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk arrives in time, but there is always another one."""
 
     def endless(piece: bytes) -> httpx.Client:
-        def answer(_: httpx.Request) -> httpx.Response:
+        def respond(_: httpx.Request) -> httpx.Response:
             return httpx.Response(200, content=itertools.repeat(piece))
 
-        return httpx.Client(transport=httpx.MockTransport(answer), base_url="http://x")
+        return httpx.Client(transport=httpx.MockTransport(respond), base_url="http://x")
 
     with pytest.raises(httpx.ReadError, match="larger than 16 MiB"):
         address.get(endless(b"#" * 2**20), "/metrics", None, 1e9)
@@ -561,26 +564,28 @@ def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         address.get(endless(b"# one more\n"), "/metrics", None, 5.0)
 
 
-def test_a_packed_answer_is_read_once() -> None:
-    def answer(_: httpx.Request) -> httpx.Response:
+def test_a_compressed_response_is_unpacked_once() -> None:
+    def respond(_: httpx.Request) -> httpx.Response:
         return httpx.Response(
             200,
             headers={"content-encoding": "gzip", "x-kept": "1"},
             content=gzip.compress(b"hello"),
         )
 
-    http_ = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://x")
+    http_ = httpx.Client(transport=httpx.MockTransport(respond), base_url="http://x")
     found = address.get(http_, "/metrics", None, 5.0)
     assert (found.text, found.headers["x-kept"]) == ("hello", "1")
 
 
-def test_a_502_does_not_say_that_there_is_no_router(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [httpx.Response(502)]
-    told.append(httpx.Response(200, json={"data": [{"id": "m", "status": {"value": "unloaded"}}]}))
+def test_a_502_does_not_mean_that_there_is_no_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    responses = [httpx.Response(502)]
+    responses.append(
+        httpx.Response(200, json={"data": [{"id": "m", "status": {"value": "unloaded"}}]})
+    )
     metrics = httpx.Response(200, text="llamacpp:tokens_predicted_total 1\n")
     monkeypatch.setattr(
         "specllama.watching.reader.get",
-        lambda http, path, *_: told.pop(0) if path == "/models" else metrics,
+        lambda http, path, *_: responses.pop(0) if path == "/models" else metrics,
     )
     reader = CounterReader("http://127.0.0.1:1")
     reader.read()

@@ -1,4 +1,4 @@
-"""The wheel that users install: it has what the package opens, and nothing else."""
+"""The wheel that users install: it has every file that the package opens, and no other."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def _data_files(folder: Path) -> set[Path]:
 
 
 def test_the_wheel_has_all_modules_and_no_tests(wheel: Path) -> None:
-    ours = {p.relative_to(ROOT).as_posix() for p in (ROOT / "specllama").rglob("*.py")}
-    theirs = {p.relative_to(wheel).as_posix() for p in wheel.rglob("*.py")}
-    assert theirs == ours
+    in_repository = {p.relative_to(ROOT).as_posix() for p in (ROOT / "specllama").rglob("*.py")}
+    in_wheel = {p.relative_to(wheel).as_posix() for p in wheel.rglob("*.py")}
+    assert in_wheel == in_repository
 
 
-def test_the_wheel_puts_completions_and_the_man_page_in_their_places(wheel: Path) -> None:
+def test_the_wheel_installs_completions_and_the_man_page(wheel: Path) -> None:
     (data,) = wheel.glob("*.data")
     share = data / "data" / "share"
     assert {p.relative_to(share).as_posix() for p in share.rglob("*") if p.is_file()} == {

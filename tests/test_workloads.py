@@ -1,4 +1,4 @@
-"""The shipped profiles."""
+"""The built-in profiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specllama.prompts import as_text
 HELD_OUT = Path(__file__).parent.parent / "benchmarks" / "prompts"
 
 
-def test_the_profiles_that_are_promised() -> None:
+def test_the_documented_profiles_exist() -> None:
     assert workloads.names() == sorted(
         "chat code text edit creative rag summarize reasoning agent translate".split()
     )
@@ -30,11 +30,11 @@ def test_each_profile_is_complete(name: str) -> None:
     assert len(set(map(as_text, w.prompts))) == len(w.prompts)
     assert (
         max(len(as_text(p)) for p in w.prompts[:2]) < 600
-    )  # they tell at every start whether it drafts
+    )  # the verification at every start uses them
 
 
 @pytest.mark.parametrize("name", ["code", "edit", "text"])
-def test_any_half_of_the_prompts_has_the_same_sizes(name: str) -> None:
+def test_both_halves_of_the_prompts_have_the_same_sizes(name: str) -> None:
     sizes = [len(as_text(p)) for p in workloads.load_workload(name).prompts]
     halves = (sizes[:12], sizes[12:])
     for limits in ((0, 600), (600, 2200), (2200, 6500)):
@@ -42,34 +42,38 @@ def test_any_half_of_the_prompts_has_the_same_sizes(name: str) -> None:
         assert first == second > 0
 
 
-def test_the_benchmarks_prompts_are_others() -> None:
-    """Held-out prompts, which judge what was chosen by the profiles' own, share no line with
-    them that says anything."""
+def test_benchmark_prompts_share_no_lines_with_the_profiles() -> None:
+    """Held-out prompts, which judge settings chosen by the profiles' prompts, share no line of 40 or
+    more characters with them."""
     files = sorted(HELD_OUT.glob("*.txt"))
     assert [f.stem for f in files] == ["chat", "code", "edit", "text"]
     for file in files:
         held_out = file.read_text(encoding="utf-8")
         assert len(held_out.split("\n=====\n")) == 12
         each = (workloads.load_workload(n).prompts for n in workloads.names())
-        ours = "\n".join(as_text(p) for prompts in each for p in prompts)
-        lines = {s.strip() for s in held_out.splitlines()} & {s.strip() for s in ours.splitlines()}
+        shipped = "\n".join(as_text(p) for prompts in each for p in prompts)
+        lines = {s.strip() for s in held_out.splitlines()} & {
+            s.strip() for s in shipped.splitlines()
+        }
         assert max(map(len, lines), default=0) < 40
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("code", (12, 48)), ("text", (8, 32))])
-def test_n_gram_sizes(name: str, sizes: tuple[int, int]) -> None:
+def test_n_gram_sizes_of_profiles(name: str, sizes: tuple[int, int]) -> None:
     ngram = workloads.load_workload(name).ngram
     assert (ngram.n, ngram.m) == sizes
 
 
 @pytest.mark.parametrize("name", ["nope", "../code", "", "prompts"])
-def test_a_workload_that_is_not_there(name: str) -> None:
+def test_an_unknown_workload_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, match="no workload called") as e:
         workloads.load_workload(name)
     assert "code" in e.value.hint
 
 
-def test_a_broken_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_broken_profile_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "x.txt").write_text("one\n=====\ntwo\n")
@@ -88,7 +92,7 @@ def test_a_broken_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("line", "instead", "says"),
+    ("line", "instead", "message"),
     [
         ("n_max=1", "n_max=0", "draft.n_max is 0: must be an integer from 1 to 512"),
         ("n_max=1", "n_max=1.5", "draft.n_max is 1.5: must be an integer"),
@@ -115,8 +119,8 @@ def test_a_broken_profile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("[ngram]", "[other]", "unknown setting other"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_named_with_what_may_stand_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, instead: str, says: str
+def test_the_error_for_a_wrong_value_names_the_allowed_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, instead: str, message: str
 ) -> None:
     monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
     (tmp_path / "prompts").mkdir()
@@ -127,10 +131,10 @@ def test_a_wrong_value_is_named_with_what_may_stand_there(
     with pytest.raises(UsageError) as e:
         workloads.load_workload("x")
     assert e.value.message.startswith(f"{tmp_path / 'x.toml'}: ")
-    assert says in e.value.message
+    assert message in e.value.message
 
 
-def test_a_profile_without_a_prompt_is_named(
+def test_a_profile_without_prompts_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
