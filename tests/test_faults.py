@@ -333,7 +333,7 @@ def test_inspect_shows_the_size_label_and_finetune(tmp_path: Path) -> None:
     assert (names["size_label"], names["finetune"]) == ("8B", "Instruct")
 
 
-def test_inspect_has_no_drafts_line_for_a_file_that_cannot_load(tmp_path: Path) -> None:
+def test_inspect_lists_no_methods_for_a_file_that_cannot_load(tmp_path: Path) -> None:
     done = specllama("inspect", FILES["no layers"][0](tmp_path / "m.gguf"))
     assert "drafts" not in done.stdout
     done = specllama("inspect", HEADS["FastMTP"][0](tmp_path / "head.gguf"))
