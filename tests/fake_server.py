@@ -2,8 +2,8 @@
 
 It answers --version and --help like b11434 (or another build) and then does what `fake.json` says:
 {"crash_with_spec": text, "crash_with_draft": text, "crash_after": s, "code": n, "draft_n": n,
-"stall": true, "devices": text, "devices_head": text, "devices_code": n, "lists": n (each request
-prints as many lines as there were requests, up to n)}. `build`: its build number. The rest of the
+"accepted": n (otherwise half of them), "stall": true, "devices": text, "devices_head": text,
+"devices_code": n, "lists": n (each request prints as many lines as there were requests, up to n)}. `build`: its build number. The rest of the
 protocol has its real form.
 """
 
@@ -57,7 +57,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         sys.stdout.flush()
         timings = {{"predicted_n": 48, "predicted_ms": 480.0, "prompt_n": 5, "prompt_ms": 9.0}}
         if speculates and CONFIG.get("draft_n"):
-            timings["draft_n"] = CONFIG["draft_n"]; timings["draft_n_accepted"] = CONFIG["draft_n"] // 2
+            timings["draft_n"] = CONFIG["draft_n"]; timings["draft_n_accepted"] = CONFIG.get("accepted", CONFIG["draft_n"] // 2)
         self.answer({{"content": "x", "choices": [{{"message": {{"content": "x"}}}}], "timings": timings}})
 port = int(sys.argv[sys.argv.index("--port") + 1])
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)

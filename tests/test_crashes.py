@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving import serve as serving
 from specllama.serving.launch import Launch, Reporter, launch
+from specllama.serving.real_requests import TrafficMonitor, TuningReference
 from specllama.serving.trial_servers import TrialServers
 from specllama.serving.verify import Engagement
+from specllama.watching.verdict import NO_THRESHOLDS, Thresholds
 from tests.fake_server import Fake
 from tests.support import MODELS, Serve, process_ended, script, specllama
 
@@ -215,18 +219,42 @@ def test_a_negative_count_means_not_engaged(tmp_path: Path) -> None:
     )
 
 
+def test_a_low_acceptance_rate_is_a_warning_unless_the_speed_was_measured(tmp_path: Path) -> None:
+    """Seen: α=0.07 without a remark, while watch advised to turn speculation off."""
+    fake = Fake(tmp_path, draft_n=80, accepted=5)
+    args = ("--draft", MODELS / "draft.gguf", "--llama-server", fake.path)
+    with Serve(tmp_path, TARGET, *args) as s:
+        assert s.info["speculation"] == "on"
+        assert s.info["warning"].startswith("α=0.06 is very low and the speed was not measured: ")
+        assert s.err.count(f"note     {s.info['warning']}") == 1
+    with fake_launch(fake, tmp_path / "log") as running:
+        measured = TrafficMonitor(running, TuningReference(speedup=1.2), False, "http://h")
+        assert measured.low_acceptance(160, 10) == ""
+        assert measured.follower.limits == NO_THRESHOLDS, (
+            "a measured speed-up is not overruled by α"
+        )
+        measured.close()
+        unmeasured = TrafficMonitor(running, TuningReference(), False, "http://h")
+        assert unmeasured.low_acceptance(160, 10)
+        assert unmeasured.follower.limits == Thresholds(0.5, 0.4)
+        unmeasured.close()
+
+
 def check_fake_server(tmp_path: Path, brief: bool = False, **config: Any) -> Engagement:
     """The result of serve's check of a scripted server with a draft."""
-    fake = Fake(tmp_path, **config)
+    with fake_launch(Fake(tmp_path, **config), tmp_path / "log") as running:
+        return serving.check_engagement(running, brief)
+
+
+@contextmanager
+def fake_launch(fake: Fake, log: Path) -> Iterator[Launch]:
+    """A running scripted server with a draft."""
     settings = Settings(TARGET, "127.0.0.1", 0)
     spec_options = SpeculationOptions("chat", draft=MODELS / "draft.gguf")
-    running = launch(
-        prepare(settings, spec_options, (), str(fake.path)),
-        tmp_path / "log",
-        ServeReport(Printer()),
-    )
+    plan = prepare(settings, spec_options, (), str(fake.path))
+    running = launch(plan, log, ServeReport(Printer()))
     try:
-        return serving.check_engagement(running, brief)
+        yield running
     finally:
         running.stop()
 

@@ -17,6 +17,7 @@ from specllama.watching.verdict import (
     TrafficVerdict,
     VerdictTracker,
     sentence,
+    surely_at_most,
     traffic_verdict,
 )
 
@@ -87,6 +88,16 @@ def test_too_little_traffic_does_not_change_the_verdict() -> None:
     few = TrafficSummary(Counts(drafted=10, accepted=1))
     assert not any(tracker.update(few) for _ in range(5))
     assert tracker.now.kind == PAYS
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "low"),
+    [(100, 7, True), (100, 35, False), (20, 0, False), (0, 0, False)],
+)
+def test_a_low_acceptance_rate_needs_enough_drafted_tokens(
+    drafted: int, accepted: int, low: bool
+) -> None:
+    assert (surely_at_most(drafted, accepted) < LIMITS.off) == low
 
 
 def test_the_sentence_about_a_summary() -> None:

@@ -455,9 +455,9 @@ def test_the_conclusion_names_the_threshold() -> None:
     from specllama.cli.watch_lines import conclusion
     from specllama.watching.verdict import TrafficVerdict
 
-    assert (
-        conclusion(example_view(verdict=TrafficVerdict(VERY_LOW)))
-        == "α under 0.4: turn speculation off"
+    assert conclusion(example_view(verdict=TrafficVerdict(VERY_LOW))) == (
+        "α under 0.4, and the speed-up is unknown: turn speculation off, or measure it with "
+        "`specllama probe`"
     )
     assert conclusion(example_view()) == ""
 

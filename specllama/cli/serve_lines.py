@@ -60,7 +60,10 @@ class ServeReport:
 def ready_lines(ready: Ready) -> Iterator[tuple[str, str | None]]:
     """(line, style): speculation on or off, and the server's address."""
     e = ready.engagement
-    yield engagement_line(e), "green" if e.engaged and not e.only_costs else "yellow"
+    good = e.engaged and not e.only_costs and not ready.warning
+    yield engagement_line(e), "green" if good else "yellow"
+    if ready.warning:
+        yield f"note     {ready.warning}", "yellow"
     if e.remedy:
         yield f"do       {e.remedy}" if e.only_costs else f"note     {e.remedy}", "yellow"
     yield f"serving  {ready.url}   OpenAI base URL: {ready.url}/v1", None
@@ -103,6 +106,7 @@ def ready_data(ready: Ready) -> dict[str, Any]:
         "doubt": e.doubt or None,
         "only_costs": e.only_costs or None,
         "remedy": e.remedy or None,
+        "warning": ready.warning or None,
         "alpha": e.alpha,
         "drafted": e.drafted,
         "accepted": e.accepted,

@@ -73,8 +73,11 @@ def conclusion(v: ServerView) -> str:
         PAYS: "speculation pays off",
         EVEN: "speculation makes little difference",
         SLOWER: "slower than plain decoding: turn speculation off",
-        LOW: f"α under {limits.warn:g}: it may not pay off",
-        VERY_LOW: f"α under {limits.off:g}: turn speculation off",
+        LOW: f"α under {limits.warn:g}, and the speed-up is unknown: it may not pay off",
+        VERY_LOW: (
+            f"α under {limits.off:g}, and the speed-up is unknown: turn speculation off, or "
+            "measure it with `specllama probe`"
+        ),
     }.get(kind, "")
     by_length = v.judged.by_length
     if k is not None and k in by_length:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from specllama.engine.keys import first
+from specllama.planning.plan import Plan
 from specllama.serving.idle_probes import IdleProbes
 from specllama.serving.launch import Launch
 from specllama.serving.result_keys import traffic_subject
@@ -22,7 +23,7 @@ from specllama.watching.follow import Follower
 from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog, log_size
 from specllama.watching.running import RunningServe
-from specllama.watching.verdict import NGRAM_THRESHOLDS, Thresholds, sentence
+from specllama.watching.verdict import NO_THRESHOLDS, Thresholds, sentence, surely_at_most
 
 _IDLE_LOOKS = 2  # in a row, before an idle probe is sent
 _SMALL_CACHE = 512  # tokens of a conversation that are cheap to evaluate again
@@ -64,9 +65,11 @@ class TrafficMonitor:
         reader = CounterReader(
             settings.url, first(settings.api_key) if settings.api_key else None, own=True
         )
-        uses_ngram = spec is not None and spec.uses_ngram
+        uses_ngram = _uses_ngram(plan)
         of_drafts = Thresholds(plan.workload.warn_under, plan.workload.off_under)
-        limits = NGRAM_THRESHOLDS if uses_ngram else of_drafts
+        # what was measured decides, not a threshold for settings whose costs are unknown
+        self._unmeasured = times is None and measured.speedup is None and not uses_ngram
+        limits = NO_THRESHOLDS if uses_ngram or measured.speedup is not None else of_drafts
         begin = log_size(up.server.log)
         requests = RequestLog(up.server.log, begin)
         self.follower = Follower(reader, spec, times, subject, limits, requests)
@@ -88,6 +91,20 @@ class TrafficMonitor:
         )
         self._file = running.announce(self._shown)
         self.follower.look()
+
+    def low_acceptance(self, drafted: int, accepted: int) -> str:
+        """A warning if test requests show an α surely below the workload's `off`, and no
+        speed-up was measured; else ""."""
+        workload = self._up.plan.workload
+        if not self._unmeasured or surely_at_most(drafted, accepted) >= workload.off_under:
+            return ""
+        advice = "--tune auto measures it, --method none turns it off"
+        if sets_own_types(self._up.plan):
+            advice = "without --spec-type, serve measures what is fastest"
+        return (
+            f"α={accepted / drafted:.2f} is very low and the speed was not measured: speculation "
+            f"is probably slower than plain decoding; {advice}"
+        )
 
     def tick(self, listener: EventListener) -> None:
         """Call often: reads the counters when due. Never raises."""
@@ -141,3 +158,11 @@ class TrafficMonitor:
         slots = self._up.client.slots() if self._awake else None
         known = [s.get("n_prompt_tokens") for s in slots or ()]
         return all(n is None or (isinstance(n, int) and n <= _SMALL_CACHE) for n in known)
+
+
+def _uses_ngram(plan: Plan) -> bool:
+    """Whether n-grams draft, where a low α can pay off."""
+    if sets_own_types(plan):  # --spec-default is ngram-mod
+        types = plan.user.value("--spec-type") or ""
+        return "ngram" in types or plan.user.on("--spec-default")
+    return plan.settings.speculation is not None and plan.settings.speculation.uses_ngram

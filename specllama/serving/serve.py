@@ -28,11 +28,13 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Ready:
-    """What is reported once the server is ready, at `url`."""
+    """What is reported once the server is ready, at `url`. `warning`: why speculation may be slower
+    than plain decoding, "" if that was measured or nothing suggests it."""
 
     launch: Launch
     engagement: Engagement
     url: str
+    warning: str = ""
 
 
 class ServeReporter(Reporter, EventListener, Protocol):
@@ -118,7 +120,8 @@ def _serve(
                         adaptive.open(running, report)
                     served = True
                     following = follow(running, url)
-                    _announce(Ready(running, engagement, url), before is not None, report)
+                    ready = Ready(running, engagement, url, _warning(engagement, following))
+                    _announce(ready, before is not None, report)
                     if adaptive is not None and (reason := adaptive.missing_data(following)):
                         report.say(f"--adaptive has no data to decide on: {reason}")
                 ended = _wait(running, following, report, adaptive)
@@ -164,6 +167,13 @@ def check_engagement(running: Launch, brief: bool = False) -> Engagement:
         return verify(running.client, running.plan, running.server.log_text(), brief)
     except EngineError as e:
         return Engagement(False, f"speculation could not be verified: {e.message}")
+
+
+def _warning(e: Engagement, following: TrafficMonitor) -> str:
+    """A warning if acceptance is very low and nothing was measured; only_costs says more."""
+    if not e.engaged or e.alpha is None or e.only_costs:
+        return ""
+    return following.low_acceptance(e.drafted, e.accepted)
 
 
 def _check_strict(e: Engagement) -> None:

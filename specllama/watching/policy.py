@@ -127,7 +127,7 @@ class Policy:
             f"{traffic_figures(p)}, {p.slower or 0:.0%} likely to be slower than plain decoding"
         )
         if p.speedup is None:
-            reason = f"{traffic_figures(p)}: too low for speculation to pay off"
+            reason = f"{traffic_figures(p)}: too low to pay off, at unknown step times"
         other = self._best(now, BETTER)
         if other is None:
             return Switch(None, reason)

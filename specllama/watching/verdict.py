@@ -6,6 +6,7 @@ it every few seconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from specllama.tuning.judge import MIN_SPEEDUP
@@ -18,6 +19,7 @@ UNKNOWN, PAYS, EVEN, SLOWER, LOW, VERY_LOW, ACCEPTED = (
 _OVER = 0.5  # probability of being slower at which "slower" or "pays" ends
 _STILL_BETTER = 1.02
 _NEAR = 0.03  # of α
+_MIN_DRAFTED = 30  # tokens
 _CONFIRMED = 3  # identical snapshots in a row
 
 
@@ -30,7 +32,17 @@ class Thresholds:
     off: float = 0.4
 
 
-NGRAM_THRESHOLDS = Thresholds(0.0, 0.0)  # long copies are cheap: a low acceptance rate can pay off
+# n-grams: long copies are cheap, so a low acceptance rate can pay off; or the speed was measured
+NO_THRESHOLDS = Thresholds(0.0, 0.0)
+
+
+def surely_at_most(drafted: int, accepted: int) -> float:
+    """An upper limit for α, two standard errors above the observed one; 1 if hardly anything was
+    drafted."""
+    if drafted < _MIN_DRAFTED:
+        return 1.0
+    alpha = accepted / drafted
+    return alpha + 2 * math.sqrt(alpha * (1 - alpha) / drafted)
 
 
 @dataclass(frozen=True)
@@ -107,8 +119,8 @@ def sentence(p: TrafficSummary, v: TrafficVerdict, adaptive: bool = False) -> st
         sure = ">99%" if p.slower > 0.99 else f"{p.slower:.0%}"
         text += f" ({sure} likely to be slower than plain decoding)"
     if v.kind in (LOW, VERY_LOW):
-        doubt = "does not pay off" if v.kind == VERY_LOW else "may not pay off"
-        text += f": low acceptance, speculation {doubt}"
+        doubt = "probably does not" if v.kind == VERY_LOW else "may not"
+        text += f": low acceptance, and step times were not measured: speculation {doubt} pay off"
     if v.better is not None:
         text += f": expecting about {p.by_length[v.better]:.2f}x with K={v.better}"
     change = v.better is not None or v.kind in (SLOWER, VERY_LOW)
