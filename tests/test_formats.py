@@ -1,4 +1,4 @@
-"""Each format of `plan` says exactly the argv that would be run, or says why it cannot."""
+"""Each format of `plan` writes exactly the argv that serve would run, or is an error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ KEY = "sk-very-secret"
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A folder whose name every format has to quote, with the tiny pair in it."""
+    """A folder with the tiny models and a name that every format has to quote."""
     folder = tmp_path / AWKWARD
     folder.mkdir()
     for name in ("target", "draft", "mtp"):
@@ -75,17 +75,30 @@ def models(tmp_path: Path) -> Path:
 
 
 def plan(
-    models: Path, spec: Speculation | None, *theirs: str, target: str = "target", **settings: Any
+    models: Path,
+    spec: Speculation | None,
+    *server_args: str,
+    target: str = "target",
+    **settings: Any,
 ) -> Plan:
-    """A decision as prepare makes it, for a native llama-server b11434."""
+    """A plan as prepare makes it, for a native llama-server b11434."""
     info = read_model(models / f"{target}.gguf")
     draft = read_model(spec.draft) if spec is not None and spec.draft is not None else None
     program = models.parent / "llama server"
     engine = Engine((str(program),), program, False, "named")
     choice = Choice(spec, "you named it", draft=draft)
-    ours = replace(Settings(info.path, "127.0.0.1", 8080), **settings)
-    user = read_launch_options(theirs, CAPS, {})
-    return make_plan(info, workloads.load_workload("code"), engine, CAPS, choice, ours, user, False)
+    base_settings = replace(Settings(info.path, "127.0.0.1", 8080), **settings)
+    launch_options = read_launch_options(server_args, CAPS, {})
+    return make_plan(
+        info,
+        workloads.load_workload("code"),
+        engine,
+        CAPS,
+        choice,
+        base_settings,
+        launch_options,
+        False,
+    )
 
 
 def decision(*args: Any, **kwargs: Any) -> Decision:
@@ -96,8 +109,8 @@ def drafting(models: Path) -> Speculation:
     return Speculation(("draft-simple",), models / "draft.gguf", n_max=4, p_min=0.5)
 
 
-def ways(models: Path) -> dict[str, tuple[str, Speculation | None]]:
-    """Every kind of decision: target and how it drafts."""
+def kinds(models: Path) -> dict[str, tuple[str, Speculation | None]]:
+    """Every kind of decision: the target, and the speculation settings."""
     copies = NgramSizes(12, 48)
     return {
         "off": ("target", None),
@@ -113,9 +126,9 @@ def ways(models: Path) -> dict[str, tuple[str, Speculation | None]]:
 
 @pytest.fixture(params=["off", "a draft model", "the target's own head", "n-grams", "both"])
 def made(request: pytest.FixtureRequest, models: Path) -> Decision:
-    target, spec = ways(models)[request.param]
-    theirs = ("-t", "4", "--no-webui", "-ot", "exps=CPU", "--chat-template-kwargs", '{"a": 1}')
-    return decision(models, spec, *theirs, target=target)
+    target, spec = kinds(models)[request.param]
+    server_args = ("-t", "4", "--no-webui", "-ot", "exps=CPU", "--chat-template-kwargs", '{"a": 1}')
+    return decision(models, spec, *server_args, target=target)
 
 
 READERS: dict[str, Callable[[str], list[str]]] = {
@@ -127,18 +140,18 @@ READERS: dict[str, Callable[[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_text_read_back_is_the_argv(name: str, made: Decision) -> None:
+def test_the_written_text_reads_back_as_the_argv(name: str, made: Decision) -> None:
     assert READERS[name](write_format(name, made).text) == list(made.plan.command.argv)
 
 
-def test_llama_swap_starts_the_same_server_at_a_port_of_its_own(made: Decision) -> None:
+def test_llama_swap_starts_the_same_server_at_its_own_port(made: Decision) -> None:
     words = formats_read.llama_swap(write_format("llama-swap", made).text, 5800)
     argv = list(made.plan.at_address("127.0.0.1", 5800).command.argv)
     assert sorted(words) == sorted(argv)
     assert words[:5] == [argv[0], "--host", "127.0.0.1", "--port", "5800"]
 
 
-def test_a_preset_says_every_option_but_the_routers_own(made: Decision) -> None:
+def test_a_preset_has_every_option_except_the_routers(made: Decision) -> None:
     section, found = formats_read.preset(write_format("preset", made).text, CAPS)
     assert section == made.name
     for option in command(made).without("--host", "--port").options:
@@ -161,7 +174,7 @@ def test_compose_and_kubernetes_start_the_same_server_in_a_container(
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_key_is_written_nowhere_but_said_how_to_give(name: str, models: Path) -> None:
+def test_api_keys_are_not_written_and_a_note_says_how_to_set_them(name: str, models: Path) -> None:
     made = decision(models, drafting(models), api_key=KEY)
     written = write_format(name, made)
     assert KEY not in written.text + "".join(written.notes)
@@ -170,10 +183,10 @@ def test_a_key_is_written_nowhere_but_said_how_to_give(name: str, models: Path) 
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_the_reasons_are_comments(name: str, models: Path) -> None:
+def test_reasons_are_written_as_comments(name: str, models: Path) -> None:
     text = write_format(name, decision(models, None)).text
     lines = [x for x in text.splitlines() if "it fits" in x]
-    (line,) = lines  # a line break in a file's name does not end the comment
+    (line,) = lines  # a line break in a reason does not end the comment
     if name == "launchd":
         comment = re.search(r"<!--(.*?)-->", text, re.S)
         assert comment is not None
@@ -183,15 +196,15 @@ def test_the_reasons_are_comments(name: str, models: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in HF_FORMATS])
-def test_a_file_says_who_made_it(name: str, made: Decision) -> None:
+def test_a_file_names_the_program_that_made_it(name: str, made: Decision) -> None:
     assert "made by `specllama plan`" in write_format(name, made).text[:400]
 
 
-# What a format cannot say.
+# Values that a format cannot express.
 
 
 @pytest.mark.parametrize("bad", ["a#b", "a;b", "a\nb", " a"])
-def test_a_preset_refuses_what_it_would_cut(bad: str, models: Path) -> None:
+def test_a_preset_rejects_values_that_would_be_cut_off(bad: str, models: Path) -> None:
     with pytest.raises(FormatError, match="would be cut off") as e:
         write_format("preset", decision(models, None, "--alias", bad))
     assert e.value.exit_code == 2
@@ -204,32 +217,32 @@ def test_a_preset_needs_a_router(models: Path) -> None:
         write_format("preset", Decision(old))
 
 
-def test_options_that_add_up_are_one_line_of_a_preset(models: Path) -> None:
+def test_repeated_options_are_one_line_of_a_preset(models: Path) -> None:
     made = decision(models, None, "-ot", "a=CPU", "-ot", "b=CPU", "-t", "4", "-t", "2")
     found = formats_read.preset(write_format("preset", made).text, CAPS)[1]
     assert (found["-ot"], found["-t"]) == ("a=CPU,b=CPU", "2")
 
 
 @pytest.mark.parametrize("bad", ["${HOME}", "a\nb", "a\x1bb", "a\u2028b", "a\x85b", "a\x80b"])
-def test_llama_swap_refuses_macros_and_line_breaks(bad: str, models: Path) -> None:
+def test_llama_swap_rejects_macros_and_line_breaks(bad: str, models: Path) -> None:
     with pytest.raises(FormatError, match="llama-swap cannot hold"):
         write_format("llama-swap", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("bad", ["a\x01b", "a\rb"])
-def test_a_property_list_refuses_control_characters(bad: str, models: Path) -> None:
+def test_a_property_list_rejects_control_characters(bad: str, models: Path) -> None:
     with pytest.raises(FormatError, match="control character"):
         write_format("launchd", decision(models, None, "--alias", bad))
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_bytes_that_are_no_utf8_are_refused(name: str, models: Path) -> None:
+def test_bytes_that_are_not_utf8_are_rejected(name: str, models: Path) -> None:
     with pytest.raises(FormatError, match="is not valid UTF-8"):
         write_format(name, decision(models, None, "--alias", "caf\udce9"))
 
 
 @pytest.mark.parametrize("name", ["shell", "powershell", "systemd", "compose", "kubernetes"])
-def test_line_breaks_are_said_where_they_can_be(name: str, models: Path) -> None:
+def test_line_breaks_are_kept_by_formats_that_can_express_them(name: str, models: Path) -> None:
     made = decision(models, None, "--alias", "one\ntwo\ttab")
     readers: dict[str, Callable[[str], list[str]]] = {
         **READERS,
@@ -239,54 +252,54 @@ def test_line_breaks_are_said_where_they_can_be(name: str, models: Path) -> None
     assert "one\ntwo\ttab" in readers[name](write_format(name, made).text)
 
 
-# Any text at all.
+# Any text.
 
 _WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"))
 
 
 @given(st.lists(_WORDS.filter(bool), min_size=1, max_size=4))
-def test_any_words_survive_systemd(words: list[str]) -> None:
+def test_any_words_are_quoted_for_systemd(words: list[str]) -> None:
     line = " ".join([systemd.quoted("/x", program=True), *map(systemd.quoted, words)])
     assert formats_read.systemd_words(line) == ["/x", *words]
 
 
 @given(_WORDS)
-def test_any_word_survives_powershell(word: str) -> None:
+def test_any_word_is_quoted_for_powershell(word: str) -> None:
     assert formats_read.powershell(f"& {powershell.quoted(word)}") == [word]
 
 
 @given(_WORDS)
-def test_any_word_survives_llama_swap_or_is_refused(word: str) -> None:
+def test_any_word_is_quoted_for_llama_swap_or_rejected(word: str) -> None:
     try:
-        said = llama_swap.quoted(("/x", word))
+        quoted = llama_swap.quoted(("/x", word))
     except FormatError:
         assert "${" in word or not word.isprintable()
         return
-    text = f"models:\n  a:\n    cmd: |\n      {said}\n"
+    text = f"models:\n  a:\n    cmd: |\n      {quoted}\n"
     assert formats_read.llama_swap(text, 1) == ["/x", word]
 
 
 @given(_WORDS)
-def test_any_comment_is_one_line_for_yaml(word: str) -> None:
+def test_any_comment_is_valid_yaml(word: str) -> None:
     assert yaml.safe_load(commented([word]) + "a: 1\n") == {"a": 1}
 
 
 @given(_WORDS)
-def test_any_value_survives_a_preset_or_is_refused(value: str) -> None:
+def test_any_value_is_written_to_a_preset_or_rejected(value: str) -> None:
     option = read_launch_options(("--alias", "x"), CAPS, {}).flags[0]
     try:
-        key, said = preset.line(replace(option, words=("--alias", value)))
+        key, written = preset.line(replace(option, words=("--alias", value)))
     except FormatError:
         assert re.search(r"[#;\n\r]", value) or value != value.strip()
         return
-    found = formats_read.preset(f"[a]\n{key} = {said}\n", CAPS)[1]
+    found = formats_read.preset(f"[a]\n{key} = {written}\n", CAPS)[1]
     assert found == {"-a" if "-a" in option.option.names else option.option.names[0]: value}
 
 
 # The real programs.
 
 
-def test_a_shell_runs_it(models: Path) -> None:
+def test_a_shell_runs_the_written_script(models: Path) -> None:
     made = decision(models, drafting(models))
     script(Path(made.plan.engine.argv[0]), "import json, sys; print(json.dumps(sys.argv[1:]))")
     file = models.parent / "run.sh"
@@ -326,7 +339,10 @@ def test_systemd_verifies_the_unit(
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")  # what it does not know it only mentions
+    assert (done.returncode, done.stderr) == (
+        0,
+        "",
+    )  # systemd only warns about unknown keys, in stderr
 
 
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -356,12 +372,12 @@ def test_systemd_itself_reads_the_argv(models: Path, readable: Path) -> None:
     )
     assert found is not None, done.stdout + done.stderr
     argv = list(made.plan.command.argv)
-    # it shows them quoted for a shell, before $$ becomes $
+    # the output is quoted for a shell, and $$ is not yet $
     shown = shlex.split(found[1].replace("\\$", "$"))
     assert [w.replace("$$", "$") for w in shown] == argv
 
 
-def test_llama_swaps_rules_hold(made: Decision) -> None:
+def test_llama_swap_files_follow_its_schema(made: Decision) -> None:
     schema = json.loads((Path(__file__).parent / "data" / "llama-swap.json").read_text())
     keyed = replace(
         made, plan=replace(made.plan, settings=replace(made.plan.settings, api_key="k"))
@@ -381,12 +397,12 @@ def test_compose_files_follow_the_specification(made: Decision) -> None:
     )
 
 
-def test_kubernetes_takes_the_manifest(made: Decision) -> None:
+def test_kubernetes_manifests_are_valid(made: Decision) -> None:
     for doc in yaml.safe_load_all(write_format("kubernetes", made).text):
         kubernetes_validate.validate(doc, "1.37", strict=True)
 
 
-def test_every_format_has_its_module() -> None:
+def test_every_format_has_a_module() -> None:
     for where in FORMATS.values():
         module, _, function = where.partition(":")
         assert callable(getattr(import_module(f"specllama.formats.{module}"), function or "write"))
@@ -404,7 +420,7 @@ def test_every_format_has_its_module() -> None:
         ("kubernetes", commands.YAML),
     ],
 )
-def test_lint_finds_the_server_in_what_is_written_and_nothing_wrong(
+def test_lint_finds_the_server_in_written_files_without_findings(
     name: str, kind: str, made: Decision
 ) -> None:
     text = write_format(name, made).text.replace("llama server", "llama-server")

@@ -39,7 +39,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        HfFileSystem.clear_instance_cache()  # it keeps listings, by the address it was made with
+        HfFileSystem.clear_instance_cache()  # it caches listings and the address of its server
         tiny, draft = root / "org/tiny-GGUF", root / "someone/tiny-draft-GGUF"
         for folder in (tiny, draft):
             folder.mkdir(parents=True)
@@ -57,7 +57,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A llama-server that only says what it can."""
+    """A llama-server that only answers --version, --help and --list-devices."""
     tmp_path = tmp_path_factory.mktemp("engine")
     (tmp_path / "help").write_text(render("b11434"))
     (tmp_path / "version").write_text(version("b11434"))
@@ -76,12 +76,12 @@ def files(**sizes: float) -> list[RemoteFile]:
     return [RemoteFile("o/r", f"{name}.gguf", int(size * GIB)) for name, size in names.items()]
 
 
-def named(found: tuple[RemoteFile, ...]) -> list[str]:
+def stems(found: tuple[RemoteFile, ...]) -> list[str]:
     return [f.name.removesuffix(".gguf") for f in found]
 
 
 @pytest.mark.parametrize(
-    ("text", "is_it"),
+    ("text", "expected"),
     [
         ("org/model-GGUF", Repository("org/model-GGUF")),
         ("org/model-GGUF:Q5_K_M", Repository("org/model-GGUF", "Q5_K_M")),
@@ -100,8 +100,8 @@ def named(found: tuple[RemoteFile, ...]) -> list[str]:
         ("model", None),
     ],
 )
-def test_what_is_a_repository_and_what_a_path(text: str, is_it: Repository | None) -> None:
-    assert repository(text) == is_it
+def test_repositories_are_told_apart_from_paths(text: str, expected: Repository | None) -> None:
+    assert repository(text) == expected
 
 
 @given(st.text(st.sampled_from("ab/:.-_Q4\\ ~\0é"), max_size=30))
@@ -114,7 +114,9 @@ def test_any_text_is_a_repository_or_a_path(text: str) -> None:
         assert f"{owner}/{name}" in text
 
 
-def test_a_path_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_path_is_not_a_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "org" / "model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert repository("org/model") is None
@@ -122,7 +124,7 @@ def test_a_path_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("name", "quant", "is_it"),
+    ("name", "quant", "expected"),
     [
         ("m-Q4_K_M.gguf", "q4_k_m", True),
         ("m.Q4_K_M-00001-of-00002.gguf", "Q4_K_M", True),
@@ -133,39 +135,39 @@ def test_a_path_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("Q4_K_M/m.gguf", "Q4_K_M", False),
     ],
 )
-def test_quantisations_are_read_from_names(name: str, quant: str, is_it: bool) -> None:
-    assert is_quant(name, quant) is is_it
+def test_quantisations_are_read_from_names(name: str, quant: str, expected: bool) -> None:
+    assert is_quant(name, quant) is expected
 
 
-def test_files_are_tried_from_the_usual_one_down() -> None:
+def test_files_are_tried_from_q4_k_m_to_smaller_ones() -> None:
     found = files(**{"m-Q8_0": 8, "m-Q4_K_M": 5, "m-Q5_K_M": 6, "m-Q2_K": 3, "m-Q3_K_M": 4})
-    assert named(repositories.models_to_try(found, "")) == ["m-Q4_K_M", "m-Q3_K_M", "m-Q2_K"]
-    assert named(repositories.models_to_try(found, "Q5_K_M")) == ["m-Q5_K_M"]
-    assert named(repositories.models_to_try(found, "m-Q8_0.gguf")) == ["m-Q8_0"]
+    assert stems(repositories.models_to_try(found, "")) == ["m-Q4_K_M", "m-Q3_K_M", "m-Q2_K"]
+    assert stems(repositories.models_to_try(found, "Q5_K_M")) == ["m-Q5_K_M"]
+    assert stems(repositories.models_to_try(found, "m-Q8_0.gguf")) == ["m-Q8_0"]
     assert repositories.models_to_try(found, "Q6_K") == ()
     only = files(**{"m-F16": 16, "m-BF16": 17})
-    assert named(repositories.models_to_try(only, "")) == ["m-F16"]
+    assert stems(repositories.models_to_try(only, "")) == ["m-F16"]
 
 
-def test_what_drafts_is_not_what_is_served() -> None:
+def test_drafters_and_projectors_are_not_served() -> None:
     found = files(**{
         "mmproj-m-Q4_K_M": 1, "mtp-m-Q4_K_M": 0.5, "m-eagle3-Q4_K_M": 0.4, "m-Q8_0": 8,
         "imatrix-Q4_K_M": 0.1, "empty-Q4_K_M": 0,
     })  # fmt: skip
-    assert named(repositories.models_to_try(found, "")) == ["m-Q8_0"]
-    assert named(sidecars(found)) == ["mtp-m-Q4_K_M", "m-eagle3-Q4_K_M"]
+    assert stems(repositories.models_to_try(found, "")) == ["m-Q8_0"]
+    assert stems(sidecars(found)) == ["mtp-m-Q4_K_M", "m-eagle3-Q4_K_M"]
     gemma = files(**{"gemma-4-assistant-Q4_K_M": 0.4, "gemma-4-Q4_K_M": 8})
-    assert named(repositories.models_to_try(gemma, "")) == ["gemma-4-Q4_K_M"]
-    assert named(sidecars(gemma)) == ["gemma-4-assistant-Q4_K_M"]
-    assert named(repositories.models_to_try(files(**{"my-assistant-7B-Q8_0": 7}), "")) == [
+    assert stems(repositories.models_to_try(gemma, "")) == ["gemma-4-Q4_K_M"]
+    assert stems(sidecars(gemma)) == ["gemma-4-assistant-Q4_K_M"]
+    assert stems(repositories.models_to_try(files(**{"my-assistant-7B-Q8_0": 7}), "")) == [
         "my-assistant-7B-Q8_0"
     ]
 
 
-def test_what_is_here_is_named_as_in_its_repository(
+def test_downloaded_files_have_their_names_in_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repository that is called by a quantisation says nothing of the files in it."""
+    """A quantisation in the repository's name is not that of its files."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / "models--o--m-Q4_K_M-GGUF" / "snapshots" / ("c" * 40)
     (folder / "sub").mkdir(parents=True)
@@ -177,7 +179,7 @@ def test_what_is_here_is_named_as_in_its_repository(
     assert repositories.downloaded_files("o/other") == {}
 
 
-def test_a_dry_run_decides_from_headers_and_downloads_nothing(
+def test_a_dry_run_reads_headers_and_downloads_nothing(
     hub: Hub, engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["serve", "org/tiny-GGUF", "--workload", "code", "--dry-run", "--llama-server", engine]
@@ -193,7 +195,7 @@ def test_a_dry_run_decides_from_headers_and_downloads_nothing(
     assert "draft" in json.loads(capsys.readouterr().out)
 
 
-def test_the_largest_of_the_smaller_files_is_taken_when_the_usual_one_does_not_fit(
+def test_the_largest_smaller_file_is_chosen_if_the_default_does_not_fit(
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import specllama.planning.from_hub as from_hub
@@ -215,12 +217,12 @@ def test_the_largest_of_the_smaller_files_is_taken_when_the_usual_one_does_not_f
     assert run(["serve", "org/tiny-GGUF", "--dry-run", "--llama-server", engine]) == 2
     err = capsys.readouterr().err
     assert "no file in org/tiny-GGUF fits: tiny-Q4_K_M.gguf: RAM is 1 GiB short" in err
-    named = ["serve", "org/tiny-GGUF:q4_k_m", "--dry-run", "--llama-server", engine]
-    assert run(named) == 0
+    stems = ["serve", "org/tiny-GGUF:q4_k_m", "--dry-run", "--llama-server", engine]
+    assert run(stems) == 0
     assert "requested as q4_k_m" in capsys.readouterr().out
 
 
-def test_a_file_larger_than_all_memory_is_not_even_read(
+def test_the_header_of_a_file_larger_than_all_memory_is_not_read(
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     huge = tuple(RemoteFile("org/tiny-GGUF", f"tiny-{q}.gguf", 2**44) for q in ("Q4_K_M", "Q2_K"))
@@ -232,7 +234,7 @@ def test_a_file_larger_than_all_memory_is_not_even_read(
     assert hub.sent == 0
 
 
-def test_where_nothing_fits_as_a_whole_the_usual_file_is_taken_with_layers_in_ram(
+def test_the_default_file_with_layers_in_ram_if_no_file_fits_entirely(
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import specllama.planning.from_hub as from_hub
@@ -246,7 +248,7 @@ def test_where_nothing_fits_as_a_whole_the_usual_file_is_taken_with_layers_in_ra
     assert "tiny-Q4_K_M.gguf: 2 layers stay in RAM" in capsys.readouterr().out
 
 
-def test_a_head_beside_the_model_in_its_repository_drafts_for_it(
+def test_a_head_in_the_models_repository_is_used(
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = hub.root / "org/qwen-GGUF"
@@ -259,15 +261,15 @@ def test_a_head_beside_the_model_in_its_repository_drafts_for_it(
     assert "get      org/qwen-GGUF:mtp-qwen-Q8_0.gguf" in out
     assert "draft-mtp with qwen-GGUF:mtp-qwen-Q8_0.gguf" in out
     assert "verdict  fits" in out
-    shutil.copy(MODELS / "mtp.gguf", folder / "qwen-Q4_K_M.gguf")  # carries its own head
+    shutil.copy(MODELS / "mtp.gguf", folder / "qwen-Q4_K_M.gguf")  # contains its own head
     assert run([*args, "--json"]) == 0
-    said = capsys.readouterr()
-    assert "mtp-qwen" not in said.err
-    assert json.loads(said.out)
+    output = capsys.readouterr()
+    assert "mtp-qwen" not in output.err
+    assert json.loads(output.out)
 
 
 @pytest.mark.parametrize(
-    ("model", "code", "says"),
+    ("model", "code", "message"),
     [
         ("org/nope", 1, "repository not found"),
         ("org/gated", 1, "the repository is gated"),
@@ -278,8 +280,8 @@ def test_a_head_beside_the_model_in_its_repository_drafts_for_it(
         ("org/nope/model.gguf", 2, "no such file"),
     ],
 )
-def test_refusals_are_two_lines(
-    hub: Hub, engine: str, model: str, code: int, says: str, capsys: pytest.CaptureFixture[str]
+def test_errors_are_at_most_two_lines(
+    hub: Hub, engine: str, model: str, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("gated", "busy", "empty", "projector"):
         (hub.root / "org" / name).mkdir()
@@ -287,11 +289,11 @@ def test_refusals_are_two_lines(
     for command in ("serve", "plan", "probe", "memory"):
         assert run([command, model, "--llama-server", engine]) == code
         err = capsys.readouterr().err
-        assert says in err
+        assert message in err
         assert len(err.splitlines()) <= 2
 
 
-def test_what_was_downloaded_serves_without_the_hub(
+def test_downloaded_files_are_served_offline(
     hub: Hub, engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -315,19 +317,19 @@ def test_what_was_downloaded_serves_without_the_hub(
         assert ("using the downloaded copy" in out) is offline
 
 
-def test_plan_reads_from_afar_but_writes_no_path_that_is_not_there(
+def test_plan_reads_remote_headers_but_writes_no_missing_paths(
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["plan", "org/tiny-GGUF", "--llama-server", engine]) == 0
     assert "draft-simple with" in capsys.readouterr().out
     args = ["plan", "org/tiny-GGUF", "--llama-server", engine, "--format", "shell"]
     assert run(args) == 2
-    said = capsys.readouterr()
-    assert "specllama serve org/tiny-GGUF" in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert "specllama serve org/tiny-GGUF" in output.err
+    assert output.out == ""
 
 
-def test_a_full_disk_is_said_before_the_download(
+def test_a_full_disk_is_an_error_before_the_download(
     hub: Hub, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = shutil._ntuple_diskusage(total=9, used=9, free=0)

@@ -1,4 +1,4 @@
-"""Files that no program reads here: the hosted CI workflow, the documentation, the changelog."""
+"""Checks of files that no code uses: the hosted CI workflow, the documentation, the changelog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = sorted(
 )
 
 
-def test_the_hosted_workflow_is_one() -> None:
+def test_the_hosted_workflow_is_valid_and_runs_the_same_checks() -> None:
     workflow = ROOT / ".github" / "workflows" / "ci.yml"
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema"]
     done = subprocess.run([*check, "vendor.github-workflows", workflow], capture_output=True)
@@ -38,7 +38,7 @@ def test_the_hosted_workflow_is_one() -> None:
     assert hosted[2:5] == checks, "the same checks as .ci/run"
 
 
-def test_the_hooks_before_a_commit_run_the_same_tools() -> None:
+def test_the_pre_commit_hooks_run_the_same_tools() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     (repo,) = config["repos"]
     assert repo["repo"] == "local", "the versions are those of pyproject.toml"
@@ -48,7 +48,7 @@ def test_the_hooks_before_a_commit_run_the_same_tools() -> None:
         assert (hook["entry"] == "mypy") == (hook.get("pass_filenames") is False)
 
 
-def test_what_contributors_are_pointed_to_exists() -> None:
+def test_paths_in_the_contributing_guide_exist() -> None:
     text = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:specllama|profiles|tests|docs|\.ci)/[\w./-]+)`", text)
     linked = [name.removeprefix("../") for name in re.findall(r"\]\(([^)#]+)\)", text)]
@@ -57,7 +57,7 @@ def test_what_contributors_are_pointed_to_exists() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_in_the_documentation_lead_somewhere(page: Path) -> None:
+def test_links_in_the_documentation_are_valid(page: Path) -> None:
     text = _without_code(page.read_text(encoding="utf-8"))
     links = [x for x in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in x]
     broken = []
@@ -85,7 +85,7 @@ def test_the_index_lists_every_page() -> None:
     assert {p for p in pages if f"({p})" not in text} == set()
 
 
-def test_messages_that_the_documentation_explains_are_printed_by_the_program() -> None:
+def test_messages_quoted_in_the_documentation_are_in_the_code() -> None:
     page = (ROOT / "docs" / "why-is-speculation-off.md").read_text(encoding="utf-8")
     code = "".join(
         p.read_text(encoding="utf-8") for p in sorted((ROOT / "specllama").rglob("*.py"))

@@ -46,7 +46,7 @@ def same_as_reference(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.gguf")), ids=lambda p: p.name)
-def test_reads_what_gguf_py_reads(path: Path) -> None:
+def test_headers_are_read_as_by_gguf_py(path: Path) -> None:
     same_as_reference(path)
 
 
@@ -57,8 +57,8 @@ VOCABULARIES = (
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_llama_cpp_vocabularies(vocab_dir: Path, name: str) -> None:
-    """Field by field, and what `inspect` says of the file, as gguf-py reads them."""
+def test_llama_cpp_vocabularies_are_read_as_by_gguf_py(vocab_dir: Path, name: str) -> None:
+    """Every field, and the output of `inspect`, as gguf-py reads them."""
     path = vocab_dir / f"ggml-vocab-{name}.gguf"
     reference = same_as_reference(path)
     data = json.loads(specllama("inspect", path, "--json").stdout)
@@ -70,9 +70,9 @@ def test_llama_cpp_vocabularies(vocab_dir: Path, name: str) -> None:
             assert data["vocabulary"][f"{key}_id"] == field.contents()
 
 
-def test_no_vocabulary_file_is_left_out(vocab_dir: Path) -> None:
-    there = {p.stem.removeprefix("ggml-vocab-") for p in vocab_dir.glob("*.gguf")}
-    assert there == set(VOCABULARIES)
+def test_every_vocabulary_file_is_tested(vocab_dir: Path) -> None:
+    existing = {p.stem.removeprefix("ggml-vocab-") for p in vocab_dir.glob("*.gguf")}
+    assert existing == set(VOCABULARIES)
 
 
 def test_tensor_types_are_those_of_gguf_py() -> None:
@@ -88,7 +88,7 @@ def test_tensor_types_are_those_of_gguf_py() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "0 bytes"),
         (b"<!DOCTYPE html><html>", "web page"),
@@ -105,23 +105,23 @@ def test_tensor_types_are_those_of_gguf_py() -> None:
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 0) + bytes(64), "an empty key"),
     ],
 )
-def test_bad_files_have_one_clear_reason(tmp_path: Path, content: bytes, says: str) -> None:
+def test_invalid_files_have_one_clear_reason(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
     with pytest.raises(GgufError) as e:
         read_header(path)
-    assert says in e.value.message
+    assert message in e.value.message
     assert str(path) in e.value.message
 
 
-def test_missing_file_names_the_ones_that_are_there(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_lists_the_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "other.gguf").touch()
     with pytest.raises(GgufError, match="no such file") as e:
         read_header(tmp_path / "m.gguf")
     assert "other.gguf" in e.value.hint
 
 
-def test_array_longer_than_the_file_is_an_error_not_an_allocation(tmp_path: Path) -> None:
+def test_an_array_longer_than_the_file_is_an_error_without_allocation(tmp_path: Path) -> None:
     for kind in (0, 8):
         body = struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k"
         body += struct.pack("<IIQ", 9, kind, 2**60)
@@ -130,7 +130,7 @@ def test_array_longer_than_the_file_is_an_error_not_an_allocation(tmp_path: Path
             read_header(tmp_path / "m.gguf")
 
 
-def test_of_a_repeated_key_the_first_counts(tmp_path: Path) -> None:
+def test_the_first_value_of_a_repeated_key_is_used(tmp_path: Path) -> None:
     entries = [struct.pack("<Q", 1) + b"k" + struct.pack("<II", 4, v) for v in (1, 2, 3)]
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 3) + b"".join(entries))
     header = read_header(tmp_path / "m.gguf")
@@ -150,12 +150,12 @@ def test_data_begins_at_the_next_multiple_of_the_alignment(to: int, offset: int)
 
 
 @pytest.mark.parametrize("to", [0, 3, 48])
-def test_an_alignment_is_a_power_of_two(to: int) -> None:
+def test_an_alignment_that_is_not_a_power_of_two_is_an_error(to: int) -> None:
     with pytest.raises(GgufError, match=f"general.alignment is {to}, not a power of two"):
         _aligned(to)
 
 
-def test_a_tensor_of_nine_dimensions_is_damage() -> None:
+def test_a_tensor_of_nine_dimensions_is_an_error() -> None:
     def tensor(dimensions: int) -> bytes:
         shape = struct.pack(f"<{dimensions}Q", *range(1, dimensions + 1))
         return struct.pack("<Q", 1) + b"t" + struct.pack("<I", dimensions) + shape + bytes(12)
@@ -165,7 +165,7 @@ def test_a_tensor_of_nine_dimensions_is_damage() -> None:
         _aligned(32, tensor(9))
 
 
-def test_a_truth_value_is_no_count() -> None:
+def test_a_boolean_is_not_read_as_a_number() -> None:
     def number(kind: int, value: bytes) -> int:
         return parse_header(BytesSource(_ONE + struct.pack("<I", kind) + value)).number("k")
 
@@ -173,7 +173,7 @@ def test_a_truth_value_is_no_count() -> None:
     assert number(4, struct.pack("<I", 7)) == 7
 
 
-def test_arrays_of_arrays_are_refused_as_llama_cpp_refuses_them(tmp_path: Path) -> None:
+def test_arrays_of_arrays_are_errors_as_in_llama_cpp(tmp_path: Path) -> None:
     body = struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 9, 1)
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + body + bytes(64))
     with pytest.raises(GgufError, match="k is an array of arrays"):
@@ -185,7 +185,7 @@ def _hostile(n_tensors: int, n_fields: int, rest: bytes = b"") -> bytes:
 
 
 _ONE = _hostile(0, 1, struct.pack("<Q", 1) + b"k")
-# What a sparse file can claim, and what stops the reading of it.
+# Claims in the header of a sparse file, and the error of each.
 HOSTILE = {
     "2^60 tensors": (_hostile(2**60, 0), "1152921504606846976 tensors needs"),
     "2^60 keys": (_hostile(0, 2**60), "1152921504606846976 keys needs"),
@@ -199,7 +199,7 @@ HOSTILE = {
     "a string of 1 GiB": (_ONE + struct.pack("<IIQQ", 9, 8, 1, 2**30 - 200), "larger than 96 MiB"),
     "a billion numbers": (_ONE + struct.pack("<IIQ", 9, 0, 2**30 - 200), "larger than 96 MiB"),
 }
-# In a process of its own, with no more memory than a reader may take.
+# Runs in a separate process that is limited to the memory that a reader may use.
 _READ = """
 import resource, sys
 from pathlib import Path
@@ -218,8 +218,8 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_no_header_makes_the_reader_take_much_memory(tmp_path: Path) -> None:
-    """Sparse files of zeros, and at last the most that is read."""
+def test_the_memory_for_reading_a_header_is_limited(tmp_path: Path) -> None:
+    """Sparse files of zeros, and the largest header that is accepted."""
     paths = []
     for i, (start, _) in enumerate(HOSTILE.values()):
         paths.append(tmp_path / f"{i}.gguf")
@@ -229,15 +229,15 @@ def test_no_header_makes_the_reader_take_much_memory(tmp_path: Path) -> None:
     paths.append(_largest(tmp_path / "largest.gguf"))
     argv = [sys.executable, "-c", _READ, *map(str, paths)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
-    said = done.stdout.splitlines()
-    assert len(said) == len(HOSTILE) + 1
-    for line, (name, (_, expected)) in zip(said, HOSTILE.items(), strict=False):
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(HOSTILE) + 1
+    for line, (name, (_, expected)) in zip(lines, HOSTILE.items(), strict=False):
         assert expected in line, name
-    assert said[-1] == "read"
+    assert lines[-1] == "read"
 
 
 def _largest(path: Path) -> Path:
-    """Nearly as many tensors, as long a text and as many tokens as are read."""
+    """A header close to the limits of tensors, text lengths and tokens."""
     text = struct.pack("<Q", 1) + b"t" + struct.pack("<IQ", 8, 15 * 2**20) + b"\xff" * (15 * 2**20)
     tokens = struct.pack("<Q", 21) + b"tokenizer.ggml.tokens"
     tokens += struct.pack("<IIQ", 9, 8, 1_900_000) + bytes(8 * 1_900_000)
@@ -248,7 +248,7 @@ def _largest(path: Path) -> Path:
     return path
 
 
-def test_an_array_of_numbers_is_not_read_when_it_cannot_be_one_per_layer(tmp_path: Path) -> None:
+def test_arrays_too_long_for_one_number_per_layer_are_not_read(tmp_path: Path) -> None:
     with (tmp_path / "m.gguf").open("wb") as f:
         f.write(_ONE + struct.pack("<IIQ", 9, 0, 2**26))
         f.truncate(2**27)
@@ -269,7 +269,7 @@ def _small() -> bytes:
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_damaged_bytes_never_raise_anything_else(data: st.DataObject) -> None:
+def test_damaged_bytes_raise_only_gguf_errors(data: st.DataObject) -> None:
     raw = bytearray(_small())
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(raw) - 1))
@@ -285,14 +285,14 @@ def test_damaged_bytes_never_raise_anything_else(data: st.DataObject) -> None:
         pass
 
 
-def test_every_truncation_is_noticed() -> None:
+def test_every_truncation_is_detected() -> None:
     raw = _small()
     whole = parse_header(BytesSource(raw))
     assert whole.missing_bytes == 0
     for size in range(len(raw)):
         try:
-            cut = parse_header(BytesSource(raw[:size]))
+            truncated = parse_header(BytesSource(raw[:size]))
         except GgufError:
             assert size < whole.data_offset
             continue
-        assert cut.missing_bytes == len(raw) - size
+        assert truncated.missing_bytes == len(raw) - size

@@ -1,4 +1,4 @@
-"""`--help`: every page at 80 columns, the summaries, the names of values."""
+"""`--help`: the layout of every page, the summaries, the names of values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specllama.cli.commands import SUMMARIES, load_command
 from specllama.cli.help_pages import choices, metavar, summary
 
 COMMANDS = [*SUMMARIES, "profiles list", "profiles show", "profiles new"]
-# One meaning each, wherever they are taken.
+# Short options, which have the same meaning in all commands.
 SHORT = {
     "-c": "--context",
     "-w": "--workload",
@@ -39,7 +39,7 @@ def params() -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("words", ["", *COMMANDS])
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(
+def test_help_fits_the_terminals_width_without_cutting_words(
     words: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -52,7 +52,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(
     assert capsys.readouterr().out.split() == page.split()
 
 
-def test_the_summaries_are_those_of_the_commands() -> None:
+def test_the_summaries_match_the_commands_help() -> None:
     assert {name: summary(load_command(name).help) for name in SUMMARIES} == dict(SUMMARIES)
 
 
@@ -61,20 +61,20 @@ def test_a_commands_help_is_its_docstring() -> None:
     assert page == inspect.cleandoc(load_command("serve").callback.__doc__)
 
 
-def test_values_have_a_name_that_says_what_they_are() -> None:
+def test_every_option_value_has_a_name_in_help() -> None:
     values = [(words, p) for words, p in params() if not getattr(p, "is_flag", False)]
     assert [f"{words} {p.name}" for words, p in values if not (p.metavar or choices(p))] == []
     assert metavar(next(p for words, p in values if p.name == "tune")) == "{auto|full|off}"
     assert metavar(next(p for words, p in values if p.name == "workload")) == "NAME[,NAME]"
 
 
-def test_a_short_option_means_one_thing() -> None:
+def test_a_short_option_has_one_meaning() -> None:
     for words, p in params():
         for name in (o for o in p.opts if not o.startswith("--") and o.startswith("-")):
             assert SHORT[name] in p.opts, f"{words} {name}"
 
 
-def test_plain_help_imports_neither_rich_nor_the_commands() -> None:
+def test_help_without_a_command_imports_neither_rich_nor_the_commands() -> None:
     code = "from specllama.cli.app import run; run(['--help']); import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())

@@ -22,7 +22,7 @@ def response(pieces: Iterable[bytes]) -> httpx.Response:
 
 
 @given(st.text("a\r\n\u2028 "), st.integers(1, 5))
-def test_lines_end_at_line_feeds_only(text: str, size: int) -> None:
+def test_lines_are_split_at_line_feeds_only(text: str, size: int) -> None:
     """JSON may contain the other line separators of Unicode as they are."""
     data = text.encode()
     pieces = [data[i : i + size] for i in range(0, len(data), size)]
@@ -32,7 +32,7 @@ def test_lines_end_at_line_feeds_only(text: str, size: int) -> None:
     )
 
 
-def test_a_line_without_end_is_an_error() -> None:
+def test_an_endless_line_is_an_error() -> None:
     endless = itertools.chain([b"data: x\n"], itertools.repeat(b"x" * 1000))
     lines = response_lines(response(endless), limit=2**20)
     assert next(lines) == "data: x"
@@ -40,14 +40,14 @@ def test_a_line_without_end_is_an_error() -> None:
         next(lines)
 
 
-def test_lines_without_end_take_a_limited_time() -> None:
-    """Comments that keep a connection alive are lines too."""
+def test_an_endless_number_of_lines_times_out() -> None:
+    """Keep-alive comments are also lines."""
     comments = itertools.repeat(b": ping\n")
     with pytest.raises(httpx.ReadTimeout, match=r"longer than 0\.05 s"):
         list(response_lines(response(comments), seconds=0.05))
 
 
-def test_a_body_without_end_is_an_error() -> None:
+def test_an_endless_body_is_an_error() -> None:
     with pytest.raises(httpx.ReadError, match="larger than 1 MiB"):
         read_body(response(itertools.repeat(b"x" * 1000)), limit=2**20)
     with pytest.raises(httpx.ReadTimeout, match=r"longer than 0\.05 s"):
@@ -56,7 +56,7 @@ def test_a_body_without_end_is_an_error() -> None:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """Of a server that sends one line without end to everything."""
+    """A client of a server that answers every request with an endless line."""
     monkeypatch.setattr("specllama.engine.http_limits.read_lines.__defaults__", (2**20, None))
     monkeypatch.setattr("specllama.engine.http_limits.read_response.__defaults__", (2**20, None))
     with Client("http://127.0.0.1:9") as client:
@@ -65,7 +65,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
         yield client
 
 
-def test_a_server_that_never_stops_is_one_line(client: Client) -> None:
+def test_endless_responses_are_errors_of_one_line(client: Client) -> None:
     with pytest.raises(EngineError, match=r"cut off \(a line of the response is longer than 1 MiB"):
         list(client.stream("x", 4, {}))
     with pytest.raises(EngineError, match=r"to /props \(the response is larger than 1 MiB\)"):
@@ -82,7 +82,7 @@ def test_any_metrics_are_counters_or_an_error(text: str) -> None:
 
 @pytest.mark.parametrize("position", ["-1", "99999999999", "x", "²"])
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e300"])
-def test_metrics_beyond_all_reason_are_left_out(position: str, value: str) -> None:
+def test_impossible_metrics_are_ignored(position: str, value: str) -> None:
     name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
     text = f'{name}{{position="{position}"}} 1\nllamacpp:spec_decode_num_drafts_total {value}\n'
     found = parse_metrics(text)

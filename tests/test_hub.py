@@ -1,4 +1,4 @@
-"""The Hub, played by a local server with the same API and ranged reads."""
+"""The Hub, simulated by a local server with the same API and ranged reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def repo(hub: Hub, name: str) -> Path:
 
 @pytest.fixture
 def coder(hub: Hub, tmp_path: Path) -> Path:
-    """A Qwen2.5-Coder target here, its known draft on the Hub, beside a wrong one."""
+    """A local Qwen2.5-Coder target, and the Hub repository with its known draft."""
     small = repo(hub, "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF")
     zoo.llama(small / "coder-q8_0.gguf", "Qwen2.5 Coder 0.5B", zoo.QWEN25, 32)
     (small / "README.md").write_text("a model card")
@@ -45,7 +45,7 @@ def coder(hub: Hub, tmp_path: Path) -> Path:
 
 
 def test_inspect_reads_only_the_header_of_a_remote_file(hub: Hub) -> None:
-    """gemma-sized: the token table is megabytes, the weights are not touched."""
+    """The token table has megabytes; the weights are not read."""
     path = zoo.llama(repo(hub, "org/big") / "big.gguf", "Big", zoo.QWEN25, 128)
     assert path.stat().st_size > 70 * 2**20
     done = specllama("inspect", "org/big:big.gguf", "--json")
@@ -57,45 +57,45 @@ def test_inspect_reads_only_the_header_of_a_remote_file(hub: Hub) -> None:
     assert all(r for method, p, r in hub.requests if method == "GET" and "/resolve/" in p)
 
 
-def test_the_hub_is_not_asked_unless_told(hub: Hub, coder: Path) -> None:
+def test_no_hub_requests_without_the_hub_option(hub: Hub, coder: Path) -> None:
     done = specllama("pick-draft", coder, *EMBEDDED)
     assert done.returncode == 1
     assert "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF" in done.stdout
     assert hub.requests == []
 
 
-def test_a_known_draft_is_judged_from_afar_and_fetched(hub: Hub, coder: Path) -> None:
-    seen = specllama("pick-draft", coder, "--hub", *EMBEDDED)
-    assert seen.returncode == 0, seen.stderr
-    assert "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF:coder-q8_0.gguf" in seen.stdout
-    assert "--hub --download" in seen.stdout.splitlines()[-1]
+def test_a_known_draft_is_checked_remotely_and_downloaded(hub: Hub, coder: Path) -> None:
+    listing = specllama("pick-draft", coder, "--hub", *EMBEDDED)
+    assert listing.returncode == 0, listing.stderr
+    assert "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF:coder-q8_0.gguf" in listing.stdout
+    assert "--hub --download" in listing.stdout.splitlines()[-1]
     assert not any("README" in p for _, p, _ in hub.requests)
     done = specllama("pick-draft", coder, "--hub", "--download", "--json", *EMBEDDED)
     assert done.returncode == 0, done.stderr
-    fetched = Path(json.loads(done.stdout)["draft"])
+    downloaded = Path(json.loads(done.stdout)["draft"])
     original = hub.root / "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/coder-q8_0.gguf"
-    assert fetched.read_bytes() == original.read_bytes()
+    assert downloaded.read_bytes() == original.read_bytes()
     assert done.stderr == ""  # no progress bar in a pipe
 
 
-def test_a_download_that_breaks_off_is_resumed(hub: Hub, coder: Path) -> None:
-    hub.cut_after = 13_000_000  # the library keeps what it has in pieces of 10 MB
+def test_an_interrupted_download_is_resumed(hub: Hub, coder: Path) -> None:
+    hub.cut_after = 13_000_000  # the library saves partial downloads in pieces of 10 MB
     args = ("pick-draft", coder, "--hub", "--download", "--json", *EMBEDDED)
-    # headers are read in pieces below the cut; the download is the first long transfer
+    # header reads are shorter than the cut; the download is the first long transfer
     done = specllama(*args)
-    if done.returncode != 0:  # the library gave up; the same command goes on
+    if done.returncode != 0:  # the library gave up; the same command resumes
         assert "could not reach" in done.stderr
         done = specllama(*args)
     assert done.returncode == 0, done.stderr
     assert hub.cut_after is None
-    fetched = Path(json.loads(done.stdout)["draft"])
+    downloaded = Path(json.loads(done.stdout)["draft"])
     original = hub.root / "ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/coder-q8_0.gguf"
-    assert fetched.read_bytes() == original.read_bytes()
+    assert downloaded.read_bytes() == original.read_bytes()
     assert any(r.startswith("bytes=") and r.endswith("-") for _, _, r in hub.requests)
 
 
-def test_a_model_that_the_hub_knows_no_drafts_of_is_not_passed_over(hub: Hub) -> None:
-    """It names no base model: nothing was searched, and that was not said."""
+def test_a_target_without_a_known_repository_gets_a_warning(hub: Hub) -> None:
+    """The target names no base model. Once the search was skipped without a message."""
     target = MODELS / "target.gguf"
     done = specllama("pick-draft", target, "--hub", *EMBEDDED)
     assert done.returncode == 0, done.stderr
@@ -106,7 +106,7 @@ def test_a_model_that_the_hub_knows_no_drafts_of_is_not_passed_over(hub: Hub) ->
     assert warning.startswith("the Hub has no repository to search")
 
 
-def test_drafts_declare_their_base_model(hub: Hub, tmp_path: Path) -> None:
+def test_drafts_are_found_by_their_base_model(hub: Hub, tmp_path: Path) -> None:
     path = repo(hub, "someone/tiny-draft-GGUF")
     shutil.copy(MODELS / "draft.gguf", path / "tiny.Q5_1.gguf")
     (path / "base").write_text("org/tiny")
@@ -120,7 +120,7 @@ def test_drafts_declare_their_base_model(hub: Hub, tmp_path: Path) -> None:
     assert [c["draft"] for c in data["candidates"]] == ["someone/tiny-draft-GGUF:tiny.Q5_1.gguf"]
 
 
-def test_a_split_model_is_read_and_fetched_whole(hub: Hub) -> None:
+def test_all_parts_of_a_split_remote_model_are_read(hub: Hub) -> None:
     from specllama.gguf import read_model
 
     path = repo(hub, "org/split")
@@ -134,7 +134,7 @@ def test_a_split_model_is_read_and_fetched_whole(hub: Hub) -> None:
 
 
 def with_fields(source: Path, to: Path, fields: dict[str, zoo.Value]) -> Path:
-    """A copy with more keys: put behind the existing ones, tensor data moved accordingly."""
+    """A copy with further keys after the existing ones; the tensor data moves accordingly."""
     from specllama.gguf import read_header
 
     header, raw = read_header(source), source.read_bytes()
@@ -151,7 +151,7 @@ def with_fields(source: Path, to: Path, fields: dict[str, zoo.Value]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("org/gated:m.gguf", "the repository is gated"),
         ("org/busy:m.gguf", "429"),
@@ -160,27 +160,27 @@ def with_fields(source: Path, to: Path, fields: dict[str, zoo.Value]) -> Path:
         ("org/there:m.gguf", "file not found"),
     ],
 )
-def test_refusals_are_one_clear_line(hub: Hub, name: str, says: str) -> None:
+def test_hub_errors_are_short(hub: Hub, name: str, message: str) -> None:
     repo(hub, "org/there")
     for special in ("gated", "busy", "broken"):
         repo(hub, f"org/{special}")
     done = specllama("inspect", name)
     assert done.returncode == 1
-    assert says in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) <= 2
 
 
-def test_offline_and_unreachable(hub: Hub, coder: Path) -> None:
-    off = specllama("pick-draft", coder, "--hub", *EMBEDDED, HF_HUB_OFFLINE="1")
-    assert off.returncode == 1
-    assert "HF_HUB_OFFLINE" in off.stderr
-    gone = specllama("inspect", "org/m:m.gguf", HF_ENDPOINT="http://127.0.0.1:9")
-    assert gone.returncode == 1
-    assert "could not reach" in gone.stderr
-    assert "Traceback" not in gone.stderr
+def test_offline_and_unreachable_hubs_are_errors(hub: Hub, coder: Path) -> None:
+    offline = specllama("pick-draft", coder, "--hub", *EMBEDDED, HF_HUB_OFFLINE="1")
+    assert offline.returncode == 1
+    assert "HF_HUB_OFFLINE" in offline.stderr
+    unreachable = specllama("inspect", "org/m:m.gguf", HF_ENDPOINT="http://127.0.0.1:9")
+    assert unreachable.returncode == 1
+    assert "could not reach" in unreachable.stderr
+    assert "Traceback" not in unreachable.stderr
 
 
-def test_a_token_is_never_shown(hub: Hub, coder: Path) -> None:
+def test_the_hub_token_is_never_printed(hub: Hub, coder: Path) -> None:
     done = specllama("pick-draft", coder, "--hub", "--json", *EMBEDDED, HF_TOKEN="hf_secret123")
     assert done.returncode == 0
     assert "hf_secret123" not in done.stdout + done.stderr
