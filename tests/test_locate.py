@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,21 @@ def test_a_named_engine_must_exist_and_be_executable(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not executable") as e:
         locate(str(plain))
     assert "chmod +x" in e.value.hint
+
+
+def test_a_named_engine_is_called_what_the_user_called_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = server(tmp_path / "real")
+    (tmp_path / "link").symlink_to(real)
+    monkeypatch.chdir(tmp_path)
+    found = locate("./link")
+    assert (found.label, found.argv, found.identity) == ("./link", (f"{tmp_path}/link",), real)
+    assert locate("./real").label == "./real/llama-server"
+    with pytest.raises(UsageError, match=re.escape("--llama-server: ./nope does not exist")):
+        locate("./nope")
+    with pytest.raises(UsageError, match=re.escape("--llama-server: ~/nope does not exist")):
+        locate("~/nope")
 
 
 def test_without_any_engine_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,24 @@ def test_without_a_format_plan_prints_readable_lines(
     assert "--spec-type draft-simple" in out.splitlines()[-1]
 
 
+def test_messages_have_the_users_paths_and_files_absolute_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("target", "draft"):
+        (tmp_path / f"{name}.gguf").symlink_to(MODELS / f"{name}.gguf")
+    monkeypatch.chdir(tmp_path)
+    server = ("--llama-server", str(Fake(tmp_path).path))
+    assert run(("plan", "none.gguf", *server)) == 2
+    assert capsys.readouterr().err.startswith("error: none.gguf: no such file\n")
+    assert run(("plan", "target.gguf", "--draft", "none.gguf", *server)) == 2
+    assert capsys.readouterr().err.startswith("error: none.gguf: no such file\n")
+    assert run(("plan", "target.gguf", "--draft", "draft.gguf", *server, "--format", "json")) == 0
+    data = json.loads(capsys.readouterr().out)
+    here = (str(tmp_path / "target.gguf"), str(tmp_path / "draft.gguf"))
+    assert (data["target"], data["draft"]) == here
+    assert set(here) <= set(data["command"])
+
+
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in HF_FORMATS])
 def test_each_format_prints_what_it_writes_to_a_file(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

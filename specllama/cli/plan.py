@@ -193,9 +193,8 @@ def plan(
     printer = Printer(quiet=quiet, verbose=verbose)
     own = read_prompts(prompts) if prompts is not None else ()
     settings = Settings(
-        Path(model).absolute(), host, port, context=context, parallel=parallel, api_key=api_key
+        Path(model), host, port, context=context, parallel=parallel, api_key=api_key
     )
-    draft = draft.absolute() if draft is not None else None
     spec_options = SpeculationOptions(
         workload, draft, method, n_max, p_min, draft_layers, draft_cache, vram, prefer
     )

@@ -30,16 +30,20 @@ NOT_FOUND = (  # message and hint
 @dataclass(frozen=True)
 class Engine:
     """A way to start llama-server. `argv` is what precedes its own arguments;
-    `identity` is the file whose change means another engine; `reason`: how it was found."""
+    `identity` is the file whose change means another engine; `reason`: how it was found; `name`: its
+    path as the user knows it, links not resolved."""
 
     argv: tuple[str, ...]
     identity: Path
     embedded: bool
     reason: str
+    name: str = ""
 
     @property
     def label(self) -> str:
-        return "embedded llama-server (xllamacpp)" if self.embedded else str(self.identity)
+        if self.embedded:
+            return "embedded llama-server (xllamacpp)"
+        return self.name or str(self.identity)
 
 
 def locate(explicit: str | None = None) -> Engine:
@@ -111,27 +115,27 @@ def _configured(value: str, source: str) -> Engine:
                 "Run `pip install xllamacpp`.",
             )
         return _embedded(f"set by {source}")
-    path = expand_user(value)
-    if os.path.isdir(path):
-        path = path / _EXE
-    if not os.path.exists(path) and os.sep not in value:
-        path = Path(shutil.which(value) or path)
+    name = os.path.join(value, _EXE) if os.path.isdir(expand_user(value)) else value
+    if not os.path.exists(expand_user(name)) and os.sep not in value:
+        name = shutil.which(value) or name
+    path = expand_user(name)
     if not os.path.isfile(path):
         problem = "is not a file" if os.path.exists(path) else "does not exist"
         raise UsageError(
-            f"{source}: {path} {problem}",
+            f"{source}: {name} {problem}",
             "Set it to the llama-server binary, its folder, or `embedded`.",
         )
     if not _runnable(path):
         raise UsageError(
-            f"{source}: {path} is not executable", f"If it is a llama-server: `chmod +x {path}`."
+            f"{source}: {name} is not executable", f"If it is a llama-server: `chmod +x {name}`."
         )
-    return _native(path, f"set by {source}")
+    return _native(path, f"set by {source}", name)
 
 
-def _native(path: Path, why: str) -> Engine:
+def _native(path: Path, why: str, name: str = "") -> Engine:
     # absolute: a bare name would be looked up on PATH
-    return Engine((str(path.absolute()),), path.resolve(), embedded=False, reason=why)
+    argv = (str(path.absolute()),)
+    return Engine(argv, path.resolve(), embedded=False, reason=why, name=name or str(path))
 
 
 def _embedded(why: str) -> Engine:

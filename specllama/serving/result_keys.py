@@ -91,7 +91,8 @@ def _option_words(plan: Plan, scope: SearchScope, prompts: Sequence[Prompt]) -> 
 def engine_label(plan: Plan) -> str:
     """The engine with its build and file: times are not valid for another."""
     build = results.stamp([plan.engine.identity])
-    return f"{plan.engine.label} {plan.capabilities.label} {build[0][1:] if build else ()}"
+    engine = plan.engine.label if plan.engine.embedded else plan.engine.identity
+    return f"{engine} {plan.capabilities.label} {build[0][1:] if build else ()}"
 
 
 def device_names(plan: Plan) -> Iterator[str]:
