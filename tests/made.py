@@ -82,7 +82,7 @@ def sizes_map(method: str = "ngram-simple", best: float = 1.4, draft: str = "") 
     )
 
 
-def arm(spec: Speculation = DRAFTED, value: float = 1.12, n: int = 9) -> Confirmation:
+def confirmation(spec: Speculation = DRAFTED, value: float = 1.12, n: int = 9) -> Confirmation:
     own = ratios(value, n)
     k = spec.n_max if spec.uses_draft else 8
     return Confirmation(
@@ -102,7 +102,7 @@ def arm(spec: Speculation = DRAFTED, value: float = 1.12, n: int = 9) -> Confirm
 
 def tuned(state: str = "decided", best: bool = True) -> TuningResult:
     """A confirmed draft, an n-gram setting that also pays off, and a method that crashed."""
-    draft_arm, ngram_arm = arm(), arm(NGRAM, 1.08, 7)
+    draft_arm, ngram_arm = confirmation(), confirmation(NGRAM, 1.08, 7)
     slow = Prediction(
         replace(NGRAM, methods=("ngram-mod",)), ratios(1.0), "replayed over 8 plain answers"
     )

@@ -256,11 +256,15 @@ def stored(tmp: Path, gain: float) -> Plan:
     """Saves the result that `advise TARGET --draft DRAFT -w code` looks up."""
     plan = planned(tmp)
     about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(OPTIONS)))[2]
-    arm = made.arm(SPEC, gain)
-    best = arm if gain >= MIN_SPEEDUP else None
+    confirmation = made.confirmation(SPEC, gain)
+    best = confirmation if gain >= MIN_SPEEDUP else None
     reason = "so it was measured"
     tuned = replace(
-        made.tuned(best=False), confirmations=(arm,), best=best, reason=reason, state="decided"
+        made.tuned(best=False),
+        confirmations=(confirmation,),
+        best=best,
+        reason=reason,
+        state="decided",
     )
     results.store(about, tuned)
     return plan
@@ -282,7 +286,7 @@ def words(tmp: Path) -> list[str]:
 def test_alpha_and_tokens_per_step_are_saved_with_a_result(tmp_path: Path) -> None:
     stored(tmp_path, 1.12)
     (result,) = results.all_results()
-    m = made.arm(SPEC).measurement
+    m = made.confirmation(SPEC).measurement
     assert result.tried is not None
     assert result.tried.speculation == SPEC
     assert result.tried.alpha == pytest.approx(m.alpha)

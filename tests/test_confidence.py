@@ -304,8 +304,8 @@ def test_a_wrong_predicted_cost_is_corrected_by_the_confirmation(
     ngram = replace(NGRAM, ngram=NgramSizes(4, 12))
     request = Task("edit", PROMPTS, {}, False, ngrams=(ngram,), fixed=True, budget=300.0)
     t, _ = tuned(script, replace(request, output_share=assumed_share), 3)
-    (arm,) = t.confirmations
+    (confirmation,) = t.confirmations
     known = t.predictions[0].ratios
-    corrected = Ratios(arm.pooled_ratios.logs[len(arm.ratios) :], known.weights)
+    corrected = Ratios(confirmation.pooled_ratios.logs[len(confirmation.ratios) :], known.weights)
     assert len(corrected) == len(known)
     assert known.mean - corrected.mean == pytest.approx(correction, abs=0.02)

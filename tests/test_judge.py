@@ -14,22 +14,22 @@ from specllama.tuning.speedup import Step
 from tests import made
 
 
-def reason_for(arm: Confirmation, stop_reason: str = "", force: bool = False) -> str:
-    """The reason for a decision from this arm alone."""
-    return decide((arm,), (), stop_reason, force).reason
+def reason_for(confirmation: Confirmation, stop_reason: str = "", force: bool = False) -> str:
+    """The reason for a decision from this confirmation alone."""
+    return decide((confirmation,), (), stop_reason, force).reason
 
 
-def arm_with_acceptance(accepted: int, value: float) -> Confirmation:
-    """An arm whose steps accept `accepted` of ten drafted tokens."""
+def confirmation_with_acceptance(accepted: int, value: float) -> Confirmation:
+    """A confirmation whose steps accept `accepted` of ten drafted tokens."""
     answers = (made.answer((Step(10, accepted, 300.0),) * 12),) * 9
-    return replace(made.arm(value=value), measurement=Measurement(answers))
+    return replace(made.confirmation(value=value), measurement=Measurement(answers))
 
 
 @pytest.mark.parametrize(("accepted", "mentioned"), [(6, False), (7, True)])
 def test_reason_mentions_a_high_acceptance_that_gives_no_gain(
     accepted: int, mentioned: bool
 ) -> None:
-    reason = reason_for(arm_with_acceptance(accepted, 0.9))
+    reason = reason_for(confirmation_with_acceptance(accepted, 0.9))
     assert (f"although {accepted}0% of drafted tokens are accepted" in reason) == mentioned
     assert "below the required" in reason
 

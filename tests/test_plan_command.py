@@ -31,7 +31,7 @@ from specllama.serving.tune import AUTO, TuningOptions, serve_task
 from specllama.tuning import results
 from tests import formats_read, help_render
 from tests.fake_server import Fake
-from tests.made import arm, tuned
+from tests.made import confirmation, tuned
 from tests.support import MODELS, specllama
 from tests.test_rpc import free_port, rpc_server
 
@@ -191,7 +191,9 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(spec_options)))[2]
     assert plan.settings.speculation is not None
     best = replace(plan.settings.speculation, n_max=7)
-    results.store(about, replace(tuned(), best=arm(best), confirmations=(arm(best),)))
+    results.store(
+        about, replace(tuned(), best=confirmation(best), confirmations=(confirmation(best),))
+    )
     assert run(args) == 0
     out = capsys.readouterr().out
     assert "--spec-draft-n-max 7" in out

@@ -166,7 +166,7 @@ def test_the_run_line_has_the_measured_ngram_sizes() -> None:
         ProbeOptions(settings, (SpeculationOptions("edit", method="ngram-simple"),))
     )
     assert each.plan.choice.speculation is not None
-    best = made.arm(replace(each.plan.choice.speculation, ngram=NgramSizes(6, 12)))
+    best = made.confirmation(replace(each.plan.choice.speculation, ngram=NgramSizes(6, 12)))
     tuned = replace(made.tuned(), workload="edit", confirmations=(best,), best=best)
     words = shlex.split(run_line(ProbeResult(each, tuned)))
     at = words.index("--")
@@ -194,10 +194,10 @@ def test_json_of_a_probe_with_mtp_has_all_figures(engine: str) -> None:
     assert 0 < trial["alpha"] < 1
     assert set(trial["step_ms"]) >= {"0", "1", str(k)}
     assert set(trial["predicted"]) == {str(i) for i in range(1, k + 1)}
-    for arm in w["confirmations"]:
-        assert 0 <= arm["draft_share"] <= 1
-        assert arm["extra_memory_bytes"] > 0
-        assert 0 <= arm["chance_slower"] <= 1
+    for confirmation in w["confirmations"]:
+        assert 0 <= confirmation["draft_share"] <= 1
+        assert confirmation["extra_memory_bytes"] > 0
+        assert 0 <= confirmation["chance_slower"] <= 1
 
 
 def test_only_the_given_draft_lengths_are_measured() -> None:
@@ -300,7 +300,7 @@ def store_decided_result(model: Path, context: int, *theirs: str) -> None:
     (p,) = plan_probes(asked)
     spec = p.plan.choice.speculation
     assert spec is not None
-    best = made.arm(replace(spec, n_max=2))
+    best = made.confirmation(replace(spec, n_max=2))
     reason = f"{best.label} is 1.12x plain decoding (1.05 to 1.21)"
     store(p.subjects[0], replace(made.tuned(), confirmations=(best,), best=best, reason=reason))
 

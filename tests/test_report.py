@@ -93,7 +93,7 @@ def test_every_figure_has_a_title_axes_with_units_and_one_sentence() -> None:
 
 def test_the_caption_of_a_search_without_a_gain() -> None:
     t = made.tuned(best=False)
-    slower = tuple(made.arm(a.speculation, 0.9) for a in t.confirmations)
+    slower = tuple(made.confirmation(a.speculation, 0.9) for a in t.confirmations)
     first, *_ = tuning_charts(replace(t, confirmations=slower))
     assert first.caption.startswith("No setting is reliably faster than plain decoding; the fast")
     first, *_ = tuning_charts(replace(t, confirmations=()))
@@ -103,17 +103,23 @@ def test_the_caption_of_a_search_without_a_gain() -> None:
 
 def test_an_arm_belongs_to_one_n_gram_map_only() -> None:
     both = replace(made.DRAFTED, methods=("ngram-map-k", "draft-simple"), ngram=NgramSizes(4, 6))
-    arms = (made.arm(both, 1.3), made.arm(replace(both, p_min=0.5), 0.9), made.arm(made.NGRAM))
+    confirmations = (
+        made.confirmation(both, 1.3),
+        made.confirmation(replace(both, p_min=0.5), 0.9),
+        made.confirmation(made.NGRAM),
+    )
     alone, _, joined = made.tuned().ngrams
-    assert measured_sizes(joined, arms) == {(4, 6): arms[0].speedup}
-    assert measured_sizes(alone, arms) == {(4, 8): arms[2].speedup}
+    assert measured_sizes(joined, confirmations) == {(4, 6): confirmations[0].speedup}
+    assert measured_sizes(alone, confirmations) == {(4, 8): confirmations[2].speedup}
 
 
 def test_a_heat_map_includes_the_best_and_the_measured_sizes() -> None:
     ns = range(2, 65)
     speeds = {NgramSizes(n, m): 1.5 if (n, m) == (7, 41) else 0.9 for n in ns for m in ns}
-    arm = made.arm(replace(made.NGRAM, ngram=NgramSizes(9, 33)))
-    t = replace(made.tuned(), ngrams=(NgramSpeedups("ngram-simple", speeds),), confirmations=(arm,))
+    confirmation = made.confirmation(replace(made.NGRAM, ngram=NgramSizes(9, 33)))
+    t = replace(
+        made.tuned(), ngrams=(NgramSpeedups("ngram-simple", speeds),), confirmations=(confirmation,)
+    )
     (chart,) = (c for c in tuning_charts(t) if isinstance(c, HeatMap))
     assert len(chart.columns) <= 13
     assert {7, 9} <= set(chart.rows)
@@ -163,9 +169,9 @@ def test_figures_of_any_size_are_well_drawn(longest: int, step_ms: float) -> Non
 
 
 def test_a_result_of_one_prompt_is_drawn_without_an_interval() -> None:
-    arm = made.arm(n=1)
-    assert math.isinf(arm.speedup.high)
-    for c in tuning_charts(replace(made.tuned(), confirmations=(arm,), best=arm)):
+    confirmation = made.confirmation(n=1)
+    assert math.isinf(confirmation.speedup.high)
+    for c in tuning_charts(replace(made.tuned(), confirmations=(confirmation,), best=confirmation)):
         assert_well_drawn(svg(c))
 
 
@@ -344,10 +350,12 @@ def test_a_plot_is_a_png_or_an_svg_with_every_title(probe_result: ProbeResult) -
 def test_a_plot_accepts_any_file_name(probe_result: ProbeResult) -> None:
     """$…$ is TeX to matplotlib, and control characters are no XML."""
     odd = Path("/models/a$b$_\x1b[31m^{\udcff模型" + "x" * 200 + ".gguf")
-    arm = made.arm(replace(made.DRAFTED, draft=odd))
-    trial = made.trial(arm.speculation)
+    confirmation = made.confirmation(replace(made.DRAFTED, draft=odd))
+    trial = made.trial(confirmation.speculation)
     maps = (replace(made.tuned().ngrams[0], draft=odd.name),)
-    t = replace(made.tuned(), confirmations=(arm,), trials=(trial,), ngrams=maps, best=arm)
+    t = replace(
+        made.tuned(), confirmations=(confirmation,), trials=(trial,), ngrams=maps, best=confirmation
+    )
     p = replace(probe_result, tuned=t)
     ET.fromstring(plot_file.plot_image([p], Path("p.svg")))
     for c in tuning_charts(t):

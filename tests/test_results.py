@@ -58,7 +58,7 @@ def _no_saved_results() -> None:
     clear_results()
 
 
-def arm(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Confirmation:
+def confirmation(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Confirmation:
     answers = (Response(9, 9.0, 9.0, 41, 400.0, 60, 30, "", ()) for _ in own.logs)
     pooled = own + KNOWN
     return Confirmation(
@@ -67,13 +67,13 @@ def arm(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Confirmat
 
 
 def result_of(
-    state: str, *arms: Confirmation, best: Confirmation | None = None, **more: Any
+    state: str, *confirmations: Confirmation, best: Confirmation | None = None, **more: Any
 ) -> TuningResult:
     given = {"predictions": (), "baseline": None, "trials": (), **more}
     return TuningResult(
         workload="code",
         ngrams=(),
-        confirmations=arms,
+        confirmations=confirmations,
         best=best,
         reason="because",
         dropped=(),
@@ -85,7 +85,7 @@ def result_of(
 
 
 def test_a_decided_result_is_found_again() -> None:
-    won = arm()
+    won = confirmation()
     store(SUBJECT, result_of(DECIDED, won, best=won))
     saved, stale = find(SUBJECT)
     assert stale == ""
@@ -106,9 +106,9 @@ def test_a_decided_result_is_found_again() -> None:
 
 
 def test_the_speed_is_that_of_the_baseline_times_the_speed_up() -> None:
-    """An arm was once measured while the machine was busy, and `results` printed a quarter of the
+    """A setting was once measured while the machine was busy, and `results` printed a quarter of the
     speed in probe's table."""
-    won = arm()
+    won = confirmation()
     plain = made.plain()
     store(SUBJECT, replace(result_of(DECIDED, won, best=won), baseline=plain))
     saved, _ = find(SUBJECT)
@@ -131,7 +131,7 @@ def test_off_is_saved_as_a_result() -> None:
 
 
 def test_an_infinite_interval_is_read_back() -> None:
-    one = arm(own=Ratios((0.2,), (40.0,)))
+    one = confirmation(own=Ratios((0.2,), (40.0,)))
     one = replace(one, speedup=one.ratios.interval())
     store(SUBJECT, result_of(OPEN, one))
     saved, _ = find(SUBJECT)
@@ -145,7 +145,7 @@ def test_an_open_result_saves_its_best_predictions() -> None:
         Prediction(replace(SPEC, n_max=k), KNOWN.shifted(0.01 * k), "one launch", own_share=k / 10)
         for k in range(9)
     ]
-    first = arm(out_of_time=True)
+    first = confirmation(out_of_time=True)
     store(SUBJECT, result_of(OPEN, first, predictions=tuple(predictions)))
     saved, _ = find(SUBJECT)
     assert saved is not None
@@ -159,9 +159,9 @@ def test_an_open_result_saves_its_best_predictions() -> None:
 
 def test_measurements_of_earlier_starts_are_kept_until_decided() -> None:
     other = replace(SPEC, n_max=2)
-    store(SUBJECT, result_of(OPEN, arm(other, out_of_time=True)))
+    store(SUBJECT, result_of(OPEN, confirmation(other, out_of_time=True)))
     first, _ = find(SUBJECT)
-    store(SUBJECT, result_of(OPEN, arm(out_of_time=True)))
+    store(SUBJECT, result_of(OPEN, confirmation(out_of_time=True)))
     second, _ = find(SUBJECT)
     assert first is not None
     assert second is not None
@@ -175,10 +175,10 @@ def test_measurements_of_earlier_starts_are_kept_until_decided() -> None:
 
 
 def test_a_forced_result_is_not_saved_and_replaces_none() -> None:
-    store(SUBJECT, result_of(FORCED, arm(), best=arm()))
+    store(SUBJECT, result_of(FORCED, confirmation(), best=confirmation()))
     assert find(SUBJECT) == (None, "")
     store(SUBJECT, result_of(DECIDED))
-    store(SUBJECT, result_of(FORCED, arm(), best=arm()))
+    store(SUBJECT, result_of(FORCED, confirmation(), best=confirmation()))
     saved, _ = find(SUBJECT)
     assert saved is not None
     assert (saved.state, saved.speculation) == (DECIDED, None)
@@ -257,7 +257,7 @@ def test_an_unwritable_folder_is_no_error(monkeypatch: pytest.MonkeyPatch) -> No
 
 def saved_file() -> Path:
     predictions = (Prediction(SPEC, KNOWN, "one launch"),)
-    store(SUBJECT, result_of(OPEN, arm(out_of_time=True), predictions=predictions))
+    store(SUBJECT, result_of(OPEN, confirmation(out_of_time=True), predictions=predictions))
     saved, _ = find(SUBJECT)
     assert saved is not None
     return saved.file
@@ -376,7 +376,7 @@ def test_any_damaged_value_gives_a_result_or_none(data: st.DataObject) -> None:
             assert saved.label
             for p in saved.open_result.predictions:
                 p.speedup  # noqa: B018
-    store(SUBJECT, result_of(OPEN, arm(out_of_time=True)))
+    store(SUBJECT, result_of(OPEN, confirmation(out_of_time=True)))
     assert find(SUBJECT)[0] is not None
 
 

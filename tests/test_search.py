@@ -187,9 +187,9 @@ def test_every_setting_of_a_probe_is_confirmed_on_enough_prompts() -> None:
     script = Script(smooth, accept=lambda r: 0.5, spread=0.15, noise=0.1)
     t, _ = tuned(script, task(DRAFT, thorough=True, loads=12, budget=4000.0), 2)
     assert len(t.confirmations) == 3
-    for arm in t.confirmations:
-        assert len(arm.pooled_ratios) >= 5
-        sent = [a.prompt_ids for a in arm.measurement.responses]
+    for confirmation in t.confirmations:
+        assert len(confirmation.pooled_ratios) >= 5
+        sent = [a.prompt_ids for a in confirmation.measurement.responses]
         assert len(set(sent)) == len(sent), "none twice to one server"
     chose = {a.prompt_ids for x in t.trials for a in x.measurement.responses}
     assert not chose & {a.prompt_ids for x in t.confirmations for a in x.measurement.responses}
@@ -552,9 +552,9 @@ def test_a_slow_first_step_does_not_raise_the_speed_up(seed: int) -> None:
     t, _ = tuned(waking, task(TrialCandidate(DRAFT, longest=1), force=True), seed)
     assert t.baseline is not None
     assert t.baseline.short_step == pytest.approx(1.15, rel=0.03)
-    (arm,) = t.confirmations
-    assert arm.plain_ms == pytest.approx(10, rel=0.04)
-    assert arm.ratios.value == pytest.approx(1.65 / 1.75, rel=0.05), "not 1.08x"
+    (confirmation,) = t.confirmations
+    assert confirmation.plain_ms == pytest.approx(10, rel=0.04)
+    assert confirmation.ratios.value == pytest.approx(1.65 / 1.75, rel=0.05), "not 1.08x"
 
 
 def test_repeated_prompts_do_not_raise_the_acceptance() -> None:
@@ -563,8 +563,8 @@ def test_repeated_prompts_do_not_raise_the_acceptance() -> None:
     t, _ = tuned(script, task(DRAFT))
     acceptance = t.trials[0].measurement.log.acceptance
     assert acceptance[0] == pytest.approx(0.3, abs=0.06)
-    for arm in t.confirmations:
-        assert arm.measurement.log.acceptance[0] == pytest.approx(0.3, abs=0.08)
+    for confirmation in t.confirmations:
+        assert confirmation.measurement.log.acceptance[0] == pytest.approx(0.3, abs=0.08)
 
 
 # ---- old builds, odd builds ------------------------------------------------------
@@ -614,8 +614,8 @@ def test_the_cost_of_the_output_matrix_is_added() -> None:
 def test_a_server_that_ignores_n_max_is_measured_as_it_runs() -> None:
     """The server always drafts 6 tokens."""
     t, _ = tuned(Script(smooth, ignores_n_max=6), task(DRAFT))
-    for arm in t.confirmations:
-        assert max(s.drafted for s in arm.measurement.log.steps) == 6
+    for confirmation in t.confirmations:
+        assert max(s.drafted for s in confirmation.measurement.log.steps) == 6
     assert t.best is not None
     assert t.best.ratios.value > 1.1
 
@@ -846,7 +846,7 @@ def ratios(*logs: float) -> Ratios:
     return Ratios(logs, (40.0,) * len(logs))
 
 
-def arm(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Confirmation:
+def confirmation(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Confirmation:
     answers = (
         Response(20, 50.0, 50.0, 11, 100.0, drafted, drafted // 2, "a b", ()) for _ in own.logs
     )
@@ -855,54 +855,56 @@ def arm(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Con
     return Confirmation(spec, m, own, own, own.interval(), slower, **more)  # type: ignore[arg-type]
 
 
-def decision_on(*arms: Confirmation, stop_reason: str = "", force: bool = False) -> TuningDecision:
-    return decide(arms, (), stop_reason, force)
+def decision_on(
+    *confirmations: Confirmation, stop_reason: str = "", force: bool = False
+) -> TuningDecision:
+    return decide(confirmations, (), stop_reason, force)
 
 
 CERTAIN = ratios(0.2, 0.22, 0.18, 0.21, 0.19, 0.2)
 
 
 def test_a_certain_gain_wins_over_a_larger_uncertain_one() -> None:
-    maybe = arm(MTP, ratios(1.5, -0.5, 1.4, -0.6, 0.9, -0.4))
+    maybe = confirmation(MTP, ratios(1.5, -0.5, 1.4, -0.6, 0.9, -0.4))
     assert maybe.speedup.value > 1.23
-    t = decision_on(maybe, arm(DRAFT, CERTAIN))
+    t = decision_on(maybe, confirmation(DRAFT, CERTAIN))
     assert t.best is not None
     assert t.best.speculation == DRAFT
 
 
 def test_the_reason_names_the_condition_that_failed() -> None:
-    few = decision_on(arm(DRAFT, ratios(0.2, 0.21, 0.19)))
+    few = decision_on(confirmation(DRAFT, ratios(0.2, 0.21, 0.19)))
     assert few.best is None
     assert few.reason.endswith("but on only 3 prompts (5 required)")
-    refuted = arm(DRAFT, ratios(-0.03, -0.02))
+    refuted = confirmation(DRAFT, ratios(-0.03, -0.02))
     pooled = ratios(-0.03, -0.02, *[0.09, 0.1] * 8)
     refuted = replace(refuted, pooled_ratios=pooled, speedup=pooled.interval(), slower=0.001)
     assert decision_on(refuted).reason.endswith("but 0.98x on the confirmation prompts")
 
 
 def test_the_reason_states_the_chance_of_being_slower() -> None:
-    t = decision_on(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1), out_of_time=True))
+    t = decision_on(confirmation(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1), out_of_time=True))
     assert (t.best, t.state) == (None, OPEN)
     assert "% chance of being slower; measurement continues at the next start" in t.reason
-    t = decision_on(arm(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1)))
+    t = decision_on(confirmation(MTP, ratios(0.3, -0.2, 0.25, -0.15, 0.2, -0.1)))
     assert t.state == DECIDED
     assert t.reason.endswith("% chance of being slower")
 
 
 def test_speed_ups_near_the_threshold_have_three_digits() -> None:
-    t = decision_on(arm(MTP, ratios(*(0.0275 + 0.001 * i for i in (-1, 0, 1, 0, -1, 1)))))
+    t = decision_on(confirmation(MTP, ratios(*(0.0275 + 0.001 * i for i in (-1, 0, 1, 0, -1, 1)))))
     assert t.best is None
     assert "is 1.028x plain decoding" in t.reason
     assert "below the required 1.03x" in t.reason
 
 
 def test_fewer_than_five_prompts_decide_nothing() -> None:
-    assert decision_on(arm(DRAFT, ratios(*CERTAIN.logs[:4]))).best is None
-    assert decision_on(arm(DRAFT, ratios(*CERTAIN.logs[:5]))).best is not None
+    assert decision_on(confirmation(DRAFT, ratios(*CERTAIN.logs[:4]))).best is None
+    assert decision_on(confirmation(DRAFT, ratios(*CERTAIN.logs[:5]))).best is not None
 
 
 def test_a_setting_that_drafted_nothing_never_wins() -> None:
-    t = decision_on(arm(NGRAM, CERTAIN, drafted=0), force=True)
+    t = decision_on(confirmation(NGRAM, CERTAIN, drafted=0), force=True)
     assert (t.best, t.reason) == (None, "nothing was drafted")
 
 

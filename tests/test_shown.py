@@ -178,7 +178,7 @@ def test_json_of_a_tuning_has_all_figures(probe_result: ProbeResult) -> None:
 
 
 def test_the_table_of_a_probe(probe_result: ProbeResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: 2**20)
+    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, confirmation: 2**20)
     names = probe_lines.columns(probe_result)
     plain, drafted, copied, *_ = probe_lines.rows(probe_result)
     assert len(plain) == len(drafted) == len(copied) == len(names)
@@ -196,7 +196,7 @@ def test_the_table_of_a_probe(probe_result: ProbeResult, monkeypatch: pytest.Mon
 def test_several_slots_show_both_speeds(
     probe_result: ProbeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, arm: None)
+    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, confirmation: None)
     both = replace(
         probe_result,
         planned=replace(probe_result.planned, task=replace(probe_result.planned.task, slots=4)),
@@ -389,9 +389,9 @@ def test_the_speeds_in_a_table_agree_with_its_speed_ups(probe_result: ProbeResul
     """Both speeds were measured in turn; the baseline launch is of another time."""
     at = probe_lines.columns(probe_result).index("tok/s")
     plain, drafted, copied, *_ = probe_lines.rows(probe_result)
-    for row, arm in zip((drafted, copied), probe_result.tuned.confirmations, strict=True):
+    for row, confirmation in zip((drafted, copied), probe_result.tuned.confirmations, strict=True):
         ratio = float(row[at]) / float(plain[at])
-        assert ratio == pytest.approx(arm.speedup.value, abs=0.02)
+        assert ratio == pytest.approx(confirmation.speedup.value, abs=0.02)
     unconfirmed = replace(probe_result, tuned=replace(probe_result.tuned, confirmations=()))
     (_, launched, *_) = probe_lines.rows(unconfirmed)
     predicted = launched[probe_lines.columns(probe_result).index("speed-up")]

@@ -31,7 +31,7 @@ class Unconfirmed:
 
 
 def unconfirmed(t: TuningResult, task: Task) -> tuple[Unconfirmed, ...]:
-    """Single methods that have no arm. Combinations are listed only if confirmed."""
+    """Single methods that were not confirmed. Combinations are listed only if confirmed."""
     return tuple(_unconfirmed(t, task))
 
 

@@ -1,4 +1,4 @@
-"""What probe's figures and terminal plots show: which arms were measured at each draft length and
+"""What probe's figures and terminal plots show: which settings were confirmed at each draft length and
 n-gram size, and the best sizes of an n-gram type."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def measured_lengths(trial: Trial, confirmations: Sequence[Confirmation]) -> dict[int, Interval]:
-    """K → speed-up of the arms with the trial's method at that length."""
+    """K → speed-up of the confirmed settings with the trial's method at that length."""
     spec = trial.speculation
     return {
         a.speculation.n_max: a.speedup
@@ -27,7 +27,7 @@ def measured_lengths(trial: Trial, confirmations: Sequence[Confirmation]) -> dic
 def measured_sizes(
     m: NgramSpeedups, confirmations: Sequence[Confirmation]
 ) -> dict[tuple[int, int], Interval]:
-    """(n, m) → speed-up of the arms that are this map's type, alone or with its draft."""
+    """(n, m) → speed-up of the confirmed settings of this map's type, alone or with its draft."""
     found = {}
     for a in confirmations:
         spec = a.speculation

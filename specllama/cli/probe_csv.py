@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specllama.cli.compared import UNMEASURED, Unconfirmed, unconfirmed
-from specllama.cli.tuning_lines import arm_data, baseline_data
+from specllama.cli.tuning_lines import baseline_data, confirmation_data
 
 if TYPE_CHECKING:
     from specllama.serving.probe import ProbeResult
@@ -37,7 +37,7 @@ def _rows(p: ProbeResult) -> Iterator[dict[str, Any]]:
         measured = baseline_data(p.tuned.baseline) or {}
         yield {"label": "no speculation", "state": "baseline", **measured}
     for confirmation in p.tuned.confirmations:
-        row = arm_data(confirmation)
+        row = confirmation_data(confirmation)
         value, low, high = row["speedup"]
         yield row | {
             "methods": "+".join(row["methods"]),

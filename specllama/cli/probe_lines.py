@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specllama.cli.compared import UNMEASURED, Unconfirmed, unconfirmed, unconfirmed_data
 from specllama.cli.probe_plots import ngram_table, speed_plot, verify_line
 from specllama.cli.tuning_lines import (
-    arm_data,
+    confirmation_data,
     dropped_lines,
     effort,
     expected_lines,
@@ -301,7 +301,7 @@ def serve_command(p: PlannedProbe, best: Speculation | None) -> str:
 def data(p: ProbeResult) -> dict[str, Any]:
     """The JSON of one workload."""
     confirmations = [
-        arm_data(confirmation)
+        confirmation_data(confirmation)
         | {"extra_memory_bytes": extra_memory(p.plan, confirmation.speculation)}
         for confirmation in p.tuned.confirmations
     ]

@@ -140,7 +140,7 @@ def tuned_data(t: TuningResult) -> dict[str, Any]:
         ],
         "trials": [_trial_data(x) for x in t.trials],
         "ngram_maps": [map_data(m) for m in t.ngrams],
-        "confirmations": [arm_data(a) for a in t.confirmations],
+        "confirmations": [confirmation_data(a) for a in t.confirmations],
         "dropped": [
             {"setting": d.setting, "reason": d.reason, "crashed": d.crashed} for d in t.dropped
         ],
@@ -198,8 +198,8 @@ def sizes_data(s: NgramSizes | None) -> dict[str, int] | None:
     return None if s is None else {"n": s.n, "m": s.m, "min_hits": s.min_hits}
 
 
-def arm_data(a: Confirmation) -> dict[str, Any]:
-    """One arm measured on prompts that did not choose it."""
+def confirmation_data(a: Confirmation) -> dict[str, Any]:
+    """One setting measured on prompts that did not choose it."""
     from specllama.tuning.speedup import conditional
 
     m, s = a.measurement, a.speculation

@@ -20,9 +20,9 @@ from specllama.drafts.families import Suggestion, family_of
 from specllama.errors import SpecllamaError, UsageError
 from specllama.gguf import Header, ModelInfo, model_info
 from specllama.gguf.files import (
-    inspect_with_headers,
     is_later_shard,
     read_headers,
+    read_model_with_headers,
     shard_names,
 )
 from specllama.gguf.header import parse_header
@@ -97,7 +97,7 @@ def open_model(text: str) -> tuple[ModelInfo, list[Header]]:
     remote = _REMOTE.fullmatch(text)
     if remote and not os.path.exists(text):
         return read_remote(remote[1], remote[2])
-    return inspect_with_headers(Path(text))
+    return read_model_with_headers(Path(text))
 
 
 def read_remote(repo: str, file: str) -> tuple[ModelInfo, list[Header]]:

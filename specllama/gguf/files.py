@@ -22,10 +22,10 @@ def read_model(path: Path) -> ModelInfo:
 
     Raises GgufError if it is not a readable GGUF, is truncated, or parts are missing.
     """
-    return inspect_with_headers(path)[0]
+    return read_model_with_headers(path)[0]
 
 
-def inspect_with_headers(path: Path) -> tuple[ModelInfo, list[Header]]:
+def read_model_with_headers(path: Path) -> tuple[ModelInfo, list[Header]]:
     """As `read_model`, with the headers of all parts of the model."""
     headers, parts = read_headers(path), shards(path)
     info = model_info(headers, parts)

@@ -80,7 +80,7 @@ def measure_more(run: Run, served: RunningServer, before: Baseline) -> Baseline:
     job = run.job(min(_MORE_SHARE * task.budget, run.seconds_left))
     run.report("measuring the baseline again, before deciding on its costs")
     while len(responses) < most and not job.over:
-        responses.append(baseline_response(client, run.next_question(), job))
+        responses.append(baseline_response(client, run.next_prompt(), job))
         run.report()
     prompts = [q for q in run.used_prompts if q.ids]
     if prompts and not job.over:
@@ -202,7 +202,7 @@ def _baseline_responses(run: Run, client: Client) -> tuple[list[Response], Ratio
     while (len(out) < most and not (job.over and len(out) >= least)) or (
         timed < _FEW_RESPONSES and len(out) < _MAX_RESPONSES
     ):
-        prompt = run.next_question()
+        prompt = run.next_prompt()
         out.append(baseline_response(client, prompt, job))
         timed += out[-1].ms_per_token > 0
         if task.candidates and prompt.ids:

@@ -61,7 +61,7 @@ def measure_draft(
     while len(found) < most and not (job.over and len(found) >= _LEAST):
         k = lengths[len(found) % len(lengths)]
         length_job = replace(job, sampling={**job.sampling, FIELD: k})
-        found.append(LengthRequest(k, send_request(served.client, run.next_question(), length_job)))
+        found.append(LengthRequest(k, send_request(served.client, run.next_prompt(), length_job)))
         run.report()
         if not run.has_unused_prompts:
             break

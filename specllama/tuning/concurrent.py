@@ -16,7 +16,7 @@ def rounds(run: Run, client: Client, job: Job, most: int) -> list[Response]:
     """Rounds of one request per slot, while there is time, each as one Answer (see `together`)."""
     out: list[Response] = []
     while len(out) < most and not (job.over and len(out) >= _MIN_ROUNDS):
-        prompts = [run.next_question() for _ in range(run.task.slots)]
+        prompts = [run.next_prompt() for _ in range(run.task.slots)]
         out.append(together(client, prompts, job))
         run.report()
     return out

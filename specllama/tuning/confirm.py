@@ -191,11 +191,11 @@ def _measure_once(
     """One response, or a round of concurrent ones, and the steps without a draft after it."""
     short_step = prediction.short_step
     if run.task.slots > 1:
-        prompts = [run.next_question() for _ in range(run.task.slots)]
+        prompts = [run.next_prompt() for _ in range(run.task.slots)]
         observed.responses.append(together(client, prompts, job))
         observed.undrafted.append(_undrafted_steps(client, prompts[0], job, short_step))
         return
-    prompt = run.next_question()
+    prompt = run.next_prompt()
     response = send_request(client, prompt, job)
     observed.responses.append(response)
     undrafted = [s for s in response.steps if not s.drafted]

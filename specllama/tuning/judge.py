@@ -1,4 +1,4 @@
-"""The decision: whether a gain is real, which arm wins, and the reason. Pure."""
+"""The decision: whether a gain is real, which setting wins, and the reason. Pure."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def wins(confirmation: Confirmation) -> bool:
 
 
 def is_usable(confirmation: Confirmation) -> bool:
-    """Whether an arm can be served at all: it drafted, and nothing is wrong with its output."""
+    """Whether a setting can be served at all: it drafted, and nothing is wrong with its output."""
     return bool(confirmation.measurement.drafted) and not confirmation.measurement.findings
 
 
 def fastest(confirmations: Sequence[Confirmation]) -> Confirmation | None:
-    """The arm with the highest speed-up, certain gains first; never an unusable one."""
+    """The one with the highest speed-up, certain gains first; never an unusable one."""
     good = [a for a in confirmations if is_usable(a)]
     sure = [a for a in good if wins(a)] or good
     return max(sure, key=lambda a: a.speedup.value, default=None)
@@ -85,7 +85,7 @@ def fastest(confirmations: Sequence[Confirmation]) -> Confirmation | None:
 
 @dataclass(frozen=True)
 class TuningDecision:
-    """`best`: the arm to serve, None = speculation off; `reason` and `state` as in TuningResult."""
+    """`best`: the setting to serve, None = speculation off; `reason` and `state` as in TuningResult."""
 
     best: Confirmation | None
     reason: str
@@ -98,8 +98,8 @@ def decide(
     stop_reason: str = "",
     force: bool = False,
 ) -> TuningDecision:
-    """Which arm to serve, if any. `stop_reason`: why the search ended early, "" if it did not.
-    `force`: serve the fastest arm even if it is slower than plain decoding."""
+    """Which setting to serve, if any. `stop_reason`: why the search ended early, "" if it did not.
+    `force`: serve the fastest one even if it is slower than plain decoding."""
     best = fastest(confirmations)
     reason = _reason(best, confirmations, dropped, stop_reason)
     if best is not None and wins(best):
@@ -136,7 +136,7 @@ def problems_of(spec: Speculation, m: Measurement) -> str:
 
 
 def _not_sure(confirmation: Confirmation) -> str:
-    """The condition of is_sure_gain that an arm at or above MIN_SPEEDUP does not meet."""
+    """The condition of is_sure_gain that a setting at or above MIN_SPEEDUP does not meet."""
     if confirmation.slower < MAX_CHANCE_SLOWER and len(confirmation.pooled_ratios) < _MIN_PROMPTS:
         return f"but on only {len(confirmation.pooled_ratios)} prompts ({_MIN_PROMPTS} required)"
     if confirmation.slower < MAX_CHANCE_SLOWER and confirmation.ratios.value < 1.0:

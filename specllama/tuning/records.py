@@ -1,4 +1,4 @@
-"""Measured data: the baseline, trials of drafts, predictions, arms, and the result of tuning."""
+"""Measured data: the baseline, trials of drafts, predictions, confirmations, and the result of tuning."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class LongPromptResult:
-    """An arm measured after a long prompt of `tokens` tokens."""
+    """A setting measured after a long prompt of `tokens` tokens."""
 
     tokens: int
     alpha: float | None

@@ -127,8 +127,8 @@ def store(subject: Subject, tuned: TuningResult) -> None:
     if before is not None and before.state == DECIDED != tuned.state:
         return  # measured again, with less certainty than before
     best, now = tuned.best, time.time()
-    fastest_arm = best or fastest(tuned.confirmations)
-    s = fastest_arm.speedup if fastest_arm is not None else None
+    fastest_setting = best or fastest(tuned.confirmations)
+    s = fastest_setting.speedup if fastest_setting is not None else None
     data = {
         "version": _VERSION,
         "target": subject.target,
@@ -141,13 +141,13 @@ def store(subject: Subject, tuned: TuningResult) -> None:
         "since": before.since if before is not None and before.state == OPEN else now,
         "state": tuned.state,
         "prompts": subject.prompts,
-        "texts": len(fastest_arm.pooled_ratios) if fastest_arm is not None else 0,
+        "texts": len(fastest_setting.pooled_ratios) if fastest_setting is not None else 0,
         "speculation": spec_data(best.speculation) if best is not None else None,
         "reason": tuned.reason,
         "speedup": [s.value, s.low, s.high] if s is not None else None,
-        "slower": fastest_arm.slower if fastest_arm is not None else None,
+        "slower": fastest_setting.slower if fastest_setting is not None else None,
         "tokens_per_second": _speed(tuned),
-        "tried": _tried_data(fastest_arm) if fastest_arm is not None else None,
+        "tried": _tried_data(fastest_setting) if fastest_setting is not None else None,
         "times": times_data(step_times(tuned)),
         "short": _short_step_of(tuned),
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,

@@ -217,7 +217,7 @@ class Run:
         self.used_prompts = in_order[: used % len(in_order)]
         self.unused_prompts = in_order[len(self.used_prompts) :]
 
-    def next_question(self) -> TokenizedPrompt:
+    def next_prompt(self) -> TokenizedPrompt:
         """An unused prompt; if none is left, the least recently used one with a number in front
         (so without its ids), since a server drafts a known prompt too well."""
         if self.unused_prompts:

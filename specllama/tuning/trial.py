@@ -41,7 +41,7 @@ def measure_trial(
     responses: list[Response] = []
     most = max(_MIN_RESPONSES, min(_MAX_RESPONSES, len(task.prompts) // 3))
     while len(responses) < most and not (job.over and len(responses) >= _MIN_RESPONSES):
-        responses.append(send_request(client, run.next_question(), job))
+        responses.append(send_request(client, run.next_prompt(), job))
         run.report()
     found = measurement_of(responses, task.hybrid)
     shorter = [k for k in task.lengths or _LENGTHS if k < spec.n_max]
