@@ -532,8 +532,8 @@ def marked_options(text: str) -> list[list[list[str]]]:
     for c in read(text):
         own = [w.text for w in c.words]
         marked = [own[i + 1] for i, w in enumerate(own) if w in ("--port", "--alias", "--tags")]
-        ways = servers.setdefault(c.place[0], [])
-        ways += [] if marked in ways else [marked]
+        paths = servers.setdefault(c.place[0], [])
+        paths += [] if marked in paths else [marked]
     return list(servers.values())
 
 
@@ -675,10 +675,10 @@ def test_the_table_agrees_with_real_builds(build: int, old_builds: Path) -> None
     """Between the builds whose options were read, the table may accept more than a build does."""
     caps = read_capabilities(locate(str(old_builds / f"b{build}" / "llama-server")))
     table = known_builds.capabilities(build)
-    ours = {n: o for o in table.options if not o.removed for n in o.names}
-    theirs = {n: o for o in caps.options if not o.removed for n in o.names}
-    assert set(ours) == set(theirs)
-    assert {n: o.arity for n, o in ours.items()} == {n: o.arity for n, o in theirs.items()}
+    in_table = {n: o for o in table.options if not o.removed for n in o.names}
+    in_build = {n: o for o in caps.options if not o.removed for n in o.names}
+    assert set(in_table) == set(in_build)
+    assert {n: o.arity for n, o in in_table.items()} == {n: o.arity for n, o in in_build.items()}
     assert set(table.spec_types) == set(caps.spec_types)
     assert {o.names for o in table.options if o.removed} == {
         o.names for o in caps.options if o.removed

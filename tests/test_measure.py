@@ -56,11 +56,11 @@ JOB = Job(COLD, 48, False)
 
 
 def trial_servers(
-    tmp_path: Path, engine: str, model: Path, *theirs: str, parallel: int = 1
+    tmp_path: Path, engine: str, model: Path, *user_args: str, parallel: int = 1
 ) -> TrialServers:
     settings = Settings(model, "127.0.0.1", 0, context=1024 * parallel, parallel=parallel)
     draft = DRAFT if model == TARGET else None
-    plan = prepare(settings, SpeculationOptions("code", draft), ("-t", "1", *theirs), engine)
+    plan = prepare(settings, SpeculationOptions("code", draft), ("-t", "1", *user_args), engine)
     return TrialServers(plan, tmp_path / "log")
 
 
@@ -73,8 +73,10 @@ def running(here: TrialServers, spec: Speculation | None) -> Iterator[RunningSer
 
 
 @contextmanager
-def serving(tmp_path: Path, engine: str, model: Path, n_max: int, *theirs: str) -> Iterator[Client]:
-    here = trial_servers(tmp_path, engine, model, *theirs)
+def serving(
+    tmp_path: Path, engine: str, model: Path, n_max: int, *user_args: str
+) -> Iterator[Client]:
+    here = trial_servers(tmp_path, engine, model, *user_args)
     spec = here.plan.choice.speculation
     assert spec is not None
     with running(here, replace(spec, n_max=n_max)) as served:

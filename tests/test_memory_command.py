@@ -255,8 +255,10 @@ def test_the_number_of_draft_layers_is_passed_explicitly(tmp_path: Path, headers
     assert command[command.index("-ngld") + 1] == "17"
     assert "--fit-target" not in command  # b11434 counts the draft itself
     assert data["memory"]["devices"][0]["name"] == "CUDA0"
-    mine = json.loads(specllama(*args, "--llama-server", fake.path, "--draft-layers", "3").stdout)
-    assert mine["command"][mine["command"].index("-ngld") + 1] == "3"
+    with_draft_layers = json.loads(
+        specllama(*args, "--llama-server", fake.path, "--draft-layers", "3").stdout
+    )
+    assert with_draft_layers["command"][with_draft_layers["command"].index("-ngld") + 1] == "3"
 
 
 def test_fit_target_includes_the_draft_for_builds_that_ignore_it(

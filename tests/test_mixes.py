@@ -226,9 +226,11 @@ def test_tools_of_the_agent_workload_are_in_the_request(monkeypatch: pytest.Monk
     assert "tools" not in sent[-1][1]
 
 
-def agent_plan(target: Path, *theirs: str) -> Plan:
+def agent_plan(target: Path, *user_args: str) -> Plan:
     settings = Settings(target, "127.0.0.1", 0, context=512)
-    return prepare(settings, SpeculationOptions("agent", method="ngram-simple"), theirs, "embedded")
+    return prepare(
+        settings, SpeculationOptions("agent", method="ngram-simple"), user_args, "embedded"
+    )
 
 
 def test_tools_become_text_if_the_template_would_drop_them(tmp_path: Path) -> None:

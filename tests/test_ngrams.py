@@ -305,7 +305,7 @@ def test_cache_learns_nothing_from_single_tokens_and_shorter_requests() -> None:
     text = Text((0, *NEW[:4], 1, 2, *NEW[4:8], 1, 2))
     speculator = CacheRule()
     speculator.begin(text, 3)
-    for length in range(3, 12):  # one token at a time: nothing is learnt
+    for length in range(3, 12):  # one token at a time: nothing is learned
         assert list(speculator.draft(length)) == []
     longer = Text((*NEW[20:24], 1, 2, *NEW[24:28], 1, 2))
     speculator.begin(longer, 11)
@@ -319,7 +319,7 @@ def test_the_draft_model_drafts_where_no_n_gram_matches() -> None:
     (one,) = replay_combined(
         "ngram-simple", NgramSizes(2, 4), [KnownText(prompt, answer)], [agrees], 3
     )
-    # 50 | 51 52 ✓✓ 53 ✗ → 53 added | 1 ✓ 2 ✗ → 2 added | copies: 3 4 5 6 +7, 8 9 10 11 +12 | 13
+    # 50 | 51 52 ✓✓ 53 ✗ → 53 added | 1 ✓ 2 ✗ → 2 added | n-grams: 3 4 5 6 +7, 8 9 10 11 +12 | 13
     assert one.steps == ((3, 2), (3, 1), (4, 4), (4, 4), (0, 0))
     assert one.by_ngram == (False, False, True, True, False)
     assert one.tokens == len(answer) - 1
@@ -456,7 +456,7 @@ def test_the_replay_of_n_grams_with_a_draft_model_agrees_with_a_server(
     texts = [known for known, _ in found]
     replays = replay_combined("ngram-simple", sizes, texts, agrees, k)
     pairs = zip(drafted_and_accepted(replays), (counts for _, counts in found), strict=True)
-    same = sum(ours == theirs for ours, theirs in pairs)
+    same = sum(replayed == counted for replayed, counted in pairs)
     # The draft was queried token by token: between equally likely tokens, rounding may decide.
     assert same >= len(found) - 1
     if same == len(found):
@@ -504,14 +504,15 @@ def test_baseline_responses_of_a_real_model_predict_every_draft(
     for method, sizes in (("ngram-simple", NgramSizes(4, 8)), ("ngram-mod", NgramSizes(16, 16))):
         with serving(str(native), smollm2, tmp_path, Speculation((method,), ngram=sizes)) as server:
             found = [request_with_counts(server, known.prompt, 110) for known in texts]
-            own = replay(method, sizes, [known for known, _ in found])
-            assert drafted_and_accepted(own) == [counts for _, counts in found]
-            assert_agrees_with_metrics(server, own)
-        assert sum(r.accepted for r in own) > 0
+            replayed = replay(method, sizes, [known for known, _ in found])
+            assert drafted_and_accepted(replayed) == [counts for _, counts in found]
+            assert_agrees_with_metrics(server, replayed)
+        assert sum(r.accepted for r in replayed) > 0
         # Batches of other shapes round differently: on some processors a token differs.
         same = [
-            ours.response == known.response for ours, (known, _) in zip(texts, found, strict=True)
+            baseline.response == known.response
+            for baseline, (known, _) in zip(texts, found, strict=True)
         ]
         assert sum(same) >= 2
         if all(same):
-            assert replay(method, sizes, texts) == own
+            assert replay(method, sizes, texts) == replayed

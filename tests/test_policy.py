@@ -32,12 +32,12 @@ FASTER = summary_of(1.2, 0.01)
 PLAIN = TrafficSummary(Counts(tokens=500, seconds=10.0))
 
 
-def policy(*options: ServableSetting, any_length: bool = True) -> Policy:
+def make_policy(*options: ServableSetting, any_length: bool = True) -> Policy:
     return Policy(DRAFT, options or (TUNED,), since=0.0, any_length=any_length)
 
 
 def test_speculation_that_is_certainly_slower_is_switched_off() -> None:
-    switch = policy().decide(SLOWER, 600)
+    switch = make_policy().decide(SLOWER, 600)
     assert switch is not None
     assert switch.to is None
     assert switch.reason == (
@@ -58,27 +58,27 @@ def test_speculation_that_is_certainly_slower_is_switched_off() -> None:
     ],
 )
 def test_an_uncertain_loss_changes_nothing(p: TrafficSummary) -> None:
-    assert policy().decide(p, 6000) is None
+    assert make_policy().decide(p, 6000) is None
 
 
 def test_switches_are_at_least_ten_minutes_apart() -> None:
-    own = policy()
-    assert own.decide(SLOWER, 599) is None
-    assert own.decide(SLOWER, 600) is not None
+    policy = make_policy()
+    assert policy.decide(SLOWER, 599) is None
+    assert policy.decide(SLOWER, 600) is not None
 
 
 def test_a_shorter_draft_expected_to_be_faster_is_switched_to() -> None:
     better = summary_of(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02)
-    switch = policy().decide(better, 600)
+    switch = make_policy().decide(better, 600)
     assert switch is not None
     assert switch.to == Speculation(("draft-simple",), Path("d.gguf"), n_max=1)
     assert switch.reason.endswith("; expecting about 1.12x with K=1")
-    assert policy(any_length=False).decide(better, 600) is None  # --n-max is the user's
+    assert make_policy(any_length=False).decide(better, 600) is None  # --n-max is the user's
 
 
 def test_a_slow_setting_is_shortened_only_if_that_pays_off() -> None:
-    pays = policy().decide(summary_of(0.9, 0.99, K1=1.06, K2=1.0, K3=0.9), 600)
-    does_not = policy().decide(summary_of(0.9, 0.99, K1=1.02, K2=1.0, K3=0.9), 600)
+    pays = make_policy().decide(summary_of(0.9, 0.99, K1=1.06, K2=1.0, K3=0.9), 600)
+    does_not = make_policy().decide(summary_of(0.9, 0.99, K1=1.02, K2=1.0, K3=0.9), 600)
     assert pays is not None
     assert pays.to is not None
     assert pays.to.n_max == 1
@@ -88,81 +88,81 @@ def test_a_slow_setting_is_shortened_only_if_that_pays_off() -> None:
 
 def test_another_saved_setting_must_be_clearly_faster() -> None:
     other = ServableSetting(NGRAMS, 1.25, "on workload edit")
-    assert policy(TUNED, other).decide(FASTER, 600) is None  # 1.25 is less than 1.05 × 1.2
-    switch = policy(TUNED, other).decide(summary_of(1.1, 0.05), 600)
+    assert make_policy(TUNED, other).decide(FASTER, 600) is None  # 1.25 is less than 1.05 × 1.2
+    switch = make_policy(TUNED, other).decide(summary_of(1.1, 0.05), 600)
     assert switch is not None
     assert switch.to == NGRAMS
     assert "ngram-simple n=4 m=8 measured 1.25x on workload edit" in switch.reason
-    lost = policy(TUNED, other).decide(SLOWER, 600)
+    lost = make_policy(TUNED, other).decide(SLOWER, 600)
     assert lost is not None
     assert lost.to == NGRAMS  # instead of plain decoding
 
 
 def test_a_rejected_setting_is_retried_after_growing_pauses() -> None:
-    own, now, waited = policy(), 600.0, []
+    policy, now, waited = make_policy(), 600.0, []
     for _ in range(4):
-        assert own.decide(SLOWER, now) is not None
-        own.switched(None, now)
+        assert policy.decide(SLOWER, now) is not None
+        policy.switched(None, now)
         back = now
-        while (switch := own.decide(PLAIN, back)) is None:
+        while (switch := policy.decide(PLAIN, back)) is None:
             back += 100
         waited.append(back - now)
         assert switch.to == DRAFT
         assert switch.reason.startswith("retrying after")
-        own.switched(DRAFT, back)
+        policy.switched(DRAFT, back)
         now = back + 600
     assert waited == [600, 1200, 2400, 4800]
 
 
 def test_pauses_are_at_most_a_day() -> None:
-    own = policy()
+    policy = make_policy()
     for _ in range(12):
-        own.lost(DRAFT, 0.0)
-    own.switched(None, 0.0)
-    assert own.decide(PLAIN, 86_399.0) is None
-    assert own.decide(PLAIN, 86_400.0) is not None
+        policy.lost(DRAFT, 0.0)
+    policy.switched(None, 0.0)
+    assert policy.decide(PLAIN, 86_399.0) is None
+    assert policy.decide(PLAIN, 86_400.0) is not None
 
 
 def test_a_success_resets_the_pause() -> None:
-    own = policy()
-    own.switched(None, 600)
-    own.switched(DRAFT, 1200)
-    assert own.decide(FASTER, 1800) is None
-    own.switched(None, 1800)
-    assert own.decide(PLAIN, 2400) is not None  # not after twice the pause
+    policy = make_policy()
+    policy.switched(None, 600)
+    policy.switched(DRAFT, 1200)
+    assert policy.decide(FASTER, 1800) is None
+    policy.switched(None, 1800)
+    assert policy.decide(PLAIN, 2400) is not None  # not after twice the pause
 
 
 def test_nothing_is_retried_without_traffic() -> None:
-    own = policy()
-    own.switched(None, 600)
-    assert own.decide(TrafficSummary(Counts(tokens=20)), 6000) is None
+    policy = make_policy()
+    policy.switched(None, 600)
+    assert policy.decide(TrafficSummary(Counts(tokens=20)), 6000) is None
 
 
 def test_settings_with_a_small_expected_gain_are_not_retried() -> None:
     for expected, retried in ((1.04, False), (1.06, True), (None, True)):
-        own = policy(ServableSetting(DRAFT, expected))
-        own.switched(None, 600)
-        assert (own.decide(PLAIN, 6000) is not None) is retried
+        policy = make_policy(ServableSetting(DRAFT, expected))
+        policy.switched(None, 600)
+        assert (policy.decide(PLAIN, 6000) is not None) is retried
 
 
 def test_a_very_low_acceptance_decides_only_if_no_speed_is_known() -> None:
     unknown = summary_of(None, None)
-    assert policy().decide(unknown, 600) is None
-    switch = policy().decide(unknown, 600, hardly_accepted=True)
+    assert make_policy().decide(unknown, 600) is None
+    switch = make_policy().decide(unknown, 600, hardly_accepted=True)
     assert switch is not None
     assert switch.to is None
     for known in (FASTER, summary_of(1.06, None)):  # sure, and not yet
-        assert policy().decide(known, 600, hardly_accepted=True) is None
+        assert make_policy().decide(known, 600, hardly_accepted=True) is None
 
 
 def test_the_longer_draft_is_retried_when_its_pause_is_over() -> None:
-    own = policy()
-    first = own.decide(summary_of(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02), 600)
+    policy = make_policy()
+    first = policy.decide(summary_of(1.02, 0.4, K1=1.12, K2=1.08, K3=1.02), 600)
     assert first is not None
-    own.switched(first.to, 600)
+    policy.switched(first.to, 600)
     short = summary_of(1.1, 0.05, K1=1.1)
-    assert own.decide(short, 1199) is None
-    back = own.decide(short, 1200)
+    assert policy.decide(short, 1199) is None
+    back = policy.decide(short, 1200)
     assert back is not None
     assert back.to == DRAFT
 
@@ -186,13 +186,13 @@ def test_any_traffic_keeps_the_pace_and_changes_the_setting(
     summaries: list[tuple[float | None, float | None, int]], step: float
 ) -> None:
     """Never to the running setting, never sooner than the pace allows."""
-    own, now = policy(TUNED, ServableSetting(NGRAMS, 1.1)), 0.0
+    policy, now = make_policy(TUNED, ServableSetting(NGRAMS, 1.1)), 0.0
     for speedup, slower, drafted in summaries:
         now += step
-        before, since = own.running, own.since
-        switch = own.decide(summary_of(speedup, slower, drafted, K1=1.0, K3=speedup or 1.0), now)
+        before, since = policy.running, policy.since
+        switch = policy.decide(summary_of(speedup, slower, drafted, K1=1.0, K3=speedup or 1.0), now)
         if switch is not None:
             assert switch.to != before
-            assert now - since >= own.pace.between
+            assert now - since >= policy.pace.between
             assert switch.reason
-            own.switched(switch.to, now)
+            policy.switched(switch.to, now)

@@ -162,11 +162,11 @@ def simulated_steps(
     u = [rng.random() for _ in range(tokens + 40)]
     out, at = [], 0
     while at < tokens:
-        kept = 0
-        while kept < k and u[at + kept] < p - decline * kept:
-            kept += 1
-        out.append(Step(k, kept, 10.0 + 3.0 * k))
-        at += kept + 1
+        accepted = 0
+        while accepted < k and u[at + accepted] < p - decline * accepted:
+            accepted += 1
+        out.append(Step(k, accepted, 10.0 + 3.0 * k))
+        at += accepted + 1
     return tuple(out)
 
 

@@ -293,11 +293,11 @@ def test_serve_tunes_once_and_then_uses_the_saved_result(tmp_path: Path, engine:
     specllama("results", "--clear")
 
 
-def store_decided_result(model: Path, context: int, *theirs: str) -> None:
+def store_decided_result(model: Path, context: int, *user_args: str) -> None:
     """Stores a result as if probe had found that K=2 of the draft pays off."""
     settings = Settings(model, "127.0.0.1", 0, context=context)
-    asked = ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), theirs, "embedded")
-    (p,) = plan_probes(asked)
+    options = ProbeOptions(settings, (SpeculationOptions("code", DRAFT),), user_args, "embedded")
+    (p,) = plan_probes(options)
     spec = p.plan.choice.speculation
     assert spec is not None
     best = made.confirmation(replace(spec, n_max=2))

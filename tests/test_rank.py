@@ -56,10 +56,10 @@ def test_the_prediction_agrees_with_a_reported_pair(target: ModelInfo, draft: Mo
 
 def test_a_cheaper_draft_is_predicted_faster(target: ModelInfo, draft: ModelInfo) -> None:
     half = replace(draft, active_bytes=draft.active_bytes // 2)
-    dear = predict(target, "draft-simple", draft, "code")
+    expensive = predict(target, "draft-simple", draft, "code")
     cheap = predict(target, "draft-simple", half, "code")
-    assert cheap.speedup > dear.speedup
-    for p in (cheap, dear):
+    assert cheap.speedup > expensive.speedup
+    for p in (cheap, expensive):
         assert p.low < p.speedup < p.high
         assert 1 <= p.k <= 8
 

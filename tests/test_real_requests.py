@@ -230,9 +230,9 @@ def test_tuning_begins_with_the_setting_of_past_traffic(tmp_path: Path, native: 
     for name in ("target.gguf", "draft.gguf"):
         (models / name).write_bytes((MODELS / name).read_bytes())
     target = models / "target.gguf"
-    theirs = ("-t", "1", "-c", "1024")
+    user_args = ("-t", "1", "-c", "1024")
     settings = Settings(target, "127.0.0.1", 0)
-    plan = prepare(settings, SpeculationOptions("code"), theirs, str(native), check_port=False)
+    plan = prepare(settings, SpeculationOptions("code"), user_args, str(native), check_port=False)
     assert plan.settings.speculation is not None
     save_traffic(plan, counts_of(4000, 900, 850, 800, 750), 0.4)
     args = (target, "-w", "code", "--llama-server", native, "--tune", "auto", "--budget", "20")

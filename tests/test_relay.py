@@ -67,13 +67,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             self.send_response(200)
-            said = body or self.server.name.encode()
-            self.send_header("Content-Length", str(len(said)))
+            reply = body or self.server.name.encode()
+            self.send_header("Content-Length", str(len(reply)))
             self.send_header("X-Server", self.server.name)
             self.send_header("Keep-Alive", "timeout=5, max=100")
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(said)
+                self.wfile.write(reply)
 
     do_GET = do_POST = do_HEAD = do_PUT = _answer
 

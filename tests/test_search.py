@@ -919,18 +919,18 @@ def test_progress_starts_with_the_baseline(script: Script) -> None:
 
 
 def test_no_prompt_is_used_twice_while_others_are_left() -> None:
-    seen: list[tuple[object, str]] = []
+    requests: list[tuple[object, str]] = []
 
     def ends(r: Request) -> int:
-        seen.append((r.speculation, r.prompt))
+        requests.append((r.speculation, r.prompt))
         return 10**6
 
     script = Script(smooth, ends=ends)
     t, _ = tuned(script, task(DRAFT))
-    answers = [a.prompt_ids for a in t.baseline.measurement.responses] if t.baseline else []
-    answers += [a.prompt_ids for x in t.trials for a in x.measurement.responses]
-    answers += [a.prompt_ids for x in t.confirmations for a in x.measurement.responses]
-    assert len(set(answers)) == len(answers)
+    prompt_ids = [a.prompt_ids for a in t.baseline.measurement.responses] if t.baseline else []
+    prompt_ids += [a.prompt_ids for x in t.trials for a in x.measurement.responses]
+    prompt_ids += [a.prompt_ids for x in t.confirmations for a in x.measurement.responses]
+    assert len(set(prompt_ids)) == len(prompt_ids)
 
 
 def test_the_tuner_uses_the_simulated_clock() -> None:

@@ -370,13 +370,13 @@ def test_slow_steps_print_progress_without_a_terminal(
 ) -> None:
     monkeypatch.setattr("specllama.cli.render._OFTEN_S", 0.01)
     printer = Printer()
-    seen = ""
+    output = ""
     end = time.monotonic() + 10
     with printer.busy("loading the model …"):
-        while seen.count("\n") < 2 and time.monotonic() < end:
-            seen += capsys.readouterr().out
+        while output.count("\n") < 2 and time.monotonic() < end:
+            output += capsys.readouterr().out
             time.sleep(0.005)
-    assert seen.startswith("loading the model … 0 s\nloading the model … 0 s\n")
+    assert output.startswith("loading the model … 0 s\nloading the model … 0 s\n")
     capsys.readouterr()
     time.sleep(0.05)
     assert capsys.readouterr().out == ""

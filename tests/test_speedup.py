@@ -68,11 +68,11 @@ def steps_over(bits: list[bool], k: int) -> StepLog:
     """The steps of a draft of k tokens over a text; True: the draft predicts this token."""
     out, at = [], 0
     while at + k + 1 <= len(bits):
-        kept = 0
-        while kept < k and bits[at + kept]:
-            kept += 1
-        out.append(Step(k, kept, 1.0))
-        at += kept + 1
+        accepted = 0
+        while accepted < k and bits[at + accepted]:
+            accepted += 1
+        out.append(Step(k, accepted, 1.0))
+        at += accepted + 1
     return StepLog(tuple(out))
 
 
@@ -87,11 +87,11 @@ def simulated_responses(
         u = [rng.random() for _ in range(400)]
         steps, at = [], 0
         while at + k + 1 <= len(u):
-            kept = 0
-            while kept < k and u[at + kept] < p - decline * kept:
-                kept += 1
-            steps.append(Step(k, kept, 1.0))
-            at += kept + 1
+            accepted = 0
+            while accepted < k and u[at + accepted] < p - decline * accepted:
+                accepted += 1
+            steps.append(Step(k, accepted, 1.0))
+            at += accepted + 1
         out.append(StepLog(tuple(steps)))
     return out
 
@@ -192,10 +192,10 @@ def test_acceptance_and_cost_agree_with_a_simulation(p: float, k: int) -> None:
     rng = random.Random(4)
 
     def step() -> Step:
-        kept = 0
-        while kept < k and rng.random() < p:
-            kept += 1
-        return Step(k, kept, (10 + k) * rng.gauss(1, 0.05))
+        accepted = 0
+        while accepted < k and rng.random() < p:
+            accepted += 1
+        return Step(k, accepted, (10 + k) * rng.gauss(1, 0.05))
 
     log = StepLog(tuple(step() for _ in range(4000)))
     assert log.tokens_per_step == pytest.approx(constant_tau(p, k), rel=0.03)
