@@ -204,13 +204,13 @@ _READ = """
 import resource, sys
 from pathlib import Path
 from specllama.errors import SpecllamaError
-from specllama.gguf import inspect
+from specllama.gguf import read_model
 _, hard = resource.getrlimit(resource.RLIMIT_AS)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 200 * 2**20, hard))
 for path in sys.argv[1:]:
     try:
-        inspect(Path(path))
+        read_model(Path(path))
         print("read")
     except SpecllamaError as e:
         print(e.message)

@@ -57,7 +57,7 @@ def test_an_endless_body_is_an_error() -> None:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of a server that answers every request with an endless line."""
-    monkeypatch.setattr("specllama.engine.http_limits.read_lines.__defaults__", (2**20, None))
+    monkeypatch.setattr("specllama.engine.http_limits.response_lines.__defaults__", (2**20, None))
     monkeypatch.setattr("specllama.engine.http_limits.read_response.__defaults__", (2**20, None))
     with Client("http://127.0.0.1:9") as client:
         answer = httpx.MockTransport(lambda _: response(itertools.repeat(b"x" * 1000)))

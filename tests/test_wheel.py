@@ -35,11 +35,11 @@ from specllama import resources, workloads
 from specllama.cli.report import html
 from specllama.drafts import families
 from specllama.formats import engine_config, flags, known_builds
-from specllama.gguf.files import inspect
+from specllama.gguf.files import read_model
 for name in workloads.names():
-    workloads.load(name)
+    workloads.load_workload(name)
 for name in ("target", "draft"):
-    inspect(resources.demo_model(f"{name}.gguf"))
+    read_model(resources.demo_model(f"{name}.gguf"))
 families._data(), known_builds._rows(), engine_config._records(), flags._data()
 with contextlib.suppress(Exception):  # the template is read first, then finds no result
     html(())
