@@ -195,6 +195,25 @@ def test_every_setting_of_a_probe_is_confirmed_on_enough_prompts() -> None:
     assert not chose & {a.prompt_ids for x in t.confirmations for a in x.measurement.responses}
 
 
+def test_a_setting_that_is_slower_after_long_prompts_has_that_in_its_reason() -> None:
+    """Seen: "on" next to "after 512 tokens: 0.33x"."""
+    script = Script(smooth, accept=lambda r: 0.8 if r.prompt else 0.02)
+    wanted = task(DRAFT, thorough=True, loads=12, budget=400.0, context=4096)
+    t, _ = tuned(script, wanted)
+    assert t.best is not None
+    assert t.best.deep is not None
+    assert (t.best.deep.tokens, t.best.deep.responses) == (1024, 3)
+    assert t.reason.endswith(
+        f"; after a prompt of 1,024 tokens it was {t.best.deep.speedup:.2f}x, slower than plain "
+        "decoding: use --method none for such prompts"
+    )
+    t, _ = tuned(replace(script, accept=lambda r: 0.8), wanted)
+    assert t.best is not None
+    assert t.best.deep is not None
+    assert t.best.deep.speedup > 1.5
+    assert "after a prompt" not in t.reason
+
+
 def test_the_cost_of_a_step_includes_the_drafts_own_pass() -> None:
     """A step without a draft on a drafting server is slower by one pass, as its log shows."""
     t, _ = tuned(

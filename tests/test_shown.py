@@ -165,7 +165,8 @@ def test_json_of_a_tuning_has_all_figures(probe_result: ProbeResult) -> None:
     assert drafted["speedup"][1] < drafted["speedup"][0] < drafted["speedup"][2]
     assert 0 <= drafted["chance_slower"] < 0.1
     assert drafted["texts"] == 9
-    assert drafted["deep"] == {"tokens": 2048, "alpha": 0.41, "speedup": 0.98}
+    deep = {"tokens": 2048, "alpha": 0.41, "speedup": 0.98, "responses": 1}
+    assert drafted["deep"] == deep
     assert data["trials"][0]["predicted"]["3"][0] > data["trials"][0]["predicted"]["8"][0]
     assert data["ngram_maps"][0]["best"] == {"n": 4, "m": 6, "min_hits": 1}
     assert {d["setting"]: d["crashed"] for d in data["dropped"]}["draft-mtp"] is True
@@ -215,8 +216,8 @@ def test_a_verdict_names_the_lengths_it_was_measured_for(probe_result: ProbeResu
     about = "prompts of 60 to 460 tokens and responses of up to 64"
     assert lines[0] == f"verdict  on for {about}: {made.REASON}"
     assert (
-        "deep     after 2,048 tokens: draft-simple d2.gguf K=3 is 0.98x plain decoding, α=0.41"
-        in lines
+        "deep     after 2,048 tokens: draft-simple d2.gguf K=3 is 0.98x plain decoding, α=0.41 "
+        "(1 response)" in lines
     )
     assert "cost     4 model loads, 57 s" in lines
     assert (

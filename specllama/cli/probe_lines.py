@@ -219,7 +219,8 @@ def deep_lines(t: TuningResult) -> Iterator[str]:
     for confirmation in t.confirmations:
         if (d := confirmation.deep) is not None:
             alpha = f", α={d.alpha:.2f}" if d.alpha is not None else ""
-            yield f"deep     after {d.tokens:,} tokens: {confirmation.label} is {d.speedup:.2f}x plain decoding{alpha}"
+            few = " (1 response)" if d.responses == 1 else f" ({d.responses} responses)"
+            yield f"deep     after {d.tokens:,} tokens: {confirmation.label} is {d.speedup:.2f}x plain decoding{alpha}{few}"
 
 
 def draft_costs(t: TuningResult) -> Iterator[str]:

@@ -50,7 +50,10 @@ def _verdict(p: ProbeResult) -> str:
     if best is not None:
         i = best.speedup
         ends = f" (95% interval {i.low:.2f} to {i.high:.2f})" if math.isfinite(i.high) else ""
-        return f"Speculative decoding gives a {i.value:.2f}x speed-up{ends} on {name}"
+        from specllama.tuning.judge import slower_after_long_prompts
+
+        gives = f"Speculative decoding gives a {i.value:.2f}x speed-up{ends} on {name}"
+        return f"{gives}{slower_after_long_prompts(best)}"
     if state(p) == OPEN:
         return f"No verdict on {name} yet: measuring was cut short"
     return (

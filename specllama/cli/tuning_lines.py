@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specllama.cli.units import plural
@@ -228,11 +229,7 @@ def confirmation_data(a: Confirmation) -> dict[str, Any]:
         "draft_share": a.split.draft_share if a.split else None,
         "same_text": a.same_text,
         "alpha_by_slot": list(a.slots),
-        "deep": (
-            {"tokens": a.deep.tokens, "alpha": a.deep.alpha, "speedup": a.deep.speedup}
-            if a.deep
-            else None
-        ),
+        "deep": asdict(a.deep) if a.deep else None,
         "cut_short": a.out_of_time,
         "missing": list(m.missing),
         "findings": list(m.findings),

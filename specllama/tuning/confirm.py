@@ -23,7 +23,6 @@ from specllama.tuning.measure import (
     Response,
     TokenizedPrompt,
     acceptance_by_slot,
-    decoding,
     greedy_texts,
     measurement_of,
     send_request,
@@ -44,6 +43,8 @@ _SHORT = 2  # two-token requests after each response
 _DEEP_TOKENS, _DEEP_SHARE = 8192, 0.25
 _MIN_DEEP = 256
 _DEEP_TIME = 0.5  # of the remaining time
+# Responses, while those before took at most this share of the time that remains.
+_DEEP_RESPONSES, _MORE_DEEP_TIME = 3, 0.05
 _NOTHING = Ratios()
 _ENOUGH_STEPS = 8  # steps with a draft, to know their cost here
 
@@ -253,8 +254,8 @@ def _with_slots(run: Run, client: Client, confirmation: Confirmation) -> Confirm
 def _long_prompt(
     run: Run, client: Client, short_step: float, own_ms: float, trained: int
 ) -> LongPromptResult | None:
-    """Acceptance and cost at a deeper context: a long prompt made of the prompts so far, up to a
-    quarter of the context or half of the remaining time, and one response. If the draft was
+    """Acceptance and cost at a deeper context: long prompts made of the prompts so far, up to a
+    quarter of the context or half of the remaining time, and a response to each. If the draft was
     trained on a shorter context (`trained`), beyond that length if there is time: acceptance
     collapses there."""
     in_time = _DEEP_TIME * max(0.0, run.seconds_left) * 1000 / max(0.001, run.prompt_ms)
@@ -267,12 +268,29 @@ def _long_prompt(
         return None
     while len(ids) < depth:
         ids += ids
-    prompt = TokenizedPrompt("", tuple(ids[-depth:]))
     run.report(f"measuring at a context of {depth:,} tokens")
-    response = send_request(client, prompt, run.job())
-    undrafted = _undrafted_steps(client, prompt, run.job(), short_step)
-    if not undrafted or not response.ms_per_token:
+    started = run.seconds_left
+    responses: list[tuple[Response, float]] = []  # with ms of a plain step
+    for i in range(_DEEP_RESPONSES):
+        if responses and started - run.seconds_left > _MORE_DEEP_TIME * run.seconds_left:
+            break
+        start = i * len(ids) // _DEEP_RESPONSES  # none twice: a known prompt is drafted too well
+        prompt = TokenizedPrompt("", tuple((ids[start:] + ids[:start])[:depth]))
+        response = send_request(client, prompt, run.job())
+        undrafted = _undrafted_steps(client, prompt, run.job(), short_step)
+        if undrafted and response.ms_per_token:
+            responses.append((response, _mean(undrafted) - own_ms))
+    return _long_prompt_result(depth, responses)
+
+
+def _long_prompt_result(
+    depth: int, responses: Sequence[tuple[Response, float]]
+) -> LongPromptResult | None:
+    """`responses`: with ms of a plain step after the same prompt."""
+    ms = sum(r.ms for r, _ in responses)
+    if ms <= 0:
         return None
-    plain = _mean(undrafted) - own_ms
-    alpha = response.accepted / response.drafted if response.drafted else None
-    return LongPromptResult(depth, alpha, plain / decoding(response.ms, response.tokens))
+    plain_ms = sum((r.tokens - 1) * plain for r, plain in responses)
+    drafted = sum(r.drafted for r, _ in responses)
+    alpha = sum(r.accepted for r, _ in responses) / drafted if drafted else None
+    return LongPromptResult(depth, alpha, plain_ms / ms, len(responses))

@@ -130,6 +130,17 @@ def _crashed(confirmations: Sequence[Confirmation], dropped: Sequence[DroppedSet
     )
 
 
+def slower_after_long_prompts(best: Confirmation) -> str:
+    """What to know about a gain that long prompts turn into a loss; "" if they do not."""
+    d = best.deep
+    if d is None or d.speedup > 1 / MIN_SPEEDUP:
+        return ""
+    return (
+        f"; after a prompt of {d.tokens:,} tokens it was {d.speedup:.2f}x, slower than plain "
+        "decoding: use --method none for such prompts"
+    )
+
+
 def problems_of(spec: Speculation, m: Measurement) -> str:
     """The findings about a setting, and advice if its drafts are never accepted."""
     return "; ".join([*m.findings, *([advice_for(spec)] if m.accepts_nothing else [])])
@@ -164,7 +175,7 @@ def _reason(
     value = f"{s.value:.3f}" if abs(s.value - MIN_SPEEDUP) < 0.005 else f"{s.value:.2f}"
     measured = f"{best.label} is {value}x plain decoding ({s.low:.2f} to {s.high:.2f})"
     if wins(best):
-        return measured
+        return measured + slower_after_long_prompts(best)
     more = f"; {stop_reason}" if stop_reason else ""
     if best.out_of_time and not stop_reason:
         more = "; measurement continues at the next start"

@@ -124,11 +124,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class LongPromptResult:
-    """A setting measured after a long prompt of `tokens` tokens."""
+    """A setting measured after long prompts of `tokens` tokens."""
 
     tokens: int
     alpha: float | None
     speedup: float
+    responses: int = 1
 
 
 @dataclass(frozen=True)
