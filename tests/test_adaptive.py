@@ -116,7 +116,7 @@ class LoadReport:
             raise Stopped(15)
 
 
-def planned(engine: str, *server_args: str) -> Plan:
+def make_plan(engine: str, *server_args: str) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", free_port("127.0.0.1", 0), context=2048, parallel=2)
     all_server_args = ("-t", "1", *server_args)
     return prepare(
@@ -127,7 +127,7 @@ def planned(engine: str, *server_args: str) -> Plan:
 def test_no_request_of_four_clients_fails_during_three_switches(
     native: Path, tmp_path: Path
 ) -> None:
-    plan = planned(str(native))
+    plan = make_plan(str(native))
     base = behind_relay(plan)
     speculation = base.settings.speculation
     assert speculation is not None
@@ -157,7 +157,7 @@ def test_no_request_of_four_clients_fails_during_three_switches(
 def test_previous_settings_are_restored_if_new_ones_do_not_start(
     native: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = behind_relay(planned(str(native)))
+    plan = behind_relay(make_plan(str(native)))
     report, started = LoadReport(), []
 
     def launch(tried: Plan, log: Path, report: object) -> Plan:
@@ -179,7 +179,7 @@ def test_requests_wait_while_a_crashed_server_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = Fake(tmp_path, draft_n=8, crash_after=0.7)
-    plan = planned(str(fake.path))
+    plan = make_plan(str(fake.path))
     base = behind_relay(plan)
     adaptive = AdaptiveController(
         base, plan.settings.host, plan.settings.port, Policy(base.settings.speculation, [], 0.0)
@@ -262,7 +262,7 @@ def result(spec: Speculation | None, speedup: float, **more: Any) -> Result:
 def test_servable_settings_are_confirmed_results_of_this_model_and_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = planned(str(Fake(tmp_path).path))
+    base = make_plan(str(Fake(tmp_path).path))
     own = base.settings.speculation
     assert own is not None
     ngram = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))

@@ -53,7 +53,7 @@ def _no_saved_results() -> None:
     results.clear_results()
 
 
-def planned(tmp: Path, spec_options: SpeculationOptions = OPTIONS, parallel: int = 1) -> Plan:
+def make_plan(tmp: Path, spec_options: SpeculationOptions = OPTIONS, parallel: int = 1) -> Plan:
     settings = Settings(TARGET, "127.0.0.1", 8080, parallel=parallel)
     return prepare(settings, spec_options, (), str(Fake(tmp).path), check_port=False)
 
@@ -61,10 +61,10 @@ def planned(tmp: Path, spec_options: SpeculationOptions = OPTIONS, parallel: int
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
     """A plan with draft.gguf, which reads 13% of the target's bytes."""
-    return planned(tmp_path)
+    return make_plan(tmp_path)
 
 
-def known(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
+def make_result(gain: float | None = 1.3, alpha: float = 0.5, **more: Any) -> Result:
     """A result of K=4 with this gain and α."""
     given: dict[str, Any] = {
         "target": str(TARGET),
@@ -96,7 +96,7 @@ def factors(
 
 @given(st.floats(0.05, 1), st.floats(0.3, 5))
 def test_break_even_alpha_follows_from_the_cost_of_a_step(alpha: float, gain: float) -> None:
-    r = known(gain, alpha)
+    r = make_result(gain, alpha)
     needed = needed_alpha(r)
     assert needed is not None
     if needed > 0:  # at that α, the same steps are MIN_SPEEDUP times as fast as plain ones
@@ -105,44 +105,45 @@ def test_break_even_alpha_follows_from_the_cost_of_a_step(alpha: float, gain: fl
 
 
 def test_no_break_even_alpha_without_a_measurement() -> None:
-    assert needed_alpha(known(None)) is None
-    assert needed_alpha(known(1.2, tried=None)) is None
-    assert needed_alpha(known(0.9, tried=TriedSetting(SPEC, 0.0, 1.0))) is None
+    assert needed_alpha(make_result(None)) is None
+    assert needed_alpha(make_result(1.2, tried=None)) is None
+    assert needed_alpha(make_result(0.9, tried=TriedSetting(SPEC, 0.0, 1.0))) is None
 
 
 def test_break_even_alpha_is_reported_for_slower_and_faster_drafts(plan: Plan) -> None:
-    loses = factors(plan, known(0.9))
+    loses = factors(plan, make_result(0.9))
     assert "at this cost per step, break-even is at α=0.61 (measured: 0.50)" in (
         loses["a draft with higher acceptance"].reason
     )
     assert loses["a draft with higher acceptance"].command.endswith("--hub")
-    hopeless = factors(plan, known(0.3))
+    hopeless = factors(plan, make_result(0.3))
     assert "not even α=1 would pay" in hopeless["a cheaper draft"].reason
-    wins = factors(plan, known(1.5))
+    wins = factors(plan, make_result(1.5))
     assert "break-even is at α=0.27" in wins["other text"].reason
 
 
 def test_a_bigger_or_smaller_draft_is_suggested_by_alpha_and_cost(plan: Plan) -> None:
-    assert "a smaller draft" in factors(plan, known(1.5, 0.9))
-    assert "a bigger draft" not in factors(plan, known(0.9, 0.3))
+    assert "a smaller draft" in factors(plan, make_result(1.5, 0.9))
+    assert "a bigger draft" not in factors(plan, make_result(0.9, 0.3))
     assert plan.choice.draft is not None
     light = replace(plan.choice.draft, active_bytes=plan.target.active_bytes // 50)
     cheap = replace(plan, choice=replace(plan.choice, draft=light))
     assert (
-        "reads 2% of the target's bytes" in factors(cheap, known(0.9, 0.3))["a bigger draft"].reason
+        "reads 2% of the target's bytes"
+        in factors(cheap, make_result(0.9, 0.3))["a bigger draft"].reason
     )
 
 
 def test_without_a_result_the_first_factor_is_a_probe_command(tmp_path: Path) -> None:
-    plan = planned(tmp_path, parallel=4)
+    plan = make_plan(tmp_path, parallel=4)
     first = next(iter(decision_factors(plan, plan, None, OPTIONS)))
     assert first.what == "a measurement"
-    words = first.command.split()
-    assert words[:2] == ["specllama", "probe"]
-    assert ("--draft", str(DRAFT)) in itertools.pairwise(words)
+    command = first.command.split()
+    assert command[:2] == ["specllama", "probe"]
+    assert ("--draft", str(DRAFT)) in itertools.pairwise(command)
     assert "--parallel 4" in first.command
-    assert "a measurement" not in factors(plan, known())
-    assert "fewer slots" in factors(plan, known())
+    assert "a measurement" not in factors(plan, make_result())
+    assert "fewer slots" in factors(plan, make_result())
 
 
 def test_a_lower_temperature_is_a_factor_only_above_zero(plan: Plan) -> None:
@@ -166,7 +167,7 @@ def test_a_draft_as_large_as_the_target_is_not_suggested(plan: Plan) -> None:
 
 def test_the_rule_that_decided(plan: Plan, tmp_path: Path) -> None:
     off = plan.without_speculation("reports")
-    assert rule_of(plan, plan, known(), OPTIONS) == MEASURED
+    assert rule_of(plan, plan, make_result(), OPTIONS) == MEASURED
     assert rule_of(plan, plan, None, OPTIONS) == REQUESTED
     assert rule_of(plan, plan, None, SpeculationOptions("code")) == PREDICTED
     assert rule_of(plan, off, None, SpeculationOptions("code")) == REPORTS
@@ -174,7 +175,7 @@ def test_the_rule_that_decided(plan: Plan, tmp_path: Path) -> None:
     named_draft = SpeculationOptions("code", MODELS / "other-vocab.gguf")
     assert rule_of(off, off, None, named_draft) == REJECTED
     assert "no --draft" in [c.what for c in decision_factors(off, off, None, named_draft)]
-    none = planned(tmp_path, SpeculationOptions("code", method="none"))
+    none = make_plan(tmp_path, SpeculationOptions("code", method="none"))
     assert rule_of(none, none, None, SpeculationOptions("code", method="none")) == REQUESTED
     ngram = plan.with_speculation(made.NGRAM)
     assert rule_of(ngram, ngram, None, SpeculationOptions("code")) == NGRAMS
@@ -200,7 +201,7 @@ def test_advise_defers_to_measuring_when_reports_are_negative(
 def test_a_setup_that_does_not_fit_in_memory_is_decided_by_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--vram", "8M"]
+    argv = [*advise_argv(tmp_path)[:-1], str(Fake(tmp_path).path), "--vram", "8M"]
     assert run(argv) == 0
     out = capsys.readouterr().out
     assert "rule     the requested setup does not fit in memory" in out
@@ -208,13 +209,15 @@ def test_a_setup_that_does_not_fit_in_memory_is_decided_by_that(
 
 
 def test_cost_of_tokens_with_and_without_speculation() -> None:
-    on = cost_of(known(1.25), HourlyPrice(1.8))  # 50 tok/s = 0.18 million an hour
+    on = cost_of(make_result(1.25), HourlyPrice(1.8))  # 50 tok/s = 0.18 million an hour
     assert on.speculating == pytest.approx(10.0)
     assert on.baseline == pytest.approx(12.5)
-    off = cost_of(known(0.5), HourlyPrice(1.8))  # here the saved speed is that of plain decoding
+    off = cost_of(
+        make_result(0.5), HourlyPrice(1.8)
+    )  # here the saved speed is that of plain decoding
     assert off.baseline == pytest.approx(10.0)
     assert off.speculating == pytest.approx(20.0)
-    for nothing in (None, known(tokens_per_second=None), known(tokens_per_second=0.0)):
+    for nothing in (None, make_result(tokens_per_second=None), make_result(tokens_per_second=0.0)):
         assert cost_of(nothing, HourlyPrice(1.8)).baseline is None
 
 
@@ -252,9 +255,9 @@ def test_any_text_is_a_price_or_a_usage_error(text: str) -> None:
     assert 0 < price.per_hour < math.inf
 
 
-def stored(tmp: Path, gain: float) -> Plan:
+def save_result(tmp: Path, gain: float) -> Plan:
     """Saves the result that `advise TARGET --draft DRAFT -w code` looks up."""
-    plan = planned(tmp)
+    plan = make_plan(tmp)
     about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(OPTIONS)))[2]
     confirmation = made.confirmation(SPEC, gain)
     best = confirmation if gain >= MIN_SPEEDUP else None
@@ -270,7 +273,7 @@ def stored(tmp: Path, gain: float) -> Plan:
     return plan
 
 
-def words(tmp: Path) -> list[str]:
+def advise_argv(tmp: Path) -> list[str]:
     return [
         "advise",
         str(TARGET),
@@ -284,7 +287,7 @@ def words(tmp: Path) -> list[str]:
 
 
 def test_alpha_and_tokens_per_step_are_saved_with_a_result(tmp_path: Path) -> None:
-    stored(tmp_path, 1.12)
+    save_result(tmp_path, 1.12)
     (result,) = results.all_results()
     m = made.confirmation(SPEC).measurement
     assert result.tried is not None
@@ -308,8 +311,8 @@ def test_alpha_and_tokens_per_step_are_saved_with_a_result(tmp_path: Path) -> No
 def test_measured_figures_are_printed(
     gain: float, on: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = stored(tmp_path, gain)
-    argv = [*words(tmp_path)[:-1], str(plan.engine.argv[-1]), "--price", "$2.50/h"]
+    plan = save_result(tmp_path, gain)
+    argv = [*advise_argv(tmp_path)[:-1], str(plan.engine.argv[-1]), "--price", "$2.50/h"]
     assert run(argv) == 0
     out = capsys.readouterr().out
     assert "rule     measured on this machine" in out
@@ -329,13 +332,13 @@ def test_measured_figures_are_printed(
 def test_predicted_settings_are_not_reported_as_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = stored(tmp_path, 0.9)
+    plan = save_result(tmp_path, 0.9)
     (result,) = results.all_results()
     data = storage.read_stored(result.file)
     storage.write_stored(
         result.file, {**data, "speedup": None, "slower": None, "texts": 0, "tried": None}
     )
-    assert run([*words(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
+    assert run([*advise_argv(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
     out = capsys.readouterr().out
     assert "measured plain decoding" in out
     assert "the rest is predicted from that" in out
@@ -345,7 +348,7 @@ def test_predicted_settings_are_not_reported_as_measured(
 def test_cost_is_unknown_without_a_measurement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = [*words(tmp_path)[:-1], str(Fake(tmp_path).path), "--price", "2.50/h"]
+    argv = [*advise_argv(tmp_path)[:-1], str(Fake(tmp_path).path), "--price", "2.50/h"]
     assert run(argv) == 0
     out = capsys.readouterr().out
     assert "cost     unknown: no speed was measured; run `specllama probe" in out

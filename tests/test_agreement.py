@@ -104,9 +104,9 @@ def test_a_draft_as_slow_as_the_target_never_pays_off() -> None:
 class _TimedModel:
     """A model whose passes take b ms and whose calls must name the right position."""
 
-    def __init__(self, keeps: bool = False, seconds: float = 0.0) -> None:
+    def __init__(self, cannot_roll_back: bool = False, seconds: float = 0.0) -> None:
         self.at, self.now, self.passes = 0, 0.0, 0
-        self._keeps, self._seconds = keeps, seconds
+        self._cannot_roll_back, self._seconds = cannot_roll_back, seconds
 
     def evaluate(self, ids: Sequence[int], at: int, outputs: int) -> float:
         assert at == self.at
@@ -117,7 +117,7 @@ class _TimedModel:
         return float(len(ids))
 
     def roll_back(self, at: int) -> bool:
-        if self._keeps:
+        if self._cannot_roll_back:
             return False
         self.at = at
         return True
@@ -145,7 +145,9 @@ def test_a_slow_model_is_timed_with_a_limited_number_of_passes() -> None:
 
 def test_costs_are_estimated_if_tokens_cannot_be_rolled_back() -> None:
     assert (
-        model_batch_times(_TimedModel(keeps=True), [Continuation((1,), (2, 3))], 9, all_rows=True)
+        model_batch_times(
+            _TimedModel(cannot_roll_back=True), [Continuation((1,), (2, 3))], 9, all_rows=True
+        )
         is None
     )
     target, draft = read_model(TARGET), read_model(DRAFT)

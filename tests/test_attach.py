@@ -158,7 +158,7 @@ def test_two_servers_get_requests_in_alternating_order() -> None:
     assert [name for name in order if name in ("a", "b")] == ["a", "b", "a", "b", "b", "a"]
 
 
-def piece(**delta: object) -> dict[str, object]:
+def chunk(**delta: object) -> dict[str, object]:
     return {"choices": [{"delta": delta}]}
 
 
@@ -173,8 +173,8 @@ def piece(**delta: object) -> dict[str, object]:
 def test_streamed_reasoning_and_tool_calls_count_as_tokens(delta: dict[str, object]) -> None:
     """Once all tokens counted but only those after the reasoning were timed: 1097 tok/s, not 100."""
     usage = {"choices": [], "usage": {"completion_tokens": 20}}
-    reasoning = [e for _ in range(19) for e in (piece(role="assistant", **delta), 0.01)]
-    with serving(answer=lambda n: [*reasoning, piece(content="yes"), usage]) as url:
+    reasoning = [e for _ in range(19) for e in (chunk(role="assistant", **delta), 0.01)]
+    with serving(answer=lambda n: [*reasoning, chunk(content="yes"), usage]) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert data["tokens_per_second"] < 105
     with serving(answer=lambda n: [*reasoning, usage]) as url:  # no content after the reasoning
@@ -184,7 +184,7 @@ def test_streamed_reasoning_and_tool_calls_count_as_tokens(delta: dict[str, obje
 
 def test_hidden_reasoning_tokens_do_not_count_for_the_speed() -> None:
     details = {"completion_tokens_details": {"reasoning_tokens": 900}}
-    words = [e for _ in range(11) for e in (piece(content="word "), 0.01)]
+    words = [e for _ in range(11) for e in (chunk(content="word "), 0.01)]
     usage = {"choices": [], "usage": {"completion_tokens": 911, **details}}
     with serving(answer=lambda n: [*words, usage]) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
@@ -233,7 +233,7 @@ def test_draft_counts_in_a_response_take_precedence_over_metrics(
 ) -> None:
     """The server's counters include requests of other clients."""
     with serving(
-        VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last_event]
+        VLLM, answer=lambda n: [chunk(content="a "), chunk(content="b"), last_event]
     ) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert data["of_these_answers_alone"] is True
@@ -246,14 +246,14 @@ def test_tau_is_read_from_metrics_that_match_the_responses() -> None:
     """10 drafts of 2 tokens per response, 12 of 20 accepted, as in /metrics."""
     last_event = {"choices": [], "timings": {"draft_n": 20, "draft_n_accepted": 12}}
     with serving(
-        VLLM, answer=lambda n: [piece(content="a "), piece(content="b"), last_event]
+        VLLM, answer=lambda n: [chunk(content="a "), chunk(content="b"), last_event]
     ) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
     assert (data["alpha"], data["tau"]) == (pytest.approx(0.6), pytest.approx(2.2))
     assert data["missing"] == []
 
 
-def routed(name: str, value: str, *args: str) -> dict[str, object]:
+def router_entry(name: str, value: str, *args: str) -> dict[str, object]:
     """As llama.cpp's router lists a model (server-models.cpp, b11434)."""
     status = {"value": value, "args": ["llama-server", *args]}
     return {"id": name, "owned_by": "llamacpp", "status": status, "aliases": [f"{name}:latest"]}
@@ -261,11 +261,11 @@ def routed(name: str, value: str, *args: str) -> dict[str, object]:
 
 ROUTER = {
     "data": [
-        routed("nomic-embed", "unloaded", "--embeddings"),
-        routed("bge", "loaded", "--embeddings"),
-        routed("asleep", "sleeping"),
-        routed("chat", "loaded"),
-        routed("big", "unloaded"),
+        router_entry("nomic-embed", "unloaded", "--embeddings"),
+        router_entry("bge", "loaded", "--embeddings"),
+        router_entry("asleep", "sleeping"),
+        router_entry("chat", "loaded"),
+        router_entry("big", "unloaded"),
     ]
 }
 
@@ -332,8 +332,8 @@ def test_naming_an_unloaded_model_does_not_load_it(name: str, message: str) -> N
         ),
         ({}, {"data": [{"id": "a"}, {"id": "b"}]}, "lists 2 models and does not say which"),
         ({}, {"data": [{"id": "base", "owned_by": "vllm"}, {"id": "lora"}]}, "lora"),
-        ({}, {"data": [routed("chat", "unloaded")]}, "has no model loaded (it lists chat)"),
-        ({}, {"data": [routed("bge", "loaded", "--rerank")]}, "do not generate text"),
+        ({}, {"data": [router_entry("chat", "unloaded")]}, "has no model loaded (it lists chat)"),
+        ({}, {"data": [router_entry("bge", "loaded", "--rerank")]}, "do not generate text"),
     ],
 )
 def test_the_model_that_a_proxy_or_desktop_program_has_loaded(

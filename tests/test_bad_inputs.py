@@ -325,7 +325,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {n: str(folder / n) for n in (*FILES, part.name, "fifo", "loop", "nope")} | special
 
 
-def words(text: str, names: dict[str, str]) -> list[str]:
+def row_argv(text: str, names: dict[str, str]) -> list[str]:
     """A row's arguments. V expands to options that replace the lookup of a GPU and an engine."""
     out: list[str] = []
     for word in shlex.split(text):
@@ -334,11 +334,11 @@ def words(text: str, names: dict[str, str]) -> list[str]:
             out += ["--llama-server", "embedded"]
             out += ["--dry-run"] if out[0] in ("serve", "probe") else []
         else:
-            out.append({"T": str(TARGET), "D": str(DRAFT)}.get(word, filled(word, names)))
+            out.append({"T": str(TARGET), "D": str(DRAFT)}.get(word, expanded(word, names)))
     return out
 
 
-def filled(text: str, names: dict[str, str]) -> str:
+def expanded(text: str, names: dict[str, str]) -> str:
     for name, value in names.items():
         text = text.replace(f"{{{name}}}", value)
     return text
@@ -355,10 +355,10 @@ def test_a_user_error_gives_its_exit_code_and_message(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    argv = words(args, names)
+    argv = row_argv(args, names)
     exit_code = run(argv)
     out, err = capsys.readouterr()
-    assert (exit_code, filled(message, names) in out + err) == (code, True), out + err
+    assert (exit_code, expanded(message, names) in out + err) == (code, True), out + err
     for internal in ("This is a bug", "Traceback", "Errno 2]"):
         assert internal not in out + err
     if code:

@@ -104,31 +104,31 @@ def test_a_real_server_does_not_draft_with_p_min_but_no_confidence_head(
 Make = Callable[[Path, Path], Path]
 
 
-def narrower(good: Path, to: Path) -> Path:
+def narrower(valid: Path, to: Path) -> Path:
     """The same network with half the width and zero weights."""
-    (header,) = read_headers(good)
+    (header,) = read_headers(valid)
     keep = {4096, 640, 1}  # tokens, feed-forward, the confidence
     shapes = {t.name: [n if n in keep else n // 2 for n in t.shape] for t in header.tensors}
     kinds = {t.name: "F32" if min(shapes[t.name]) % 32 else t.kind for t in header.tensors}
     add = {name: (shape, kinds[name]) for name, shape in shapes.items()}
     sizes = ("attention.key_length", "attention.value_length", "rope.dimension_count")
     fields = {f"dflash.{name}": 32 for name in sizes} | {"dflash.embedding_length": 128}
-    return edited(good, to, fields, add=add)
+    return edited(valid, to, fields, add=add)
 
 
 def layers(*ids: int) -> Make:
-    return lambda good, to: edited(good, to, {"dflash.target_layers": ids})
+    return lambda valid, to: edited(valid, to, {"dflash.target_layers": ids})
 
 
 def without(*names: str) -> Make:
-    return lambda good, to: edited(good, to, drop=names)
+    return lambda valid, to: edited(valid, to, drop=names)
 
 
-def other_vocabulary(good: Path, to: Path) -> Path:
+def other_vocabulary(valid: Path, to: Path) -> Path:
     tokens = read_headers(MODELS / "other-vocab.gguf")[0].fields["tokenizer.ggml.tokens"]
     assert isinstance(tokens, LazyArray)
     raw = struct.pack("<IIQ", 9, tokens.kind, tokens.count) + tokens.raw()
-    return edited(good, to, {"tokenizer.ggml.tokens": raw})
+    return edited(valid, to, {"tokenizer.ggml.tokens": raw})
 
 
 INVALID: dict[str, tuple[Make, str, str]] = {

@@ -17,7 +17,7 @@ def model(tmp: Path, name: str, tokens: list[str], **fields: bool | int) -> Mode
     return read_model(write_gguf(tmp / f"{name}.gguf", tokens, fields=keys))
 
 
-def words(n: int) -> list[str]:
+def token_texts(n: int) -> list[str]:
     return [f"t{i}" for i in range(n)]
 
 
@@ -41,43 +41,45 @@ def test_another_vocabulary_is_rejected_with_the_first_different_token() -> None
 
 @pytest.mark.parametrize(("difference", "ok"), [(0, True), (128, True), (129, False)])
 def test_up_to_128_tokens_may_differ(tmp_path: Path, difference: int, ok: bool) -> None:
-    a = model(tmp_path, "a", words(200))
-    b = model(tmp_path, "b", words(200 + difference))
+    a = model(tmp_path, "a", token_texts(200))
+    b = model(tmp_path, "b", token_texts(200 + difference))
     assert vocabulary_verdict(a, b).ok is ok
     assert vocabulary_verdict(b, a).ok is ok
 
 
 @pytest.mark.parametrize(("token", "ok"), [(0, True), (4, True), (5, False), (19, False)])
 def test_token_texts_are_compared_from_token_5(tmp_path: Path, token: int, ok: bool) -> None:
-    changed = words(20)
+    changed = token_texts(20)
     changed[token] = "other"
-    a, b = model(tmp_path, "a", words(20)), model(tmp_path, "b", changed)
+    a, b = model(tmp_path, "a", token_texts(20)), model(tmp_path, "b", changed)
     found = vocabulary_verdict(a, b)
     assert found.ok is ok
     assert found.token_id == (None if ok else token)
 
 
 def test_token_texts_are_compared_up_to_a_nul_as_by_strcmp(tmp_path: Path) -> None:
-    changed = words(20)
+    changed = token_texts(20)
     changed[7] = "t7\0x"
-    assert vocabulary_verdict(model(tmp_path, "a", words(20)), model(tmp_path, "b", changed)).ok
+    assert vocabulary_verdict(
+        model(tmp_path, "a", token_texts(20)), model(tmp_path, "b", changed)
+    ).ok
 
 
 def test_bos_is_compared_only_if_it_is_added(tmp_path: Path) -> None:
     off = {"add_bos_token": False, "add_eos_token": False}
-    a = model(tmp_path, "a", words(20), bos_token_id=1, **off)
-    b = model(tmp_path, "b", words(20), bos_token_id=2, **off)
+    a = model(tmp_path, "a", token_texts(20), bos_token_id=1, **off)
+    b = model(tmp_path, "b", token_texts(20), bos_token_id=2, **off)
     assert vocabulary_verdict(a, b).ok
-    c = model(tmp_path, "c", words(20), bos_token_id=1, add_bos_token=True)
-    d = model(tmp_path, "d", words(20), bos_token_id=2, add_bos_token=True)
+    c = model(tmp_path, "c", token_texts(20), bos_token_id=1, add_bos_token=True)
+    d = model(tmp_path, "d", token_texts(20), bos_token_id=2, add_bos_token=True)
     assert vocabulary_verdict(c, d).rule == "bos id"
     assert vocabulary_verdict(a, c).rule == "add_bos"
 
 
 def test_eos_is_compared_only_if_it_is_added(tmp_path: Path) -> None:
-    a = model(tmp_path, "a", words(20), eos_token_id=1, add_eos_token=True)
-    b = model(tmp_path, "b", words(20), eos_token_id=2, add_eos_token=True)
-    c = model(tmp_path, "c", words(20))
+    a = model(tmp_path, "a", token_texts(20), eos_token_id=1, add_eos_token=True)
+    b = model(tmp_path, "b", token_texts(20), eos_token_id=2, add_eos_token=True)
+    c = model(tmp_path, "c", token_texts(20))
     assert vocabulary_verdict(a, b).rule == "eos id"
     assert vocabulary_verdict(a, c).rule == "add_eos"
 

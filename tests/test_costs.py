@@ -97,8 +97,8 @@ def test_needed_acceptance() -> None:
 
 
 def test_reasons_why_no_draft_can_pay_off() -> None:
-    dear = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 22.0, 3: 34.0})
-    assert why_no_draft(dear, 0.0, 8, 1.03) == (
+    expensive = VerifyCosts(StepCost(10.0, 0.1, 9), {1: 10.0, 2: 22.0, 3: 34.0})
+    assert why_no_draft(expensive, 0.0, 8, 1.03) == (
         "no draft can pay off here: verifying 2 tokens takes as long as 2.2 plain steps, so even "
         "a free draft at 100% acceptance gives 0.91x"
     )

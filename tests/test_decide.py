@@ -64,8 +64,8 @@ def large_request(headers: Path) -> FitRequest:
 
 
 def test_a_request_that_fits_is_unchanged(large_request: FitRequest) -> None:
-    roomy = replace(large_request, machine=machine(80))
-    found = memory_options(roomy)
+    request = replace(large_request, machine=machine(80))
+    found = memory_options(request)
     assert [o.name for o in found] == ["as requested"]
     assert best_option(found).verdict.kind == FITS
 
@@ -107,8 +107,8 @@ def test_options_use_the_largest_numbers_that_fit(large_request: FitRequest) -> 
 
 
 def test_a_draft_mostly_in_ram_is_offered_but_not_chosen(large_request: FitRequest) -> None:
-    tight = replace(large_request, machine=machine(47.3))
-    found = memory_options(tight)
+    request = replace(large_request, machine=machine(47.3))
+    found = memory_options(request)
     slow = next(o for o in found if o.flags[:1] == ("--draft-layers",))
     assert not slow.automatic
     assert "too slow to pay" in slow.warning
@@ -126,9 +126,11 @@ def test_a_quantised_draft_cache_is_never_chosen_automatically(large_request: Fi
 def test_another_draft_is_tried_before_other_methods(
     large_request: FitRequest, headers: Path
 ) -> None:
-    fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
-    q = replace(large_request, drafting=fat, others=(large_request.drafting,), machine=machine(49))  # type: ignore[arg-type]
-    chosen = best_option(memory_options(q))
+    larger_draft = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
+    request = replace(
+        large_request, drafting=larger_draft, others=(large_request.drafting,), machine=machine(49)
+    )  # type: ignore[arg-type]
+    chosen = best_option(memory_options(request))
     assert chosen.name == "another draft: llama-3.2-1b.gguf"
     assert chosen.flags[0] == "--draft"
 
@@ -157,15 +159,17 @@ def test_a_target_that_does_not_fit_without_a_draft(large_request: FitRequest) -
     chosen = best_option(found)
     assert chosen is found[0]  # the draft pushes only a few target layers to RAM
     assert chosen.verdict.detail.endswith("target layers stay in RAM (-ngl 37)")
-    fat = replace(large_request, machine=machine(24, ram=40))
-    assert memory_options(fat)[0].verdict.kind == PARTLY
+    with_less_ram = replace(large_request, machine=machine(24, ram=40))
+    assert memory_options(with_less_ram)[0].verdict.kind == PARTLY
 
 
 def test_a_large_draft_is_not_chosen_at_the_cost_of_target_layers(
     large_request: FitRequest, headers: Path
 ) -> None:
-    fat = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
-    chosen = best_option(memory_options(replace(large_request, machine=machine(24), drafting=fat)))
+    larger_draft = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
+    chosen = best_option(
+        memory_options(replace(large_request, machine=machine(24), drafting=larger_draft))
+    )
     assert chosen.flags == ("--method", "ngram-simple")
 
 

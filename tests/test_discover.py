@@ -292,8 +292,8 @@ def test_an_ollama_file_is_always_shown_by_its_name(tmp_path: Path) -> None:
     assert "sha256-" not in "".join(lines)
     assert "target   big:1b: " in done.stdout
     assert "tiny:0.5b" in done.stdout
-    stray = Path(shutil.copy(DRAFT, tmp_path / f"sha256-{'0' * 64}"))
-    assert shown_name(stray) == stray.name
+    unknown = Path(shutil.copy(DRAFT, tmp_path / f"sha256-{'0' * 64}"))
+    assert shown_name(unknown) == unknown.name
 
 
 @pytest.mark.parametrize(

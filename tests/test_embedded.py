@@ -119,8 +119,8 @@ def test_every_mapped_option_is_accepted_and_signals_stop_it_cleanly(
                 with Client(f"http://127.0.0.1:{port}", key) as other:
                     assert other.slots() is not None
             for wrong in (None, "# old"):  # no key, no answer
-                with Client(f"http://127.0.0.1:{port}", wrong) as stranger:
-                    assert stranger.slots() is None
+                with Client(f"http://127.0.0.1:{port}", wrong) as unauthorized:
+                    assert unauthorized.slots() is None
             server.send_signal(signum)
             assert server.wait(20) == 0
         finally:

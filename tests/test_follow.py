@@ -33,7 +33,7 @@ class FakeCounters:
         self.now += Counts(80.0, 24.0, 40.0, (16.0, 8.0), 64.0, 0.6)
 
 
-def followed(server: FakeCounters) -> Follower:
+def make_follower(server: FakeCounters) -> Follower:
     return Follower(cast(CounterReader, server), DRAFT, TIMES, clock=lambda: server.at)
 
 
@@ -41,7 +41,7 @@ def followed(server: FakeCounters) -> Follower:
 def test_slow_traffic_is_summarised_over_a_longer_time(minutes: float) -> None:
     """A large model on a CPU takes minutes per response, so the last five minutes are not enough."""
     server = FakeCounters()
-    follower = followed(server)
+    follower = make_follower(server)
     follower.look()
     for _ in range(8):
         server.answers(minutes)
@@ -54,7 +54,7 @@ def test_slow_traffic_is_summarised_over_a_longer_time(minutes: float) -> None:
 
 def test_recent_counts_cover_the_last_minutes_only() -> None:
     server = FakeCounters()
-    follower = followed(server)
+    follower = make_follower(server)
     follower.look()
     for _ in range(8):
         server.answers(0.5)
@@ -72,7 +72,7 @@ def test_recent_counts_cover_the_last_minutes_only() -> None:
 def test_real_requests_during_idle_probes_are_counted() -> None:
     """Once a client's request that ran during idle probes was excluded with them."""
     server = FakeCounters()
-    follower = followed(server)
+    follower = make_follower(server)
     follower.look()
     server.answers(0.1)
     own = Counts(8.0, 3.0, 4.0, (2.0, 1.0), 7.0, 0.1, 2.0)
