@@ -106,7 +106,7 @@ def test_the_error_for_a_broken_profile_names_the_file(
         ("m=2", "m=2\nmin_hits=-1", "ngram.min_hits is -1: must be"),
         ('title="x"', "title=7", "title is 7: must be a string"),
         ('title="x"', "", "title is missing (must be a string)"),
-        ('title="x"', 'title="x"\nanswer="many"', 'answer is "many": must be an integer'),
+        ('title="x"', 'title="x"\nmax_tokens="many"', 'max_tokens is "many": must be an integer'),
         ('title="x"', 'title="x"\nthinking=1', "thinking is 1: must be true or false"),
         ('["ngram-simple"]', '["draft-self"]', "methods is \"draft-self\": must be a list of these"),
         ('["ngram-simple"]', '"ngram-simple"', "must be a list of these"),
