@@ -308,8 +308,8 @@ def test_engines_render_tools_into_the_prompt(engine: str, tmp_path: Path) -> No
     try:
         prompt = plan.prompts()[0]
         assert "set_light" in running.client.render(prompt)
-        answer = running.client.chat(prompt, 8, plan.workload.sampling)
-        assert answer.timings is not None
-        assert answer.timings.prompt_tokens > 60
+        response = running.client.chat(prompt, 8, plan.workload.sampling)
+        assert response.timings is not None
+        assert response.timings.prompt_tokens > 60
     finally:
         running.stop()

@@ -83,20 +83,20 @@ def test_a_draft_never_exceeds_the_rest_of_the_response() -> None:
 
 
 def test_an_end_of_generation_token_ends_the_step() -> None:
-    prompt, answer = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 10))
+    prompt, response = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 10))
     sizes = NgramSizes(2, 7)
     # Within a draft it is the token that verification adds; at its end it is accepted.
-    (middle,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, answer, 50)])
+    (middle,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, response, 50)])
     assert middle.steps == ((0, 0), (8, 6))
-    (end,) = replay("ngram-simple", sizes, [KnownText(prompt, answer, 50)])
+    (end,) = replay("ngram-simple", sizes, [KnownText(prompt, response, 50)])
     assert end.steps == ((0, 0), (7, 7))
 
 
 def test_the_end_of_the_context_limits_drafts() -> None:
-    prompt, answer = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 16))
+    prompt, response = (0, *range(1, 20), *NEW[:5]), tuple(range(1, 16))
     full = len(prompt) + 1 + 2
     for context, drafted in ((full + 5, 5), (full + 1, 1), (full, 0), (0, 8)):
-        (one,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, answer)], context)
+        (one,) = replay("ngram-simple", NgramSizes(2, 8), [KnownText(prompt, response)], context)
         assert one.steps[1] == (drafted, drafted)
 
 
@@ -314,16 +314,16 @@ def test_cache_learns_nothing_from_single_tokens_and_shorter_requests() -> None:
 
 
 def test_the_draft_model_drafts_where_no_n_gram_matches() -> None:
-    prompt, answer = (0, *range(1, 20), *NEW[:5]), (50, 51, 52, 53, *range(1, 14))
+    prompt, response = (0, *range(1, 20), *NEW[:5]), (50, 51, 52, 53, *range(1, 14))
     agrees = [True, True, False, True, *[False] * 12]
     (one,) = replay_combined(
-        "ngram-simple", NgramSizes(2, 4), [KnownText(prompt, answer)], [agrees], 3
+        "ngram-simple", NgramSizes(2, 4), [KnownText(prompt, response)], [agrees], 3
     )
     # 50 | 51 52 ✓✓ 53 ✗ → 53 added | 1 ✓ 2 ✗ → 2 added | n-grams: 3 4 5 6 +7, 8 9 10 11 +12 | 13
     assert one.steps == ((3, 2), (3, 1), (4, 4), (4, 4), (0, 0))
     assert one.by_ngram == (False, False, True, True, False)
-    assert one.tokens == len(answer) - 1
-    (alone,) = replay("ngram-simple", NgramSizes(2, 4), [KnownText(prompt, answer)])
+    assert one.tokens == len(response) - 1
+    (alone,) = replay("ngram-simple", NgramSizes(2, 4), [KnownText(prompt, response)])
     assert alone.accepted == 8
 
 
@@ -366,9 +366,9 @@ def serving(
 
 
 def post(server: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = server.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    data = answer.json()
+    response = server.post(path, json=body)
+    assert response.status_code == 200, response.text
+    data = response.json()
     assert isinstance(data, dict)
     return data
 

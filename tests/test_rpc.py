@@ -99,8 +99,8 @@ def test_the_split_over_rpc_servers_agrees_with_the_estimate(
     with Serve(tmp_path, *PAIR, "--llama-server", build / "llama-server", *quick) as s:
         assert s.info["speculation"] == "on", s.err
         body = {"prompt": "def main():\n", "n_predict": 24, "temperature": 0}
-        answer = httpx.post(f"{s.url}/completion", json=body, timeout=30).json()
-        assert answer["timings"]["draft_n"] > 0
+        response = httpx.post(f"{s.url}/completion", json=body, timeout=30).json()
+        assert response["timings"]["draft_n"] > 0
         log = Path(s.info["log"]).read_text()
         lines = s.info["memory"]["lines"]
     for number, address in enumerate(two.split(",")):

@@ -34,13 +34,13 @@ def test_a_draft_model_is_verified_to_speculate(engine: str, tmp_path: Path) -> 
         assert len(slots) == 1
         assert slots[0]["speculative"] is True
         client = OpenAI(base_url=s.info["openai_base_url"], api_key="none")
-        answer = client.chat.completions.create(
+        completion = client.chat.completions.create(
             model="any",
             messages=[{"role": "user", "content": "def add(a, b):"}],
             max_tokens=24,
             extra_body={"ignore_eos": True},
         )
-        assert answer.choices[0].message.content
+        assert completion.choices[0].message.content
         child = s.info["server_pid"]
         assert s.stop() == 0
         assert process_ended(child)
