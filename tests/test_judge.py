@@ -21,8 +21,8 @@ def reason_for(confirmation: Confirmation, stop_reason: str = "", force: bool = 
 
 def confirmation_with_acceptance(accepted: int, value: float) -> Confirmation:
     """A confirmation whose steps accept `accepted` of ten drafted tokens."""
-    answers = (made.answer((Step(10, accepted, 300.0),) * 12),) * 9
-    return replace(made.confirmation(value=value), measurement=Measurement(answers))
+    responses = (made.answer((Step(10, accepted, 300.0),) * 12),) * 9
+    return replace(made.confirmation(value=value), measurement=Measurement(responses))
 
 
 @pytest.mark.parametrize(("accepted", "mentioned"), [(6, False), (7, True)])

@@ -171,15 +171,15 @@ def simulated_steps(
 
 
 def trial_at(k: int, p: float, n: int = 20, decline: float = 0.0) -> Trial:
-    answers = []
+    responses = []
     for seed in range(n):
         steps = simulated_steps(k, p, seed, decline)
         tokens = 1 + sum(s.accepted + 1 for s in steps)
         ids = tuple(10_000 * (seed + 1) + i for i in range(tokens))
-        answers.append(Response(9, 9.0, 9.0, tokens, 1.0, 9, 9, "", steps, tuple(range(40)), ids))
+        responses.append(Response(9, 9.0, 9.0, tokens, 1.0, 9, 9, "", steps, tuple(range(40)), ids))
     lengths = tuple(Step(j, 0, 10.0 + 3.0 * j) for j in range(k + 1) for _ in range(3))
     spec = Speculation(SPEC.methods, SPEC.draft, n_max=k)
-    return Trial(spec, Measurement(tuple(answers)), StepLog(lengths), 1.0, StepCost(9.5, 0.1, 9))
+    return Trial(spec, Measurement(tuple(responses)), StepLog(lengths), 1.0, StepCost(9.5, 0.1, 9))
 
 
 def true_gain(k: int, p: float, decline: float, plain: float = 9.5) -> float:

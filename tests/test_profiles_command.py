@@ -29,8 +29,8 @@ def profiles_json(capsys: pytest.CaptureFixture[str], *args: str | Path) -> dict
     return data
 
 
-def chat(question: str, answer: str, **more: Any) -> str:
-    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+def chat(prompt: str, response: str, **more: Any) -> str:
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
     return json.dumps({"messages": messages, **more})
 
 

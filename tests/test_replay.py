@@ -394,7 +394,8 @@ def test_predictions_agree_with_the_counts_of_a_server(tmp_path: Path) -> None:
         assert sum(r.drafted for r in predicted) == setting.drafted
         assert sum(r.accepted for r in predicted) == setting.accepted
         same = [
-            text == answer for (*_, text), answer in zip(counted, responses_in(path), strict=True)
+            text == response
+            for (*_, text), response in zip(counted, responses_in(path), strict=True)
         ]
         for one, (d, a, _), equal in zip(predicted, counted, same, strict=True):
             if equal:  # other batch shapes round differently: on some processors a token differs

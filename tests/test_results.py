@@ -59,10 +59,10 @@ def _no_saved_results() -> None:
 
 
 def confirmation(spec: Speculation = SPEC, own: Ratios = KNOWN, **more: Any) -> Confirmation:
-    answers = (Response(9, 9.0, 9.0, 41, 400.0, 60, 30, "", ()) for _ in own.logs)
+    responses = (Response(9, 9.0, 9.0, 41, 400.0, 60, 30, "", ()) for _ in own.logs)
     pooled = own + KNOWN
     return Confirmation(
-        spec, Measurement(tuple(answers)), own, pooled, pooled.interval(), 0.015, **more
+        spec, Measurement(tuple(responses)), own, pooled, pooled.interval(), 0.015, **more
     )
 
 

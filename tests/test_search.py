@@ -866,10 +866,10 @@ def ratios(*logs: float) -> Ratios:
 
 
 def confirmation(spec: Speculation, own: Ratios, drafted: int = 9, **more: object) -> Confirmation:
-    answers = (
+    responses = (
         Response(20, 50.0, 50.0, 11, 100.0, drafted, drafted // 2, "a b", ()) for _ in own.logs
     )
-    m = Measurement(tuple(answers))
+    m = Measurement(tuple(responses))
     slower = own.chance_below(1.0)
     return Confirmation(spec, m, own, own, own.interval(), slower, **more)  # type: ignore[arg-type]
 
