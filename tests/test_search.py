@@ -22,6 +22,7 @@ from specllama.tuning.records import (
     Confirmation,
     Prediction,
     TuningResult,
+    setting_label,
 )
 from specllama.tuning.results import Subject
 from specllama.tuning.run import Task, TrialCandidate
@@ -344,7 +345,13 @@ def test_a_draft_is_not_launched_if_n_grams_are_certainly_faster() -> None:
     script = Script(flat, copies=lambda r: 0.95, span=60, length=lambda p: 150)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, longest=1), ngrams=(NGRAM,)))
     assert t.loads == 2
-    assert any("n-grams alone are predicted at" in d.reason for d in t.dropped)
+    (reason,) = (d.reason for d in t.dropped if d.setting == "draft-simple draft.gguf")
+    assert reason.startswith("at most ")
+    (predicted,) = t.predictions
+    assert reason.endswith(
+        f"; {setting_label(predicted.speculation)} without a draft is predicted at "
+        f"{predicted.ratios.value:.2f}x"
+    ), "the number that `expected` gives"
     assert t.best is not None
     assert t.best.speculation.methods == ("ngram-simple",)
 

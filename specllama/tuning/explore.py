@@ -5,29 +5,20 @@ Nothing is decided here: search.py confirms what is in run.predictions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from specllama.drafts.acceptance import LONGEST_K
 from specllama.engine.errors import EngineError
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import by_request, ngrams
 from specllama.tuning.baseline import measure_baseline, measure_more
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.costs import (
-    HIGHEST_ACCEPTANCE,
-    VerifyCosts,
-    best_length,
-    drafted_gain,
-    why_no_draft,
-)
+from specllama.tuning.draft_bounds import nothing_to_launch, trial_length, why_it_cannot_win
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import MIN_SPEEDUP, problems_of
+from specllama.tuning.judge import problems_of
 from specllama.tuning.predict import (
     best_setting,
     beyond,
-    cautious,
     combined_rows,
     draft_rows,
     known_texts,
@@ -47,8 +38,6 @@ from specllama.tuning.records import (
 from specllama.tuning.run import Run, Task, TrialCandidate
 from specllama.tuning.trial import measure_trial
 
-_LIKELY = 0.85  # acceptance per token that the longest K of a trial is chosen for
-_OVER_BYTES = 1.5  # time of a small model's pass ÷ the time expected from its bytes
 _ROUNDING = 1e-6  # of a logarithm that should be 0
 _COMBINED = 0.03  # logarithm: the minimum that n-grams must add to a draft
 _LATE = 0.5  # of the remaining budget: longer loads are not started
@@ -61,7 +50,7 @@ def explore(run: Run) -> None:
         if _too_slow(run, "measure anything"):
             return
         run.baseline = measure_baseline(run, served)
-        if _ends_here(run, run.baseline):
+        if nothing_to_launch(run, run.baseline):
             run.baseline = measure_more(run, served, run.baseline)
     except EngineError as error:
         e = run.runner.blame(error)
@@ -74,15 +63,6 @@ def explore(run: Run) -> None:
         run.drafts_to_come = len(drafts) - i if run.task.thorough else 0  # serve tries one
         _try_draft(run, candidate, run.baseline)
     run.predictions[:] = [replace(p, short_step=run.baseline.short_step) for p in run.predictions]
-
-
-def _ends_here(run: Run, baseline: Baseline) -> bool:
-    """Whether no draft would be launched because of the costs in `baseline`, from a few short
-    responses: n-grams alone would have needed more and longer ones."""
-    task = run.task
-    if (task.ngrams and task.ngrams_alone) or task.slots > 1 or not task.candidates:
-        return False
-    return all(_why_at_costs(run, c, baseline.costs) for c in task.candidates)
 
 
 def _too_slow(run: Run, what: str) -> bool:
@@ -154,7 +134,7 @@ def _try_draft(run: Run, c: TrialCandidate, baseline: Baseline) -> None:
     if task.lengths and not lengths:
         run.drop(method_label(spec), f"its files and memory limit K to {c.longest}")
         return
-    if reason := _why_it_cannot_win(run, c, baseline):
+    if reason := why_it_cannot_win(run, c, baseline):
         run.drop(method_label(spec), reason)
         return
     if (
@@ -171,46 +151,12 @@ def _try_draft(run: Run, c: TrialCandidate, baseline: Baseline) -> None:
     if len(lengths) == 1:  # nothing to choose
         _unpredicted(run, _with_length(run, spec, lengths[0]), "as requested")
         return
-    trial = _trial(run, c, max(lengths, default=_longest(run, c, baseline)))
+    trial = _trial(run, c, max(lengths, default=trial_length(c, baseline)))
     if trial is not None:
         before = len(run.predictions)
         _predict_draft(run, c, trial, baseline)
         new = run.predictions[before:]
         run.predictions[before:] = [replace(p, own_share=trial.own_share) for p in new]
-
-
-def _why_it_cannot_win(run: Run, c: TrialCandidate, baseline: Baseline) -> str:
-    """Why a draft cannot win here at any acceptance; "" if it may, within the error of a plain
-    step's time."""
-    surely = _why_at_costs(run, c, baseline.costs.at_slowest)
-    return _why_at_costs(run, c, baseline.costs) if surely else ""
-
-
-def _why_at_costs(run: Run, c: TrialCandidate, costs: VerifyCosts) -> str:
-    if run.task.force or run.task.everything or not costs.known:
-        return ""
-    own = c.cost * costs.plain_step.ms
-    most = min(c.longest, costs.longest - 1)
-    if reason := why_no_draft(costs, own, most, MIN_SPEEDUP, c.one_pass):
-        return reason
-    gains = (
-        drafted_gain(costs, HIGHEST_ACCEPTANCE, k, own, c.one_pass) for k in range(1, most + 1)
-    )
-    bound = max((g for g in gains if g is not None), default=0.0)
-    ngram_gains = (math.exp(cautious(p.ratios)) for p in run.predictions if len(p.ratios) > 2)
-    best = max(ngram_gains, default=0.0)
-    if bound < best:
-        return f"at most {bound:.2f}x at {HIGHEST_ACCEPTANCE:.0%} acceptance; n-grams alone are predicted at {best:.2f}x"
-    return ""
-
-
-def _longest(run: Run, c: TrialCandidate, baseline: Baseline) -> int:
-    """The K to launch a draft with: longer ones do not pay off at a likely acceptance."""
-    if not baseline.costs.known:
-        return min(c.longest, LONGEST_K)
-    own = _OVER_BYTES * c.cost * baseline.costs.plain_step.ms
-    most = min(c.longest, max(1, baseline.costs.longest - 1))
-    return max(min(2, most), best_length(baseline.costs, _LIKELY, own, most, c.one_pass))
 
 
 def _trial(run: Run, c: TrialCandidate, top: int) -> Trial | None:
