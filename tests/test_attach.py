@@ -236,7 +236,7 @@ def test_draft_counts_in_a_response_take_precedence_over_metrics(
         VLLM, answer=lambda n: [chunk(content="a "), chunk(content="b"), last_event]
     ) as url:
         data = json.loads(specllama("probe", "--url", url, "--json", "--budget", "1").stdout)
-    assert data["of_these_answers_alone"] is True
+    assert data["of_these_responses_alone"] is True
     assert data["alpha"] == pytest.approx(alpha)
     assert data["tau"] == (None if tau is None else pytest.approx(tau))
     assert data["acceptance_by_position"] == pytest.approx(by_position)

@@ -127,9 +127,8 @@ def test_another_draft_is_tried_before_other_methods(
     large_request: FitRequest, headers: Path
 ) -> None:
     larger_draft = Drafting(("draft-simple",), model(headers, "llama-3.1-8b"), 4)
-    request = replace(
-        large_request, drafting=larger_draft, others=(large_request.drafting,), machine=machine(49)
-    )  # type: ignore[arg-type]
+    others = (large_request.drafting,)
+    request = replace(large_request, drafting=larger_draft, others=others, machine=machine(49))  # type: ignore[arg-type]
     chosen = best_option(memory_options(request))
     assert chosen.name == "another draft: llama-3.2-1b.gguf"
     assert chosen.flags[0] == "--draft"
