@@ -116,7 +116,7 @@ def test_json_for_vllm_is_quoted_in_a_plain_yaml_scalar() -> None:
 
 
 def test_fix_makes_no_change_that_could_not_be_parsed_again() -> None:
-    text = 's:\n  command: ["sh", "-c", "vllm serve X --speculative-model Y"]\n'
+    text = "s:\n  command: sh -c 'vllm serve X --speculative-model Y'\n"
     assert fixed(text, YAML, HERE) == text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import plistlib
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -82,6 +83,95 @@ def test_an_anchor_that_merges_itself_terminates() -> None:
     assert rules("services:\n  a: &a\n    <<: *a\n    cmd: llama-server --mlock\n", YAML) == [
         "removed-flag"
     ]
+
+
+_IN_LISTS = """spec:
+  containers:
+  - name: literal
+    command: ["sh", "-c"]
+    args:
+    - |
+      set -e
+      # the server
+      exec llama-server -m /t.gguf -md /d.gguf \\
+        --draft-max 16 --port 8080
+  - name: folded
+    command:
+    - /bin/bash
+    - -lc
+    - >-
+      llama-server -m /t.gguf -md /d.gguf
+      --draft-max 16
+  - name: plain
+    command: [sh, -ec]
+    args:
+    - llama-server -m /t.gguf -md /d.gguf --draft-max 16
+  - name: escapes
+    command: ["sh", "-c", "llama-server -m \\"/t.gguf\\" -md /d.gguf --draft-max 16"]
+  - name: branch
+    command:
+    - sh
+    - -c
+    - |-
+      if true; then
+        llama-server -m /t.gguf -md /d.gguf --draft-max 16
+      fi
+"""
+_IN_LINES = """services:
+  one:
+    entrypoint: sh -c "llama-server -m /t.gguf -md /d.gguf --draft-max 16"
+  block:
+    command: |
+      sh -c "
+        llama-server -m /t.gguf -md /d.gguf \\
+          --draft-max 16
+      "
+"""
+
+
+@pytest.mark.parametrize("text", [_IN_LISTS, _IN_LINES], ids=["lists", "lines"])
+def test_a_script_in_yaml_is_checked_and_fixed_in_place(text: str) -> None:
+    found = lint_results(text, YAML)
+    names = re.findall(r"(?:name: |^  )(\w+):?$", text, re.M)
+    assert [r.command.where for r in found] == [n for n in names if n != "containers"]
+    assert all([f.rule for f in r.findings] == ["removed-flag", "no-spec-type"] for r in found)
+    assert [text.splitlines()[r.command.line - 1].count("llama-server") for r in found] == (
+        [1] * len(found)
+    )
+    correct = text.replace("-md /d.gguf", "-md /d.gguf --spec-type draft-simple")
+    assert fixed(text, YAML, HERE) == correct.replace("--draft-max", "--spec-draft-n-max")
+
+
+def test_a_folded_script_in_quotes_becomes_one_line() -> None:
+    """The shell sees one line, the file has two: the scalar is written again, up to its end."""
+    text = """services:
+  a:
+    command: >
+      sh -c "llama-server -m /t.gguf
+      -md /d.gguf --draft-max 16"
+  b:
+    image: other
+"""
+    after = yaml.safe_load(fixed(text, YAML, HERE))["services"]
+    words = "llama-server -m /t.gguf -md /d.gguf --spec-type draft-simple --spec-draft-n-max 16"
+    assert after == {"a": {"command": f'sh -c "{words}"\n'}, "b": {"image": "other"}}
+
+
+def test_a_script_in_brackets_is_quoted_again() -> None:
+    """A comma would end it."""
+    text = "a:\n  command: [sh, -c, llama-server -m /t.gguf --spec-type ngram]\n"
+    after = 'a:\n  command: [sh, -c, "llama-server -m /t.gguf --spec-type ngram-simple"]\n'
+    assert fixed(text, YAML, HERE) == after
+
+
+def test_a_command_in_escaped_quotes_is_reported_but_not_fixed() -> None:
+    text = 's:\n  command: sh -c "llama-server -m \\"/a t.gguf\\" --draft-max 16"\n'
+    (found,) = lint_results(text, YAML)
+    (finding,) = found.findings
+    assert finding.rule == "removed-flag"
+    assert "the quotes inside the quoted command are escaped" in finding.fix
+    assert found.command.line == 2
+    assert fixed(text, YAML, HERE) == text
 
 
 def test_env_files_are_read_or_listed_as_not_checked() -> None:

@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 
 from specllama.formats.found_command import (
     BLOCK,
+    ESCAPED,
     FLOW,
     INI,
     SHELL,
@@ -183,6 +184,8 @@ def obstacle(text: str, command: FoundCommand, changes: Sequence[WordEdit | Span
             continue
         words = command.words[change.index : change.index + change.count]
         if away := next((w for w in touched(command, (change,)) if w.start < 0), None):
+            if away.origin == ESCAPED:
+                return "the quotes inside the quoted command are escaped"
             name = away.origin.name if away.origin else away.text
             return f"{name} is not spelled out in this file"
         for before, after in pairwise(words):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specllama.formats.shell_words import Word
+from specllama.formats.shell_words import Word, WordOrigin
 
 # How words are written: SHELL, separated by spaces; TEXT, the same inside one pair of quotes;
 # FLOW and BLOCK, items of a YAML or JSON list; INI, one option per line; XML, the strings of a
 # property list.
 SHELL, TEXT, FLOW, BLOCK, INI, XML = "shell", "text", "flow", "block", "ini", "xml"
+# Of words in a quoted command that has escaped quotes itself: they have no position in the file.
+ESCAPED = WordOrigin("escaped quotes", text=True)
 LLAMA, VLLM, SGLANG = "llama-server", "vLLM", "SGLang"
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from specllama.formats import known_builds
 from specllama.formats.found_command import (
+    ESCAPED,
     LLAMA,
     SGLANG,
     SHELL,
@@ -186,8 +187,25 @@ def _nested(text: str, words: Sequence[Word], paths: Paths) -> Iterator[FoundCom
     """Servers in a quoted word: sh -c '…'."""
     own = tuple(assignments(words))
     for word in () if _starts_nothing(words) else words:
-        inside = text[word.start + 1 : word.end - 1]
-        if inside == word.text and re.search(r"(llama-server|vllm|sglang)\S*\s", inside):
-            for c in shell(text, word.start + 1, word.end - 1):
-                for known in paths:
-                    yield replace(c, variables=(*_set(known), *own, *c.variables))
+        for c in _in_quotes(text, word):
+            for known in paths:
+                yield replace(c, variables=(*_set(known), *own, *c.variables))
+
+
+def _in_quotes(text: str, word: Word) -> Iterator[FoundCommand]:
+    if not re.search(r"(llama-server|vllm|sglang)\S*\s", word.text):
+        return
+    inside = text[word.start + 1 : word.end - 1]
+    if word.text in (inside, inside.replace("\\\n", "")):  # double quotes join continued lines
+        yield from shell(text, word.start + 1, word.end - 1)
+    elif word.text == re.sub(r'\\(["\\$`])', r"\1", inside) and word.quoted:
+        for c in shell(word.text):
+            if c.words:
+                yield _escaped(c, word.start)
+
+
+def _escaped(command: FoundCommand, at: int) -> FoundCommand:
+    """A command written with escaped quotes, at `at`: its words have no place in the file."""
+    words = tuple(replace(w, start=-1, end=-1, origin=ESCAPED) for w in command.words)
+    variables = tuple(EnvVariable(v.name, v.value) for v in command.variables)
+    return replace(command, words=words, variables=variables, begin=at, site=at)

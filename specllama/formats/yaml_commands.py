@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import yaml
 
@@ -19,7 +20,7 @@ from specllama.formats.yaml_scalars import commands, keys, pairs, scalar_words, 
 _LINE = ("cmd",)  # llama-swap's command line; line ends count as spaces
 _LISTS = ("entrypoint", "command", "args")  # in the order in which they are joined
 _SERVER = re.compile(r"(^|[\s/\\])(llama-server|vllm|sglang)\b")
-_SCRIPT = re.compile(r"-[a-z]*c")  # sh -c: a script follows
+_SCRIPT = re.compile(r"-[A-Za-z]*c[A-Za-z]*")  # sh -c: a script follows
 _MAX_NODES = 100_000
 
 
@@ -103,12 +104,14 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
         shell_commands.image(named.value) if isinstance(named, yaml.ScalarNode) else ("", None)
     )
     parts: list[Word] = []
+    nodes: list[yaml.Node] = []
     styles: list[str] = []
     begin = 0
     for name in _LISTS:
         node = given.get(name)
         if isinstance(node, yaml.SequenceNode):
             parts += sequence_words(node)
+            nodes += node.value
             styles += [FLOW if node.flow_style else BLOCK] * len(node.value)
             begin = begin or node.start_mark.index
         elif isinstance(node, yaml.ScalarNode):
@@ -123,10 +126,16 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
         yield FoundCommand(kind, tuple(parts), tuple(styles), begin, build=build)
     elif kind and not parts and named is not None and variables:
         yield FoundCommand(kind, (), (), named.start_mark.index, build=build)
-    for word in parts:  # sh -c "…"
-        inside = file.text[word.start + 1 : word.end - 1]
-        if found is None and inside == word.text and _SERVER.search(inside):
-            yield from shell_commands.shell(file.text, word.start + 1, word.end - 1)
+    if found is None:
+        for before, node, style in zip(parts, nodes[1:], styles[1:], strict=False):
+            if _SCRIPT.fullmatch(before.text) and _is_script(node):
+                yield from commands(
+                    file.text, node, plain=False, build=build, in_brackets=style == FLOW
+                )
+
+
+def _is_script(node: yaml.Node) -> TypeGuard[yaml.ScalarNode]:
+    return isinstance(node, yaml.ScalarNode) and _SERVER.search(node.value) is not None
 
 
 def _variables(

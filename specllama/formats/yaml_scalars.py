@@ -90,20 +90,29 @@ def commands(
     kind: str = "",
     build: int | None = None,
     known: Bindings | None = None,
+    in_brackets: bool = False,
 ) -> Iterator[FoundCommand]:
     """The servers of a command line (`plain`) or a script. `kind`: the program of the image, so that
-    arguments are enough; `known`: values of ${name}."""
+    arguments are enough; `known`: values of ${name}; `in_brackets`: an item of [a, b], which a
+    comma ends unless it is quoted."""
     start, end = _span(text, node)
     value = str(node.value)
-    direct = _texts(text, start, end, plain) == _texts(value, 0, len(value), plain)
+    lines = node.style != ">"  # YAML has joined its lines
+    direct = _same(
+        _texts(text, start, end, plain, lines), _texts(value, 0, len(value), plain)
+    ) and not (in_brackets and node.style is None)
     source = text if direct else value
     span = (start, end) if direct else (0, len(value))
-    scalar = YamlScalar(value, node.start_mark.index, node.end_mark.index)
+    blocked = node.style in ("|", ">")  # only the indentation ends one
+    begin, close = node.start_mark.index, node.end_mark.index
+    if blocked:  # the line end belongs to what follows
+        close = begin + len(text[begin:close].rstrip())
+    scalar = YamlScalar(value, begin, close)
     if direct:
         scalar = replace(scalar, value=text[start:end], inner=start)
-    blocked = node.style in ("|", ">")  # only the indentation ends one
-    found = list(shell_commands.shell(source, *span, plain=plain, known=known))
-    given = [w for line in split_words(source, *span, plain=plain) for w in line]
+    lines = lines or not direct
+    found = list(shell_commands.shell(source, *span, lines=lines, plain=plain, known=known))
+    given = [w for line in split_words(source, *span, lines=lines, plain=plain) for w in line]
     if not found and kind and given and given[0].text.startswith("-"):
         found = [FoundCommand(kind, tuple(given), (SHELL,) * len(given), span[0])]
     for c in found:
@@ -127,8 +136,24 @@ def _span(text: str, node: yaml.ScalarNode) -> tuple[int, int]:
     return (start + 1, end - 1) if node.style else (start, end)
 
 
-def _texts(text: str, start: int, end: int, plain: bool) -> list[list[str]] | None:
+def _texts(
+    text: str, start: int, end: int, plain: bool, lines: bool = True
+) -> list[list[str]] | None:
     try:
-        return [[w.text for w in line] for line in split_words(text, start, end, plain=plain)]
+        found = split_words(text, start, end, lines=lines, plain=plain)
     except UsageError:
         return None
+    return [[w.text for w in line] for line in found]
+
+
+def _same(written: list[list[str]] | None, value: list[list[str]] | None) -> bool:
+    """Whether the words are equal, apart from the indentation that YAML removes inside a quoted
+    word of several lines."""
+    if written is None or value is None:
+        return written is value
+
+    def unindented(word: str) -> str:
+        return "\n".join(" ".join(line.split()) for line in word.split("\n"))
+
+    first, second = ([[unindented(w) for w in words] for words in x] for x in (written, value))
+    return first == second
