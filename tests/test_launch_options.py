@@ -91,7 +91,7 @@ def test_short_names_of_an_opposite_are_recognised() -> None:
     assert not options("-nr").on("--repack")
 
 
-def test_a_switch_without_an_opposite() -> None:
+def test_a_switch_without_an_opposite_may_be_on_or_off() -> None:
     assert options(LLAMA_ARG_CPU_MOE="1").argv == ["--cpu-moe"]
     assert options(LLAMA_ARG_CPU_MOE="false").argv == []
     with pytest.raises(UsageError, match="LLAMA_ARG_CPU_MOE: 'maybe'"):
@@ -129,7 +129,7 @@ def test_variables_missing_in_a_help_are_derived_from_option_names() -> None:
     assert found.argv == ["--ubatch-size", "32"]
 
 
-def test_a_key_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_key_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_bytes(b"\xff\xfe")
     help_text = HELP + "--api-key-file FNAME                    path to file with API keys\n"

@@ -540,5 +540,5 @@ def test_draft_time_is_read_from_the_log() -> None:
 
 
 @given(st.text() | st.text("statistics draft: #gen tokens = 1, dur(b,g,a) ms\n"))
-def test_any_log(text: str) -> None:
+def test_any_log_can_be_parsed(text: str) -> None:
     time_split(text)

@@ -424,7 +424,7 @@ def test_report_files_are_errors_for_a_running_server(
     assert f"{option} needs a MODEL" in capsys.readouterr().err
 
 
-def test_all_files_are_written(
+def test_report_csv_and_plot_are_written(
     probe_result: ProbeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = replace(probe_result, tuned=replace(made.tuned(), ngrams=(), trials=()))

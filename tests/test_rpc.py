@@ -67,7 +67,7 @@ def build(old_builds: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(build: Path) -> Iterator[str]:
+def two_servers(build: Path) -> Iterator[str]:
     """The value of --rpc for two servers."""
     with ExitStack() as stack:
         yield ",".join(stack.enter_context(rpc_server(build / "ggml-rpc-server")) for _ in range(2))
@@ -82,20 +82,20 @@ def memory(build: Path, *arguments: str, **env: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_devices_of_two_rpc_servers_are_used(build: Path, two: str) -> None:
-    data = memory(build, "--rpc", two)
+def test_devices_of_two_rpc_servers_are_used(build: Path, two_servers: str) -> None:
+    data = memory(build, "--rpc", two_servers)
     assert [d["name"] for d in data["devices"]] == ["RPC0", "RPC1", "RAM"]
-    assert [d["label"] for d in data["devices"][:2]] == two.split(",")
+    assert [d["label"] for d in data["devices"][:2]] == two_servers.split(",")
     # Both offer the RAM of this machine, which is shared.
     assert [d["shared"] for d in data["devices"]] == [True] * 3
     assert all(data["chosen"]["bytes"][name] > 0 for name in ("RPC0", "RPC1", "RAM"))
-    assert memory(build, LLAMA_ARG_RPC=two)["chosen"] == data["chosen"]
+    assert memory(build, LLAMA_ARG_RPC=two_servers)["chosen"] == data["chosen"]
 
 
 def test_the_split_over_rpc_servers_agrees_with_the_estimate(
-    build: Path, two: str, tmp_path: Path
+    build: Path, two_servers: str, tmp_path: Path
 ) -> None:
-    quick = ("--", "--rpc", two, "-t", "1", "-lv", "4")
+    quick = ("--", "--rpc", two_servers, "-t", "1", "-lv", "4")
     with Serve(tmp_path, *PAIR, "--llama-server", build / "llama-server", *quick) as s:
         assert s.info["speculation"] == "on", s.err
         body = {"prompt": "def main():\n", "n_predict": 24, "temperature": 0}
@@ -103,7 +103,7 @@ def test_the_split_over_rpc_servers_agrees_with_the_estimate(
         assert response["timings"]["draft_n"] > 0
         log = Path(s.info["log"]).read_text()
         lines = s.info["memory"]["lines"]
-    for number, address in enumerate(two.split(",")):
+    for number, address in enumerate(two_servers.split(",")):
         for what, kind in (("weights", "model"), ("KV cache", "KV")):
             estimated = [x for x in lines if (x["device"], x["what"]) == (f"RPC{number}", what)]
             allocated = buffers(log, address, kind)
@@ -118,15 +118,15 @@ def buffers(log: str, address: str, kind: str) -> list[float]:
     return [float(n) for n in found]
 
 
-def test_an_unreachable_rpc_server_is_a_warning(build: Path, two: str) -> None:
+def test_an_unreachable_rpc_server_is_a_warning(build: Path, two_servers: str) -> None:
     unused = f"127.0.0.1:{free_port()}"
-    data = memory(build, "--rpc", f"{two.split(',')[0]},{unused}")
+    data = memory(build, "--rpc", f"{two_servers.split(',')[0]},{unused}")
     assert [d["name"] for d in data["devices"]] == ["RPC0", "RAM"]
     assert f"no RPC server responds at {unused}; llama.cpp runs without it" in data["warnings"]
 
 
-def test_a_build_without_rpc_is_an_error_before_the_launch(native: Path, two: str) -> None:
-    args = ("serve", *PAIR, "--llama-server", native, "--dry-run", "--", "--rpc", two)
+def test_a_build_without_rpc_is_an_error_before_the_launch(native: Path, two_servers: str) -> None:
+    args = ("serve", *PAIR, "--llama-server", native, "--dry-run", "--", "--rpc", two_servers)
     done = specllama(*args)
     assert done.returncode == 2
     assert "was built without RPC" in done.stderr

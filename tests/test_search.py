@@ -304,7 +304,7 @@ def test_off_by_costs_alone_rests_on_more_than_two_short_responses() -> None:
     assert t.seconds < 0.4 * 120
 
 
-def test_a_draft_is_launched_where_the_plain_step_is_too_uncertain_to_rule_it_out() -> None:
+def test_an_uncertain_plain_step_does_not_rule_out_a_draft() -> None:
     """Verifying 2 tokens takes 1.9 plain steps, or 2.0."""
     script = Script(lambda b: 10 + 9.5 * (b - 1))
     assert tuned(script, task(DRAFT))[0].loads == 1
@@ -332,7 +332,7 @@ def test_a_draft_without_a_gain_is_off_after_one_launch() -> None:
     assert "x predicted (one launch at K=" in t.reason
 
 
-def test_high_acceptance_alone_decides_nothing() -> None:
+def test_high_acceptance_without_a_gain_is_off() -> None:
     """91 % accepted, 30.6 against 48.6 tok/s (continuum 2547)."""
     script = Script(flat, own=lambda m: 14.0, accept=lambda r: 0.98)
     t, _ = tuned(script, task(TrialCandidate(DRAFT, cost=0.1)))

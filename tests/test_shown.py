@@ -194,7 +194,7 @@ def test_the_table_of_a_probe(probe_result: ProbeResult, monkeypatch: pytest.Mon
     assert dict(zip(names, plain, strict=True))["speed-up"] == "1x"
 
 
-def test_several_slots_show_both_speeds(
+def test_several_slots_show_the_total_speed_and_that_per_request(
     probe_result: ProbeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, confirmation: None)

@@ -1,3 +1,3 @@
-"""Put on PYTHONPATH, this stands for a machine without llama-cpp-python."""
+"""With this folder on PYTHONPATH, llama-cpp-python appears not to be installed."""
 
 raise ImportError("not installed")
