@@ -474,6 +474,12 @@ _LARGE = {
         "  m{i}:\n    cmd: llama-server -m t${{a}}\n",
         YAML,
     ),
+    "a unit": (
+        "[Service]\n",
+        "Environment=LLAMA_X{i}=1 LLAMA_ARG_THREADS={i}\n"
+        "ExecStart=/bin/llama-server -m t -md d{i} --draft-max 4\n",
+        UNIT,
+    ),
     "presets": ("[*]\nc = 1\n", "[m{i}]\nmodel = t{i}\nmodel-draft = d\ndraft-max = 4\n", PRESET),
 }
 

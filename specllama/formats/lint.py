@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from specllama.engine.capabilities import Capabilities
 from specllama.errors import UsageError
@@ -65,22 +64,35 @@ def lint_text(text: str, kind: str, context: LintContext) -> tuple[LintResult, .
     found = commands.read(text, kind, context.files)
     if not found and kind == commands.SCRIPT:
         found = commands.bare(text)
-    inherited = tuple(EnvVariable(k, v) for k, v in context.environ.items() if _is_read(k))
-
-    @cache
-    def placed(variable: EnvVariable) -> EnvVariable:
-        return with_value_position(text, variable)
-
-    servers = [
-        replace(c, variables=(*inherited, *(placed(v) for v in c.variables if _is_read(v.name))))
-        for c in found
-    ]
+    variables = _Variables(text, context)
+    servers = [replace(c, variables=variables.of(c)) for c in found]
     return merged(text, [(c, tuple(_findings(text, c, context))) for c in servers])
 
 
-def _is_read(name: str) -> bool:
-    """Whether llama-server may read a variable of that name."""
-    return name.startswith(("LLAMA_", "HF_"))
+class _Variables:
+    """The variables of a command that rules look at, inherited and its own, with the positions of
+    their values. Commands that share their variables share the result."""
+
+    def __init__(self, text: str, context: LintContext) -> None:
+        self._text, self._context = text, context
+        self._placed: dict[EnvVariable, EnvVariable] = {}
+        self._found: dict[tuple[int, int | None], tuple[EnvVariable, ...]] = {}
+
+    def of(self, command: FoundCommand) -> tuple[EnvVariable, ...]:
+        # by identity: equal tuples would be compared item by item
+        key = id(command.variables), command.build
+        if key not in self._found:
+            names = lint_variables.known_variables(self._context.builds(command.build))
+            environ = self._context.environ
+            inherited = (EnvVariable(k, v) for k, v in environ.items() if k in names)
+            own = (self._with_position(v) for v in command.variables if v.name in names)
+            self._found[key] = (*inherited, *own)
+        return self._found[key]
+
+    def _with_position(self, variable: EnvVariable) -> EnvVariable:
+        if variable not in self._placed:
+            self._placed[variable] = with_value_position(self._text, variable)
+        return self._placed[variable]
 
 
 def fixed(text: str, kind: str, context: LintContext) -> str:

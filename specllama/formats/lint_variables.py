@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specllama.engine.capabilities import MAINLINE
+from specllama.engine.capabilities import MAINLINE, Capabilities
 from specllama.formats import flags, known_builds
 from specllama.formats.finding import ENDS, NOTHING, Finding
 from specllama.formats.found_command import SpanEdit
 from specllama.formats.parsed_command import ParsedCommand
+
+
+def known_variables(caps: Capabilities) -> frozenset[str]:
+    """The variables that matter to a command of this build."""
+    newest = known_builds.capabilities(known_builds.NEWEST)
+    of_options = {o.env for known in (caps, newest) for o in known.options if o.env}
+    renamed = flags.renamed_variables()
+    return frozenset({*of_options, *flags.removed_variables(), *renamed, *renamed.values()})
 
 
 def findings(parsed: ParsedCommand) -> Iterator[Finding]:

@@ -41,8 +41,10 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
         missing += [f"EnvironmentFile={name}"] if found is None else []
         variables += found or ()
         known.update({v.name: _unplaced(v) for v in found or ()})
+    # of several assignments of one name the last one counts
+    effective = tuple({(v.name, v.source): v for v in variables}.values())
     for line in given.get("ExecStart", ()):
-        yield from _started(line, known, tuple(variables), tuple(missing))
+        yield from _started(line, known, effective, tuple(dict.fromkeys(missing)))
 
 
 def _started(
@@ -56,7 +58,9 @@ def _started(
     found = server(words)
     if found is not None:
         own = tuple(assignments(words))
-        yield replace(found, variables=(*variables, *own), site=line[0].start, missing=missing)
+        # the same tuple for all, so that it is checked once (lint.py)
+        variables = (*variables, *own) if own else variables
+        yield replace(found, variables=variables, site=line[0].start, missing=missing)
 
 
 def _value(text: str, variable: EnvVariable) -> ShellValue:
