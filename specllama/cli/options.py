@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from specllama.cli import complete
 from specllama.cli.help_pages import DRAFT, MEMORY, MODEL, OUTPUT, SERVER, TUNING
-from specllama.engine.settings import MAX_DRAFT_TOKENS
+from specllama.engine.settings import MAX_CONTEXT, MAX_DRAFT_TOKENS
 from specllama.errors import UsageError
 
-# Above what anyone means: a typo rather than a choice.
-MAX_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
-MAX_SECONDS = 86_400.0
+MAX_SECONDS = 86_400.0  # above what anyone means: a typo rather than a choice
 
 # Epilogs of --help.
 SERVER_ARGUMENTS = "Arguments after -- go to llama-server"
@@ -31,6 +29,18 @@ def reject_nan(value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise typer.BadParameter("nan")  # typer adds the option's name
     return value
+
+
+def _port(least: int, help: str) -> Any:
+    return typer.Option(
+        "--port",
+        metavar="PORT",
+        min=least,
+        max=65535,
+        rich_help_panel=SERVER,
+        envvar="LLAMA_ARG_PORT",
+        help=help,
+    )
 
 
 def _api_key(value: str | None) -> str | None:
@@ -197,6 +207,8 @@ Host = Annotated[
         help="Address to listen on.",
     ),
 ]
+Port = Annotated[int, _port(1, "Port to listen on.")]
+AnyPort = Annotated[int, _port(0, "Port to listen on; 0 picks a free one.")]
 ApiKey = Annotated[
     str | None,
     typer.Option(

@@ -11,6 +11,7 @@ from specllama.cli.help_pages import MODEL, OUTPUT, SERVER, TUNING
 from specllama.cli.options import (
     MAX_SECONDS,
     OVERRIDING,
+    AnyPort,
     ApiKey,
     Context,
     Draft,
@@ -110,18 +111,7 @@ def serve(
         ),
     ] = True,
     host: Host = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port",
-            metavar="PORT",
-            min=0,
-            max=65535,
-            rich_help_panel=SERVER,
-            envvar="LLAMA_ARG_PORT",
-            help="Port to listen on; 0 picks a free one.",
-        ),
-    ] = 8080,
+    port: AnyPort = 8080,
     parallel: Slots = 1,
     api_key: ApiKey = None,
     llama_server: LlamaServer = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+MAX_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
 MAX_DRAFT_TOKENS = 512  # tokens per draft; llama.cpp's longest default is 64
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specllama.engine.settings import MAX_CONTEXT
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.overrides import MovedTensors
 
@@ -20,7 +21,6 @@ CACHE_TYPES: Mapping[str, tuple[int, int]] = {
     "q4_0": (32, 18),
     "iq4_nl": (32, 18),
 }
-MAX_CONTEXT = 2**28  # tokens; no model is trained on a tenth of it
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.launch_options import LaunchOptions
-from specllama.engine.settings import Settings
+from specllama.engine.settings import MAX_CONTEXT, Settings
 from specllama.gguf import ModelInfo
 from specllama.memory import oracle
 from specllama.memory.decide import (
@@ -25,7 +25,6 @@ from specllama.memory.decide import (
 )
 from specllama.memory.devices import MIB, Machine
 from specllama.memory.estimate import Drafting, MemoryLine, draft_use, per_device, target_use
-from specllama.memory.use import MAX_CONTEXT
 from specllama.planning import memory_inputs
 from specllama.planning.choose import Alternative, Choice
 
