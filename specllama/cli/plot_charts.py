@@ -9,6 +9,7 @@ from functools import singledispatch
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 
 from specllama.cli.charts import (
     DASHES,
@@ -216,15 +217,17 @@ def _x(axes: Axes, a: Axis) -> None:
     if a.log:
         axes.set_xscale("log", base=2)
     axes.set_xlim(a.low, a.high)
-    axes.set_xticks(list(a.ticks), [a.number.format(v) for v in a.ticks])
-    axes.set_xticks([], minor=True)
-    axes.set_xlabel(a.label, color=LIGHT[SOFT])
+    _ticks(axes.xaxis, a)
 
 
 def _y(axes: Axes, a: Axis) -> None:
     if a.log:
         axes.set_yscale("log", base=2)
     axes.set_ylim(a.low, a.high)
-    axes.set_yticks(list(a.ticks), [a.number.format(v) for v in a.ticks])
-    axes.set_yticks([], minor=True)
-    axes.set_ylabel(a.label, color=LIGHT[SOFT])
+    _ticks(axes.yaxis, a)
+
+
+def _ticks(drawn: XAxis | YAxis, a: Axis) -> None:
+    drawn.set_ticks(list(a.ticks), labels=[a.number.format(v) for v in a.ticks])
+    drawn.set_ticks([], minor=True)
+    drawn.set_label_text(a.label, color=LIGHT[SOFT])
