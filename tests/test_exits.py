@@ -170,6 +170,13 @@ def test_an_unknown_instruction_means_a_binary_for_another_cpu(
     assert "--llama-server embedded" not in embedded.hint
 
 
+def test_a_cpu_with_avx512_may_lack_avx_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An AMD EPYC: `{vex} vpdpbusd` killed b10434, and the message blamed AMX."""
+    flags = "avx avx2 fma f16c bmi2 avx512f avx512_vnni avx512_bf16"
+    monkeypatch.setattr(cpu, "flags", lambda: frozenset(flags.split()))
+    assert "(SIGILL: this one lacks AVX-VNNI, AMX)" in explain(-4, "").message
+
+
 def test_an_unknown_cpu_gives_no_specific_features(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "flags", frozenset)
     assert "this one lacks instructions it uses" in explain(-4, "").message
