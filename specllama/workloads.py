@@ -27,6 +27,7 @@ METHODS = (
     "ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache"
 ).split()
 _KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "max_tokens", "acceptance")
+_RENAMED = {"answer": "max_tokens"}
 WARN_UNDER, OFF_UNDER = 0.5, 0.4
 DEFAULT_TOKENS = 192  # tokens; a longer response shows nothing new
 MAX_TOKENS = 100_000  # tokens; more is a typo
@@ -112,7 +113,7 @@ def mix(each: Sequence[Workload]) -> Workload:
 def _load(name: str) -> Workload:
     file = profile_file(name)
     fields = Fields(file, read_toml(file))
-    fields.check_known(_KEYS)
+    fields.check_known(_KEYS, _RENAMED)
     prompts = _prompts(file.parent / "prompts", name)
     if not prompts:
         raise UsageError(f"{file}: no prompts in {file.parent / 'prompts' / name}.txt")

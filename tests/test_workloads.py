@@ -134,6 +134,15 @@ def test_the_error_for_a_wrong_value_names_the_allowed_values(
     assert message in e.value.message
 
 
+def test_a_renamed_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`profiles new` once wrote `answer = …` into profiles."""
+    monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
+    (tmp_path / "x.toml").write_text("answer = 100")
+    with pytest.raises(UsageError, match="unknown setting answer") as e:
+        workloads.load_workload("x")
+    assert e.value.hint == "It is called max_tokens now."
+
+
 def test_a_profile_without_prompts_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
