@@ -23,7 +23,7 @@ from specllama.tuning.errors import TuningError
 from specllama.watching import served_models, streamed
 from specllama.watching.address import on_this_machine
 from specllama.watching.chat_server import Server
-from specllama.watching.counters import parse_snapshot
+from specllama.watching.prometheus_text import parse_snapshot
 from tests.openai_server import SGLANG, TRTLLM, VLLM, serving
 from tests.support import MODELS, Serve, specllama
 

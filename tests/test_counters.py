@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.watching.counters import NOTHING, Counts, Snapshot, between, parse_snapshot
+from specllama.watching.counters import NOTHING, Counts, Snapshot, between
 from specllama.watching.engines import ENGINES, LLAMA_CPP, VLLM
 from specllama.watching.history import History
+from specllama.watching.prometheus_text import parse_snapshot
 from tests.llama_metrics import metrics_text
 
 Step = tuple[int, int]  # drafted, accepted of it

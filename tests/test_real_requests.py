@@ -23,7 +23,8 @@ from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import running, traffic
-from specllama.watching.counters import Counts, between, parse_snapshot
+from specllama.watching.counters import Counts, between
+from specllama.watching.prometheus_text import parse_snapshot
 from tests import made
 from tests.support import MODELS, Serve, specllama
 

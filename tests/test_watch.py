@@ -31,9 +31,9 @@ from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import address, running
 from specllama.watching.chat_server import Server
-from specllama.watching.counters import parse_snapshot
 from specllama.watching.errors import WatchingError
 from specllama.watching.export import Exporter
+from specllama.watching.prometheus_text import parse_snapshot
 from specllama.watching.reader import CounterReader, RouterIdle
 from specllama.watching.request_log import RequestLog
 from specllama.watching.running import RunningServe

@@ -15,8 +15,9 @@ from specllama.engine.http_limits import read_response, response_lines
 from specllama.prompts import without_tools
 from specllama.tuning.errors import TuningError
 from specllama.watching.address import client, get
-from specllama.watching.counters import Snapshot, parse_snapshot
+from specllama.watching.counters import Snapshot
 from specllama.watching.engines import ENGINES
+from specllama.watching.prometheus_text import parse_snapshot
 from specllama.watching.served_models import (
     LOADED_LISTS,
     ListedModel,

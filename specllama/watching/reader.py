@@ -17,9 +17,10 @@ import httpx
 
 from specllama.errors import SpecllamaError, UsageError
 from specllama.watching.address import client, get
-from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot, parse_snapshot
+from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot
 from specllama.watching.engines import ENGINES, LLAMA_CPP
 from specllama.watching.errors import WatchingError
+from specllama.watching.prometheus_text import parse_snapshot
 from specllama.watching.served_models import listed_models
 
 _TIMEOUT_S = 5.0
