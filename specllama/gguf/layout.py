@@ -8,39 +8,25 @@ tensor table and are upper bounds.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specllama.gguf import architectures
+from specllama.gguf.block_kinds import (
+    per_block,
+    recurrent_blocks,
+    sliding_window_blocks,
+    state_elements,
+    window_size,
+)
 from specllama.gguf.header import Header, Tensor
+from specllama.gguf.weights import block_number
 
 EXACT = frozenset(
     "llama qwen2 qwen3 qwen3moe qwen3next qwen35 qwen35moe gemma2 gemma3 gemma4 phi3 gpt-oss "
     "glm4moe deepseek2 minimax-m2 lfm2 mamba2 falcon-h1 granitehybrid rwkv7 command-r mimo2 "
     "eagle3 dflash".split()
 )
-# Architectures with sliding-window layers but no array that lists them: every n-th layer has full
-# attention (load_swa_pattern). The second number is the default window.
-_PERIOD: Mapping[str, tuple[int, int]] = {
-    "gemma2": (2, 4096),
-    "gemma3": (6, 0),
-    "gemma3n": (5, 0),
-    "gpt-oss": (2, 0),
-    "cohere2": (4, 0),
-    "olmo2": (4, 0),
-    "muse-glimmer": (4, 0),
-    "plamo3": (8, 0),
-}
-_NO_WINDOW = frozenset({"phi3"})  # the key is there, llama.cpp ignores it
-# Hybrids in which every n-th layer is attention, unless the file lists the recurrent ones.
-_INTERVAL: Mapping[str, int] = {
-    "qwen3next": 4,
-    "qwen35": 4,
-    "qwen35moe": 4,
-    "qwen4exp": 4,
-    "minimax-01": 8,
-}
 _KV_FROM_START = {"gemma3n": 20}
 _MAX_BLOCKS = 10_000
 
@@ -91,10 +77,10 @@ def layout(h: Header, tensors: Sequence[Tensor]) -> Layout:
     count = min(h.number(f"{arch}.block_count"), _MAX_BLOCKS)
     sizes = _sizes(tensors)
     by_name = {t.name: t for t in tensors}
-    windows = _windows(h, arch, count)
+    windows = sliding_window_blocks(h, arch, count)
     kv_sizes = _kv_sizes(h, arch, by_name, windows)
-    recurrent = _recurrent(h, arch, count, kv_sizes)
-    states = _state(h, arch)
+    recurrent = recurrent_blocks(h, arch, count, kv_sizes)
+    states = state_elements(h, arch)
     blocks = tuple(
         Block(
             *sizes.get(i, (0, 0)),
@@ -108,7 +94,7 @@ def layout(h: Header, tensors: Sequence[Tensor]) -> Layout:
     first_without = _KV_FROM_START.get(arch, count - shared)
     blocks = tuple(_without_kv(b) if i >= first_without else b for i, b in enumerate(blocks))
     table = by_name.get("token_embd.weight")
-    heads = max(_per_block(h, f"{arch}.attention.head_count", count), default=0)
+    heads = max(per_block(h, f"{arch}.attention.head_count", count), default=0)
     return Layout(
         blocks=blocks,
         embedding=_bytes(by_name, "token_embd.weight"),
@@ -122,7 +108,7 @@ def layout(h: Header, tensors: Sequence[Tensor]) -> Layout:
         mixer=max((_rows(by_name, t.name) for t in tensors if t.name.endswith(_MIXERS)), default=0),
         side_input=h.number(f"{arch}.embedding_length_per_layer_input") * count,
         v_padded=max((v for _, v in kv_sizes), default=0),
-        window=_window_size(h, arch),
+        window=window_size(h, arch),
         exact=arch in EXACT,
         problem=_problem(h, arch, by_name, count, kv_sizes),
     )
@@ -138,8 +124,7 @@ def _sizes(tensors: Sequence[Tensor]) -> dict[int, tuple[int, int]]:
     for t in tensors:
         if t.name in _APART:
             continue
-        m = re.match(r"blk\.(\d{1,9})\.", t.name)
-        i = int(m[1]) if m else -1
+        i = block_number(t.name)
         size, experts = out.get(i, (0, 0))
         n = t.nbytes or 0
         out[i] = (size + n, experts + (n if "_exps." in t.name else 0))
@@ -158,9 +143,9 @@ def _kv_sizes(
     count = len(windows)
     if arch in architectures.RECURRENT or arch == "gemma4-assistant":
         return [(0, 0)] * count  # the assistant reads the target's cache
-    heads = _per_block(h, f"{arch}.attention.head_count_kv", count)
+    heads = per_block(h, f"{arch}.attention.head_count_kv", count)
     if not heads:
-        heads = _per_block(h, f"{arch}.attention.head_count", count)
+        heads = per_block(h, f"{arch}.attention.head_count", count)
     sizes = {windowed: _head_sizes(h, arch, windowed) for windowed in (False, True)}
     mla = h.number(f"{arch}.attention.key_length_mla") > 0
     out = []
@@ -189,81 +174,6 @@ def _head_sizes(h: Header, arch: str, windowed: bool) -> tuple[int, int]:
         k = h.number(f"{arch}.attention.key_length_swa") or k
         v = h.number(f"{arch}.attention.value_length_swa") or v
     return k, v
-
-
-def _per_block(h: Header, key: str, count: int) -> tuple[int, ...]:
-    """One number per block; () if the key is missing."""
-    if numbers := h.numbers(key):
-        return numbers
-    return (h.number(key),) * count if key in h.fields else ()
-
-
-def _window_size(h: Header, arch: str) -> int:
-    if arch in _NO_WINDOW:
-        return 0
-    return h.number(f"{arch}.attention.sliding_window") or _PERIOD.get(arch, (0, 0))[1]
-
-
-def _windows(h: Header, arch: str, count: int) -> tuple[bool, ...]:
-    """Which blocks cache a sliding window only. Unknown patterns count as full: an upper bound."""
-    if not _window_size(h, arch):
-        return (False,) * count
-    key = f"{arch}.attention.sliding_window_pattern"
-    flags = h.numbers(key)
-    if flags:
-        return tuple(bool(flags[i]) if i < len(flags) else False for i in range(count))
-    if arch in ("lfm2", "lfm2moe"):
-        return (True,) * count  # of its attention layers
-    period = h.number(key) or _PERIOD.get(arch, (0, 0))[0]
-    if arch not in _PERIOD or period < 1:
-        return (False,) * count
-    trunk = h.number(f"{arch}.block_count") - h.number(f"{arch}.nextn_predict_layers")
-    return tuple(i < trunk and i % period < period - 1 for i in range(count))
-
-
-def _recurrent(
-    h: Header, arch: str, count: int, kv_sizes: Sequence[tuple[int, int]]
-) -> tuple[bool, ...]:
-    """Which blocks have recurrent state (is_recr_impl)."""
-    if arch in architectures.RECURRENT:
-        return (True,) * count
-    if arch not in architectures.HYBRID:
-        return (False,) * count
-    trunk = count - h.number(f"{arch}.nextn_predict_layers")
-    if arch == "falcon-h1":
-        return (True,) * count
-    if arch in _INTERVAL:
-        listed = h.numbers(f"{arch}.attention.recurrent_layers")
-        if listed:
-            return tuple(i < len(listed) and bool(listed[i]) for i in range(count))
-        n = h.number(f"{arch}.full_attention_interval") or _INTERVAL[arch]
-        return tuple(i < trunk and (i + 1) % n != 0 for i in range(count))
-    if arch.startswith("nemotron_h"):  # a block without KV heads may be an FFN
-        ff = _per_block(h, f"{arch}.feed_forward_length", count)
-        return tuple(
-            i < trunk and kv_sizes[i][0] == 0 and (i >= len(ff) or ff[i] == 0) for i in range(count)
-        )
-    return tuple(i < trunk and kv_sizes[i][0] == 0 for i in range(count))
-
-
-def _state(h: Header, arch: str) -> int:
-    """State elements of one recurrent block per sequence: n_embd_r() + n_embd_s()."""
-    width = h.number(f"{arch}.embedding_length")
-    heads = _per_block(h, f"{arch}.attention.head_count", 1)
-    n_head = heads[0] if heads else 0
-    if size := h.number(f"{arch}.wkv.head_size"):
-        return ((h.number(f"{arch}.token_shift_count") or 2) + size) * width
-    if taps := h.number(f"{arch}.shortconv.l_cache"):
-        return width * (taps - 1)
-    conv, inner = h.number(f"{arch}.ssm.conv_kernel"), h.number(f"{arch}.ssm.inner_size")
-    state = h.number(f"{arch}.ssm.state_size")
-    if dim := h.number(f"{arch}.kda.head_dim"):
-        return (3 * ((conv or 4) - 1) * dim + dim * dim) * n_head
-    groups = h.number(f"{arch}.ssm.group_count")
-    rolling = max(0, conv - 1) * (inner + 2 * groups * state)
-    if arch == "minimax-01":
-        return rolling + h.number(f"{arch}.attention.key_length") ** 2 * n_head
-    return rolling + state * inner
 
 
 def _without_kv(b: Block) -> Block:
@@ -295,7 +205,7 @@ def _problem(
     table = by_name.get("token_embd.weight")
     if table is not None and width and table.shape and table.shape[0] != width:
         return f"embedding_length is {width}, but token_embd.weight has {table.shape[0]} columns"
-    present = {int(m[1]) for n in by_name if (m := re.match(r"blk\.(\d{1,9})\.", n))}
+    present = {block_number(name) for name in by_name} - {-1}
     if present and max(present) >= count:
         return f"block_count is {count}, but there are tensors of block {max(present)}"
     trunk = count - h.number(f"{arch}.nextn_predict_layers")

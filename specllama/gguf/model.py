@@ -14,10 +14,11 @@ from pathlib import Path
 
 from specllama.gguf import architectures
 from specllama.gguf.faults import Fault, find_faults
-from specllama.gguf.header import Header, Tensor
+from specllama.gguf.header import Header
 from specllama.gguf.layout import Layout, layout
 from specllama.gguf.types import FILE_TYPES
 from specllama.gguf.vocabulary import Vocabulary, read_vocabulary
+from specllama.gguf.weights import active_bytes, block_number, head_bits, main_type
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         nextn = 0  # granite-switch keeps its router in the nextn count (llama.cpp b11434)
     head_tensors = any(n.endswith(".nextn.eh_proj.weight") for n in names)
     layers = max(0, blocks - nextn)
-    head = [t for t in tensors if _block(t.name) >= layers]
+    head = [t for t in tensors if block_number(t.name) >= layers]
     output = "output.weight" if "output.weight" in names else "token_embd.weight"
     heads = _per_block(h, f"{arch}.attention.head_count", blocks)
     width = h.number(f"{arch}.embedding_length")
@@ -157,15 +158,15 @@ def model_info(headers: Sequence[Header], paths: Sequence[Path]) -> ModelInfo:
         names=_names(h),
         file_bytes=sum(header.file_size for header in headers),
         tensor_bytes=sum(t.nbytes or 0 for t in tensors),
-        active_bytes=_active_bytes(tensors, layers, experts, used),
+        active_bytes=active_bytes(tensors, layers, experts, used),
         parameters=sum(t.elements for t in tensors),
         tensors=len(tensors),
-        quantization=_main_type(tensors),
+        quantization=main_type(tensors),
         file_type=_file_type(h),
         layers=layers,
         mtp_heads=nextn,
         mtp_tensors=head_tensors,
-        mtp_bits=_bits(head) if nextn else 0.0,
+        mtp_bits=head_bits(head) if nextn else 0.0,
         mtp_bytes=sum(t.nbytes or 0 for t in head),
         output_bytes=sum(t.nbytes or 0 for t in tensors if t.name == output),
         embedding_length=width,
@@ -271,47 +272,3 @@ def _per_block(h: Header, key: str, blocks: int) -> tuple[int, ...]:
         return numbers[:10_000]
     one = h.number(key)
     return (one,) * blocks if one else ()
-
-
-def _active_bytes(tensors: Sequence[Tensor], layers: int, experts: int, used: int) -> int:
-    """Bytes read per token. The token table is read by row, unless it is also the output matrix;
-    `used` of `experts` are read; MTP blocks are not."""
-    tied = not any(t.name == "output.weight" for t in tensors)
-    total = 0.0
-    for t in tensors:
-        size = float(t.nbytes or 0)
-        if _block(t.name) >= layers or (t.name == "token_embd.weight" and not tied):
-            continue
-        if "_exps." in t.name and experts:
-            size *= min(1.0, used / experts)
-        total += size
-    return int(total)
-
-
-def _block(name: str) -> int:
-    """The block of a tensor, -1 if none."""
-    m = re.match(r"blk\.(\d{1,9})\.", name)
-    return int(m[1]) if m else -1
-
-
-def _bits(head: Sequence[Tensor]) -> float:
-    """Bits per weight of a head's matrices. Norms are not quantised, and token tables rarely like
-    the rest: neither affects how well the head drafts."""
-    matrices = [
-        t
-        for t in head
-        if len(t.shape) > 1
-        and min(t.shape[:2]) > 1
-        and t.nbytes is not None
-        and not t.name.endswith((".embed_tokens.weight", ".shared_head_head.weight"))
-    ]
-    elements = sum(t.elements for t in matrices)
-    return sum(t.nbytes or 0 for t in matrices) * 8 / elements if elements else 0.0
-
-
-def _main_type(tensors: Sequence[Tensor]) -> str:
-    """The tensor type that holds the most bytes."""
-    by_type: dict[str, int] = {}
-    for t in tensors:
-        by_type[t.kind] = by_type.get(t.kind, 0) + (t.nbytes or 0)
-    return max(by_type, key=lambda k: by_type[k]) if by_type else ""
