@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.cli.replay_lines import below_table, data
+from specllama.cli.replay_lines import below_table, data, replay_row
 from specllama.engine.client import Conversation
 from specllama.engine.settings import NgramSizes, Settings, Speculation
 from specllama.errors import UsageError
@@ -316,6 +316,19 @@ def test_a_gain_that_may_be_chance_is_reported_but_not_chosen() -> None:
     one = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, Ratios((0.5,), (9.0,)), "")
     assert choose_replayed([one], FLAT)[0] is one
     assert "a single conversation" in choose_replayed([one], FLAT)[1]
+    two = replace(one, ratios=Ratios((0.5, 0.51), (9.0, 9.0)))
+    assert choose_replayed([two], FLAT)[0] is two
+    assert choose_replayed([two], FLAT)[1].endswith("; 2 responses say little about others")
+
+
+@pytest.mark.parametrize(
+    ("count", "cell"), [(2, "1.65x"), (4, "1.65x"), (5, "1.65x (1.63 to 1.67)")]
+)
+def test_few_responses_have_no_interval(count: int, cell: str) -> None:
+    """Seen: 0.70x (0.01 to 72.82) from two responses."""
+    ratios = Ratios((0.5,) * count, (9.0,) * count)
+    setting = ReplayedSetting("x", Speculation(("ngram-mod",)), 9, 5, 9, 14, ratios, "")
+    assert replay_row(setting)[5] == cell
 
 
 # ---- against real servers -----------------------------------------------------------
@@ -437,6 +450,10 @@ def test_probe_replay_prints_table_verdict_and_run_line(tmp_path: Path) -> None:
     got = json.loads(specllama(*args, "--method", "ngram-mod", "--json", *rest).stdout)["replay"]
     assert (got["responses"], got["responses_replayed"], got["conversations"]) == (9, 8, 5)
     assert [s["methods"] for s in got["settings"] if not s["only_compared"]] == [["ngram-mod"]]
+    path.write_text(json.dumps({"messages": talk}))
+    few = specllama(*args, "--method", "ngram-mod", *rest).stdout
+    assert "rest on 2 responses: too few to predict others (5 needed)" in few
+    assert "x (" not in few[: few.index("speed-up by")], "no interval"
     assert got["left_out"] == {"too long for a context of 1,024": 1}
     assert ("--method none" in got["run"]) == (got["speculation"] == "off")
 

@@ -64,20 +64,21 @@ def table(r: ConversationReplay) -> Table:
         out.add_column(name, justify="left" if name in _LEFT else "right")
     plain = ("no speculation", "", "", "", "1.00", "1x", "")
     faster = sum(s.ratios.value >= 1 for s in r.settings)
-    cells = [_row(s) for s in r.settings]
+    cells = [replay_row(s) for s in r.settings]
     for row in (*cells[:faster], plain, *cells[faster:]):
         out.add_row(*row)
     return out
 
 
-def _row(s: ReplayedSetting) -> tuple[str, ...]:
+def replay_row(s: ReplayedSetting) -> tuple[str, ...]:
+    """The cells of one setting; an interval only if it rests on enough conversations."""
     return (
         s.name,
         f"{s.drafted:,}",
         f"{s.accepted:,}",
         f"{s.alpha:.2f}" if s.alpha is not None else "",
         f"{s.tau:.2f}",
-        interval_text(s.speedup),
+        f"{s.ratios.value:.2f}x" if s.few_texts else interval_text(s.speedup),
         s.source,
     )
 
@@ -92,6 +93,15 @@ def below_table(r: ConversationReplay) -> Iterator[str]:
         yield f"skipped  {_responses(count)}: {reason}"
     if r.source.calls:
         yield f"skipped  {_responses(r.source.calls)}: tool calls, whose tokens are not in the file"
+    from specllama.tuning.judge import MIN_PROMPTS
+
+    few = {len(s.ratios) for s in r.settings if s.few_texts}
+    if few:
+        most = plural(max(few), "response")
+        yield (
+            f"note     speed-ups without an interval rest on {most}: too few to predict others "
+            f"({MIN_PROMPTS} needed)"
+        )
     for note in (*r.planned.doubts, *r.notes):
         yield f"note     {note}"
     yield (

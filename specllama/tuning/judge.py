@@ -22,7 +22,7 @@ from specllama.tuning.records import (
 )
 
 MIN_SPEEDUP = 1.03  # below it, speculation is off
-_MIN_PROMPTS = 5  # with fewer, nothing follows for other texts
+MIN_PROMPTS = 5  # with fewer, nothing follows for other texts
 # Probabilities: of being slower than plain decoding, to turn speculation on and to stop measuring
 # early with "on"; of reaching MIN_SPEEDUP after all, to stop early with "off", and for a prediction
 # to be launched. The result is checked after every prompt, so each check is stricter than the
@@ -33,13 +33,13 @@ MAX_CHANCE_SLOWER, _SURELY_FASTER, _SURELY_NOT, _WORTH_A_LAUNCH = 0.06, 0.015, 0
 def is_sure_gain(pooled: Ratios, own: Ratios) -> bool:
     """Whether to turn speculation on: the estimate reaches MIN_SPEEDUP, the chance of being slower
     is small, and the confirmation prompts alone show no slowdown."""
-    enough = len(pooled) >= _MIN_PROMPTS and pooled.value >= MIN_SPEEDUP and own.value >= 1.0
+    enough = len(pooled) >= MIN_PROMPTS and pooled.value >= MIN_SPEEDUP and own.value >= 1.0
     return enough and pooled.chance_below(1.0) < MAX_CHANCE_SLOWER
 
 
 def is_clear(pooled: Ratios, own: Ratios) -> bool:
     """Whether more prompts would hardly change the decision."""
-    if len(pooled) < _MIN_PROMPTS:
+    if len(pooled) < MIN_PROMPTS:
         return False
     if is_sure_gain(pooled, own) and pooled.chance_below(1.0) < _SURELY_FASTER:
         return True
@@ -52,7 +52,7 @@ def may_turn_on(pooled: Ratios, own: Ratios) -> bool:
     measured forever.)"""
     if is_clear(pooled, own) or is_sure_gain(pooled, own):
         return False
-    few = len(pooled) < _MIN_PROMPTS
+    few = len(pooled) < MIN_PROMPTS
     may_reach_it = few and 1 - pooled.chance_below(MIN_SPEEDUP) > _SURELY_NOT
     return may_reach_it or pooled.value >= MIN_SPEEDUP
 
@@ -148,8 +148,8 @@ def problems_of(spec: Speculation, m: Measurement) -> str:
 
 def _not_sure(confirmation: Confirmation) -> str:
     """The condition of is_sure_gain that a setting at or above MIN_SPEEDUP does not meet."""
-    if confirmation.slower < MAX_CHANCE_SLOWER and len(confirmation.pooled_ratios) < _MIN_PROMPTS:
-        return f"but on only {len(confirmation.pooled_ratios)} prompts ({_MIN_PROMPTS} required)"
+    if confirmation.slower < MAX_CHANCE_SLOWER and len(confirmation.pooled_ratios) < MIN_PROMPTS:
+        return f"but on only {len(confirmation.pooled_ratios)} prompts ({MIN_PROMPTS} required)"
     if confirmation.slower < MAX_CHANCE_SLOWER and confirmation.ratios.value < 1.0:
         return f"but {confirmation.ratios.value:.2f}x on the confirmation prompts"
     return f"with a {confirmation.slower:.0%} chance of being slower"

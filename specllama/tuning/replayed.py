@@ -16,7 +16,7 @@ from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import ngrams
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import VerifyCosts
-from specllama.tuning.judge import MAX_CHANCE_SLOWER, MIN_SPEEDUP
+from specllama.tuning.judge import MAX_CHANCE_SLOWER, MIN_PROMPTS, MIN_SPEEDUP
 from specllama.tuning.ngram_rules import ModRule
 from specllama.tuning.ngrams import KnownText, TextReplay
 from specllama.tuning.predict import (
@@ -99,6 +99,11 @@ class ReplayedSetting:
     @property
     def speedup(self) -> Interval:
         return self.ratios.interval()
+
+    @property
+    def few_texts(self) -> bool:
+        """Whether there are too few conversations or responses for an interval."""
+        return len(self.ratios) < MIN_PROMPTS
 
 
 @dataclass(frozen=True)
@@ -268,6 +273,8 @@ def choose_replayed(
     slower = best.ratios.chance_below(1.0)
     if len(best.ratios) == 1:
         return best, f"{summary}; a single conversation says little about others"
+    if best.few_texts and slower < MAX_CHANCE_SLOWER:
+        return best, f"{summary}; {len(best.ratios)} responses say little about others"
     if slower >= MAX_CHANCE_SLOWER:
         return (
             None,
