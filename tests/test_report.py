@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.cli import app, plot_file, probe_csv, probe_lines, report, report_facts
+from specllama.cli import app, plot_file, probe_csv, probe_lines, probe_table, report, report_facts
 from specllama.cli.charts import DARK, LIGHT, HeatMap, LineChart, doublings, ticks, whole
 from specllama.cli.figures import tuning_charts
 from specllama.cli.measured_settings import measured_sizes
@@ -310,7 +310,7 @@ def test_csv_has_a_row_per_setting(probe_result: ProbeResult) -> None:
     assert [row["state"] for row in (plain, drafted, copied)] == [
         *("baseline", "confirmed", "confirmed")
     ]
-    table = [cells[0] for cells in probe_lines.rows(found)]
+    table = [cells[0] for cells in probe_table.rows(found)]
     assert [row["label"] for row in (plain, drafted, copied, *others)] == table
     launched = next(row for row in others if row["state"] == "launched once")
     assert (launched["n_max"], launched["speedup"], launched["texts"]) == ("8", "", "")

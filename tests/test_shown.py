@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from specllama.cli import app, probe_lines, report
+from specllama.cli import app, probe_lines, probe_table, report
 from specllama.cli.figures import tuning_charts
 from specllama.cli.probe_plots import ngram_table, verify_line
 from specllama.cli.render import Printer, ProgressReport
@@ -109,12 +109,12 @@ def test_a_column_that_is_empty_in_all_rows_is_omitted(probe_result: ProbeResult
     )
     empty = {
         n
-        for i, n in enumerate(probe_lines.columns(alone))
-        if not any(r[i] for r in probe_lines.rows(alone))
+        for i, n in enumerate(probe_table.columns(alone))
+        if not any(r[i] for r in probe_table.rows(alone))
     }
-    names = {str(c.header) for c in probe_lines.table(alone).columns}
+    names = {str(c.header) for c in probe_table.table(alone).columns}
     assert empty
-    assert names == set(probe_lines.columns(alone)) - empty
+    assert names == set(probe_table.columns(alone)) - empty
 
 
 def test_a_reason_is_not_printed_twice(probe_result: ProbeResult) -> None:
@@ -179,9 +179,9 @@ def test_json_of_a_tuning_has_all_figures(probe_result: ProbeResult) -> None:
 
 
 def test_the_table_of_a_probe(probe_result: ProbeResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, confirmation: 2**20)
-    names = probe_lines.columns(probe_result)
-    plain, drafted, copied, *_ = probe_lines.rows(probe_result)
+    monkeypatch.setattr(probe_table, "extra_memory", lambda plan, confirmation: 2**20)
+    names = probe_table.columns(probe_result)
+    plain, drafted, copied, *_ = probe_table.rows(probe_result)
     assert len(plain) == len(drafted) == len(copied) == len(names)
     row = dict(zip(names, drafted, strict=True))
     assert re.fullmatch(r"1\.\d\dx \(1\.\d\d to 1\.\d\d\)", row["speed-up"])
@@ -197,13 +197,13 @@ def test_the_table_of_a_probe(probe_result: ProbeResult, monkeypatch: pytest.Mon
 def test_several_slots_show_the_total_speed_and_that_per_request(
     probe_result: ProbeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_lines, "extra_memory", lambda plan, confirmation: None)
+    monkeypatch.setattr(probe_table, "extra_memory", lambda plan, confirmation: None)
     both = replace(
         probe_result,
         planned=replace(probe_result.planned, task=replace(probe_result.planned.task, slots=4)),
     )
-    names = probe_lines.columns(both)
-    measured = [cells for cells in probe_lines.rows(both) if cells[names.index("per request")]]
+    names = probe_table.columns(both)
+    measured = [cells for cells in probe_table.rows(both) if cells[names.index("per request")]]
     assert len(measured) >= 3
     for cells in measured:
         row = dict(zip(names, cells, strict=True))
@@ -249,8 +249,8 @@ def test_a_probe_that_measured_nothing_is_shown_as_open(probe_result: ProbeResul
         dropped=(), reason="loading took 50 s of 60 s: not enough time to measure anything",
     )  # fmt: skip
     p = replace(probe_result, tuned=t)
-    at = probe_lines.columns(p).index("speed-up")
-    assert {cells[at] for cells in probe_lines.rows(p)} == {"not measured"}
+    at = probe_table.columns(p).index("speed-up")
+    assert {cells[at] for cells in probe_table.rows(p)} == {"not measured"}
     lines = list(probe_lines.below_table(p))
     assert lines[0] == f"verdict  open: {t.reason}"
     assert len(lines) == 3
@@ -388,21 +388,21 @@ def test_slow_steps_print_progress_without_a_terminal(
 
 def test_the_speeds_in_a_table_agree_with_its_speed_ups(probe_result: ProbeResult) -> None:
     """Both speeds were measured in turn; the baseline launch is of another time."""
-    at = probe_lines.columns(probe_result).index("tok/s")
-    plain, drafted, copied, *_ = probe_lines.rows(probe_result)
+    at = probe_table.columns(probe_result).index("tok/s")
+    plain, drafted, copied, *_ = probe_table.rows(probe_result)
     for row, confirmation in zip((drafted, copied), probe_result.tuned.confirmations, strict=True):
         ratio = float(row[at]) / float(plain[at])
         assert ratio == pytest.approx(confirmation.speedup.value, abs=0.02)
     unconfirmed = replace(probe_result, tuned=replace(probe_result.tuned, confirmations=()))
-    (_, launched, *_) = probe_lines.rows(unconfirmed)
-    predicted = launched[probe_lines.columns(probe_result).index("speed-up")]
+    (_, launched, *_) = probe_table.rows(unconfirmed)
+    predicted = launched[probe_table.columns(probe_result).index("speed-up")]
     assert predicted.endswith("x predicted")
     ratio = float(launched[at]) / float(plain[at])
     assert ratio == pytest.approx(float(predicted.split("x")[0]), abs=0.02)
     html = report._section(probe_result, "w0")
     assert drafted[at] in str(html)
     alone = replace(probe_result, tuned=replace(probe_result.tuned, baseline=None))
-    own, *_ = probe_lines.rows(alone)
+    own, *_ = probe_table.rows(alone)
     assert own[at] == f"{probe_result.tuned.confirmations[0].measurement.tokens_per_second:.1f}"
 
 

@@ -50,6 +50,7 @@ def measured(printer: Printer, options: ProbeOptions) -> tuple[ProbeResult, ...]
 def show(printer: Printer, found: tuple[ProbeResult, ...], outputs: Mapping[str, Path]) -> None:
     """Prints the results and writes the files. `outputs`: option → file."""
     from specllama.cli import probe_lines as lines
+    from specllama.cli import probe_table
     from specllama.cli.output import save
 
     if printer.as_json:
@@ -59,7 +60,7 @@ def show(printer: Printer, found: tuple[ProbeResult, ...], outputs: Mapping[str,
             printer.say(lines.title(p), "bold")
             if p.plan.workload.mixed:
                 printer.detail(f"workload {p.plan.workload.mixed}")
-            printer.table(lines.table(p), lines.SPARE)
+            printer.table(probe_table.table(p), probe_table.SPARE)
             printer.lines(lines.below_table(p, printer.verbose), results=("verdict", "run"))
     for option, path in outputs.items():
         save(path, _output(option, path, found), option)

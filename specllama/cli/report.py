@@ -7,7 +7,7 @@ from datetime import date
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from specllama.cli import probe_lines, report_facts
+from specllama.cli import probe_lines, probe_table, report_facts
 from specllama.cli.charts import DARK, LIGHT
 from specllama.cli.compared import UNMEASURED, unconfirmed
 from specllama.cli.figures import tuning_charts
@@ -65,9 +65,9 @@ def _section(p: ProbeResult, name: str) -> dict[str, Any]:
 
 def _table(p: ProbeResult) -> tuple[list[str], list[list[str]]]:
     """The table's head and rows, without columns and rows in which nothing was measured."""
-    columns = probe_lines.columns(p)
+    columns = probe_table.columns(p)
     speedup = columns.index("speed-up")
-    rows = [r for r in probe_lines.rows(p) if r[speedup] != UNMEASURED]
+    rows = [r for r in probe_table.rows(p) if r[speedup] != UNMEASURED]
     used = [i for i in range(len(columns)) if any(r[i] for r in rows)]
     return [_NAMED.get(columns[i], columns[i]) for i in used], [[r[i] for i in used] for r in rows]
 

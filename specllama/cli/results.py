@@ -187,7 +187,7 @@ def _table(found: Sequence[Result], differing: Sequence[str]) -> Table:
     they differ in."""
     from rich.table import Table
 
-    from specllama.cli.probe_lines import chance
+    from specllama.cli.probe_table import chance
     from specllama.cli.tuning_lines import interval_text
     from specllama.tuning.results import format_time
 
