@@ -272,6 +272,24 @@ ExecStart=/opt/llama-server -m ${MODEL} $OPTS
     assert "OPTS of /etc/llama.env is not spelled out" in linted.findings[0].fix
 
 
+_SCRIPT = "llama-server -m /t.gguf -md /d.gguf --draft-max 16"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (UNIT, f"[Service]\nExecStart=/bin/sh -c 'exec {_SCRIPT}'\n"),
+        (DOCKERFILE, f'FROM x\nENTRYPOINT ["sh", "-c", "exec {_SCRIPT}"]\n'),
+        (DOCKERFILE, f'FROM ghcr.io/ggml-org/llama.cpp:server\nENTRYPOINT ["sh", "-c", "{_SCRIPT}"]\n'),
+        (DOCKERFILE, f'FROM x\nENTRYPOINT exec sh -c "{_SCRIPT}"\n'),
+    ],
+)  # fmt: skip
+def test_a_script_in_quotes_is_checked_and_fixed(kind: str, text: str) -> None:
+    assert rules(text, kind) == ["removed-flag", "no-spec-type"]
+    new = _SCRIPT.replace("--draft-max", "--spec-type draft-simple --spec-draft-n-max")
+    assert fixed(text, kind, HERE) == text.replace(_SCRIPT, new)
+
+
 def test_units_are_parsed_without_a_shell() -> None:
     text = "[Service]\nExecStart=/opt/llama-server -m /t.gguf --spec-type ngram-mod|ngram-simple\n"
     assert rules(text, UNIT) == ["list-of-types"]

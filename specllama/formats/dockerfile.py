@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from specllama.formats.found_command import FLOW, EnvVariable, FoundCommand
-from specllama.formats.shell_commands import ASSIGNMENT, image, quoted_assignment, server, styles
+from specllama.formats.shell_commands import (
+    ASSIGNMENT,
+    image,
+    nested,
+    quoted_assignment,
+    server,
+    styles,
+)
 from specllama.formats.shell_variables import UNKNOWN, Bindings, ShellValue, assigned, expanded
 from specllama.formats.shell_words import SimpleCommand, Word, split_words
 from specllama.formats.yaml_scalars import items
@@ -64,6 +71,9 @@ def read(text: str) -> Iterator[FoundCommand]:
     if found is not None:
         own = tuple(written[len(words) - len(found.words) :])
         yield replace(found, styles=own, variables=tuple(variables), build=build)
+    elif scripts := tuple(nested(text, words)):
+        for c in scripts:
+            yield replace(c, variables=(*variables, *c.variables), build=c.build or build)
     elif kind and words:
         yield FoundCommand(
             kind, tuple(words), tuple(written), begin, variables=tuple(variables), build=build

@@ -53,7 +53,7 @@ def shell(
     for simple, paths in walk(text, commands, known or {}):
         found = list(dict.fromkeys(_started(simple, paths)))
         if not found:
-            found = list(dict.fromkeys(_nested(text, simple.words, paths)))
+            found = list(dict.fromkeys(nested(text, simple.words, paths)))
         yield from found
 
 
@@ -183,8 +183,8 @@ def quoted_assignment(text: str, word: Word) -> Iterator[EnvVariable]:
         yield EnvVariable(m[1], word.text[m.end() :], start, start + len(m[1]), word.fixed)
 
 
-def _nested(text: str, words: Sequence[Word], paths: Paths) -> Iterator[FoundCommand]:
-    """Servers in a quoted word: sh -c '…'."""
+def nested(text: str, words: Sequence[Word], paths: Paths = ({},)) -> Iterator[FoundCommand]:
+    """Servers in a quoted word of a command: sh -c '…'."""
     own = tuple(assignments(words))
     for word in () if _starts_nothing(words) else words:
         for c in _in_quotes(text, word):

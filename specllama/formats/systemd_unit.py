@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from specllama.formats import env_files
 from specllama.formats.found_command import EnvVariable, FoundCommand
-from specllama.formats.shell_commands import assignments, quoted_assignment, server
+from specllama.formats.shell_commands import assignments, nested, quoted_assignment, server
 from specllama.formats.shell_variables import ShellValue, expanded
 from specllama.formats.shell_words import Word, WordOrigin, split_words
 
@@ -44,10 +44,11 @@ def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
     # of several assignments of one name the last one counts
     effective = tuple({(v.name, v.source): v for v in variables}.values())
     for line in given.get("ExecStart", ()):
-        yield from _started(line, known, effective, tuple(dict.fromkeys(missing)))
+        yield from _started(text, line, known, effective, tuple(dict.fromkeys(missing)))
 
 
 def _started(
+    text: str,
     line: Sequence[Word],
     known: Mapping[str, ShellValue],
     variables: tuple[EnvVariable, ...],
@@ -61,6 +62,9 @@ def _started(
         # the same tuple for all, so that it is checked once (lint.py)
         variables = (*variables, *own) if own else variables
         yield replace(found, variables=variables, site=line[0].start, missing=missing)
+        return
+    for c in nested(text, line):
+        yield replace(c, variables=(*variables, *c.variables), missing=missing)
 
 
 def _value(text: str, variable: EnvVariable) -> ShellValue:
