@@ -256,6 +256,15 @@ for m in a b; do llama-server -m "$m" $A --draft-max 4; done
     ]
 
 
+@pytest.mark.parametrize("otherwise", ["", '"--port 1"'])
+def test_a_variable_with_other_words_on_another_path_is_not_replaced(otherwise: str) -> None:
+    """Once the words of one path replaced $B, so that those of the other path were gone."""
+    text = f"B={otherwise}\nif x; then B=--mlock; fi\nllama-server -m t $B\n"
+    assert rules_and_fixed(text) == (["removed-flag"], text)
+    (linted,) = lint_text(text, SCRIPT, HERE)
+    assert "another path through the script has other words there" in linted.findings[0].fix
+
+
 def test_a_variable_used_by_two_servers_is_fixed_for_both() -> None:
     text = "A='-md d --draft-max 4'\nllama-server -m x $A\nllama-server -m y $A -c 512\n"
     found, done = rules_and_fixed(text)
@@ -340,6 +349,12 @@ def test_a_draft_length_without_a_method_is_removed() -> None:
     assert fixed("llama-server -m t --draft-max 16", SCRIPT, HERE) == "llama-server -m t"
 
 
+def test_the_routers_own_keys_are_not_options_of_a_model() -> None:
+    """server-models.cpp reads them from a preset itself."""
+    text = "version = 1\n[a]\nmodel = /x\nload-on-startup = true\nstop-timeout = 10\n"
+    assert rules(text, PRESET) == []
+
+
 def test_quotes_and_underscores_in_a_preset_are_fixed() -> None:
     text = '[*]\nspec-type = draft-simple\n[a]\nmodel = "/x y.gguf"\nspec_type = ngram-mod\n'
     assert rules(text, PRESET) == ["quoted-value", "underscore-key"]
@@ -390,6 +405,14 @@ def test_a_later_removed_option_is_too_new_before_its_introduction() -> None:
     assert rules(line, here=for_build(6000)) == ["too-new-flag", "too-new-flag"]
     assert rules(line, here=for_build(8500)) == []
     assert rules(line, here=for_build(9000)) == ["removed-flag"]
+
+
+@pytest.mark.parametrize(
+    ("build", "bad"), [(10429, False), (10430, True), (10435, True), (10436, False)]
+)
+def test_a_bad_build_is_reported_from_the_first_to_the_last(build: int, bad: bool) -> None:
+    line = "llama-server -m t -md d --spec-type draft-simple"
+    assert rules(line, here=for_build(build)) == ["known-bad-build"] * bad
 
 
 def test_md_alone_does_nothing_from_b9464_on() -> None:
@@ -459,6 +482,15 @@ def test_quoted_words_are_read_as_shlex_reads_them(words: list[str]) -> None:
     (command,) = split_words(text)
     assert [w.text for w in command] == ["x", *words]
     assert all(shlex.split(text[w.start : w.end]) == [w.text] for w in command)
+
+
+def test_a_substitution_ends_at_its_own_bracket() -> None:
+    (command,) = split_words("x a$(b (c) d)e f")
+    assert [(w.text, w.fixed) for w in command] == [
+        ("x", True),
+        ("a$(b (c) d)e", False),
+        ("f", True),
+    ]
 
 
 @given(

@@ -17,6 +17,7 @@ CommandFindings = Sequence[tuple[FoundCommand, tuple[Finding, ...]]]
 Location = tuple[int, int, int]  # scalar's start or -1, start, end
 Request = tuple[str, tuple[Replacement, ...]]  # a rule and what its fix writes
 _MAX_LINES = 3  # listed in one message
+_RIGHT = "it is right on another path through the script"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class _Sharing:
         if not against:
             return finding
         if any(self._found[n][0].place == command.place for n in against):
-            why = "it is right on another path through the script"
+            other = self._with_other_words(number, finding).intersection(against)
+            why = "another path through the script has other words there" if other else _RIGHT
             return _unfixed(finding, why) if finding.effect == ENDS else None
         if own := self._in_own_words(command, finding):
             return own
@@ -112,13 +114,26 @@ class _Sharing:
         locations = _of_words(command, touched(command, finding.edits))
         locations |= {_location(command, e.start, e.end) for e in changes}
         shared = frozenset(p for p in locations if len(self._users.get(p, ())) > 1)
-        if not shared:
+        apart = self._with_other_words(number, finding)
+        if not shared and not apart:
             return []
         request = finding.rule, replacements(self._text, command, finding.edits)
+        asking = self._asking.get(request, set())
         if (shared, request) not in self._objecting:
             users = set().union(*(self._users[p] for p in shared))
-            self._objecting[shared, request] = sorted(users - self._asking.get(request, set()))
-        return self._objecting[shared, request]
+            self._objecting[shared, request] = sorted(users - asking)
+        return [*self._objecting[shared, request], *sorted(apart - asking)]
+
+    def _with_other_words(self, number: int, finding: Finding) -> set[int]:
+        """The paths to this server on which a variable stands for another number of words, so that
+        they have no word where the changed one is written."""
+        command = self._found[number][0]
+        paths = self._paths[command.place]
+        if len(paths) == 1:
+            return set()
+        own = [w for w in touched(command, finding.edits) if w.origin is None and w.start >= 0]
+        users = (self._users[p] for p in _of_words(command, own))
+        return set(paths) - set(paths).intersection(*users)
 
     @cached_property
     def _asking(self) -> dict[Request, set[int]]:
