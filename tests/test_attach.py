@@ -191,6 +191,20 @@ def test_hidden_reasoning_tokens_do_not_count_for_the_speed() -> None:
     assert data["tokens_per_second"] < 105
 
 
+def test_reasoning_tokens_that_are_not_in_the_count_are_not_subtracted() -> None:
+    """Some servers count only the visible tokens as completion_tokens."""
+    details = {"completion_tokens_details": {"reasoning_tokens": 900}}
+    event = {"usage": {"completion_tokens": 11, **details}}
+    assert streamed.tokens(event, thoughts_seen=False) == 11
+
+
+def test_acceptance_by_depth_needs_the_histogram_of_every_response() -> None:
+    whole = streamed.DraftCounts(6, 3, 3, (1, 1, 1))
+    without = streamed.DraftCounts(4, 4, None)
+    assert streamed.combined([whole, whole]) == streamed.DraftCounts(12, 6, 6, (2, 2, 2))
+    assert streamed.combined([whole, without]) == streamed.DraftCounts(10, 7, None, ())
+
+
 VLLM_ANSWER = {
     "mean_acceptance_length": 1.2325581395348837,
     "draft_acceptance_rate": 0.07751937984496124,

@@ -183,6 +183,7 @@ def test_history_over_the_last_minute_and_in_parts_of_15_minutes() -> None:
     parts = list(history.parts(900, 90))
     assert len(parts) == 10
     assert parts[0].drafted == parts[5].drafted == 18
+    assert parts[9].drafted == 18, "the newest: the last 90 seconds, its end included"
     assert history.total.drafted == 2 * 99
 
 
