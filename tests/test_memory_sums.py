@@ -30,6 +30,7 @@ from specllama.memory.overrides import Override, moved_tensors
 from specllama.memory.use import CACHE_TYPES, ModelUse
 from tests import zoo
 from tests.giants import GIANTS, build
+from tests.support import write_gguf
 
 MIB = 2**20
 
@@ -188,6 +189,44 @@ def test_rollback_copies_grow_with_k(headers: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("arch", "fields", "state"),
+    [
+        # llama-hparams.cpp, n_embd_r() + n_embd_s()
+        ("rwkv6", {"wkv.head_size": 64}, (2 + 64) * 32),
+        ("rwkv7", {"wkv.head_size": 64, "token_shift_count": 1}, (1 + 64) * 32),
+        ("lfm2", {"shortconv.l_cache": 3, "attention.head_count_kv": 0}, 2 * 32),
+        (
+            "kimi-linear",
+            {"kda.head_dim": 128, "attention.head_count": 16, "attention.head_count_kv": 0},
+            16 * (3 * 3 * 128 + 128 * 128),
+        ),
+        (
+            "minimax-01",
+            {"attention.key_length": 96, "attention.head_count": 16},
+            16 * 96 * 96,
+        ),
+        (
+            "mamba2",
+            {
+                "ssm.conv_kernel": 4,
+                "ssm.inner_size": 64,
+                "ssm.state_size": 16,
+                "ssm.group_count": 2,
+            },
+            3 * (64 + 2 * 2 * 16) + 16 * 64,
+        ),
+    ],
+)
+def test_recurrent_state_by_hand(
+    tmp_path: Path, arch: str, fields: dict[str, int], state: int
+) -> None:
+    keys = {f"{arch}.{k}": n for k, n in fields.items()}
+    m = read_model(write_gguf(tmp_path / "m.gguf", arch=arch, fields=keys))
+    (block,) = m.layout.blocks
+    assert state_bytes(block, ModelUse(512)) == 4 * state
+
+
 def test_mtp_blocks_are_loaded_only_for_draft_mtp(headers: Path) -> None:
     m = read_model(build(headers, "qwen3.6-27b-mtp"))
 
@@ -248,6 +287,8 @@ def test_the_number_of_logits_depends_on_the_method(headers: Path) -> None:
     m = read_model(build(headers, "llama-3.1-8b"))
     assert target_use(m, use, Drafting(("draft-simple",), longest=4)).outputs == 10
     assert draft_use(use, Drafting(("draft-simple",), m)).outputs == 2
+    # server-context.cpp, server_output_limits: no more rows than a batch has tokens
+    assert target_use(m, replace(use, batch=6), Drafting(("draft-simple",), longest=4)).outputs == 6
     assert draft_use(use, Drafting(("draft-dflash",), m, 7)).outputs == 512  # it has an encoder
     assert target_use(m, replace(use, outputs=None), Drafting(("ngram-mod",))).outputs is None
 

@@ -9,7 +9,7 @@ import pytest
 
 from specllama.engine.embedded_values import EXPERTS
 from specllama.gguf import read_model
-from specllama.memory.decide import FITS, FitRequest, experts_in_ram, verdict_of
+from specllama.memory.decide import FITS, FitRequest, experts_in_ram, size_text, verdict_of
 from specllama.memory.devices import Device, Machine
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import GpuSplit, estimate, needed, per_device
@@ -112,6 +112,8 @@ def test_experts_in_ram_may_stay_on_disk_if_memory_mapped(folder: Path) -> None:
     verdict, lines = verdict_of(q, use, None)
     assert verdict.kind == FITS
     assert "read from disk" in verdict.detail
+    over = per_device(lines)["RAM"] - ram.usable
+    assert verdict.detail.startswith(f"{size_text(over)} of the experts are read from disk")
     assert needed(lines)["RAM"] < 2 * GIB < 100 * GIB < per_device(lines)["RAM"]
     locked, _ = verdict_of(q, replace(use, mapped=False), None)
     assert locked.kind != FITS
@@ -133,6 +135,15 @@ def test_the_fewest_layers_whose_experts_must_be_in_ram(folder: Path) -> None:
 
     assert kind(layers) == FITS
     assert kind(layers - 1) != FITS
+
+
+def test_tensors_moved_by_the_user_stay_where_they_are(folder: Path) -> None:
+    m = read_model(build(folder, "qwen3-235b-a22b"))
+    ram = Device("RAM", "", 200 * GIB, 200 * GIB, "", shared=True, margin=0)
+    gpu = Device("CUDA0", "", 24 * GIB, 24 * GIB, "", margin=0)
+    moved = moved_tensors(m, list(first_layers(2, EXPERTS)))
+    q = FitRequest(m, ModelUse(4096, moved=moved), Machine((gpu,), ram), None)
+    assert experts_in_ram(q, None) == 0
 
 
 def test_no_experts_are_moved_if_that_does_not_help(folder: Path) -> None:
