@@ -234,6 +234,10 @@ LOADABLE: dict[str, Make] = {
         to,
         {"llama.expert_feed_forward_length": [1, 2], "llama.attention.recurrent_layers": [1, 1]},
     ),
+    # gemma4-assistant.cpp asserts that all its blocks are nextn layers
+    "a gemma4-assistant": lambda to: _as_architecture(
+        to, "gemma4-assistant", fields={"gemma4-assistant.nextn_predict_layers": 4}
+    ),
     "a dflash head of DeepSeek V4": lambda to: _as_architecture(
         to,
         "dflash",

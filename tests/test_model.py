@@ -11,6 +11,7 @@ import pytest
 from specllama.gguf import GgufError, read_model
 from specllama.gguf.oddities import oddities
 from specllama.gguf.types import FILE_TYPES
+from tests import zoo
 from tests.support import MODELS, write_gguf
 
 TOKENS = ["<s>", "a", "b"]
@@ -126,6 +127,33 @@ def test_an_mtp_head_needs_both_the_key_and_the_tensors(tmp_path: Path) -> None:
 def test_nextn_layers_of_a_router_are_not_mtp_heads(tmp_path: Path) -> None:
     fields = {"granite.nextn_predict_layers": 1, "granite.router_layer": 1}
     assert read_model(write_gguf(tmp_path / "m.gguf", TOKENS, "granite", fields)).mtp_heads == 0
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "pre", "type_", "adds", "ids"),
+    [
+        # llama-vocab.cpp, where the file has no key: (add_bos, add_eos), (bos, eos)
+        ("llama", "", "SPM", (True, False), (1, 2)),
+        ("gpt2", "gpt-2", "BPE", (False, False), (11, 11)),
+        ("gpt2", "falcon3", "BPE", (True, False), (11, 11)),
+        ("bert", "", "WPM", (True, False), (101, -1)),
+        ("t5", "", "UGM", (False, True), (-1, 1)),
+        ("rwkv", "", "RWKV", (False, False), (-1, -1)),
+        ("plamo2", "", "PLAMO2", (False, False), (1, 2)),
+    ],
+)
+def test_each_tokenizer_has_its_own_default_tokens(
+    tmp_path: Path,
+    tokenizer: str,
+    pre: str,
+    type_: str,
+    adds: tuple[bool, bool],
+    ids: tuple[int, int],
+) -> None:
+    vocab = zoo.Vocab(tokenizer, pre, "x", 120)
+    v = read_model(zoo.llama(tmp_path / "m.gguf", "m", vocab, 64)).vocabulary
+    assert v is not None
+    assert (v.type, (v.add_bos, v.add_eos), (v.bos_id, v.eos_id)) == (type_, adds, ids)
 
 
 @pytest.mark.parametrize(
