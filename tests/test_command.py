@@ -71,6 +71,16 @@ def test_ngram_size_options_of_every_build(name: str, expected: str) -> None:
     assert " ".join(got).startswith(f"-m m.gguf {expected} -np 1")
 
 
+def test_a_shorter_ngram_does_not_shorten_the_draft_of_a_build_with_one_limit() -> None:
+    """p0.3.19 has --draft-max for both."""
+    both = replace(SPEC, methods=("draft-simple", "ngram-simple"), ngram=NgramSizes(8, 3))
+    got = argv(help_render.capabilities("p0.3.19"), both)
+    assert got[got.index("--draft-max") + 1] == "5"
+    longer = replace(both, ngram=NgramSizes(8, 32))
+    got = argv(help_render.capabilities("p0.3.19"), longer)
+    assert got[got.index("--draft-max") + 1] == "32"
+
+
 def test_several_methods_are_one_comma_separated_list() -> None:
     spec = replace(SPEC, methods=("draft-mtp", "ngram-mod"), draft=None, ngram=NgramSizes(12, 48))
     got = argv(help_render.capabilities("b11434"), spec)

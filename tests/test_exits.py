@@ -80,6 +80,8 @@ def test_the_reason_why_a_server_serves_without_its_draft() -> None:
     assert why_not_speculating(CONTINUED[0] + _READY) == ""
     port = "couldn't bind HTTP server socket, hostname: ::1\n"  # the other address is free
     assert "vocabulary" in why_not_speculating(port + vocabs)
+    lora = (LOGS / "b11434-lora.log").read_text()  # another file's fault
+    assert why_not_speculating(lora) == ""
 
 
 def test_details_are_in_the_message() -> None:

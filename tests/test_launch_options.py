@@ -98,6 +98,14 @@ def test_a_switch_without_an_opposite_may_be_on_or_off() -> None:
         options(LLAMA_ARG_CPU_MOE="maybe")
 
 
+def test_a_removed_option_is_not_suggested() -> None:
+    removed = HELP + "--draft-max N                           the argument has been removed\n"
+    caps = describe("version: 10999 (abc)", removed)
+    with pytest.raises(UsageError) as e:
+        read_launch_options(("--draft-mas", "3"), caps)
+    assert e.value.hint == "Did you mean --spec-draft-n-max?"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
