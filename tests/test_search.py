@@ -301,6 +301,9 @@ def test_off_by_costs_alone_rests_on_more_than_two_short_responses() -> None:
     tokens = [a.tokens for a in t.baseline.measurement.responses]
     assert len(tokens) >= 5
     assert max(tokens) > 16
+    few, _ = tuned(Script(steep), replace(task(DRAFT), prompts=PROMPTS[:3]))
+    assert few.baseline is not None
+    assert len(few.baseline.measurement.responses) == 3, "no prompt twice"
     assert t.seconds < 0.4 * 120
 
 

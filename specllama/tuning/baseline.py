@@ -76,7 +76,7 @@ def measure_more(run: Run, served: RunningServer, before: Baseline) -> Baseline:
     rests on its costs alone. The same if there is no time left."""
     client, task = served.client, run.task
     responses = list(before.measurement.responses)
-    most = len(responses) + _MORE_RESPONSES
+    most = min(len(responses) + _MORE_RESPONSES, len(task.prompts))  # none twice
     job = run.job(min(_MORE_SHARE * task.budget, run.seconds_left))
     run.report("measuring the baseline again, before deciding on its costs")
     while len(responses) < most and not job.over:
