@@ -35,6 +35,7 @@ from specllama.formats.lint import LintContext, fixed, lint_text
 from specllama.formats.shell_words import split_words
 from specllama.gguf import ModelInfo, read_model
 from tests import help_render
+from tests.edited import edited
 from tests.support import MODELS
 
 FILES = Path(__file__).parent / "data/lint"
@@ -306,6 +307,19 @@ def test_a_variable_in_quotes_is_one_argument() -> None:
     assert rules("llama-server '-m t'") == ["unknown-flag"]
 
 
+def test_the_value_of_an_unknown_variable_is_not_judged() -> None:
+    """Its name is not the value: `$Q` does not begin with the name of a quantisation."""
+    line = "llama-server -m t -md d --spec-type draft-simple"
+    assert rules(f'{line} -ctkd "q$Q"') == []
+    assert rules(f"{line} -ctkd q8_0") == ["quantised-draft-cache"]
+
+
+def test_two_heredocs_of_one_line_end_in_order() -> None:
+    text = "cat <<A - <<B\nllama-server --draft-max 1\nA\nllama-server --draft-max 2\nB\nllama-server -m x\n"
+    (command,) = read(text)
+    assert [w.text for w in command.words] == ["-m", "x"]
+
+
 def test_an_unquoted_list_of_types_is_told_apart_from_a_pipe() -> None:
     text = "llama-server -m t --spec-type ngram-mod|ngram-simple -np 1\nllama-server -m t --spec-type ngram-mod|tee log\n"
     found, done = rules_and_fixed(text)
@@ -341,6 +355,54 @@ def test_variables_are_checked_like_options() -> None:
     assert rules(text.replace("_N_PAR", "_SPEC_TYPE: draft-simple\n    X"), YAML) == [
         "quantised-draft-cache"
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("-ngld 16", True),
+        ("-ngld 17", False),  # layers
+        ("-ngld 5 --spec-draft-n-max 3", False),
+        ("-ngl 99 -ngld 5", False),  # both are layers
+        ("-ngl auto -ngld 5", True),
+    ],
+)
+def test_a_small_number_of_draft_layers_is_taken_for_a_length(words: str, found: bool) -> None:
+    line = f"llama-server -m t -md d --spec-type draft-simple {words}"
+    assert rules(line) == ["layers-as-length"] * found
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "iq4_nl"])
+def test_a_quantised_draft_cache_needs_a_draft(kind: str) -> None:
+    line = f"llama-server -m t -md d --spec-type draft-simple -ctkd {kind}"
+    assert rules(line) == ["quantised-draft-cache"]
+    assert rules(f"llama-server -m t --spec-type ngram-mod -ctkd {kind}") == ["idle-flag"]
+
+
+@pytest.mark.parametrize(("type_", "longest"), [("ngram-simple", 48), ("ngram-mod", 64)])
+def test_a_batch_must_hold_the_default_draft_of_ngrams(type_: str, longest: int) -> None:
+    """common.h: size_m 48 and n_max 64; llama-server aborts if one token more does not fit."""
+    line = f"llama-server -m t -np 1 --spec-type {type_} -b"
+    assert rules(f"{line} {longest + 1}") == []
+    assert rules(f"{line} {longest}") == ["refused"]
+
+
+@pytest.mark.parametrize(
+    "words", ['-b "$B"', "--mmproj /nowhere/mm.gguf", "--lora /nowhere/x.gguf"]
+)
+def test_unknown_values_and_files_of_another_machine_are_not_refused(words: str) -> None:
+    assert rules(f"llama-server -m t {words}") == []
+
+
+def test_the_old_name_of_a_draft_model_is_a_draft_method() -> None:
+    """b9113 calls it `draft`."""
+    assert rules("llama-server -m t -md d --spec-type draft", here=for_build(9113)) == []
+
+
+def test_a_sidecar_of_a_hub_repository_is_found_but_no_draft_model() -> None:
+    hub = "llama-server -hf o/m-GGUF --spec-type"
+    assert rules(f"{hub} draft-eagle3") == []
+    assert rules(f"{hub} draft-simple") == ["no-draft"]
 
 
 def test_a_draft_length_without_a_method_is_removed() -> None:
@@ -482,6 +544,16 @@ def test_quoted_words_are_read_as_shlex_reads_them(words: list[str]) -> None:
     (command,) = split_words(text)
     assert [w.text for w in command] == ["x", *words]
     assert all(shlex.split(text[w.start : w.end]) == [w.text] for w in command)
+
+
+def test_a_backslash_in_double_quotes_escapes_a_quote_and_a_dollar() -> None:
+    (command,) = split_words(r'''x "a\"b c" "\$5" "$5"''')
+    assert [(w.text, w.fixed) for w in command] == [
+        ("x", True),
+        ('a"b c', True),
+        ("$5", True),
+        ("$5", False),
+    ]
 
 
 def test_a_substitution_ends_at_its_own_bracket() -> None:
@@ -638,6 +710,14 @@ def test_relative_model_paths_start_at_the_files_folder(
     script.write_text("llama-server -m target.gguf -md other-vocab.gguf --spec-type draft-simple\n")
     assert run(["lint", str(script)]) == 1
     assert "misfit" in capsys.readouterr().out
+
+
+def test_override_kv_may_repair_a_file(tmp_path: Path) -> None:
+    """llama.cpp reads it before the file, also for a missing key."""
+    path = edited(MODELS / "target.gguf", tmp_path / "m.gguf", drop=["llama.context_length"])
+    line = f"llama-server -m {shlex.quote(str(path))}"
+    assert rules(line) == ["refused-file"]
+    assert rules(f"{line} --override-kv llama.context_length=int:512") == []
 
 
 def test_a_model_file_that_is_not_gguf_is_a_finding(

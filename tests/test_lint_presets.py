@@ -20,7 +20,7 @@ from specllama.errors import UsageError
 from specllama.formats import known_builds
 from specllama.formats.commands import PRESET, UNIT, kind_of
 from specllama.formats.lint import LintContext, fixed, lint_text
-from specllama.formats.preset_file import sections
+from specllama.formats.preset_file import same_id, sections
 
 HERE = LintContext(
     lambda build: known_builds.capabilities(build or known_builds.NEWEST), lambda _: None
@@ -133,6 +133,14 @@ TRAPS = [
 
 def rules(text: str) -> list[str]:
     return [f.rule for linted in lint_text(text, PRESET, HERE) for f in linted.findings]
+
+
+@pytest.mark.parametrize(
+    ("name", "router"),
+    [("m", "m"), ("o/m:q8_0", "o/m:Q8_0"), ("m:UD-q4_k_m", "m:Q4_K_M"), ("m:a.q4", "m:Q4")],
+)
+def test_the_routers_id_has_the_last_part_of_the_tag(name: str, router: str) -> None:
+    assert same_id(name) == router
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda t: repr(t.text)[1:-1])

@@ -77,7 +77,9 @@ def simples(
     while pos < end:
         c = source[pos]
         if c == "\n" and documents:
-            pos = _heredoc_end(source, pos, end, documents.pop(0)) if lines else pos
+            for last in documents if lines else ():
+                pos = _heredoc_end(source, pos, end, last)
+            documents.clear()
         words = found[-1].words
         if source.startswith(("\\\n", "\\\r\n"), pos):
             pos = source.index("\n", pos) + 1
