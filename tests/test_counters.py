@@ -150,6 +150,24 @@ def test_one_of_several_models_is_selected_by_its_label() -> None:
     assert found.counts.drafted == 30
 
 
+def test_the_first_token_of_each_response_does_not_count_for_the_decoding_speed() -> None:
+    counts = Counts(tokens=100.0, seconds=2.0, requests=20.0)
+    assert counts.tokens_per_second == 40.0
+    assert replace(counts, rounding=5.0).tokens_per_second is None, "one digit of 100 is unknown"
+    assert replace(counts, rounding_s=0.1).tokens_per_second is None
+
+
+def test_samples_without_a_model_name_count_for_every_model() -> None:
+    text = (
+        'vllm:spec_decode_num_draft_tokens_total{model_name="a"} 10\n'
+        'vllm:spec_decode_num_draft_tokens_total{model_name="b"} 20\n'
+        "vllm:spec_decode_num_accepted_tokens_total 4\n"
+    )
+    found = parse_snapshot(text, 0.0, "b")
+    assert found is not None
+    assert (found.counts.drafted, found.counts.accepted) == (20.0, 4.0)
+
+
 def test_gauges_of_several_engines_are_averaged() -> None:
     text = "".join(
         f'sglang:spec_accept_rate{{dp_rank="{i}"}} {a}\n'

@@ -57,6 +57,8 @@ def test_the_best_draft_length_is_predicted_from_traffic() -> None:
     assert found[2] == pytest.approx(1.55 * 10 / 17)
     assert summarize(counts, Samples(TIMES).ratios, TIMES, 4).better == 1
     assert summarize(counts, Samples(TIMES).ratios, TIMES).by_length == {}
+    plain = replace(counts, tokens=1555.0 + 100)  # 100 tokens of steps without a draft
+    assert by_length(plain, TIMES, 4)[2] == pytest.approx(1655 * 10 / (1555 / 1.55 * 17 + 100 * 11))
 
 
 def test_no_speed_up_is_predicted_beyond_the_running_length() -> None:
@@ -93,6 +95,18 @@ def test_the_chance_of_being_slower_needs_five_samples() -> None:
         for _ in range(parts):
             samples.add(counts)
         assert (summarize(counts, samples.ratios, TIMES, 2).slower is None) == (parts < 5)
+
+
+def test_a_sample_has_at_least_64_tokens() -> None:
+    samples = Samples(TIMES)
+    for _ in range(3):
+        samples.add(traffic(15, (10, 5)))  # 30 tokens
+    assert samples.ratios.weights == (90.0,)
+
+
+@pytest.mark.parametrize(("drafted", "enough"), [(299, False), (300, True)])
+def test_300_drafted_tokens_are_enough(drafted: int, enough: bool) -> None:
+    assert TrafficSummary(Counts(drafted=float(drafted))).enough is enough
 
 
 def test_the_oldest_samples_are_dropped_first() -> None:

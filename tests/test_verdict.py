@@ -57,6 +57,8 @@ def test_a_verdict_changes_only_beyond_a_margin() -> None:
     assert traffic_verdict(summary_with(0.6, 1.02, 0.3), LIMITS, TrafficVerdict(PAYS)).kind == PAYS
     assert traffic_verdict(summary_with(0.42), LIMITS, TrafficVerdict(VERY_LOW)).kind == VERY_LOW
     assert traffic_verdict(summary_with(0.42), LIMITS, TrafficVerdict(LOW)).kind == LOW
+    assert traffic_verdict(summary_with(0.52), LIMITS, TrafficVerdict(VERY_LOW)).kind == LOW
+    assert traffic_verdict(summary_with(0.6, 1.0, 0.6), LIMITS, TrafficVerdict(PAYS)).kind == EVEN
 
 
 def test_a_better_length_is_named_until_it_is_no_better() -> None:
@@ -67,6 +69,10 @@ def test_a_better_length_is_named_until_it_is_no_better() -> None:
     assert traffic_verdict(nearer, LIMITS, TrafficVerdict(PAYS, 2)).better == 2
     over = summary_with(0.5, 1.1, 0.02, K2=1.11, K4=1.1)
     assert traffic_verdict(over, LIMITS, TrafficVerdict(PAYS, 2)).better is None
+    slow = summary_with(0.5, 0.8, 0.99, K2=0.98, K4=0.8)
+    assert traffic_verdict(slow, LIMITS, TrafficVerdict(SLOWER, 2)).better is None
+    another = summary_with(0.5, 1.1, 0.02, K1=1.4, K2=1.2, K4=1.1)
+    assert traffic_verdict(another, LIMITS, TrafficVerdict(PAYS, 2)).better == 1
 
 
 def test_a_length_that_is_slower_than_plain_decoding_is_not_better() -> None:
