@@ -229,6 +229,15 @@ def test_gpu_layers_set_by_the_user_are_not_changed(large_request: FitRequest) -
     assert verdict.kind == TOO_BIG
 
 
+def test_the_device_that_lacks_most_memory_is_named(large_request: FitRequest) -> None:
+    use = replace(large_request.use, gpu_layers=200)
+    small = replace(large_request, machine=machine(8, 20))
+    missing = dict(overcommitted(per_device(small.lines(use, None)), small.machine))
+    assert len(missing) == 2
+    verdict, _ = verdict_of(small, use, None)
+    assert verdict.missing.startswith(f"{max(missing, key=lambda d: missing[d]).name} is ")
+
+
 def test_layers_are_split_by_free_memory_of_two_gpus(large_request: FitRequest) -> None:
     _, lines = verdict_of(replace(large_request, machine=machine(24, 32)), large_request.use, None)
     sums = per_device([x for x in lines if x.what == "weights"])
@@ -238,3 +247,5 @@ def test_layers_are_split_by_free_memory_of_two_gpus(large_request: FitRequest) 
 def test_alternatives_after_running_out_of_memory(large_request: FitRequest) -> None:
     names = [o.name for o in alternatives(replace(large_request, machine=machine(80)))]
     assert names[-2:] == ["n-gram only (ngram-simple, no VRAM)", "no speculation"]
+    ngrams = replace(large_request, drafting=NGRAM, machine=machine(80))
+    assert [o.name for o in alternatives(ngrams)] == ["no speculation"], "n-grams did not fit"

@@ -15,6 +15,7 @@ from specllama.engine.embedded_values import EXPERTS
 from specllama.gguf import read_model
 from specllama.memory import oracle
 from specllama.memory.cache import kv_bytes, state_bytes
+from specllama.memory.compute import input_bytes
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.estimate import (
     Drafting,
@@ -271,6 +272,26 @@ def test_experts_kept_on_the_cpu(headers: Path) -> None:
     experts = sum(b.experts for b in m.layout.blocks)
     assert weights["RAM"] == m.layout.embedding + experts
     assert experts > 0.9 * m.layout.blocks[0].weights * 48
+
+
+def test_shared_experts_are_not_counted_as_routed_ones(headers: Path) -> None:
+    m = read_model(build(headers, "glm-4.5-air"))
+    moved = moved_tensors(m, [Override(r"^blk\.", "RAM")])
+    assert sum(x.experts for x in moved) == sum(b.experts for b in m.layout.blocks)
+
+
+def test_several_gpus_hold_the_inputs_of_four_batches(headers: Path) -> None:
+    """llama-context.cpp, pipeline_parallel: if all layers are on them."""
+    m, use = read_model(build(headers, "llama-3.1-8b")), ModelUse(4096)
+
+    def compute(use: ModelUse, *gpus: str) -> dict[str, int]:
+        lines = model_lines("target", m, use, GpuSplit(gpus, (1.0,) * len(gpus)))
+        return per_device([x for x in lines if x.what == "compute"])
+
+    one, two = compute(use, "A"), compute(use, "A", "B")
+    assert two["RAM"] == one["RAM"] == input_bytes(m, use)
+    assert two["A"] == two["B"] == one["A"] + 3 * input_bytes(m, use)
+    assert compute(replace(use, gpu_layers=30), "A", "B")["A"] == one["A"], "some in RAM"
 
 
 def test_tied_embeddings_are_copied_to_the_gpu(headers: Path) -> None:

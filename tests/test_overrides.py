@@ -115,6 +115,8 @@ def test_experts_in_ram_may_stay_on_disk_if_memory_mapped(folder: Path) -> None:
     over = per_device(lines)["RAM"] - ram.usable
     assert verdict.detail.startswith(f"{size_text(over)} of the experts are read from disk")
     assert needed(lines)["RAM"] < 2 * GIB < 100 * GIB < per_device(lines)["RAM"]
+    large = replace(q, machine=Machine((gpu,), replace(ram, total=200 * GIB, free=200 * GIB)))
+    assert verdict_of(large, use, None)[0].detail == ""
     locked, _ = verdict_of(q, replace(use, mapped=False), None)
     assert locked.kind != FITS
 

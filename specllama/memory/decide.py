@@ -200,7 +200,7 @@ def best_option(found: Sequence[MemoryOption]) -> MemoryOption:
 
 def _smaller(q: FitRequest, drafting: Drafting) -> list[MemoryOption]:
     out = []
-    if drafting.method in KEEPS_STATES and q.target.memory != "attention" and drafting.longest > 1:
+    if drafting.method in KEEPS_STATES and q.target.memory != "attention":
         out += _fewer_states(q, drafting)
     for other in q.others:
         name = other.model.title if other.model else "the target's MTP head"

@@ -233,7 +233,7 @@ def _compute(
     copies = 3 * input_bytes(m, use) if len(gpus) > 1 and RAM not in where else 0
     for device in gpus:
         yield MemoryLine(who, "compute", device, size + copies, upper=True)
-    host = size if not gpus or RAM in where[:-1] else input_bytes(m, use)
+    host = size if RAM in where else input_bytes(m, use)
     yield MemoryLine(who, "compute", RAM, host, upper=True)
 
 
