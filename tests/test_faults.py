@@ -176,6 +176,9 @@ def test_a_file_that_cannot_be_loaded_has_a_fault(tmp_path: Path, what: str) -> 
     assert (refusal(info, None) is None) is (by != ALWAYS)
     assert refusal(info, OLD) == first
     assert (refusal(info, NEW) is None) is (by == KNOWN_BUILDS)
+    assert (refusal(info, replace(OLD, flavour=IK_LLAMA)) is None) is (by != ALWAYS)
+    (repaired, *_) = check_loads(info, OLD, mended=True)
+    assert repaired.startswith("llama-server may be unable to load m.gguf: ")
 
 
 @pytest.mark.parametrize("what", FILES)
@@ -195,6 +198,14 @@ def test_a_fork_loads_its_own_tensor_types(tmp_path: Path) -> None:
         info = read_model(edited(TARGET, tmp_path / "m.gguf", add=add))
         assert (check_loads(info, ik) == ()) is loads
         assert check_loads(info, NEW) != ()
+
+
+@pytest.mark.parametrize(("length", "fault"), [(63, False), (64, True)])
+def test_a_tensors_name_has_at_most_63_bytes(tmp_path: Path, length: int, fault: bool) -> None:
+    """GGML_MAX_NAME is 64, with the NUL at the end."""
+    name = "blk.0.attn_norm." + "x" * (length - 16)
+    info = read_model(edited(TARGET, tmp_path / "m.gguf", add={name: ((32,), "F32")}))
+    assert ("tensor table" in {f.rule for f in info.faults}) is fault
 
 
 def test_valid_files_have_no_fault(tmp_path: Path) -> None:

@@ -112,6 +112,14 @@ def test_special_ids_out_of_range_are_replaced_by_defaults(tmp_path: Path) -> No
     v = read_model(path).vocabulary
     assert v is not None
     assert v.bos_id == 11
+    last, beyond = len(TOKENS) - 1, len(TOKENS)
+    for given, read in ((last, last), (beyond, 11)):
+        path = write_gguf(
+            tmp_path / "m.gguf", TOKENS, fields={"tokenizer.ggml.bos_token_id": given}
+        )
+        v = read_model(path).vocabulary
+        assert v is not None
+        assert v.bos_id == read
 
 
 def test_an_mtp_head_needs_both_the_key_and_the_tensors(tmp_path: Path) -> None:
