@@ -157,7 +157,18 @@ def test_unsupported_methods_name_the_required_build() -> None:
     assert "b10741–b10748" in unsupported_reason(broken, "draft-mtp")
 
 
+@pytest.mark.parametrize(("hint", "passed"), [("MiB", "3000"), ("MiB0,MiB1,...", "2000,3000,1000")])
+def test_one_fit_target_is_that_of_the_fullest_gpu(hint: str, passed: str) -> None:
+    """Builds before llama.cpp PR 18679 accept one number for all GPUs."""
+    caps = describe("version: 9999 (abc)", f"--fit-target {hint}\n" + " " * 40 + "margin\n")
+    settings = replace(BASE, fit_target=(2000, 3000, 1000))
+    command = build(ENGINE, caps, settings, LaunchOptions())
+    assert command.argv[command.argv.index("--fit-target") + 1] == passed
+
+
 def test_methods_that_cannot_be_combined() -> None:
+    ik = describe("version: 0 (unknown)", help_render.render("ik_llama"))
+    assert check_methods(ik, ("ngram-simple", "ngram-mod")) == ""
     new = help_render.capabilities("b11434")
     assert check_methods(new, ["draft-mtp", "ngram-mod"]) == ""
     assert "one draft context" in check_methods(new, ["draft-mtp", "draft-simple"])
@@ -217,6 +228,10 @@ def test_jinja_is_passed_if_off_by_default(build: str, passed: bool) -> None:
 def test_unified_kv_is_passed_to_builds_that_default_to_four_slots() -> None:
     assert "-kvu" in argv(help_render.capabilities("p0.3.16"), None)
     assert "-kvu" not in argv(help_render.capabilities("b11434"), None)
+    command = build(
+        ENGINE, help_render.capabilities("p0.3.16"), replace(BASE, parallel=4), LaunchOptions()
+    )
+    assert "-kvu" not in command.argv
 
 
 # ---- the user's own arguments -----------------------------------------------
@@ -240,6 +255,11 @@ def test_the_users_arguments_win_and_changes_are_reported() -> None:
 def test_the_users_spec_type_replaces_ours() -> None:
     command = command_with("--spec-type", "ngram-mod")
     assert [a for a in command.argv if a == "--spec-type"] == ["--spec-type"]
+
+
+def test_the_last_of_the_users_repeated_options_replaces_ours() -> None:
+    command = command_with("-c", "512", "--ctx-size", "8192")
+    assert "-c 4096 → --ctx-size 8192" in command.changes
 
 
 @pytest.mark.parametrize(

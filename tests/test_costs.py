@@ -53,6 +53,8 @@ def test_several_slots_share_one_pass() -> None:
     assert costs.of(2) == 70.0
     assert costs.longest == 4
     assert costs.of(5) is None
+    too_short = VerifyCosts(StepCost(40.0, 0.1, 9), {1: 40.0, 4: 50.0}, slots=4)
+    assert why_no_draft(too_short, 1.0, 8, 1.03) == "", "nothing is known about a drafted token"
 
 
 def test_costs_are_medians_relative_to_a_batch_of_one() -> None:

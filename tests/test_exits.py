@@ -21,6 +21,7 @@ from tests.support import MODELS
     ("code", "log", "kind", "blamed"),
     [
         (1, "srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080", "port", False),
+        (1, "bind: Address already in use", "port", False),  # as strerror writes it
         (1, "error: invalid argument: --foo", "argument", False),
         (1, "error loading model: error loading model architecture: unknown model architecture: 'foo9'", "architecture", False),
         (1, "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 0: cudaMalloc failed: out of memory", "memory", True),
@@ -54,6 +55,7 @@ CONTINUED = [
     "failed to allocate memory for prompt cache state: std::bad_alloc\n",
     "0.00.1 W llama: cannot allocate that much, doing with less\n",
     "\x1b[35mW \x1b[0mllama: cannot allocate that much, doing with less\n",
+    "0.00.1 D llama: cannot allocate that much, doing with less\n",
     "0.09.1 E ggml: binding tensor 'x' error\n",
     "0.09.1 E srv  vocab mismatch in grammar\n",
     "0.00.1 E llama: the target and draft vocabs are not compatible\n" + _READY,
@@ -94,6 +96,10 @@ def test_details_are_in_the_message() -> None:
     )
     assert "(SIGSEGV); last error: no room for it" in explain(-11, crash).message
     assert "exited with code 3; last line: no room for it" in explain(3, crash).message
+    two = crash.replace(
+        "load_model: no room", "load_model: no memory\n0.00.1 E srv    init: no room"
+    )
+    assert "last error: no room for it" in explain(-11, two).message
 
 
 LOGS = Path(__file__).parent / "data" / "logs"

@@ -98,6 +98,12 @@ def test_a_switch_without_an_opposite_may_be_on_or_off() -> None:
         options(LLAMA_ARG_CPU_MOE="maybe")
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e300", "4294967297"])
+def test_numbers_out_of_every_options_range_are_errors(value: str) -> None:
+    with pytest.raises(UsageError, match="is not a number that llama-server accepts"):
+        options("-c", value)
+
+
 def test_a_removed_option_is_not_suggested() -> None:
     removed = HELP + "--draft-max N                           the argument has been removed\n"
     caps = describe("version: 10999 (abc)", removed)

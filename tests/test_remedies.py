@@ -57,6 +57,11 @@ def test_a_target_without_drafter_support_gets_other_advice(target: ModelInfo) -
     assert message.startswith("use a smaller model of its family")
     assert "an n-gram method, which does not read rwkv7's layers" in message
     assert "EAGLE-3" not in remedy(unsupported, "draft-mtp", "architecture")
+    smaller = remedy(unsupported, "draft-simple", "token text")
+    assert "n-gram" not in smaller
+    assert "searches for one" in smaller
+    gemma = replace(target, architecture="gemma4")  # its assistants draft by draft-mtp
+    assert remedy(gemma, "draft-mtp", "hidden size").startswith("use an MTP head trained for this")
 
 
 def test_the_remedy_names_the_known_drafter_of_a_family(target: ModelInfo) -> None:

@@ -179,6 +179,8 @@ def test_break_even_by_hand() -> None:
     assert break_even({1: StepCost(12, 0, 9)}, 10.0) == pytest.approx(0.2, abs=1e-6)
     assert break_even({1: StepCost(25, 0, 9)}, 10.0) is None  # two tokens in the time of 2.5
     assert break_even(CURVE, 10.0) == pytest.approx(0.2, abs=1e-3)
+    faster = {0: StepCost(9, 0, 9), 1: StepCost(25, 0, 9)}  # a step without a draft is none
+    assert break_even(faster, 10.0) is None
 
 
 def test_a_linear_cost_is_fitted_exactly() -> None:
