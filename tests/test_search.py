@@ -307,6 +307,15 @@ def test_off_by_costs_alone_rests_on_more_than_two_short_responses() -> None:
     assert t.seconds < 0.4 * 120
 
 
+@pytest.mark.parametrize("thorough", [True, False])
+def test_a_probe_of_a_fast_model_measures_the_baseline_longer(thorough: bool) -> None:
+    """Seen: tok/s from two responses of 16 tokens, with 57 of 60 s left."""
+    script = Script(lambda b: no_gain(b) / 10, accept=lambda r: 0.4)
+    t, _ = tuned(script, task(DRAFT, thorough=thorough))
+    assert t.baseline is not None
+    assert (len(t.baseline.measurement.responses) > 5) == thorough
+
+
 def test_an_uncertain_plain_step_does_not_rule_out_a_draft() -> None:
     """Verifying 2 tokens takes 1.9 plain steps, or 2.0."""
     script = Script(lambda b: 10 + 9.5 * (b - 1))

@@ -26,6 +26,7 @@ from specllama.serving.tune import TuningOutcome
 from specllama.storage import strict_json
 from specllama.tuning.confidence import Interval, Ratios
 from specllama.tuning.costs import VerifyCosts
+from specllama.tuning.measure import Measurement
 from specllama.tuning.records import DroppedSetting, NgramSpeedups, Prediction, TuningResult
 from specllama.tuning.results import Subject, store
 from specllama.tuning.speedup import StepCost
@@ -209,6 +210,18 @@ def test_several_slots_show_the_total_speed_and_that_per_request(
         row = dict(zip(names, cells, strict=True))
         assert float(row["tok/s, all"]) == pytest.approx(4 * float(row["per request"]), abs=0.3)
     assert probe_lines.about_length(both).endswith(", 4 requests at a time")
+
+
+def test_the_lengths_of_a_verdict_by_prediction_are_those_of_the_trials(
+    probe_result: ProbeResult,
+) -> None:
+    t = probe_result.tuned
+    assert t.baseline is not None
+    short = Measurement((made.answer((), prompt=9),))
+    tuned = replace(t, confirmations=(), baseline=replace(t.baseline, measurement=short))
+    length = probe_lines.about_length(replace(probe_result, tuned=tuned))
+    assert length.startswith("prompts of 9 to ")
+    assert len(t.trials) > 0
 
 
 def test_a_verdict_names_the_lengths_it_was_measured_for(probe_result: ProbeResult) -> None:

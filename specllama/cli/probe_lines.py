@@ -64,13 +64,14 @@ def verdict_lines(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
 def about_length(p: ProbeResult) -> str:
     """The lengths a verdict applies to: a long context may change it."""
     t = p.tuned
-    measured = [a.measurement for a in t.confirmations] or (
-        [t.baseline.measurement] if t.baseline else []
-    )
+    n = slots(p)
+    measured = [a.measurement for a in t.confirmations]
+    if not measured:  # then the prediction decided (trials send one request at a time)
+        measured = [x.measurement for x in t.trials if n == 1]
+        measured += [t.baseline.measurement] if t.baseline else []
     responses = [a for m in measured for a in m.responses]
     if not responses:
         return ""
-    n = slots(p)
     prompts = [(len(a.prompt_ids) or a.prompt_tokens) // n for a in responses]
     low, high = min(prompts), max(prompts)
     lengths = f"{low:,}" if low == high else f"{low:,} to {high:,}"

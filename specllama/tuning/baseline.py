@@ -36,7 +36,7 @@ _COST_SHARE = 0.07  # of the budget, for V(b)
 _RESPONSES_SHARE = {True: 0.45, False: 0.3}  # spent when the responses end; True: no draft follows
 _MIN_RESPONSES, _MAX_RESPONSES = 3, 10
 _FEW_RESPONSES, _FEW_TOKENS = 2, 16  # if only the time of a plain step is needed
-# If a draft would be ruled out by these alone: more responses, and their share of the budget.
+# If these are too little: more responses, and their share of the budget.
 _MORE_RESPONSES, _MORE_SHARE = 5, 0.15
 _WITH_DRAFT = 17  # the largest batch if n-grams are only used with a draft
 _GREEDY = 2
@@ -72,13 +72,13 @@ def measure_baseline(run: Run, served: RunningServer) -> Baseline:
 
 
 def measure_more(run: Run, served: RunningServer, before: Baseline) -> Baseline:
-    """The baseline with more responses, at full length, and more batches: for a decision that
-    rests on its costs alone. The same if there is no time left."""
+    """The baseline with more responses, at full length, and more batches. The same if there is no
+    time left."""
     client, task = served.client, run.task
     responses = list(before.measurement.responses)
     most = min(len(responses) + _MORE_RESPONSES, len(task.prompts))  # none twice
     job = run.job(min(_MORE_SHARE * task.budget, run.seconds_left))
-    run.report("measuring the baseline again, before deciding on its costs")
+    run.report("generating longer baseline responses")
     while len(responses) < most and not job.over:
         responses.append(baseline_response(client, run.next_prompt(), job))
         run.report()

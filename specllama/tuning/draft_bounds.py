@@ -18,15 +18,19 @@ from specllama.tuning.records import Baseline, setting_label
 from specllama.tuning.run import Run, TrialCandidate
 
 _LIKELY = 0.85  # acceptance per token that the longest K of a trial is chosen for
+_LITTLE_TIME = 0.01  # of the remaining budget, for one response
 _OVER_BYTES = 1.5  # time of a small model's pass ÷ the time expected from its bytes
 
 
-def nothing_to_launch(run: Run, baseline: Baseline) -> bool:
-    """Whether no draft would be launched because of the costs in `baseline`, from a few short
-    responses: n-grams alone would have needed more and longer ones."""
+def needs_more_responses(run: Run, baseline: Baseline) -> bool:
+    """Whether the few short responses of a baseline without n-grams alone are too little: nothing
+    would be launched because of them, or more take probe hardly any time."""
     task = run.task
     if (task.ngrams and task.ngrams_alone) or task.slots > 1 or not task.candidates:
         return False
+    response_s = run.tokens * baseline.costs.plain_step.ms / 1000
+    if task.thorough and response_s < _LITTLE_TIME * run.seconds_left:
+        return True
     return all(_why_at_costs(run, c, baseline.costs) for c in task.candidates)
 
 

@@ -13,7 +13,7 @@ from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import by_request, ngrams
 from specllama.tuning.baseline import measure_baseline, measure_more
 from specllama.tuning.confidence import Ratios
-from specllama.tuning.draft_bounds import nothing_to_launch, trial_length, why_it_cannot_win
+from specllama.tuning.draft_bounds import needs_more_responses, trial_length, why_it_cannot_win
 from specllama.tuning.errors import TuningError
 from specllama.tuning.judge import problems_of
 from specllama.tuning.predict import (
@@ -50,7 +50,7 @@ def explore(run: Run) -> None:
         if _too_slow(run, "measure anything"):
             return
         run.baseline = measure_baseline(run, served)
-        if nothing_to_launch(run, run.baseline):
+        if needs_more_responses(run, run.baseline):
             run.baseline = measure_more(run, served, run.baseline)
     except EngineError as error:
         e = run.runner.blame(error)
