@@ -273,13 +273,11 @@ def choose_replayed(
     slower = best.ratios.chance_below(1.0)
     if len(best.ratios) == 1:
         return best, f"{summary}; a single conversation says little about others"
-    if best.few_texts and slower < MAX_CHANCE_SLOWER:
-        return best, f"{summary}; {len(best.ratios)} responses say little about others"
     if slower >= MAX_CHANCE_SLOWER:
-        return (
-            None,
-            f"{summary}, with a {slower:.0%} chance of being slower on similar conversations",
-        )
+        chance = f"with a {slower:.0%} chance of being slower on similar conversations"
+        return None, f"{summary}, {chance}"
+    if best.few_texts:
+        return best, f"{summary}; {len(best.ratios)} responses say little about others"
     return best, summary
 
 
