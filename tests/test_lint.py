@@ -116,6 +116,20 @@ def test_json_for_vllm_is_quoted_in_a_plain_yaml_scalar() -> None:
     assert json.loads(words[words.index("--speculative-config") + 1])["model"] == "Y"
 
 
+def test_the_last_items_of_a_flow_list_go_with_their_comma() -> None:
+    text = 's:\n  image: ghcr.io/ggml-org/llama.cpp:server\n  command: ["-m", "t", "--draft-max", "16"]\n'
+    assert fixed(text, YAML, HERE) == text.replace(', "--draft-max", "16"', "")
+    first = text.replace('"-m", "t", "--draft-max", "16"', '"--draft-max", "16", "-m", "t"')
+    assert fixed(first, YAML, HERE) == text.replace(', "--draft-max", "16"', "")
+
+
+def test_json_is_not_written_into_quoted_text() -> None:
+    text = 'B="--speculative-model Y --num-speculative-tokens 3"\nvllm serve X $B\n'
+    (linted,) = lint_text(text, SCRIPT, HERE)
+    assert fixed(text, SCRIPT, HERE) == text
+    assert any("quotes cannot be nested in it" in f.fix for f in linted.findings)
+
+
 def test_fix_makes_no_change_that_could_not_be_parsed_again() -> None:
     text = "s:\n  command: sh -c 'vllm serve X --speculative-model Y'\n"
     assert fixed(text, YAML, HERE) == text
@@ -397,6 +411,7 @@ def test_unknown_values_and_files_of_another_machine_are_not_refused(words: str)
 def test_the_old_name_of_a_draft_model_is_a_draft_method() -> None:
     """b9113 calls it `draft`."""
     assert rules("llama-server -m t -md d --spec-type draft", here=for_build(9113)) == []
+    assert rules("llama-server -m t --spec-type draft", here=for_build(9113)) == ["no-draft"]
 
 
 def test_a_sidecar_of_a_hub_repository_is_found_but_no_draft_model() -> None:
@@ -710,6 +725,21 @@ def test_relative_model_paths_start_at_the_files_folder(
     script.write_text("llama-server -m target.gguf -md other-vocab.gguf --spec-type draft-simple\n")
     assert run(["lint", str(script)]) == 1
     assert "misfit" in capsys.readouterr().out
+
+
+def test_a_copy_of_the_target_is_not_larger_than_it(tmp_path: Path) -> None:
+    """Such a draft is odd, but swapping the two would change nothing."""
+    names = []
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes((MODELS / "draft.gguf").read_bytes())
+        names.append(shlex.quote(str(tmp_path / name)))
+    assert rules("llama-server -m {} -md {} --spec-type draft-simple".format(*names)) == []
+
+
+def test_sidecar_types_are_detected_from_b10423_on() -> None:
+    line = f"llama-server -m {MODELS / 'mtp-trunk.gguf'} -md {MODELS / 'mtp-head.gguf'}"
+    assert rules(line, here=for_build(10423)) == []
+    assert rules(line, here=for_build(10422)) == ["no-spec-type"]
 
 
 def test_override_kv_may_repair_a_file(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def applied(text: str, changes: Sequence[Replacement]) -> str:
     ordered = sorted(plain, key=lambda r: (r.start, r.end), reverse=True)
     for r in reversed(ordered):
         parts += [text[position : r.start], r.new]
-        position = max(position, r.end)
+        position = r.end
     return "".join([*parts, text[position:]])
 
 
