@@ -19,6 +19,7 @@ from specllama.gguf import GgufError, LazyArray, model_info, read_header
 from specllama.gguf.header import Header, parse_header
 from specllama.gguf.source import BytesSource
 from specllama.gguf.types import TENSOR_TYPES
+from tests import zoo
 from tests.support import MODELS, specllama, write_gguf
 
 
@@ -171,6 +172,14 @@ def test_a_boolean_is_not_read_as_a_number() -> None:
 
     assert number(7, b"\1") == 0
     assert number(4, struct.pack("<I", 7)) == 7
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_array_that_is_not_finite_has_no_numbers(tmp_path: Path, value: float) -> None:
+    raw = struct.pack("<IIQ2f", 9, 6, 2, 1.0, value)
+    path = zoo.write(tmp_path / "m.gguf", "llama", {"llama.odd": raw}, {})
+    h = read_header(path)
+    assert (h.numbers("llama.odd"), h.number("llama.odd")) == ((), 0)
 
 
 def test_arrays_of_arrays_are_errors_as_in_llama_cpp(tmp_path: Path) -> None:

@@ -228,6 +228,44 @@ def test_recurrent_state_by_hand(
     assert state_bytes(block, ModelUse(512)) == 4 * state
 
 
+def test_sliding_windows_by_architecture(headers: Path, tmp_path: Path) -> None:
+    """llama.cpp's load_swa_pattern: every n-th layer has full attention."""
+
+    def windows(name: str) -> list[bool]:
+        return [b.window for b in read_model(build(headers, name)).layout.blocks]
+
+    assert windows("gemma-3-1b")[:7] == [True] * 5 + [False, True]
+    assert windows("llama-3.1-8b") == [False] * 32
+    gemma2 = read_model(write_gguf(tmp_path / "m.gguf", arch="gemma2"))  # no key: gemma2.cpp's
+    assert gemma2.layout.window == 4096
+
+
+def test_layers_that_share_a_cache_have_none_of_their_own(headers: Path, tmp_path: Path) -> None:
+    m = read_model(build(headers, "gemma-4-e4b"))
+    shared = 18  # of 42
+    assert [bool(b.k) for b in m.layout.blocks] == [True] * (42 - shared) + [False] * shared
+    fields = {"gemma3n.block_count": 30, "gemma3n.attention.head_count": 1}
+    nano = zoo.write(tmp_path / "n.gguf", "gemma3n", fields | {"gemma3n.embedding_length": 32}, {})
+    # gemma3n.cpp: n_layer_kv_from_start
+    assert [bool(b.k) for b in read_model(nano).layout.blocks] == [True] * 20 + [False] * 10
+
+
+def test_a_feed_forward_block_of_a_hybrid_has_no_state(tmp_path: Path) -> None:
+    """nemotron_h: blocks without KV heads are recurrent, or a feed-forward network."""
+    keys: dict[str, zoo.Value] = {
+        "block_count": 3, "embedding_length": 32, "attention.head_count": 2,
+        "attention.head_count_kv": [0, 0, 2], "feed_forward_length": [0, 64, 0],
+        "ssm.conv_kernel": 4, "ssm.inner_size": 64, "ssm.state_size": 16, "ssm.group_count": 2,
+    }  # fmt: skip
+    fields = {f"nemotron_h.{k}": v for k, v in keys.items()}
+    m = read_model(zoo.write(tmp_path / "m.gguf", "nemotron_h", fields, {}))
+    assert [(b.state > 0, b.k > 0) for b in m.layout.blocks] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+
+
 def test_mtp_blocks_are_loaded_only_for_draft_mtp(headers: Path) -> None:
     m = read_model(build(headers, "qwen3.6-27b-mtp"))
 

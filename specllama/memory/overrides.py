@@ -14,7 +14,6 @@ from specllama.memory.errors import MemoryInputError
 from specllama.memory.place import RAM
 
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
-_MAX_LAYERS = 10_000
 EMBEDDING, OUTPUT, REST = -1, -2, -3  # in place of a block's number
 _APART = {"token_embd.weight": EMBEDDING, "per_layer_token_embd.weight": EMBEDDING}
 
@@ -40,7 +39,7 @@ class MovedTensors:
 
 def first_layers(count: int, pattern: str) -> Iterator[Override]:
     """-ncmoe N, -ncffn N: the pattern for the first N layers, to RAM."""
-    for i in range(min(count, _MAX_LAYERS)):
+    for i in range(count):
         yield Override(rf"blk\.{i}{pattern}", RAM)
 
 
