@@ -75,6 +75,18 @@ def test_the_output_matrix_is_added_for_all_rows_but_one() -> None:
     assert costs.of(17) == pytest.approx(88 + 16.5 * 16 / 0.932)
 
 
+def test_a_model_that_is_almost_only_an_output_matrix_has_a_limited_cost() -> None:
+    line = {1: [10.0], 2: [12.0], 3: [4.0]}
+    costs = verify_costs(line, StepCost(10.0, 0.1, 9), 1.0)
+    assert costs.of(2) == pytest.approx(10 + 2 * 10), "a share of nine tenths at most"
+    assert costs.of(3) == 5.0, "half a plain step at least"
+
+
+def test_the_slowest_costs_are_two_standard_errors_above() -> None:
+    slow = VerifyCosts(StepCost(90.0, 0.5, 20), {1: 90.0, 2: 121.0}).at_slowest
+    assert slow == VerifyCosts(StepCost(91.0, 0.5, 20), {1: 91.0, 2: 122.0})
+
+
 def test_costs_without_the_short_batches_that_a_sliding_window_prevents() -> None:
     costs = verify_costs({5: [160.0], 9: [225.0]}, PLAIN, 0.0)
     assert costs.of(5) == pytest.approx(160)

@@ -14,7 +14,7 @@ from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.costs import VerifyCosts
 from specllama.tuning.measure import Measurement, Response
-from specllama.tuning.ngrams import KnownText, grid
+from specllama.tuning.ngrams import KnownText, TextReplay, grid
 from specllama.tuning.predict import (
     best_setting,
     beyond,
@@ -25,6 +25,7 @@ from specllama.tuning.predict import (
     near_sizes,
     ngram_rows,
 )
+from specllama.tuning.predict import ratios_of as step_ratios
 from specllama.tuning.records import Trial
 from specllama.tuning.speedup import Step, StepCost, StepLog
 
@@ -83,6 +84,24 @@ def test_neighbouring_sizes_count_in_the_score() -> None:
         NgramSizes(4, 6),
         NgramSizes(4, 10),
     }
+
+
+def test_half_of_a_score_comes_from_the_neighbours() -> None:
+    """A peak without neighbours loses against a plateau of more than half its height."""
+    means = {1: 0.0, 2: 0.2, 3: 0.0, 9: 0.0, 10: 0.0, 11: 0.0}
+    for height, first in ((0.09, 2), (0.11, 9)):
+        heights = means | {9: height, 10: height, 11: height}
+        rows = ratios_of({k: [x] * 3 for k, x in heights.items()})
+        found = best_setting(rows, lambda k: [k - 1, k + 1])
+        assert found is not None
+        assert found[0] == first
+
+
+def test_a_cautious_gain_is_one_and_a_quarter_standard_errors_below_the_mean() -> None:
+    one, two = Ratios((0.1, 0.3, 0.2), (1.0,) * 3), Ratios((0.2, 0.3, 0.4), (1.0,) * 3)
+    assert cautious(one) == pytest.approx(0.2 - 1.25 * one.error)
+    gained = Ratios((0.1, 0.0, 0.2), (1.0,) * 3)
+    assert beyond(two, one) == pytest.approx(0.1 - 2.0 * gained.error)
 
 
 def test_the_reported_gain_of_the_best_of_many_is_unbiased() -> None:
@@ -237,6 +256,18 @@ def test_a_slower_machine_in_the_trial_does_not_change_a_combination() -> None:
     # these includes the draft's pass of 1 ms.
     assert row(1.0).value == pytest.approx(23 * 10 / (3 * 22 + (26 + 1) + (13 + 1) + (10 + 1)))
     assert row(2.0).mean == pytest.approx(row(1.0).mean)
+
+
+def test_a_text_with_a_step_of_unknown_cost_is_left_out() -> None:
+    known = TextReplay(((0, 0), (2, 1)), (False, True), 3)
+    unknown = TextReplay(((0, 0), (9, 1)), (False, True), 3)
+
+    def cost(d: int, copied: bool) -> float | None:
+        return None if d > 8 else 10.0 + d
+
+    found = step_ratios([known, unknown], cost, 10.0)
+    assert found.value == pytest.approx(3 * 10 / 22)
+    assert found.weights == (3.0,)
 
 
 def test_a_combination_needs_ids_and_costs() -> None:

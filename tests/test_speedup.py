@@ -226,6 +226,13 @@ def test_a_step_beyond_four_times_the_usual_distance_is_left_out(
     assert cost.n == (9 if left_out else 10)
 
 
+def test_differences_within_two_percent_are_no_outliers() -> None:
+    cost = StepLog(tuple(Step(2, 1, ms) for ms in (10.0, 10.0, 10.0, 10.1))).cost(2)
+    assert cost is not None
+    assert cost.n == 4
+    assert cost.ms == pytest.approx(10.025)
+
+
 def test_equal_times_still_have_an_error() -> None:
     cost = StepLog((Step(2, 1, 10.0),) * 4).cost(2)
     assert cost == StepCost(10.0, 0.01 * 10.0 / 2, 4)

@@ -241,7 +241,7 @@ def agreement(log: StepLog) -> list[bool]:
     bits: list[bool] = []
     for s in log.steps:
         bits += [True] * s.accepted
-        bits.append(s.drafted == s.accepted and bool(s.drafted) and s.accepted > 0)
+        bits.append(s.accepted == s.drafted > 0)
     return bits
 
 
