@@ -157,6 +157,12 @@ def test_the_first_token_of_each_response_does_not_count_for_the_decoding_speed(
     assert replace(counts, rounding_s=0.1).tokens_per_second is None
 
 
+def test_rounding_gives_no_acceptance_above_one() -> None:
+    """A rounded count of accepted tokens may exceed the drafted ones by its last digit."""
+    counts = Counts(drafted=1000.0, accepted=1001.0, steps=500.0, rounding=1.0)
+    assert (counts.doubt, counts.alpha) == ("", 1.0)
+
+
 def test_samples_without_a_model_name_count_for_every_model() -> None:
     text = (
         'vllm:spec_decode_num_draft_tokens_total{model_name="a"} 10\n'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specllama.engine.capabilities import Capabilities, describe
-from specllama.engine.launch_options import LaunchOptions, read_launch_options
+from specllama.engine.launch_options import LaunchOptions, is_number, read_launch_options
 from specllama.errors import UsageError
 from specllama.planning.memory_inputs import tool_flags
 
@@ -102,6 +102,14 @@ def test_a_switch_without_an_opposite_may_be_on_or_off() -> None:
 def test_numbers_out_of_every_options_range_are_errors(value: str) -> None:
     with pytest.raises(UsageError, match="is not a number that llama-server accepts"):
         options("-c", value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", True), ("999999999", True), ("9999999999", False), ("-1", False), ("\u0665", False)],
+)
+def test_a_count_is_made_of_digits_that_fit_an_int(text: str, number: bool) -> None:
+    assert is_number(text) is number
 
 
 def test_a_removed_option_is_not_suggested() -> None:

@@ -172,6 +172,7 @@ def test_a_prompt_cache_costly_to_rebuild_needs_a_longer_idle_time() -> None:
     assert pace.quiet_for(0) == 10
     assert pace.quiet_for(4) == 50
     assert pace.quiet_for(1e9) == 900
+    assert SwitchTiming(quiet=1000, most_quiet=900).quiet_for(0) == 1000
     assert pace.scaled(0.01).quiet_for(0) == pytest.approx(0.1)
 
 

@@ -37,7 +37,7 @@ def remedy(target: ModelInfo, method: str, rule: str) -> str:
     arch = target.architecture
     if method in _READS_LAYERS and arch not in HOOKED_ARCHITECTURES:
         return f"{_fits(target, '')}, or an n-gram method, which does not read {arch}'s layers"
-    if method == "draft-mtp" and arch not in (*MTP_ARCHITECTURES, "gemma4"):
+    if method == "draft-mtp" and arch not in MTP_ARCHITECTURES:
         trained = "an EAGLE-3, DFlash or DSpark drafter trained for this model, or "
         hooked = trained if arch in HOOKED_ARCHITECTURES else ""
         return (
