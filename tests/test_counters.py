@@ -163,6 +163,18 @@ def test_rounding_gives_no_acceptance_above_one() -> None:
     assert (counts.doubt, counts.alpha) == ("", 1.0)
 
 
+def test_acceptance_never_grows_with_depth() -> None:
+    """Positions and steps are printed with rounding, not at the same moment."""
+    counts = Counts(drafted=30.0, accepted=16.5, steps=10.0, by_position=(10.5, 5.0, 6.0))
+    assert replace(counts, rounding=1.0).acceptance == (1.0, 0.5, 0.5)
+
+
+def test_fewer_positions_than_before_mean_a_restart() -> None:
+    old = Snapshot(VLLM, 0.0, Counts(drafted=4.0, by_position=(1.0, 1.0)))
+    new = Snapshot(VLLM, 1.0, Counts(drafted=6.0, by_position=(3.0,)))
+    assert between(old, new) == new.counts
+
+
 def test_samples_without_a_model_name_count_for_every_model() -> None:
     text = (
         'vllm:spec_decode_num_draft_tokens_total{model_name="a"} 10\n'

@@ -106,6 +106,10 @@ def test_a_low_acceptance_rate_needs_enough_drafted_tokens(
     assert (surely_at_most(drafted, accepted) < LIMITS.off) == low
 
 
+def test_the_limit_of_an_acceptance_rate_is_two_standard_errors_above_it() -> None:
+    assert surely_at_most(100, 20) == pytest.approx(0.2 + 2 * 0.04)
+
+
 def test_the_sentence_about_a_summary() -> None:
     p = summary_with(0.33, 0.96, 0.8, K2=1.05, K4=0.96)
     assert sentence(p, TrafficVerdict(EVEN, 2)) == (

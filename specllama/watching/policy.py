@@ -134,7 +134,7 @@ class Policy:
         return Switch(other.speculation, f"{reason}; {_measured(other)}")
 
     def _shorter(self, p: TrafficSummary, k: int | None, now: float) -> Switch | None:
-        if k is None or self.running is None or not self.any_length or k == self.running.n_max:
+        if k is None or self.running is None or not self.any_length:
             return None
         to = replace(self.running, n_max=k)
         if self._waits(to, now):
