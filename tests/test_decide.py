@@ -113,6 +113,9 @@ def test_a_draft_mostly_in_ram_is_offered_but_not_chosen(large_request: FitReque
     assert not slow.automatic
     assert "too slow to pay" in slow.warning
     assert best_option(found).flags == ("--method", "ngram-simple")
+    less_than_half = memory_options(replace(large_request, machine=machine(47.9)))
+    eight = next(o for o in less_than_half if o.flags == ("--draft-layers", "8"))  # of 17
+    assert not eight.automatic
 
 
 def test_a_quantised_draft_cache_is_never_chosen_automatically(large_request: FitRequest) -> None:

@@ -139,6 +139,15 @@ def test_the_fewest_layers_whose_experts_must_be_in_ram(folder: Path) -> None:
     assert kind(layers - 1) != FITS
 
 
+def test_moved_tensors_of_a_head_that_is_not_loaded_need_no_memory(folder: Path) -> None:
+    m = read_model(build(folder, "qwen3.6-27b-mtp"))
+    moved = moved_tensors(m, [Override(r"^blk\.", "RAM")])
+    lines = estimate(m, ModelUse(4096, moved=moved), GpuSplit(("CUDA0",), (1.0,)))
+    sums = per_device([x for x in lines if x.what == "weights"])
+    blocks = sum(b.weights for b in m.layout.blocks[: m.layers])
+    assert sums["RAM"] == m.layout.embedding + blocks
+
+
 def test_tensors_moved_by_the_user_stay_where_they_are(folder: Path) -> None:
     m = read_model(build(folder, "qwen3-235b-a22b"))
     ram = Device("RAM", "", 200 * GIB, 200 * GIB, "", shared=True, margin=0)

@@ -14,7 +14,7 @@ def kv_bytes(layout: Layout, block: Block, use: ModelUse) -> int:
         return 0
     cells = window_cells(layout, use) if block.window and not use.swa_full else use.cells
     # Without flash attention, V is stored transposed, with all rows as wide as the widest.
-    v = layout.v_padded if block.v and not use.flash else block.v
+    v = block.v if use.flash else layout.v_padded
     return (_row(block.k, use.cache_k) + _row(v, use.cache_v)) * cells * use.streams
 
 
