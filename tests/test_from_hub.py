@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,6 +178,15 @@ def test_downloaded_files_have_their_names_in_the_repository(
     assert [f.name for f in found] == ["m-Q8_0.gguf", "sub/m-Q5_0-00001-of-00002.gguf"]
     assert [f.name for f in repositories.models_to_try(tuple(found), "")] == ["m-Q8_0.gguf"]
     assert repositories.downloaded_files("o/other") == {}
+    newer = folder.parent / ("d" * 40)
+    newer.mkdir()
+    (newer / "m-Q8_0.gguf").write_bytes(b"y")
+    for at, revision in enumerate((folder, newer)):
+        os.utime(revision, (at, at))
+    (path,) = (
+        p for f, p in repositories.downloaded_files("o/m-Q4_K_M-GGUF").items() if "Q8" in f.name
+    )
+    assert path.parent == newer
 
 
 def test_a_dry_run_reads_headers_and_downloads_nothing(

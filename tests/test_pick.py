@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -329,6 +330,23 @@ def test_files_with_the_same_tensors_are_one_candidate(
             (str(cached), "duplicate", f"same tensors as {tmp_path / 'a.gguf'}"),
         }
         monkeypatch.setattr(twins, "hashlib", None)  # hashes are cached: no second read
+
+
+def test_a_changed_file_is_no_longer_a_duplicate(tmp_path: Path) -> None:
+    """Digests are saved by size and time of the file."""
+    first = read_model(write_draft(tmp_path / "a.gguf"))
+    second = read_model(write_draft(tmp_path / "b.gguf"))
+    assert twins.twin(first, [second]) is second
+    os.utime(write_draft(tmp_path / "b.gguf", last_byte=1), (1, 1))
+    assert twins.twin(first, [read_model(tmp_path / "b.gguf")]) is None
+
+
+def test_another_chat_template_makes_no_other_model(tmp_path: Path) -> None:
+    first = read_model(write_draft(tmp_path / "a.gguf"))
+    template = {"tokenizer.chat_template": "{{ messages }}"}
+    second = read_model(edited(MODELS / "draft.gguf", tmp_path / "b.gguf", template))
+    assert first.template_hash != second.template_hash
+    assert twins.twin(first, [second]) is second
 
 
 def test_the_same_tensors_with_another_header_are_a_duplicate(tmp_path: Path) -> None:
