@@ -131,8 +131,12 @@ class _Sharing:
         paths = self._paths[command.place]
         if len(paths) == 1:
             return set()
-        own = [w for w in touched(command, finding.edits) if w.origin is None and w.start >= 0]
-        users = (self._users[p] for p in _of_words(command, own))
+        used = [  # in the command, or in the text of another variable
+            w
+            for w in touched(command, finding.edits)
+            if w.start >= 0 and (w.origin is None or "$" in self._text[w.start : w.end])
+        ]
+        users = (self._users[p] for p in _of_words(command, used))
         return set(paths) - set(paths).intersection(*users)
 
     @cached_property
