@@ -228,6 +228,16 @@ def test_additions_to_a_variable_are_followed() -> None:
         assert done == new.replace("-md d", "-md d --spec-type draft-simple"), text
 
 
+@pytest.mark.parametrize("first", ['B=\nB="$B --mlock"', 'B="--mlock "'])
+def test_blanks_around_the_only_word_of_a_variable_do_not_count(first: str) -> None:
+    """Once ` --mlock` was called a stray word."""
+    text = f"{first}\nllama-server -m t $B\n"
+    assert rules_and_fixed(text) == (
+        ["removed-flag"],
+        text.replace("--mlock", "-lm mmap+mlock"),
+    )
+
+
 def test_each_server_gets_the_value_a_variable_has_at_that_point() -> None:
     text = (
         "A=--mlock\nllama-server -m t $A\nA=--metrics\nllama-server -m t $A\nA=\nllama-server $A\n"
@@ -278,6 +288,8 @@ def test_a_variable_with_other_words_on_another_path_is_not_replaced(otherwise: 
     assert rules_and_fixed(text) == (["removed-flag"], text)
     (linted,) = lint_text(text, SCRIPT, HERE)
     assert "another path through the script has other words there" in linted.findings[0].fix
+    nested = text.replace("llama", 'B="$B --metrics"\nllama')
+    assert rules_and_fixed(nested) == (["removed-flag"], nested)
 
 
 def test_a_variable_used_by_two_servers_is_fixed_for_both() -> None:

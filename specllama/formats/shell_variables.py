@@ -149,10 +149,12 @@ def _expand(word: Word, known: Bindings) -> list[Word]:
     value = known.get(whole[1] or whole[3], UNKNOWN) if whole else UNKNOWN
     if value.array and value.words is not None:
         return list(value.words)
-    if value.words is not None and not word.quoted and len(value.words) != 1:
-        return list(value.words)
-    text = _text(word.text, known) if _USE.search(word.text) else None
-    return [word] if text is None else [replace(word, text=text, fixed=True)]
+    if value.words is not None and not word.quoted:
+        text = value.text or ""
+        if len(value.words) != 1 or text != text.strip():
+            return list(value.words)
+    result = _text(word.text, known) if _USE.search(word.text) else None
+    return [word] if result is None else [replace(word, text=result, fixed=True)]
 
 
 def _text(text: str, known: Bindings) -> str | None:
