@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import h11
 import httpx
 import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.errors import UsageError
 from specllama.planning.plan import free_port
+from specllama.serving.forwarding import forwarded
 from specllama.serving.gate import Gate
 from specllama.serving.relay import Relay
 
@@ -254,6 +256,62 @@ def test_monitoring_requests_do_not_count_as_activity() -> None:
     assert not gate.shut_if_quiet(6)
     assert gate.shut_if_quiet(5)
     assert gate.enter(True) is None
+
+
+def forwarded_headers(*headers: tuple[str, str]) -> list[tuple[str, str]]:
+    request = h11.Request(method="POST", target="/", headers=[("Host", "h"), *headers])
+    return [(n.decode(), v.decode()) for n, v in forwarded(request).headers.raw_items()]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("Keep-Alive", "timeout=5"),
+        ("Proxy-Connection", "keep-alive"),
+        ("TE", "trailers"),
+        ("Trailer", "X-Sum"),
+        ("Upgrade", "h2c"),
+        ("Expect", "100-continue"),
+    ],
+)
+def test_headers_of_a_connection_are_not_passed_on(header: tuple[str, str]) -> None:
+    assert forwarded_headers(header, ("X-Own", "1")) == [
+        *(("Host", "h"), ("X-Own", "1"), ("Connection", "close")),
+    ]
+
+
+def test_headers_named_by_connection_are_not_passed_on() -> None:
+    """RFC 9110, 7.6.1."""
+    named = forwarded_headers(("Connection", "keep-alive, X-Hop"), ("X-Hop", "1"), ("X-Own", "2"))
+    assert named == [("Host", "h"), ("X-Own", "2"), ("Connection", "close")]
+
+
+def test_a_chunked_request_has_no_length() -> None:
+    """RFC 9112, 6.3: with both, a server may see another end of the request than the relay."""
+    both = forwarded_headers(("Content-Length", "5"), ("Transfer-Encoding", "chunked"))
+    assert both == [("Host", "h"), ("Transfer-Encoding", "chunked"), ("Connection", "close")]
+    assert ("Content-Length", "5") in forwarded_headers(("Content-Length", "5"))
+
+
+def test_opening_the_gate_again_does_not_end_the_quiet_time() -> None:
+    gate = Gate(clock := Clock())
+    clock.now = 10
+    gate.open(("h", 1))
+    clock.now = 30
+    gate.shut()
+    gate.open(("h", 2))
+    assert gate.quiet_s == 20
+
+
+@pytest.mark.parametrize("close", [lambda g: g.shut(), lambda g: g.shut_if_quiet(0)])
+def test_waiting_requests_are_counted_from_zero_each_time(close: Callable[[Gate], object]) -> None:
+    gate = Gate(Clock())
+    for _ in range(2):
+        gate.open(("h", 1))
+        close(gate)
+        assert gate.waited == 0
+        gate.count_waiting()
+        assert gate.waited == 1
 
 
 class Clock:
