@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,13 @@ from specllama.cli.render import plan_lines
 from specllama.engine.client import Client, Conversation, Prompt
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
+from specllama.memory.devices import Device
 from specllama.planning.plan import Plan
 from specllama.planning.prepare import prepare
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.prompts import as_text, without_tools
 from specllama.serving.launch import launch
-from specllama.serving.result_keys import result_subject
+from specllama.serving.result_keys import device_names, result_subject
 from specllama.serving.scope import SearchScope, make_task
 from specllama.serving.verify import _ask
 from specllama.tuning.run import Task
@@ -98,6 +100,64 @@ def test_a_plan_for_a_mix_names_the_settings_and_has_its_own_results() -> None:
             name == "code,chat"
         )
     assert len(keys) == 3
+
+
+def plan_for_a_key(*words: str, **changes: Any) -> Plan:
+    settings = replace(Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512), **changes)
+    return prepare(settings, SpeculationOptions("code", method="ngram-simple"), words, "embedded")
+
+
+def key(plan: Plan, prompts: Sequence[Prompt] = ()) -> str:
+    return result_subject(plan, (), SearchScope(), prompts).key
+
+
+def test_a_result_is_for_everything_that_changes_speed_or_acceptance() -> None:
+    plan = plan_for_a_key()
+    work = plan.workload
+    others = [
+        key(plan_for_a_key(parallel=2)),
+        key(plan_for_a_key("-c", "256")),
+        key(plan, ["one"]),
+        key(plan, ["another"]),
+        *(
+            key(replace(plan, workload=changed))
+            for changed in (
+                replace(work, sampling={"temperature": 0.123}),
+                replace(work, ngram=replace(work.ngram, n=work.ngram.n + 1)),
+                replace(work, prompts=work.prompts[1:]),
+            )
+        ),
+    ]
+    assert len({key(plan), *others}) == 1 + len(others)
+
+
+def test_a_result_is_for_any_address_and_the_requested_context() -> None:
+    plan = plan_for_a_key()
+    assert key(plan_for_a_key("--alias", "x", "--metrics")) == key(plan)
+    assert plan.budget is not None
+    less = replace(plan, settings=replace(plan.settings, context=256))  # what fits today
+    assert key(less) == key(plan)
+
+
+def test_variables_of_devices_are_in_a_key_but_no_secrets() -> None:
+    plan = plan_for_a_key()
+    env = {"GGML_VK_VISIBLE_DEVICES": "1", "GGML_API_KEY": "s3cret", "HOME": "/x"}
+    with_env = replace(plan, command=replace(plan.command, env=env))
+    options = result_subject(with_env, (), SearchScope()).options
+    assert "GGML_VK_VISIBLE_DEVICES=1" in options
+    assert not any("s3cret" in o or "/x" in o for o in options)
+
+
+def test_a_new_gpu_driver_makes_a_result_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for_a_key()
+    assert plan.budget is not None
+    request = plan.budget.request
+    gpu = Device("CUDA0", "GPU", 2**33, 2**33, "test")
+    machine = replace(request.machine, gpus=(gpu,))
+    budget = replace(plan.budget, request=replace(request, machine=machine))
+    monkeypatch.setattr("specllama.serving.result_keys.driver", lambda: "550.1")
+    assert list(device_names(replace(plan, budget=budget)))[:2] == ["CUDA0 GPU", "driver 550.1"]
+    assert not any("driver" in name for name in device_names(plan))
 
 
 def test_short_and_long_option_names_share_one_result() -> None:
