@@ -80,6 +80,12 @@ FILES: dict[str, tuple[Make, str, str, str]] = {
         ALWAYS,
         "llama.attention.head_count_kv has 3 entries for 4 blocks",
     ),
+    "five entries for four layers": (
+        lambda to: edited(TARGET, to, {"llama.attention.head_count": [4, 4, 4, 4, 4]}),
+        "array length",
+        ALWAYS,
+        "llama.attention.head_count has 5 entries for 4 blocks",
+    ),
     "layers without end": (
         lambda to: edited(TARGET, to, {"llama.block_count": 2**32 - 1}),
         "layers",

@@ -164,6 +164,18 @@ def test_each_tokenizer_has_its_own_default_tokens(
     assert (v.type, (v.add_bos, v.add_eos), (v.bos_id, v.eos_id)) == (type_, adds, ids)
 
 
+def test_gemma_4_always_adds_bos(tmp_path: Path) -> None:
+    """llama.cpp ignores the key of its files (PR 21500)."""
+    vocab = zoo.Vocab("gemma4", "", "x", 120, ids={"add_bos_token": False})
+    v = read_model(zoo.llama(tmp_path / "m.gguf", "m", vocab, 64)).vocabulary
+    assert v is not None
+    assert (v.type, v.add_bos) == ("BPE", True)
+
+
+def test_a_head_without_the_targets_blocks_contradicts_nothing() -> None:
+    assert read_model(MODELS / "mtp-head.gguf").layout.problem == ""
+
+
 @pytest.mark.parametrize(
     ("arch", "fields", "tensors", "kind"),
     [
