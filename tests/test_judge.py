@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from specllama.tuning.confidence import Ratios
-from specllama.tuning.judge import MIN_SPEEDUP, decide, is_sure_gain, may_gain, may_turn_on
+from specllama.tuning.confidence import Ratios, student_quantile
+from specllama.tuning.judge import (
+    MIN_SPEEDUP,
+    decide,
+    is_clear,
+    is_sure_gain,
+    may_gain,
+    may_turn_on,
+)
 from specllama.tuning.measure import Measurement
 from specllama.tuning.records import Confirmation, Prediction
 from specllama.tuning.speedup import Step
@@ -43,6 +51,28 @@ def test_two_texts_are_judged_by_their_mean_and_three_by_the_probability(
     known = Ratios(texts, (1.0,) * len(texts))
     assert (known.value >= MIN_SPEEDUP) == (launched and len(texts) == 2)
     assert may_gain(Prediction(made.DRAFTED, known, "x")) == launched
+
+
+def ratios_with_chance_below(ratio: float, chance: float, prompts: int = 8) -> Ratios:
+    """Prompts after which the true speed-up is below `ratio` with this probability."""
+    logs = tuple(0.2 * (-1) ** i for i in range(prompts))
+    found = Ratios(logs, (1.0,) * prompts)
+    to = math.log(ratio) - student_quantile(chance, prompts - 1) * found.error - found.mean
+    assert found.shifted(to).chance_below(ratio) == pytest.approx(chance, abs=1e-6)
+    return found.shifted(to)
+
+
+def test_the_chances_at_which_it_is_decided() -> None:
+    """The constants of docs/architecture.md, and of the simulations in test_confidence.py."""
+    for chance, on in ((0.059, True), (0.061, False)):
+        found = ratios_with_chance_below(1.0, chance)
+        assert is_sure_gain(found, found) is on
+    for chance, clear in ((0.0149, True), (0.0151, False)):
+        found = ratios_with_chance_below(1.0, chance)
+        assert is_clear(found, found) is clear
+    for reached, launched in ((0.049, False), (0.051, True)):
+        found = ratios_with_chance_below(MIN_SPEEDUP, 1 - reached)
+        assert may_gain(Prediction(made.DRAFTED, found, "x")) is launched
 
 
 def test_a_prediction_without_data_is_still_launched() -> None:

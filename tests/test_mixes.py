@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from specllama import workloads
 from specllama.cli.render import plan_lines
-from specllama.engine.client import Client, Conversation, Prompt
+from specllama.engine.client import Client, Conversation, Prompt, Timings
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
 from specllama.memory.devices import Device
@@ -25,7 +26,7 @@ from specllama.prompts import as_text, without_tools
 from specllama.serving.launch import launch
 from specllama.serving.result_keys import device_names, result_subject
 from specllama.serving.scope import SearchScope, make_task
-from specllama.serving.verify import _ask
+from specllama.serving.verify import BRIEF_TOKENS, PROBE_PROMPTS, PROBE_TOKENS, _ask, verify
 from specllama.tuning.run import Task
 from tests.edited import edited
 from tests.support import MODELS, ONE_THREAD
@@ -160,6 +161,38 @@ def test_a_new_gpu_driver_makes_a_result_stale(monkeypatch: pytest.MonkeyPatch) 
     assert not any("driver" in name for name in device_names(plan))
 
 
+class Scripted:
+    """A client whose server drafts nothing. `limits`: of the requests it got."""
+
+    def __init__(self) -> None:
+        self.limits: list[int] = []
+
+    def metrics(self) -> None:
+        return None
+
+    def slots(self) -> list[dict[str, object]]:
+        return [{"speculative": False}]
+
+    def chat(self, prompt: Prompt, tokens: int, *_: object) -> SimpleNamespace:
+        self.limits.append(tokens)
+        return SimpleNamespace(timings=Timings(9, 9.0, tokens, 9.0, 0, 0))
+
+    complete = chat
+
+
+def test_a_brief_check_is_short_for_drafts_but_not_for_ngrams() -> None:
+    """N-grams draft once text repeats, which takes more than one short response."""
+    settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
+    for options, limits in (
+        (SpeculationOptions("code", MODELS / "draft.gguf"), [BRIEF_TOKENS]),
+        (SpeculationOptions("code", method="ngram-simple"), [PROBE_TOKENS] * PROBE_PROMPTS),
+    ):
+        plan, client = prepare(settings, options, (), "embedded"), Scripted()
+        found = verify(cast(Client, client), plan, "", brief=True)
+        assert client.limits == limits
+        assert found.reason == "llama-server started without it"
+
+
 def test_short_and_long_option_names_share_one_result() -> None:
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     spec_options = SpeculationOptions("code", method="ngram-simple")
@@ -245,8 +278,6 @@ def test_thinking_is_enabled_when_a_prompt_is_rendered(monkeypatch: pytest.Monke
 
 def test_conversations_use_the_chat_endpoint_even_for_base_models() -> None:
     """The check after a launch sends a profile's first prompts; a base model has no template."""
-    from types import SimpleNamespace
-
     prompts: list[Prompt] = []
 
     def chat(prompt: Prompt, *_: object) -> SimpleNamespace:

@@ -43,6 +43,20 @@ def test_n_grams_are_not_called_useless_after_two_texts() -> None:
     assert not Engagement(True, "", 270, 0, tokens=96, ms=960.0, ngrams_only=True).only_costs
 
 
+def test_counted_steps_are_used_where_the_build_counts_them() -> None:
+    counted = Engagement(True, "", 270, 0, tokens=96, ms=960.0, verify_steps=19)
+    assert not counted.only_costs, "19 steps are too few to know"
+    assert Engagement(True, "", 270, 0, tokens=96, ms=960.0, verify_steps=90).only_costs
+
+
+@pytest.mark.parametrize(("ngrams_only", "doubt"), [(False, True), (True, False)])
+def test_speculative_slots_that_draft_nothing_are_odd_unless_they_wait_for_repeats(
+    ngrams_only: bool, doubt: bool
+) -> None:
+    found = Engagement(False, "", slots=True, ngrams_only=ngrams_only)
+    assert bool(found.doubt) is doubt
+
+
 def test_impossible_counters_do_not_make_a_draft_useless() -> None:
     assert not Engagement(True, "", 10, -3, tokens=96, ms=960.0).only_costs
 
