@@ -193,6 +193,12 @@ def test_a_brief_check_is_short_for_drafts_but_not_for_ngrams() -> None:
         assert found.reason == "llama-server started without it"
 
 
+def test_the_users_spec_type_none_is_the_reason_for_no_drafts() -> None:
+    plan = plan_for_a_key("--spec-type", "none")
+    found = verify(cast(Client, Scripted()), plan, "")
+    assert (found.engaged, found.reason) == (False, "--spec-type none is set")
+
+
 def test_short_and_long_option_names_share_one_result() -> None:
     settings = Settings(MODELS / "target.gguf", "127.0.0.1", 0, context=512)
     spec_options = SpeculationOptions("code", method="ngram-simple")

@@ -277,6 +277,18 @@ def test_other_settings_are_tried_if_past_traffic_is_refuted() -> None:
     assert found.loads <= 5
 
 
+def test_a_refuted_prediction_leaves_as_many_loads_as_there_are_without_one() -> None:
+    """One for it, then the baseline, the trial, the confirmation, and one in reserve."""
+    ngrams = Speculation(("ngram-simple",), ngram=NgramSizes(4, 8))
+    prior = Prediction(ngrams, Ratios(), "real requests", own_share=0.0)
+    found, runner = tuned(Script(flat), task(DRAFT, budget=400.0), prior=prior)
+    assert [s and s.methods for s in runner.launches] == [
+        *(("ngram-simple",), None, ("draft-simple",), ("draft-simple",)),
+    ]
+    assert found.best is not None
+    assert found.best.speculation.uses_draft
+
+
 # ---- off, and without launches ---------------------------------------------------
 
 
