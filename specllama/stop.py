@@ -1,19 +1,23 @@
 """Termination signals as exceptions in the main thread.
 
 `Stopped` starts an orderly shutdown, which later signals do not interrupt: it is bounded (a server
-gets SIGTERM, then SIGKILL). Where something can be skipped, the first signal is a KeyboardInterrupt.
+gets SIGTERM, then SIGKILL), and another Ctrl-C shortens its waits. Where something can be skipped,
+the first signal is a KeyboardInterrupt.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 INTERRUPT: Collection[str] = ("SIGINT",)
 ALL: Collection[str] = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+
+_REPEATED_S = 0.3  # some wrappers (npm, make) deliver one Ctrl-C twice, within milliseconds
 
 
 class Stopped(BaseException):
@@ -35,12 +39,15 @@ class Stopped(BaseException):
 
 
 class _State:
-    """`skips`: for each open context, the signals that skip its work. `waiting`: signals that arrived
-    while they were deferred."""
+    """`skips`: for each open context, the signals that skip its work. `ending_since`: when the
+    shutdown began. `hurry`: what another Ctrl-C does during it. `waiting`: signals that arrived while
+    they were deferred."""
 
     def __init__(self) -> None:
         self.skips: list[set[int]] = []
         self.ending = False
+        self.ending_since = 0.0
+        self.hurry: Callable[[], None] | None = None
         self.deferrals = 0
         self.waiting: list[int] = []
 
@@ -65,6 +72,16 @@ def stop_on_signals(skip: Collection[str] = ()) -> Iterator[None]:
                     signal.signal(s, handler if handler is not None else signal.SIG_DFL)
             _state.ending = False
         _state.skips.pop()
+
+
+@contextmanager
+def hurried_by_ctrl_c(action: Callable[[], None]) -> Iterator[None]:
+    """Inside, if a shutdown is under way, another Ctrl-C calls `action`, which ends a wait."""
+    _state.hurry = action
+    try:
+        yield
+    finally:
+        _state.hurry = None
 
 
 def ignore_from_now() -> None:
@@ -108,10 +125,13 @@ def _on_signal(signum: int, _frame: FrameType | None) -> None:
 
 def _react(signum: int) -> None:
     if _state.ending or not _state.skips:
+        again = signum == signal.SIGINT and time.monotonic() - _state.ending_since > _REPEATED_S
+        if _state.hurry is not None and _state.skips and again:
+            _state.hurry()
         return
     skip = _state.skips[-1]
     if signum in skip:
         skip.clear()  # the next one terminates
         raise KeyboardInterrupt
-    _state.ending = True
+    _state.ending, _state.ending_since = True, time.monotonic()
     raise Stopped(signum)

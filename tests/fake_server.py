@@ -36,6 +36,8 @@ if crash is not None:
     print(crash, flush=True)
     code = CONFIG.get("code", 1)
     os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+if CONFIG.get("ignores_sigterm"):
+    import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if CONFIG.get("stall"):
     time.sleep(600)
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -125,6 +125,40 @@ def test_repeated_signals_while_serving_exit_with_0(tmp_path: Path, signum: int)
         assert process_ended(s.info["server_pid"])
 
 
+def test_another_ctrl_c_does_not_wait_for_running_requests(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, ignores_sigterm=True)
+    with Serve(tmp_path, TARGET, "--method", "none", "--llama-server", fake.path) as s:
+        s.popen.send_signal(signal.SIGINT)
+        s.wait_for(lambda: "stopping; running requests have up to 10 s" in s.err, "a line")
+        time.sleep(0.4)  # longer than one Ctrl-C that a wrapper delivers twice
+        assert psutil.pid_exists(s.info["server_pid"])
+        s.popen.send_signal(signal.SIGINT)
+        assert s.popen.wait(60) == 0
+        assert s.err.endswith("stopped\n")
+        assert process_ended(s.info["server_pid"])
+
+
+def test_another_ctrl_c_ends_the_wait_for_a_server(tmp_path: Path) -> None:
+    server = process.start(
+        launch_command(script(tmp_path / "s", _IGNORES_SIGTERM)), tmp_path / "log"
+    )
+    while "on" not in server.log_text().splitlines():
+        time.sleep(0.01)
+    again = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            again.start()
+            server.stop(patience=600)  # longer than the test may take
+
+    with pytest.raises(Stopped), stop_on_signals():
+        work()
+    again.join()
+    assert server.popen.returncode == -signal.SIGKILL
+
+
 def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
     """This applies to nohup and to background jobs of a shell."""
     fake = Fake(tmp_path)

@@ -24,7 +24,7 @@ from specllama.engine import orphans
 from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError
 from specllama.logs import ServerLog
-from specllama.stop import signals_deferred
+from specllama.stop import hurried_by_ctrl_c, signals_deferred
 
 STALL_S = 90.0  # without progress for this long while loading, it is stuck
 STOP_S = 10.0  # time to exit after SIGTERM
@@ -61,11 +61,12 @@ class ServerProcess:
 
     def stop(self, patience: float = STOP_S) -> int:
         """Stops and reaps the server: SIGTERM to its group, SIGKILL after `patience` seconds, or
-        immediately if we are stopped in the meantime."""
+        immediately if we are stopped in the meantime, or by another Ctrl-C if we are stopping."""
         try:
             if self.popen.poll() is None:
                 _signal_group(self.popen, signal.SIGTERM)
-                self.popen.wait(patience)
+                with hurried_by_ctrl_c(self.kill):
+                    self.popen.wait(patience)
         except subprocess.TimeoutExpired:
             pass
         finally:

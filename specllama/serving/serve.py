@@ -11,6 +11,7 @@ from typing import Protocol
 
 from specllama.engine.errors import EngineError
 from specllama.engine.exits import Exit, explain
+from specllama.engine.process import STOP_S
 from specllama.errors import StrictError
 from specllama.planning.plan import Plan
 from specllama.serving.adaptive import AdaptiveController
@@ -140,6 +141,7 @@ def _serve(
     except Stopped:
         if not served:
             raise
+        report.say("stopped")
 
 
 def _launch_or_restore(plan: Plan, before: Plan | None, log: Path, report: ServeReporter) -> Launch:
@@ -190,7 +192,22 @@ def _wait(
     report: ServeReporter,
     adaptive: AdaptiveController | None,
 ) -> Exit | Switch:
-    """Waits until the server exits or should be replaced."""
+    """Waits until the server exits or should be replaced. Says when it is told to stop."""
+    try:
+        return _wait_for_change(running, following, report, adaptive)
+    except Stopped:
+        report.say(
+            f"stopping; running requests have up to {STOP_S:.0f} s, another Ctrl-C cuts them off"
+        )
+        raise
+
+
+def _wait_for_change(
+    running: Launch,
+    following: TrafficMonitor | None,
+    report: ServeReporter,
+    adaptive: AdaptiveController | None,
+) -> Exit | Switch:
     while (code := running.server.exit_code()) is None:
         running.server.output.trim()
         if following is not None:
