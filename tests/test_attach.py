@@ -196,6 +196,25 @@ def test_reasoning_tokens_that_are_not_in_the_count_are_not_subtracted() -> None
     details = {"completion_tokens_details": {"reasoning_tokens": 900}}
     event = {"usage": {"completion_tokens": 11, **details}}
     assert streamed.tokens(event, thoughts_seen=False) == 11
+    fewer = {
+        "usage": {"completion_tokens": 20, "completion_tokens_details": {"reasoning_tokens": 15}}
+    }
+    assert streamed.tokens(fewer, thoughts_seen=False) == 5
+    assert streamed.tokens(fewer, thoughts_seen=True) == 20, "they were streamed, and timed"
+
+
+def test_a_histogram_that_contradicts_its_counts_is_ignored() -> None:
+    def counts(**changes: object) -> streamed.DraftCounts | None:
+        answer = {**VLLM_ANSWER, **changes}
+        return streamed.draft_counts({"metrics": {"speculative_decoding": answer}})
+
+    assert counts() == streamed.DraftCounts(129, 10, 43, (39, 1, 0, 3))
+    assert counts(num_spec_steps=44) == streamed.DraftCounts(129, 10, 44, ())
+    assert counts(num_accepted_draft_tokens=11) == streamed.DraftCounts(129, 11, 43, ())
+
+
+def test_a_boolean_is_not_a_count_of_tokens() -> None:
+    assert streamed.draft_counts({"timings": {"draft_n": True, "draft_n_accepted": True}}) is None
 
 
 def test_acceptance_by_depth_needs_the_histogram_of_every_response() -> None:

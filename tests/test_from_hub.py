@@ -157,6 +157,8 @@ def test_drafters_and_projectors_are_not_served() -> None:
     })  # fmt: skip
     assert stems(repositories.models_to_try(found, "")) == ["m-Q8_0"]
     assert stems(sidecars(found)) == ["mtp-m-Q4_K_M", "m-eagle3-Q4_K_M"]
+    many = files(**{f"mtp-{i}-Q4_K_M": 0.5 for i in range(6)})
+    assert len(sidecars(many)) == 4, "no more headers are read"
     gemma = files(**{"gemma-4-assistant-Q4_K_M": 0.4, "gemma-4-Q4_K_M": 8})
     assert stems(repositories.models_to_try(gemma, "")) == ["gemma-4-Q4_K_M"]
     assert stems(sidecars(gemma)) == ["gemma-4-assistant-Q4_K_M"]

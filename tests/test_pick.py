@@ -341,6 +341,24 @@ def test_a_changed_file_is_no_longer_a_duplicate(tmp_path: Path) -> None:
     assert twins.twin(first, [read_model(tmp_path / "b.gguf")]) is None
 
 
+def test_large_files_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (read_model(write_draft(tmp_path / f"{n}.gguf")) for n in "ab")
+    monkeypatch.setattr(twins, "_MOST", first.tensor_bytes)
+    assert twins.twin(first, [second]) is second
+    monkeypatch.setattr(twins, "_MOST", first.tensor_bytes - 1)
+    assert twins.twin(first, [second]) is None
+
+
+def test_the_same_bytes_in_another_shape_are_another_model(tmp_path: Path) -> None:
+    first, second = (
+        read_model(
+            edited(MODELS / "draft.gguf", tmp_path / f"{i}.gguf", add={"blk.0.x": (shape, "F32")})
+        )
+        for i, shape in enumerate(((32, 64), (64, 32)))
+    )
+    assert twins.twin(first, [second]) is None
+
+
 def test_another_chat_template_makes_no_other_model(tmp_path: Path) -> None:
     first = read_model(write_draft(tmp_path / "a.gguf"))
     template = {"tokenizer.chat_template": "{{ messages }}"}
