@@ -107,6 +107,9 @@ def test_a_dry_run_lists_what_would_be_measured() -> None:
     assert "--spec-type" not in first["baseline"]
     assert first["candidates"][0]["draft"] == str(DRAFT)
     assert [c["methods"] for c in second["candidates"]] == [["draft-simple"]], "only the named one"
+    other = specllama("probe", TARGET, "--draft", MODELS / "other-vocab.gguf", "--dry-run")
+    assert "measure  nothing: other-vocab.gguf: token 258 is" in other.stdout
+    assert "predict" not in other.stdout
     done = specllama("probe", "--url", "http://127.0.0.1:9", "--dry-run")
     assert done.returncode == 2
     assert "--dry-run cannot be combined with --url" in done.stderr
@@ -420,6 +423,11 @@ def _wait_for_server_pid(popen: subprocess.Popen[str]) -> set[int]:
         ([str(TARGET), "--baseline-url", "http://x"], 2, "--baseline-url needs --url"),
         ([str(TARGET), "-w", "sleep"], 2, "no workload called 'sleep'"),
         (["/nowhere.gguf"], 2, "no such file"),
+        (
+            [str(TARGET), "--draft", str(MODELS / "other-vocab.gguf")],
+            2,
+            "nothing to measure: other-vocab.gguf: token 258 is",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_line(args: list[str], code: int, message: str) -> None:

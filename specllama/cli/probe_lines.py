@@ -49,6 +49,8 @@ def verdict_lines(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     yield from expected_lines(t, verbose)
     yield from deep_lines(t)
     yield from dropped_lines(t)
+    if p.plan.choice.speculation is None:
+        yield f"note     {p.plan.choice.reason}"
     for doubt in p.planned.doubts:
         yield f"note     {doubt} (--all measures it)"
     if t.baseline is not None and (line := verify_line(t.baseline.costs)):

@@ -88,10 +88,12 @@ def run_probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[Pro
     """One result per workload, in order. After Ctrl-C or SIGTERM, those so far (the last one
     `stopped`); KeyboardInterrupt if there are none.
 
-    Raises TuningError if a baseline cannot be measured.
+    Raises TuningError if a baseline cannot be measured, UsageError if the user's draft or method
+    cannot be used.
     """
     out: list[ProbeResult] = []
     for each in plan_probes(options):
+        _check_choice(each)
         runner = TrialServers(each.plan, log)
         try:
             with stop_on_signals(ALL):
@@ -109,6 +111,14 @@ def run_probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[Pro
                 results.store(subject, found)
         out.append(ProbeResult(each, found))
     return tuple(out)
+
+
+def _check_choice(p: PlannedProbe) -> None:
+    """Raises UsageError for a draft or method of the user's that cannot be used."""
+    requested = p.spec_options.draft is not None or p.spec_options.method not in (None, "none")
+    choice = p.plan.choice
+    if requested and choice.speculation is None:
+        raise UsageError(f"nothing to measure: {choice.reason}", choice.remedy)
 
 
 def _planned(plan: Plan, spec_options: SpeculationOptions, options: ProbeOptions) -> PlannedProbe:

@@ -140,9 +140,9 @@ def make_task(
 ) -> Task:
     """The input of the search. `prompts`: replacing the workload's; `budget` in seconds."""
     chosen = plan.choice.speculation
-    ngrams = ngram_types(plan, scope) if _batch_fits_ngrams(plan) else ()
     joined = scope.user_method and chosen is not None and chosen.uses_draft and chosen.uses_ngram
     alone = not scope.user_choice or (scope.user_method and not joined)  # n-grams without a draft
+    ngrams = ngram_types(plan, scope) if _batch_fits_ngrams(plan) and (alone or found) else ()
     loads = {"loads": 12} if thorough else {}
     return Task(
         workload=plan.workload.name,
