@@ -722,6 +722,20 @@ def test_a_crash_at_the_longest_draft_is_retried_with_a_shorter_one() -> None:
     assert t.loads <= 4
 
 
+@pytest.mark.parametrize(("loads", "launched"), [(1, 1), (2, 2)])
+def test_after_a_crash_one_load_is_left_to_serve_without_speculation(
+    loads: int, launched: int
+) -> None:
+    known = tuple(
+        Prediction(spec, ratios(*[log] * 8), "an earlier start", own_share=0.0)
+        for spec, log in ((DRAFT, 0.4), (MTP, 0.3))
+    )
+    script = Script(flat, dies=lambda s: s is not None and s.methods == DRAFT.methods)
+    t, runner = tuned(script, task(DRAFT, MTP, loads=loads), earlier=OpenResult(known))
+    assert len(runner.launches) == launched
+    assert ("no model load left before serving" in t.reason) == (launched == 1)
+
+
 def test_a_server_that_always_crashes_is_stored_as_a_crash() -> None:
     script = Script(smooth, dies_at=lambda r: r.speculation is not None and r.number > 2)
     t, _ = tuned(script, task(DRAFT))
