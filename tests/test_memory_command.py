@@ -55,7 +55,12 @@ def test_the_table_has_items_a_verdict_and_the_options(headers: Path) -> None:
     assert "chosen   8 of the draft's 17 layers in RAM: fits  [--draft-layers 9]" in out
     assert "option   a context of 30,720 tokens with this draft: fits  [-c 30720]" in out
     assert "option   n-gram only (ngram-simple, no VRAM): fits  [--method ngram-simple]" in out
-    assert "longest  30,720 tokens with the draft, 36,096 without" in out
+    assert re.search(
+        r"^longest  30,720 tokens with the draft, 36,096 without on the GPU alone "
+        r"\([\d,]+ tokens with layers in RAM\)$",
+        out,
+        re.M,
+    )
     assert "\x1b" not in out
 
 
@@ -88,6 +93,24 @@ def test_a_context_that_fits_only_without_the_draft_is_reported(headers: Path) -
     assert re.search(
         r"^longest  no context fits.*; [\d,]+ tokens without a draft$", done.stdout, re.M
     )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("-c", "1000"), "2,048 tokens, with or without n-grams"),
+        (("-c", "100000"), "100,000 tokens, with or without n-grams"),  # no multiple of 256
+        (
+            ("-c", "100000", "--vram", "100MiB"),
+            r"([\d,]+) tokens on the GPU alone \(100,000 tokens with layers in RAM\), with or without n-grams",
+        ),
+    ],
+)
+def test_longest_line_with_n_grams(args: tuple[str, ...], message: str) -> None:
+    args = ("--method", "ngram-simple", "--vram", "24GiB", *args)
+    done = specllama("memory", TARGET, "--llama-server", "embedded", *args)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"^longest  {message}$", done.stdout, re.M), done.stdout
 
 
 def test_pick_draft_reports_that_no_context_fits() -> None:

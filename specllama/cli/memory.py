@@ -151,10 +151,10 @@ def _print(printer: Printer, plan: Plan, b: Budget) -> None:
     for warning in _notes(plan):
         printer.detail(f"note     {warning}")
     if (last := _last_time(plan)) is not None:
-        real, share = last["real_bytes"] / 2**20, last["share"]
+        real, ours = last["real_bytes"] / 2**20, last["ours_bytes"] / 2**20
         printer.detail(
-            f"measured {real:,.1f} MiB when these files were last served ({share:+.1%} "
-            "compared with the estimate)"
+            f"measured {real:,.1f} MiB when these files were last served, with these or other options; "
+            f"the estimate was {ours:,.1f} MiB then ({last['share']:+.1%})"
         )
 
 
@@ -182,21 +182,30 @@ def _trade(b: Budget) -> list[str]:
 
 
 def _longest(b: Budget) -> str:
-    """The longest context that fits completely, or that there is none."""
+    """The longest context that fits on the GPU alone, and with layers in RAM if that is more."""
     from specllama.memory.decide import longest_context
 
     drafting = b.request.drafting
-    none = "no context fits"
-    if partly := longest_context(b.request, None, partly=True):
-        none += f" on the GPU alone ({partly:,} tokens with layers in RAM)"
     plain = longest_context(b.request, None)
+    partly = longest_context(b.request, None, partly=True)
+    in_ram = ""
+    if partly > plain:
+        in_ram = f" on the GPU alone ({partly:,} tokens with layers in RAM)"
+    none = f"no context fits{in_ram}"
     if drafting is None:
-        return f"{plain:,} tokens" if plain else none
-    if longest := longest_context(b.request, drafting):
-        return f"{longest:,} tokens with the draft, {plain:,} without"
-    return (
-        f"{none}; {plain:,} tokens without a draft" if plain else f"{none}, with or without a draft"
-    )
+        return f"{plain:,} tokens{in_ram}" if plain else none
+    longest = longest_context(b.request, drafting)
+    name = "a draft" if drafting.method else "n-grams"
+    if longest == plain:
+        with_or_without = f"with or without {name}"
+        return (
+            f"{plain:,} tokens{in_ram}, {with_or_without}"
+            if plain
+            else f"{none}, {with_or_without}"
+        )
+    if longest:
+        return f"{longest:,} tokens with {name.replace('a ', 'the ')}, {plain:,} without{in_ram}"
+    return f"{none}; {plain:,} tokens without {name}"
 
 
 def _last_time(plan: Plan) -> dict[str, float] | None:

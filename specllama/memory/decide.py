@@ -132,16 +132,19 @@ def with_lines(q: FitRequest, option: MemoryOption, lines: tuple[MemoryLine, ...
 
 
 def longest_context(q: FitRequest, drafting: Drafting | None, partly: bool = False) -> int:
-    """The longest context (a multiple of 256) that fits completely, or with some of the target's
-    layers in RAM (`partly`); 0 if none does."""
+    """The longest context that fits completely, or with some of the target's layers in RAM (`partly`):
+    the limit, or a multiple of 256; 0 if none fits."""
+    limit = q.context_limit or q.use.context
 
-    def fits(n: int) -> bool:
-        use = replace(q.use, context=n * _STEP)
+    def fits(tokens: int) -> bool:
+        use = replace(q.use, context=tokens)
         return (
             verdict_of(q, use, drafting)[0].kind != TOO_BIG if partly else _fits(q, use, drafting)
         )
 
-    most = _most(1, max(1, (q.context_limit or q.use.context) // _STEP), fits)
+    if limit % _STEP and fits(limit):
+        return limit
+    most = _most(1, max(1, limit // _STEP), lambda n: fits(n * _STEP))
     return (most or 0) * _STEP
 
 
