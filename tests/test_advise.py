@@ -255,7 +255,7 @@ def test_any_text_is_a_price_or_a_usage_error(text: str) -> None:
     assert 0 < price.per_hour < math.inf
 
 
-def save_result(tmp: Path, gain: float) -> Plan:
+def save_result(tmp: Path, gain: float, state: str = "decided") -> Plan:
     """Saves the result that `advise TARGET --draft DRAFT -w code` looks up."""
     plan = make_plan(tmp)
     about = serve_task(plan, TuningOptions(AUTO, 60, scope_of(OPTIONS)))[2]
@@ -267,7 +267,7 @@ def save_result(tmp: Path, gain: float) -> Plan:
         confirmations=(confirmation,),
         best=best,
         reason=reason,
-        state="decided",
+        state=state,
     )
     results.store(about, tuned)
     return plan
@@ -343,6 +343,37 @@ def test_predicted_settings_are_not_reported_as_measured(
     assert "measured plain decoding" in out
     assert "the rest is predicted from that" in out
     assert "0 of" not in out
+
+
+def test_an_open_result_is_continued_not_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = save_result(tmp_path, 1.01, "open")
+    argv = [*advise_argv(tmp_path)[:-1], plan.engine.label]
+    assert run([*argv, "--price", "2.50/h"]) == 0
+    out = capsys.readouterr().out
+    assert "note     not decided yet: so it was measured" in out
+    assert "change   a longer measurement: the earlier one decided nothing yet" in out
+    assert "nothing was measured" not in out
+    assert "cost     a million tokens:" in out
+    assert run(["serve", *argv[1:], "--dry-run"]) == 0
+    assert "tuning   not decided yet: so it was measured; serve runs" in capsys.readouterr().out
+
+
+def test_suggested_commands_name_the_engine_and_work_as_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = make_plan(tmp_path).engine.label
+    assert run([*advise_argv(tmp_path)[:-1], engine]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    commands = [x.split() for x in lines if x.lstrip().startswith("specllama ")]
+    assert len(commands) > 2
+    for command in commands:
+        assert ("--llama-server", engine) in itertools.pairwise(command)
+    (vllm,) = (c for c in commands if "vllm" in c)
+    assert ("--target-repo", "OWNER/NAME") in itertools.pairwise(vllm)
+    assert ("--draft-repo", "OWNER/NAME") in itertools.pairwise(vllm)
+    assert run(vllm[1:]) == 0
 
 
 def test_cost_is_unknown_without_a_measurement(

@@ -168,6 +168,7 @@ def serve(
         TuningOptions,
         tune_plan,
         tuning_reference,
+        unfinished_result,
         with_stored_result,
         would_measure,
     )
@@ -199,6 +200,7 @@ def serve(
     tuning = TuningOptions(tune, budget, scope_of(spec_options), force, own)
     if dry_run:
         measures = not on_hub and would_measure(plan, tuning)
+        unfinished = unfinished_result(plan, tuning) if measures else None
         plan = plan if on_hub else with_stored_result(plan, tuning)
         if as_json:
             printer.json(plan_data(plan))
@@ -206,7 +208,8 @@ def serve(
             for line in plan_lines(plan, verbose):
                 printer.detail(line)
             if measures:
-                reason = "not measured yet: " if tune == "auto" and not force else ""
+                state = "not measured yet: " if tune == "auto" and not force else ""
+                reason = f"not decided yet: {unfinished.reason}; " if unfinished else state
                 printer.detail(
                     f"tuning   {reason}serve runs a benchmark of up to {budget:g} s first"
                 )

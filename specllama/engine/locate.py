@@ -18,6 +18,7 @@ from specllama.storage import expand_user
 
 ENV = "SPECLLAMA_LLAMA_SERVER"
 EMBEDDED = "embedded"
+_OPTION = "--llama-server"
 _EXE = "llama-server.exe" if sys.platform == "win32" else "llama-server"
 _ON_PATH, _IN_STANDARD_LOCATION = "found on PATH", "found in a standard location"
 _NONE_FOUND = "no llama-server on PATH or in the standard locations"
@@ -45,6 +46,13 @@ class Engine:
             return "embedded llama-server (xllamacpp)"
         return self.name or str(self.identity)
 
+    @property
+    def option(self) -> tuple[str, ...]:
+        """The user's --llama-server, to repeat it in commands that we print; () if not set."""
+        if self.reason != f"set by {_OPTION}":
+            return ()
+        return (_OPTION, EMBEDDED if self.embedded else self.label)
+
 
 def locate(explicit: str | None = None) -> Engine:
     """The engine to use. Order: `--llama-server`, the environment, the config file,
@@ -54,7 +62,7 @@ def locate(explicit: str | None = None) -> Engine:
     when none is found.
     """
     for value, source in (
-        (explicit, "--llama-server"),
+        (explicit, _OPTION),
         (os.environ.get(ENV), ENV),
         (config.load().llama_server, f"llama_server in {config.path()}"),
     ):
@@ -87,7 +95,7 @@ def everything(
         except SpecllamaError as e:
             errors.append(e)
 
-    add(explicit, "--llama-server")
+    add(explicit, _OPTION)
     if explicit:
         return tuple(found.values()), tuple(errors)
     add(os.environ.get(ENV), ENV)

@@ -14,7 +14,13 @@ from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.decision_factors import DecisionFactor, decision_factors
 from specllama.serving.scope import scope_of, sets_own_types
 from specllama.serving.token_cost import HourlyPrice, TokenCost, cost_of
-from specllama.serving.tune import AUTO, TuningOptions, apply_stored_result, serve_task
+from specllama.serving.tune import (
+    AUTO,
+    TuningOptions,
+    apply_stored_result,
+    serve_task,
+    unfinished_result,
+)
 from specllama.tuning import results
 from specllama.tuning.results import Result
 
@@ -61,11 +67,12 @@ def explain_decision(
     plan = prepare(settings, spec_options, user_args, llama_server, check_port=False)
     options = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
     notes: tuple[str, ...] = ()
-    served, stored = plan, None
+    served, stored, unfinished = plan, None, None
     if plan.choice.speculation is not None and not sets_own_types(plan):
         task, doubts, subject = serve_task(plan, options)
         found, stale = results.find(subject)
         served, stored = apply_stored_result(plan, options)
+        unfinished = unfinished_result(plan, options)
         notes = doubts
         if stored is None and found is not None:
             notes += tuple(results.stale_lines(found, stale)) or (
@@ -83,9 +90,9 @@ def explain_decision(
         result=stored,
         notes=notes,
         elsewhere=others,
-        factors=tuple(decision_factors(plan, served, stored, spec_options)),
+        factors=tuple(decision_factors(plan, served, stored, spec_options, unfinished is not None)),
         price=price,
-        cost=cost_of(stored, price) if price is not None else None,
+        cost=cost_of(stored or unfinished, price) if price is not None else None,
     )
 
 

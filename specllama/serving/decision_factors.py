@@ -11,7 +11,7 @@ from specllama.drafts.families import family_of
 from specllama.drafts.ollama import shown_name
 from specllama.drafts.rank import draft_cost
 from specllama.engine.settings import Speculation
-from specllama.formats.engine_config import concurrency
+from specllama.formats.engine_config import concurrency, repo_of
 from specllama.planning.plan import Plan
 from specllama.planning.spec_options import SpeculationOptions
 from specllama.serving.scope import sets_own_types
@@ -47,10 +47,21 @@ def needed_alpha(known: Result) -> float | None:
 
 
 def decision_factors(
-    plan: Plan, served: Plan, known: Result | None, spec_options: SpeculationOptions
+    plan: Plan,
+    served: Plan,
+    known: Result | None,
+    spec_options: SpeculationOptions,
+    unfinished: bool = False,
 ) -> Iterator[DecisionFactor]:
-    """What would change the decision; measured facts come before general ones."""
-    if plan.choice.speculation is not None and known is None and not sets_own_types(plan):
+    """What would change the decision; measured facts come before general ones. `unfinished`: there
+    is a result, but it decided nothing yet."""
+    if unfinished:
+        yield DecisionFactor(
+            "a longer measurement",
+            "the earlier one decided nothing yet; serve goes on with it at the next start",
+            _command("serve", plan, *_same_options(plan, spec_options)),
+        )
+    elif plan.choice.speculation is not None and known is None and not sets_own_types(plan):
         doubted = served.choice.speculation is None
         yield DecisionFactor(
             "a measurement",
@@ -107,7 +118,13 @@ def decision_factors(
         yield DecisionFactor(
             "many users",
             f"speed-up with concurrent requests: {concurrency()}",
-            _command("plan", plan, "--format", "vllm", *_same_options(plan, spec_options)),
+            _command(
+                "plan",
+                plan,
+                *("--format", "vllm"),
+                *_repositories(served),
+                *_same_options(plan, spec_options),
+            ),
         )
 
 
@@ -192,8 +209,18 @@ def _family_drafts(plan: Plan, spec: Speculation | None) -> Iterator[DecisionFac
         )
 
 
+def _repositories(served: Plan) -> Iterator[str]:
+    """The options of `plan --format vllm` for repositories that the files do not name."""
+    spec, draft = served.settings.speculation, served.choice.draft
+    if repo_of(served.target) is None:
+        yield from ("--target-repo", "OWNER/NAME")
+    if spec is not None and spec.draft is not None and draft is not None and not repo_of(draft):
+        yield from ("--draft-repo", "OWNER/NAME")
+
+
 def _command(name: str, plan: Plan, *words: str) -> str:
-    return shlex.join(["specllama", name, str(plan.target.path), *words])
+    engine = () if "--llama-server" in words else plan.engine.option
+    return shlex.join(["specllama", name, str(plan.target.path), *engine, *words])
 
 
 def _same_options(

@@ -175,6 +175,14 @@ def apply_stored_result(plan: Plan, options: TuningOptions) -> tuple[Plan, Resul
     return _with_result(plan, stored), stored
 
 
+def unfinished_result(plan: Plan, options: TuningOptions) -> Result | None:
+    """A stored result that is not stale but decided nothing yet: serve goes on with it."""
+    if options.mode != AUTO or plan.choice.speculation is None or sets_own_types(plan):
+        return None
+    stored, stale = results.find(serve_task(plan, options)[2])
+    return stored if stored is not None and not stale and not _is_final(stored, options) else None
+
+
 def would_measure(plan: Plan, options: TuningOptions) -> bool:
     """Whether serve measures before it serves."""
     if options.mode == OFF or plan.choice.speculation is None or sets_own_types(plan):
