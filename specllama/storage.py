@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specllama.errors import SpecllamaError
 from specllama.stop import signals_deferred
 
 _STORED = '{{"digest": "{}", "data": {}}}'
@@ -77,6 +78,14 @@ def drop(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         pass
+
+
+def delete(path: Path) -> None:
+    """Removes a file, if it exists, because the user asked for it. Raises SpecllamaError."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as e:
+        raise SpecllamaError(f"{path}: cannot be deleted ({e.strerror or e})") from None
 
 
 def _digest(body: str) -> str:

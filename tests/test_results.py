@@ -238,6 +238,25 @@ def test_clear_deletes_the_results_of_a_target_or_all() -> None:
     assert clear_results() == 0
 
 
+def test_results_that_cannot_be_deleted_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A read-only cache: `results --clear` counted them as deleted."""
+
+    def refuses(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    store(SUBJECT, result_of(DECIDED))
+    saved, _ = find(SUBJECT)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuses)
+        assert app.run(["results", "--clear"]) == 1
+    printed = capsys.readouterr()
+    assert saved is not None
+    assert printed.err == f"error: {saved.file}: cannot be deleted (Permission denied)\n"
+    assert printed.out == ""
+
+
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, -1e18])
 def test_an_impossible_time_is_printed_as_unknown(seconds: float) -> None:
     assert results.format_time(seconds) == "unknown date"

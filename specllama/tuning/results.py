@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, drop, read_stored, write_stored
+from specllama.storage import cache_dir, delete, read_stored, write_stored
 from specllama.tuning.judge import fastest
 from specllama.tuning.records import (
     DECIDED,
@@ -215,11 +215,11 @@ def all_results() -> tuple[Result, ...]:
 
 
 def clear_results(target: Path | None = None) -> int:
-    """Removes all results, or those of one target. Returns how many."""
+    """Removes all results, or those of one target. Returns how many. Raises SpecllamaError."""
     count = 0
     for r in all_results():
         if target is None or r.target == str(target.absolute()):
-            drop(r.file)
+            delete(r.file)
             count += 1
     return count
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specllama.storage import cache_dir, drop, read_stored, write_stored
+from specllama.storage import cache_dir, delete, read_stored, write_stored
 
 _VERSION = 1
 _MAX_SWITCHES = 20  # per model and workload
@@ -43,13 +43,13 @@ def all_switches() -> tuple[SwitchRecord, ...]:
 
 
 def clear(target: Path | None = None) -> int:
-    """Deletes all of them, or those of one target. Returns how many."""
+    """Deletes all of them, or those of one target. Returns how many. Raises SpecllamaError."""
     name = str(target.absolute()) if target is not None else None
     count = 0
     for path in _folder().glob("*.json"):
         found = _read(path)
         if found and name in (None, found[0].target):
-            drop(path)
+            delete(path)
             count += len(found)
     return count
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specllama.engine.settings import Speculation
-from specllama.storage import cache_dir, drop, read_stored, write_stored
+from specllama.storage import cache_dir, delete, read_stored, write_stored
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.records import method_label, setting_label
 from specllama.tuning.results_json import read_ratios, read_spec, spec_data
@@ -161,11 +161,11 @@ def all_traffic() -> tuple[Traffic, ...]:
 
 
 def clear(target: Path | None = None) -> int:
-    """Deletes all of it, or that of one target. Returns how many."""
+    """Deletes all of it, or that of one target. Returns how many. Raises SpecllamaError."""
     count = 0
     for t in all_traffic():
         if target is None or t.subject.target == str(target.absolute()):
-            drop(t.file)
+            delete(t.file)
             count += 1
     return count
 
