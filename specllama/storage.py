@@ -47,14 +47,15 @@ def _key(key: Any) -> Any:
     return str(key) if isinstance(key, float) and not math.isfinite(key) else key
 
 
-def write_stored(path: Path, data: Any) -> None:
-    """Writes `data` as JSON with its digest, for `read_stored`. A read-only home or a full disk only
-    costs time at the next start."""
+def write_stored(path: Path, data: Any) -> bool:
+    """Writes `data` as JSON with its digest, for `read_stored`. False if that failed: a read-only
+    home or a full disk only costs time at the next start."""
     body = strict_json(data)
     try:
         write_atomically(path, _STORED.format(_digest(body), body))
     except OSError:
-        pass
+        return False
+    return True
 
 
 def read_stored(path: Path) -> Any:

@@ -86,7 +86,7 @@ def result_of(
 
 def test_a_decided_result_is_found_again() -> None:
     won = confirmation()
-    store(SUBJECT, result_of(DECIDED, won, best=won))
+    assert store(SUBJECT, result_of(DECIDED, won, best=won))
     saved, stale = find(SUBJECT)
     assert stale == ""
     assert saved is not None
@@ -267,7 +267,7 @@ def test_an_unwritable_folder_is_no_error(monkeypatch: pytest.MonkeyPatch) -> No
         raise PermissionError
 
     monkeypatch.setattr(storage, "write_atomically", refuses)
-    store(SUBJECT, result_of(DECIDED))
+    assert not store(SUBJECT, result_of(DECIDED))
     assert find(SUBJECT) == (None, "")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from specllama.cli import probe_lines
 from specllama.cli.app import run
 from specllama.engine import process
 from specllama.engine.command import LaunchCommand
@@ -327,7 +328,7 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
         raise AssertionError("the signal was lost")
 
     monkeypatch.setattr(probing, "tune", tune)
-    monkeypatch.setattr(results, "store", lambda *_: None)
+    monkeypatch.setattr(results, "store", lambda *_: True)
     settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
     options = ProbeOptions(
         settings, (SpeculationOptions("chat"), SpeculationOptions("code")), llama_server="embedded"
@@ -336,6 +337,22 @@ def test_a_stop_in_the_second_workload_keeps_the_first(
         found = probing.run_probe(options, tmp_path / "log", None)  # type: ignore[arg-type]
     assert [p.tuned.workload for p in found] == (["chat", "code"] if partial else ["chat"])
     assert [p.stopped for p in found] == ([False, True] if partial else [False])
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_result_that_cannot_be_saved_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    """With a read-only cache it was lost without a word."""
+    monkeypatch.setattr(probing, "tune", lambda *_: decided_result("chat"))
+    monkeypatch.setattr(results, "write_stored", lambda *_: writable)
+    settings = Settings(TARGET, "127.0.0.1", 0, context=1024)
+    options = ProbeOptions(settings, (SpeculationOptions("chat"),), llama_server="embedded")
+    (p,) = probing.run_probe(options, tmp_path / "log", None)  # type: ignore[arg-type]
+    notes = [
+        line for line in probe_lines.verdict_lines(p) if "the result could not be saved" in line
+    ]
+    assert len(notes) == (0 if writable else 1)
 
 
 @pytest.mark.parametrize("replay", [False, True])

@@ -41,6 +41,7 @@ def below_table(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
 def verdict_lines(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     """The verdict and what it rests on."""
     from specllama.tuning.records import OPEN
+    from specllama.tuning.results import UNSAVED
 
     t = p.tuned
     about = f" for {length}" if (length := about_length(p)) else ""
@@ -58,6 +59,8 @@ def verdict_lines(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
     yield from draft_costs(t)
     for finding in _findings(t):
         yield f"note     {finding}"
+    if p.unsaved:
+        yield f"note     {UNSAVED}"
     yield f"cost     {effort(t)}"
     if t.best or not p.stopped:
         yield f"run      {run_line(p)}"

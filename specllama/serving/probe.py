@@ -60,11 +60,13 @@ class PlannedProbe:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One workload: its plan and its result. `stopped`: interrupted by Ctrl-C."""
+    """One workload: its plan and its result. `stopped`: interrupted by Ctrl-C; `unsaved`: it could
+    not be written to the cache."""
 
     planned: PlannedProbe
     tuned: TuningResult
     stopped: bool = False
+    unsaved: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -106,10 +108,9 @@ def run_probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[Pro
             raise
         finally:
             runner.stop()
-        if found.state in (DECIDED, OPEN):
-            for subject in each.subjects:
-                results.store(subject, found)
-        out.append(ProbeResult(each, found))
+        keep = found.state in (DECIDED, OPEN)
+        saved = [results.store(subject, found) for subject in each.subjects if keep]
+        out.append(ProbeResult(each, found, unsaved=not all(saved)))
     return tuple(out)
 
 

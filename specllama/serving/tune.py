@@ -102,8 +102,9 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
     runner = TrialServers(plan, log, final=True)
     try:
         out = _search(plan, task, runner, progress, earlier, prior, notes)
-        if out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN):
-            results.store(subject, out.tuned)
+        known = out.tuned is not None and (out.source == "measured" or out.tuned.state == OPEN)
+        if known and out.tuned is not None and not results.store(subject, out.tuned):
+            out = replace(out, notes=(*out.notes, results.UNSAVED))
         if options.force and out.tuned is not None and out.tuned.best is None:
             note = f"{out.tuned.reason}; used anyway because of --force"
             out = replace(out, plan=plan, notes=(*out.notes, note))

@@ -41,6 +41,7 @@ from specllama.tuning.results_json import (
 from specllama.tuning.search import OpenResult
 from specllama.tuning.step_times import StepTimes, read_times, step_times, times_data
 
+UNSAVED = "the result could not be saved (`specllama doctor` shows why): it will be measured again"
 _VERSION = 3
 _MAX_STORED = 6  # predictions of an open result
 
@@ -118,14 +119,14 @@ def stamp(paths: Iterable[Path]) -> tuple[FileStamp, ...]:
     return tuple((str(p), s.st_size, s.st_mtime_ns) for p, s in found)
 
 
-def store(subject: Subject, tuned: TuningResult) -> None:
-    """Saves a result. If the cache folder is not writable, the next start tunes again."""
+def store(subject: Subject, tuned: TuningResult) -> bool:
+    """Saves a result. False if it cannot be written: the next start then measures again."""
     if tuned.state == FORCED:
-        return
+        return True
     before, stale = find(subject)
     before = None if stale else before
     if before is not None and before.state == DECIDED != tuned.state:
-        return  # measured again, with less certainty than before
+        return True  # measured again, with less certainty than before
     best, now = tuned.best, time.time()
     fastest_setting = best or fastest(tuned.confirmations)
     s = fastest_setting.speedup if fastest_setting is not None else None
@@ -152,7 +153,7 @@ def store(subject: Subject, tuned: TuningResult) -> None:
         "short": _short_step_of(tuned),
         "open": _open_data(tuned, before) if tuned.state == OPEN else None,
     }
-    write_stored(_folder() / f"{subject.key}.json", data)
+    return write_stored(_folder() / f"{subject.key}.json", data)
 
 
 def _speed(tuned: TuningResult) -> float | None:
