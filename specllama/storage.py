@@ -102,7 +102,11 @@ def write_atomically(path: Path, text: str) -> None:
     """Writes `text` to `path` so that a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with signals_deferred():
-        fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        except OSError as e:
+            e.filename = str(path)  # a message with the temporary file's name helps nobody
+            raise
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as f:
                 f.write(text)

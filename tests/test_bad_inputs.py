@@ -569,6 +569,8 @@ def test_a_state_folder_that_is_a_file_is_an_error(
     assert run(["demo", "--llama-server", "embedded"]) == 1
     err = capsys.readouterr().err
     assert "cannot be written (Not a directory)" in err
+    assert "--log" not in err  # demo has no such option, nor has probe
+    assert "specllama doctor" in err
     assert len(err.splitlines()) <= 2
 
 

@@ -9,6 +9,18 @@ import pytest
 from specllama.storage import write_atomically
 
 
+def test_errors_name_the_file_and_not_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(dir: Path, prefix: str) -> None:
+        raise PermissionError(13, "Permission denied", f"{dir}/{prefix}p1sf9twd")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(PermissionError) as e:
+        write_atomically(tmp_path / "b.json", "new")
+    assert e.value.filename == str(tmp_path / "b.json")
+
+
 def test_a_write_that_fails_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

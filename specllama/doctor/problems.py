@@ -87,7 +87,7 @@ def _unwritable(f: FolderReport) -> Problem:
     consequence = {
         "config": "profiles cannot be created",
         "cache": "results are not saved",
-        "logs": "serve needs --log FILE",
+        "logs": "serve needs --log FILE, probe and demo cannot start a server",
     }[f.what]
     return Problem(
         f"the {f.what} folder {f.path} cannot be written ({f.unwritable}): {consequence}",

@@ -23,7 +23,7 @@ import psutil
 from specllama.engine import orphans
 from specllama.engine.command import LaunchCommand
 from specllama.engine.errors import EngineError
-from specllama.logs import ServerLog
+from specllama.logs import ServerLog, log_dir
 from specllama.stop import hurried_by_ctrl_c, signals_deferred
 
 STALL_S = 90.0  # without progress for this long while loading, it is stuck
@@ -91,9 +91,12 @@ def start(command: LaunchCommand, log: Path) -> ServerProcess:
     try:
         out = output.open(f"$ {command.display()}")
     except OSError as e:
+        ours = log.parent == log_dir()  # else set by --log, which not every command has
         raise EngineError(
             f"{log}: the server's log cannot be written ({e.strerror or e})",
-            "Choose another file with --log FILE.",
+            "`specllama doctor` shows the folder and how to move it."
+            if ours
+            else "Choose another file with --log FILE.",
         ) from None
     with out, signals_deferred():  # no signal between the start and the entry in _running
         try:
