@@ -2,7 +2,7 @@
 
 Every package has one subclass. `message` says what is wrong and where; `hint` says
 what to do next. `exit_code`: 2 for usage and input, 1 for a run that failed,
-3 for speculation that is off under `--strict`, 130 for Ctrl-C before there was a result.
+3 for speculation that is off under `--strict`, 130 for Ctrl-C.
 """
 
 from __future__ import annotations

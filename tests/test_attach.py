@@ -451,7 +451,7 @@ def test_a_probe_does_not_make_a_real_router_load_a_model(tmp_path: Path, native
 def test_a_required_api_key_is_reported_and_used() -> None:
     with serving(VLLM, key="sesame") as url:
         refused = specllama("probe", "--url", url)
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert refused.stderr.startswith(f"error: {url} requires an API key")
         accepted = specllama("probe", "--url", url, "--json", SPECLLAMA_API_KEY="sesame")
     assert accepted.returncode == 0

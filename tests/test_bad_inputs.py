@@ -82,6 +82,9 @@ serve T V -- --alias {nul}               | 2 | contains a NUL
 demo extra                               | 2 | unexpected argument
 demo -- -c 1                             | 2 | no arguments after --
 inspect T -- -c 1                        | 2 | no arguments after --
+results nope.gguf                        | 2 | nope.gguf: no such file
+results nope.gguf --clear                | 2 | nope.gguf: no such file
+results nope.gguf --json                 | 2 | nope.gguf: no such file
 results -- x                             | 2 | no arguments after --
 pick-draft T V -- x                      | 2 | no arguments after --
 # ---- model files

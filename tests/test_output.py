@@ -70,7 +70,7 @@ def test_a_full_disk_is_an_error_and_a_closed_pipe_is_silent() -> None:
         check=False,
     )
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_commands_work_without_stdout() -> None:

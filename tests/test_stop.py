@@ -355,6 +355,21 @@ def test_a_result_that_cannot_be_saved_is_noted(
     assert len(notes) == (0 if writable else 1)
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_probe_stopped_before_its_verdict_exits_with_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """It was 1, as for a failure."""
+
+    def run_probe(options: ProbeOptions, *_: Any) -> tuple[probing.ProbeResult, ...]:
+        (planned,) = probing.plan_probes(options)
+        return (probing.ProbeResult(planned, decided_result("chat"), stopped=stopped),)
+
+    monkeypatch.setattr("specllama.serving.probe.run_probe", run_probe)
+    code = run(["probe", str(TARGET), "--llama-server", "embedded", "--json"])
+    assert code == (130 if stopped else 0)
+
+
 @pytest.mark.parametrize("replay", [False, True])
 def test_ctrl_c_before_anything_is_measured_exits_with_130(
     replay: bool,

@@ -315,7 +315,9 @@ def test_a_too_deeply_nested_response_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 def test_a_missing_api_key_is_an_error() -> None:
     with serving(VLLM, key="sesame") as url:
-        assert "requires an API key" in specllama("watch", "--url", url, "--once").stderr
+        refused = specllama("watch", "--url", url, "--once")
+        assert "requires an API key" in refused.stderr
+        assert refused.returncode == 2
         done = specllama("watch", "--url", url, "--once", SPECLLAMA_API_KEY="sesame")
     assert done.returncode == 0
     assert "sesame" not in done.stdout + done.stderr

@@ -24,6 +24,7 @@ from specllama.errors import SpecllamaError, UsageError
 from specllama.stop import Stopped
 
 _DEBUG = "--debug"
+_CLOSED_PIPE = 128 + 13  # SIGPIPE
 
 app = typer.Typer(
     name="specllama",
@@ -58,7 +59,8 @@ def _options(
 def run(argv: Sequence[str]) -> int:
     """Runs one command line. Returns the exit code.
 
-    If output cannot be written, success becomes 1, except for commands that serve.
+    If output cannot be written, success becomes 1, or 141 if its reader has gone (what the shell
+    reports for a program that SIGPIPE ends); except for commands that serve.
     """
     _ignore_impossible_sizes()
     with lenient_output() as (out, _):
@@ -66,7 +68,11 @@ def run(argv: Sequence[str]) -> int:
         out.flush()
         if code or out.lost is None or out.optional:
             return code
-        return _print_error(f"output cannot be written ({out.why})", "", 1) if out.why else 1
+        return (
+            _print_error(f"output cannot be written ({out.why})", "", 1)
+            if out.why
+            else _CLOSED_PIPE
+        )
 
 
 def _run(argv: Sequence[str]) -> int:

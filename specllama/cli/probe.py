@@ -244,7 +244,7 @@ def probe(
     found = runs.measured(printer, options)
     runs.show(printer, found, outputs)
     if len(found) < len(options.spec_options_list) or any(p.stopped for p in found):
-        raise typer.Exit(1)
+        raise typer.Exit(130)
 
 
 def _check_outputs(outputs: Mapping[str, Path], url: str | None) -> None:

@@ -46,13 +46,17 @@ def results(
     """
     from specllama.cli.options import no_passthrough
     from specllama.cli.render import Printer
+    from specllama.errors import UsageError
     from specllama.tuning.results import all_results, clear_results
     from specllama.watching import switches, traffic
 
     no_passthrough(ctx.obj or (), "results")
     printer = Printer(verbose=verbose)
+    missing = f"{model}: no such file" if model is not None and not model.exists() else ""
     if clear:
         counts = (clear_results(model), traffic.clear(model), switches.clear(model))
+        if missing and not any(counts):
+            raise UsageError(missing)
         if as_json:
             printer.json({"cleared": sum(counts)})
         else:
@@ -62,6 +66,8 @@ def results(
     found = [r for r in all_results() if target in (None, r.target)]
     requests = [t for t in traffic.all_traffic() if target in (None, t.subject.target)]
     changes = [s for s in switches.all_switches() if target in (None, s.target)]
+    if missing and not found and not requests and not changes:
+        raise UsageError(missing)
     if as_json:
         real = [traffic_data(t, found) for t in requests]
         switched = [asdict(s) for s in changes]

@@ -22,6 +22,12 @@ class MeasureError(SpecllamaError):
     """Agreement could not be measured."""
 
 
+class PackageMissing(MeasureError):
+    """llama-cpp-python is not installed."""
+
+    exit_code = 2  # as for every missing package
+
+
 @dataclass(frozen=True)
 class Continuation:
     """A prompt and its response as token ids."""
@@ -163,7 +169,7 @@ def load_model(path: Path, threads: int | None, context: int = CONTEXT) -> Itera
     try:
         import llama_cpp as lib
     except ImportError:
-        raise MeasureError(
+        raise PackageMissing(
             "measuring agreement requires llama-cpp-python, which is not installed",
             install_hint("llama-cpp-python"),
         ) from None

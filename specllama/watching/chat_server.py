@@ -12,6 +12,7 @@ import httpx
 
 from specllama.engine.client import Conversation, Prompt, conversation
 from specllama.engine.http_limits import read_response, response_lines
+from specllama.errors import UsageError
 from specllama.prompts import without_tools
 from specllama.tuning.errors import TuningError
 from specllama.watching.address import client, get
@@ -61,11 +62,11 @@ class Server:
     def model(self, name: str | None = None) -> ListedModel:
         """The model to use: `name`, else a loaded text model; never loads or wakes one.
 
-        Raises TuningError if there is none, or the server is not OpenAI-compatible.
+        Raises UsageError without its API key, TuningError if there is none, or the server is not OpenAI-compatible.
         """
         response = self._get("/v1/models")
         if response.status_code in (401, 403):
-            raise TuningError(f"{self.url} requires an API key", "Set it in SPECLLAMA_API_KEY.")
+            raise UsageError(f"{self.url} requires an API key", "Set it in SPECLLAMA_API_KEY.")
         models = listed_models(_json(response))
         if not models:
             raise TuningError(
