@@ -754,6 +754,19 @@ def test_sidecar_types_are_detected_from_b10423_on() -> None:
     assert rules(line, here=for_build(10422)) == ["no-spec-type"]
 
 
+def test_the_last_of_repeated_options_counts() -> None:
+    line = "llama-server -m t -md d --spec-type draft-simple"
+    assert rules(f"{line} -np 4 -np 1") == []
+    assert rules(f"{line} -np 1 --parallel 4") == ["parallel"]
+
+
+def test_a_draft_model_that_does_not_fit_does_nothing() -> None:
+    """The server logs that the vocabularies differ and serves without drafting."""
+    line = f"llama-server -m {MODELS / 'target.gguf'} -md {MODELS / 'other-vocab.gguf'}"
+    (linted,) = lint_text(f"{line} --spec-type draft-simple", SCRIPT, HERE)
+    assert [(f.rule, f.effect) for f in linted.findings] == [("misfit", "does nothing")]
+
+
 def test_override_kv_may_repair_a_file(tmp_path: Path) -> None:
     """llama.cpp reads it before the file, also for a missing key."""
     path = edited(MODELS / "target.gguf", tmp_path / "m.gguf", drop=["llama.context_length"])

@@ -161,7 +161,6 @@ class ParsedCommand:
     def types(self) -> tuple[str, ...]:
         """The intended methods: known names, each once, without `none`."""
         meant = [meant_type(t, self.caps) for t in self.given_types]
-        meant = ["draft-simple" if t == "draft" else t for t in meant]
         for use in self.uses:
             if (w := self.wrong_flag(use)) is None:
                 continue
