@@ -17,7 +17,7 @@ from specllama.tuning.judge import (
     may_turn_on,
 )
 from specllama.tuning.measure import Measurement
-from specllama.tuning.records import Confirmation, Prediction
+from specllama.tuning.records import Confirmation, DroppedSetting, Prediction
 from specllama.tuning.speedup import Step
 from tests import made
 
@@ -40,6 +40,20 @@ def test_reason_mentions_a_high_acceptance_that_gives_no_gain(
     reason = reason_for(confirmation_with_acceptance(accepted, 0.9))
     assert (f"although {accepted}0% of drafted tokens are accepted" in reason) == mentioned
     assert "below the required" in reason
+
+
+def test_of_several_predictions_the_reason_names_the_highest() -> None:
+    """They are dropped in the order of the cautious estimate, which is another one."""
+    dropped = tuple(
+        DroppedSetting(name, f"{value:.2f}x predicted (source)", predicted=value)
+        for name, value in (("a", 0.80), ("b", 0.81), ("c", 0.76))
+    )
+    assert decide((), dropped).reason == "b: 0.81x predicted (source), the best of 3 predictions"
+    other = DroppedSetting("d", "its server died")
+    assert (
+        decide((), (*dropped[:1], other)).reason
+        == "a: 0.80x predicted (source); d: its server died"
+    )
 
 
 @pytest.mark.parametrize(

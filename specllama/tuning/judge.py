@@ -162,8 +162,10 @@ def _reason(
     stop_reason: str,
 ) -> str:
     reason = [f"{d.setting}: {d.reason}" for d in dropped]
-    if len(reason) > 1 and all("x predicted" in d.reason for d in dropped):  # the best comes first
-        reason = [f"{reason[0]}; {len(reason) - 1} more are predicted to be slower"]
+    predicted = [(d.predicted, d) for d in dropped if d.predicted is not None]
+    if len(dropped) == len(predicted) > 1:
+        d = max(predicted, key=lambda x: x[0])[1]
+        reason = [f"{d.setting}: {d.reason}, the best of {len(predicted)} predictions"]
     if best is None:
         nothing = "nothing was drafted" if confirmations else "there was nothing to measure"
         reasons = reason[:3] or ([] if stop_reason else [nothing])

@@ -185,11 +185,13 @@ def method_label(s: Speculation) -> str:
 
 @dataclass(frozen=True)
 class DroppedSetting:
-    """A setting that was not pursued, and why. `crashed`: its server died."""
+    """A setting that was not pursued, and why. `crashed`: its server died. `predicted`: its
+    speed-up, if that is the reason."""
 
     setting: str
     reason: str
     crashed: bool = False
+    predicted: float | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from specllama.tuning.records import (
     RunningServer,
     ServerRunner,
     Trial,
+    setting_label,
 )
 from specllama.tuning.statistics import TimeSplit
 
@@ -181,6 +182,12 @@ class Run:
 
     def drop(self, what: str, reason: str, crashed: bool = False) -> None:
         self.dropped.append(DroppedSetting(what, reason, crashed))
+
+    def drop_predicted(self, p: Prediction) -> None:
+        """Drops a setting because of its prediction."""
+        value = p.ratios.value
+        reason = f"{value:.2f}x predicted ({p.source})"
+        self.dropped.append(DroppedSetting(setting_label(p.speculation), reason, predicted=value))
 
     def job(self, seconds: float = float("inf")) -> Job:
         """How to send requests, for this many seconds from now."""

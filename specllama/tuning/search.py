@@ -124,7 +124,7 @@ def _confirm_best(run: Run, previous: OpenResult) -> None:
     while pending:
         p = pending.pop(0)
         if not (may_gain(p) or run.task.force):
-            run.drop(setting_label(p.speculation), f"{p.ratios.value:.2f}x predicted ({p.source})")
+            run.drop_predicted(p)
             continue
         if _settled(run):
             continue
@@ -135,9 +135,7 @@ def _confirm_best(run: Run, previous: OpenResult) -> None:
             continue
         if (needed := run.needs(loads=1)) > run.seconds_left:
             if len(p.ratios) and p.ratios.value < MIN_SPEEDUP:  # not continued at the next start
-                run.drop(
-                    setting_label(p.speculation), f"{p.ratios.value:.2f}x predicted ({p.source})"
-                )
+                run.drop_predicted(p)
                 continue
             predicted = f" ({p.ratios.value:.2f}x predicted)" if len(p.ratios) else ""
             run.stop_reason = (
