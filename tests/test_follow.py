@@ -9,9 +9,11 @@ import pytest
 
 from specllama.engine.settings import Speculation
 from specllama.tuning.step_times import StepTimes
+from specllama.watching import own_requests
 from specllama.watching.counters import Counts, Snapshot
 from specllama.watching.follow import Follower
 from specllama.watching.reader import CounterReader
+from specllama.watching.running import RunningServe, announce, withdraw
 
 DRAFT = Speculation(("draft-simple",), Path("d.gguf"), n_max=2)
 TIMES = StepTimes(10.0, {0: 10.5, 1: 13.0, 2: 16.0})
@@ -84,3 +86,30 @@ def test_real_requests_during_idle_probes_are_counted() -> None:
     assert new.by_position == (16.0, 8.0)
     server.answers(0.1)
     assert (follower.look() or new).tokens == 64.0  # excluded once only
+
+
+def test_requests_of_the_start_check_and_of_another_specllama_are_not_real() -> None:
+    """Seen: all drafted tokens of `probe --url` were saved as real requests."""
+    server = FakeCounters()
+    server.answers(0.1)  # the start check
+    follower = make_follower(server)
+    follower.look()
+    announce(RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code"))
+    with own_requests.measuring("http://localhost:1/v1"):
+        server.answers(0.1)
+        assert (follower.look() or Counts()).drafted == 0
+        assert list(follower.ended_marks) == []
+        server.answers(0.1)
+    withdraw()
+    assert (follower.look() or Counts()).drafted == 0
+    (mark,) = follower.ended_marks
+    assert (follower.own.drafted, follower.own.tokens) == (240.0, 192.0)
+    mark.unlink()
+    server.answers(0.1)
+    assert (follower.look() or Counts()).drafted == 80
+    assert follower.summary.counts.drafted == 80
+
+
+def test_requests_to_servers_of_others_leave_no_mark() -> None:
+    with own_requests.measuring("http://127.0.0.1:1"):
+        assert own_requests.marks() == ()

@@ -22,7 +22,7 @@ from specllama.serving.scope import SearchScope
 from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
-from specllama.watching import running, traffic
+from specllama.watching import own_requests, running, traffic
 from specllama.watching.counters import Counts, between
 from specllama.watching.prometheus_text import parse_snapshot
 from tests import made
@@ -67,6 +67,18 @@ def test_saved_traffic_agrees_with_the_servers_counters(tmp_path: Path, engine: 
     shown = specllama("results", TARGET).stdout
     assert f": α={counted.alpha:.2f} over {counted.drafted:,.0f} drafted tokens" in shown
     assert "1 record of real requests deleted" in specllama("results", TARGET, "--clear").stdout
+
+
+def test_requests_of_probe_are_not_real(tmp_path: Path, engine: str) -> None:
+    args = (TARGET, "--draft", DRAFT, "-w", "code", "--llama-server", engine, "--no-idle-probes")
+    with Serve(tmp_path, *args) as s:
+        done = specllama("probe", "--url", s.url, "-w", "code", "--budget", "1", "--json")
+        assert done.returncode == 0, done.stderr
+        s.wait_for(lambda: not list(own_requests.marks(s.popen.pid)), "end of the mark")
+        shown = json.loads(specllama("watch", "--once", "--json").stdout)
+        assert (shown["alpha"], shown["requests"]) == (None, 0)
+        assert s.stop() == 0
+    assert traffic.all_traffic() == ()
 
 
 def test_a_changed_verdict_is_printed_once_as_line_and_event(tmp_path: Path, native: Path) -> None:

@@ -29,8 +29,9 @@ from specllama.errors import SpecllamaError, UsageError
 from specllama.storage import read_stored, write_stored
 from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
-from specllama.watching import address, running
+from specllama.watching import address, own_requests, running
 from specllama.watching.chat_server import Server
+from specllama.watching.counters import Counts, between
 from specllama.watching.errors import WatchingError
 from specllama.watching.export import Exporter
 from specllama.watching.prometheus_text import parse_snapshot
@@ -349,6 +350,61 @@ def test_a_running_serve_is_found_with_its_tuned_setting() -> None:
         server_to_watch(None, None)
 
 
+def own_counts(requests: int) -> Counts:
+    """What Script counts for so many responses."""
+    n = float(requests)
+    return Counts(200 * n, 140 * n, 100 * n, (80 * n, 60 * n), 260 * n, 4 * n, n)
+
+
+def test_requests_of_specllama_itself_are_not_shown() -> None:
+    """Seen: α and a speed-up of 0 requests, and "last minute" though nothing was sent."""
+    script = Script()
+    with llama(script) as url:
+        info = RunningServe(url, "/m/t.gguf", "code", SPEC, own=own_counts(1), since=1.0)
+        running.announce(info)
+        try:
+            with watching(url) as watch:
+                first = watch.look()
+                with own_requests.idle_probes():
+                    script.responses = 2
+                    held = watch.look()
+                    running.announce(replace(info, own=own_counts(2)))
+                probed = watch.look()
+                script.responses = 3
+                real = watch.look()
+        finally:
+            running.withdraw()
+    for view in (first, held, probed):
+        assert (view.alpha, view.tau, view.tokens_per_second) == (None, None, None)
+    assert held.missing[0].startswith("specllama is measuring this server")
+    assert (real.now.counts.drafted, real.since.counts.drafted) == (200, 200)
+
+
+def test_a_restarting_serve_is_lost_and_found_without_its_start_check() -> None:
+    """Seen: "you have no running serve" while it restarted a killed server."""
+    script = Script()
+    with llama(script) as url:
+        info = RunningServe(url, "/m/t.gguf", "code", SPEC, own=own_counts(1), since=1.0)
+        running.announce(replace(info, ready=False))
+        try:
+            assert server_to_watch(None, None) == (url, ())
+            with watching(url) as watch:
+                lost = watch.look()
+                running.announce(info)
+                script.responses = 2
+                found = watch.look()
+                running.announce(replace(info, ready=False))
+                assert watch.look().state == LOST
+                running.announce(replace(info, since=2.0))
+                script.started, script.responses = 200.0, 3
+                again = watch.look()
+        finally:
+            running.withdraw()
+    assert (lost.state, lost.reason) == (LOST, "`specllama serve` is restarting the server")
+    assert (found.state, found.since.counts.drafted) == (UP, 200)
+    assert (again.restarts, again.since.counts.drafted) == (1, 400)
+
+
 def test_files_of_ended_serves_are_removed(tmp_path: Path) -> None:
     info = RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code")
     path = running.announce(info)
@@ -516,20 +572,24 @@ def test_json_has_no_infinity() -> None:
 
 
 def test_watch_finds_a_running_serve_by_itself(tmp_path: Path, engine: str) -> None:
-    """α agrees with the server's own counters over the same time, and requests are counted."""
+    """α agrees with the server's own counters since serve was ready, and requests are counted."""
     target, draft = MODELS / "target.gguf", MODELS / "draft.gguf"
     with Serve(
         tmp_path, target, "--draft", draft, "--llama-server", engine, "--no-idle-probes"
     ) as s:
+        before = parse_snapshot(httpx.get(f"{s.url}/metrics").text, 0.0)
         for i in range(3):
             body = {"prompt": f"def add_{i}(x):", "n_predict": 48, "cache_prompt": False}
             httpx.post(f"{s.url}/completion", json=body, timeout=60)
         time.sleep(0.5)
         data = json.loads(specllama("watch", "--once", "--json").stdout)
         found = parse_snapshot(httpx.get(f"{s.url}/metrics").text, 0.0)
+    assert before is not None
     assert found is not None
+    counted = between(before, found)
     assert data["url"] == s.url
-    assert data["alpha"] == pytest.approx(found.counts.alpha, abs=0.02)
+    assert data["since_start"]["drafted"] == counted.drafted != 0
+    assert data["alpha"] == pytest.approx(counted.alpha)
     assert data["requests"] == 3
     assert data["model"] == "target.gguf"
 

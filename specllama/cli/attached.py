@@ -24,7 +24,7 @@ def show_attached(
     from contextlib import ExitStack, closing
 
     from specllama.cli.attached_lines import attached_data, attached_lines
-    from specllama.watching import attach
+    from specllama.watching import attach, own_requests
     from specllama.watching.chat_server import Server
     from specllama.workloads import load_workload
 
@@ -33,6 +33,8 @@ def show_attached(
     addresses = [url] if baseline_url is None else [url, baseline_url]
     deadline = time.monotonic() + budget
     with ExitStack() as stack, printer.busy(f"measuring {' and '.join(addresses)} …"):
+        for a in addresses:
+            stack.enter_context(own_requests.measuring(a))
         servers = [stack.enter_context(closing(Server(a, api_key))) for a in addresses]
         found = attach.measure_running(servers, prompts, profile.sampling, 96, deadline, model)
     gain = attach.speedup(found[1], found[0]) if len(found) > 1 else None

@@ -4,6 +4,7 @@ start, and reports changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from specllama.serving.result_keys import traffic_subject
 from specllama.serving.scope import sets_own_types
 from specllama.storage import drop
 from specllama.tuning.step_times import StepTimes
-from specllama.watching import running, traffic
+from specllama.watching import own_requests, running, traffic
 from specllama.watching.counters import Counts
 from specllama.watching.figures import summary_data, verdict_data
 from specllama.watching.follow import Follower
@@ -88,9 +89,10 @@ class TrafficMonitor:
             slots=awake,
             log=up.server.log,
             log_begin=begin,
+            since=time.time(),
         )
-        self._file = running.announce(self._shown)
         self.follower.look()
+        self._announce()
 
     def low_acceptance(self, drafted: int, accepted: int) -> str:
         """A warning if test requests show an α surely below the workload's `off`, and no
@@ -111,6 +113,10 @@ class TrafficMonitor:
         new = self.follower.tick()
         if new is None:
             return
+        if self.follower.own != self._shown.own:
+            self._announce()
+        for mark in self.follower.ended_marks:
+            drop(mark)
         if new.tokens and (v := self.follower.changed_verdict()) is not None:
             p = self.follower.recent
             text = sentence(p, v, self._adaptive)
@@ -122,28 +128,37 @@ class TrafficMonitor:
             )
         self._probe(new)
 
-    def close(self) -> None:
-        """Reads the counters a last time, while the server still responds."""
-        drop(self._file)
+    def close(self, restarting: bool = False) -> None:
+        """Reads the counters a last time, while the server still responds. `restarting`: another
+        server follows."""
+        if restarting:
+            running.announce(replace(self._shown, ready=False))
+        else:
+            running.withdraw()
         self.follower.look()
         self.follower.close()
 
     def _probe(self, new: Counts) -> None:
         """Measures step times while the server is idle, if that evicts no long conversation."""
         last = self.follower.snapshot
-        quiet = last is not None and last.idle and not new.tokens
+        quiet = last is not None and last.idle and not new.tokens and not own_requests.marks()
         self._idle_looks = self._idle_looks + 1 if quiet else 0
         if self._probes is None or self._idle_looks < _IDLE_LOOKS or not self._cheap():
             return
-        times = self._probes.run(self.idle)
-        if times is not None:
-            self.follower.set_times(times)
-        self.follower.exclude(self._probes.take_counts())
-        sent = self._probes.sent
-        self._shown = replace(self._shown, times=self.follower.times, own_requests=sent)
-        running.announce(self._shown)
+        with own_requests.idle_probes():
+            times = self._probes.run(self.idle)
+            if times is not None:
+                self.follower.set_times(times)
+            self.follower.exclude(self._probes.take_counts())
+            self._announce()
         if self._probes.done:
             self._probes = None
+
+    def _announce(self) -> None:
+        """Publishes the step times and our own requests, for `watch`."""
+        follower = self.follower
+        self._shown = replace(self._shown, times=follower.times, own=follower.own)
+        running.announce(self._shown)
 
     def idle(self) -> bool:
         """Whether no request is running."""

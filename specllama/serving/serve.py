@@ -20,6 +20,7 @@ from specllama.serving.real_requests import EventListener, TrafficMonitor, Tunin
 from specllama.serving.verify import Engagement, verify
 from specllama.stop import Stopped, stop_on_signals
 from specllama.tuning.records import method_label
+from specllama.watching import running as running_serves
 from specllama.watching.policy import Switch
 
 MAX_QUICK_CRASHES = 3  # in a row; then it is not a coincidence
@@ -76,6 +77,7 @@ def run_server(
         try:
             _serve(plan, log, report, strict, known, running, follow, adaptive)
         finally:
+            running_serves.withdraw()
             if adaptive is not None:
                 adaptive.close()
 
@@ -107,7 +109,7 @@ def _serve(
     try:
         while True:
             running, up = up or _launch_or_restore(plan, before, log, report), None
-            ready_since, following = time.monotonic(), None
+            ready_since, following, ended = time.monotonic(), None, None
             url = adaptive.url if adaptive is not None else running.plan.settings.url
             try:
                 if adaptive is not None and served:  # requests may be waiting
@@ -128,7 +130,7 @@ def _serve(
                 ended = _wait(running, following, report, adaptive)
             finally:
                 if following is not None:
-                    following.close()
+                    following.close(restarting=ended is not None)
                 running.stop()
             if isinstance(ended, Switch) and adaptive is not None:
                 before, plan = running.plan, adaptive.plan_after(running, ended, report)

@@ -7,12 +7,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError
 from specllama.tuning.step_times import StepTimes
-from specllama.watching import traffic
-from specllama.watching.counters import NOTHING, Counts, Snapshot
+from specllama.watching import own_requests, traffic
+from specllama.watching.counters import NOTHING, Counts, Snapshot, between
 from specllama.watching.history import KEPT_S, History
 from specllama.watching.reader import CounterReader
 from specllama.watching.request_log import RequestLog
@@ -29,7 +30,8 @@ _SAVE_S = 60.0  # between two writes
 class Follower:
     """One server that serves `speculation`. `times`: of its steps, None if not measured; `subject`:
     of the saved traffic (None = not saved); `requests`: counts requests if the server does
-    not. `tick` is called often, and reads the counters when due."""
+    not; `own`: what the server counted for requests of specllama itself; `ended_marks`: of such
+    requests, now all in `own`. `tick` is called often, and reads the counters when due."""
 
     reader: CounterReader
     speculation: Speculation | None
@@ -39,6 +41,8 @@ class Follower:
     requests: RequestLog | None = None
     clock: Callable[[], float] = time.monotonic
     history: History = field(default_factory=History)
+    own: Counts = NOTHING
+    ended_marks: tuple[Path, ...] = ()
     _next: float = 0.0
     _saved_at: float = 0.0
     _unsaved: Counts = NOTHING
@@ -60,11 +64,13 @@ class Follower:
 
     def look(self) -> Counts | None:
         """Reads the counters now; returns as `tick` does."""
+        ended = tuple(m for m in own_requests.marks() if own_requests.ended(m))
         try:
-            new = self.history.add(self._read(), self._own)
+            now = self._read()
         except SpecllamaError:
             return None
-        self._own = NOTHING
+        new = self.history.add(now, self._own_since(self.history.last, now))
+        self._own, self.ended_marks = NOTHING, ended
         self._samples.add(new)
         self._fresh.add(new)
         self._unsaved += new
@@ -75,6 +81,19 @@ class Follower:
     def exclude(self, own: Counts) -> None:
         """Excludes our own requests since the last snapshot: they are not traffic."""
         self._own += own
+        self.own += own
+
+    def _own_since(self, before: Snapshot | None, now: Snapshot) -> Counts:
+        """What of the new counts is our own: all of them before the server was ready, or while
+        another specllama measures it."""
+        if before is None:
+            self.own = now.counts
+            return NOTHING
+        if not own_requests.marks():  # those written later have not sent anything before `now`
+            return self._own
+        all_new = between(before, now)
+        self.own += all_new.without(self._own)
+        return all_new
 
     def _read(self) -> Snapshot:
         now = self.reader.read()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.results_json import read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
+from specllama.watching.counters import NOTHING, Counts
 from specllama.watching.verdict import Thresholds
 
 _VERSION = 1
@@ -26,8 +27,9 @@ _VERSION = 1
 class RunningServe:
     """One `serve`, with its measurements from tuning: `times` of its steps, `alpha` and `speedup`
     (None = not measured). `slots`: may be read, since the server never sleeps; `log`: of the
-    server, with its requests after `log_begin`, of which `serve` itself sent `own_requests` while
-    idle."""
+    server, with its requests after `log_begin`; `own`: what the server counted for requests of
+    specllama itself; `ready`: False while the server is restarted; `since`: its current server was
+    ready."""
 
     url: str
     model: str
@@ -40,7 +42,8 @@ class RunningServe:
     slots: bool = False
     log: Path | None = None
     log_begin: int = 0
-    own_requests: int = 0
+    own: Counts = NOTHING
+    ready: bool = True
     pid: int = 0
     since: float = 0.0
 
@@ -52,13 +55,18 @@ def announce(running: RunningServe) -> Path:
     return path
 
 
+def withdraw() -> None:
+    """Removes this process's file."""
+    drop(_folder() / f"{os.getpid()}.json")
+
+
 def all_running() -> tuple[RunningServe, ...]:
     """Those whose process is alive, last started first. Removes files of dead ones."""
     found = []
     for path in _folder().glob("*.json"):
         data = read_stored(path)
         running = _read(data)
-        if running is not None and _alive(data):
+        if running is not None and alive(data):
             found.append(running)
         elif _dead(data):
             drop(path)
@@ -78,9 +86,8 @@ def _folder() -> Path:
 def _data(r: RunningServe) -> dict[str, Any]:
     return {
         "version": _VERSION,
-        "pid": os.getpid(),
-        "process": psutil.Process().create_time(),  # pids are reused
-        "since": time.time(),
+        **this_process(),
+        "since": r.since or time.time(),
         "url": r.url,
         "model": r.model,
         "workload": r.workload,
@@ -93,7 +100,8 @@ def _data(r: RunningServe) -> dict[str, Any]:
         "slots": r.slots,
         "log": str(r.log) if r.log is not None else None,
         "log_begin": r.log_begin,
-        "own_requests": r.own_requests,
+        "own": asdict(r.own),
+        "ready": r.ready,
     }
 
 
@@ -113,7 +121,8 @@ def _read(data: Any) -> RunningServe | None:
             slots=data["slots"] is True,
             log=Path(data["log"]) if data["log"] else None,
             log_begin=int(data["log_begin"]),
-            own_requests=int(data["own_requests"]),
+            own=_counts(data.get("own")),
+            ready=data.get("ready") is not False,
             pid=int(data["pid"]),
             since=float(data["since"]),
         )
@@ -125,7 +134,21 @@ def _maybe(x: Any) -> float | None:
     return None if x is None else float(x)
 
 
-def _alive(data: Mapping[str, Any]) -> bool:
+def _counts(data: Any) -> Counts:
+    if not data:  # of an earlier version
+        return NOTHING
+    by_position = tuple(float(x) for x in data["by_position"])
+    counts = {n: _maybe(x) for n, x in data.items() if n != "by_position"}
+    return Counts(by_position=by_position, **counts)  # type: ignore[arg-type]
+
+
+def this_process() -> dict[str, Any]:
+    """Identifies this process, since pids are reused."""
+    return {"pid": os.getpid(), "process": psutil.Process().create_time()}
+
+
+def alive(data: Mapping[str, Any]) -> bool:
+    """Whether the process of a file runs."""
     try:
         process = psutil.Process(int(data["pid"]))
         same = abs(process.create_time() - float(data["process"])) < 2
@@ -136,4 +159,4 @@ def _alive(data: Mapping[str, Any]) -> bool:
 
 def _dead(data: Any) -> bool:
     """Whether the process of a file is gone. Files of a later version are left alone."""
-    return isinstance(data, dict) and data.get("version") == _VERSION and not _alive(data)
+    return isinstance(data, dict) and data.get("version") == _VERSION and not alive(data)

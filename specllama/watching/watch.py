@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from specllama.errors import UsageError
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.records import setting_label
-from specllama.watching import running
+from specllama.watching import own_requests, running
 from specllama.watching.counters import NOTHING, Counts, Gauges, Snapshot
 from specllama.watching.errors import WatchingError
 from specllama.watching.history import History
@@ -22,6 +23,8 @@ from specllama.watching.verdict import Thresholds, TrafficVerdict, traffic_verdi
 
 UP, LOST, UNLOADED = "up", "lost", "unloaded"
 MINUTE_S, QUARTER_S = 60.0, 900.0
+_MEASURING = "specllama is measuring this server: its own requests are not counted"
+_FIRST_LOOK_S = 12.0  # wait this long for idle probes to end: they take at most 10 s at a time
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ class ServerView:
         found = (
             self.now.counts.tokens_per_second,
             self.decoding,
-            self.gauges.tokens_per_second or None,
+            # of a `serve` it includes the requests of its start check
+            (self.gauges.tokens_per_second or None) if self.tuned is None else None,
             self.since.counts.tokens_per_second,
         )
         return next((s for s in found if s is not None), None)
@@ -119,6 +123,8 @@ class Watch:
         self._reader = CounterReader(url, api_key, model, slots)
         self._history = History()
         self._log, self._logged = _request_log(self._tuned), 0
+        self._requests: int | None = None
+        self._own = NOTHING  # of specllama's own requests, in the counters of `_before`
         self._before: Snapshot | None = None
         self._decoding: float | None = None
         self._verdict = TrafficVerdict()
@@ -130,21 +136,39 @@ class Watch:
         """Reads the server now. An unreachable or unloaded server also gives a view. Raises
         UsageError if a key is required and WatchingError if the server cannot be watched, unless
         it was watched before: then it is lost."""
-        try:
-            now = self._reader.read()
-        except RouterIdle as e:
-            return self._view(UNLOADED, e.message)
-        except (WatchingError, UsageError) as e:
-            if isinstance(e, ServerUnreachable) or self._before is not None:
-                return self._view(LOST, e.message)
-            raise
-        self._refresh(running.at(self._reader.url))
-        self._history.add(now)
+        until = time.monotonic() + _FIRST_LOOK_S
+        while True:
+            try:
+                if self._read():
+                    return self._view(UP)
+            except RouterIdle as e:
+                return self._view(UNLOADED, e.message)
+            except (WatchingError, UsageError) as e:
+                if isinstance(e, ServerUnreachable) or self._before is not None:
+                    return self._view(LOST, e.message)
+                raise
+            if self._before is not None or time.monotonic() > until:
+                return self._view(UP, note=_MEASURING)
+            time.sleep(0.5)
+
+    def _read(self) -> bool:
+        """Reads the counters; False, changing nothing, while they include requests of specllama
+        itself that its `serve` has not published yet. Raises as `CounterReader.read`."""
+        tuned = running.at(self._reader.url)
+        if tuned is not None and not tuned.ready:
+            raise ServerUnreachable("`specllama serve` is restarting the server")
+        now = self._reader.read()
+        if tuned is not None and (
+            own_requests.marks(tuned.pid) or running.at(self._reader.url) != tuned
+        ):
+            return False
+        self._history.add(now, self._refresh(tuned))
+        self._requests = self._completed()
         self._decoding = _progress(self._before, now)
         self._before = now
-        return self._view(UP)
+        return True
 
-    def _view(self, state: str, reason: str = "") -> ServerView:
+    def _view(self, state: str, reason: str = "", note: str = "") -> ServerView:
         last, tuned = self._history.last, self._tuned
         times = tuned.times if tuned is not None else None
         k = longest(tuned.speculation) if tuned is not None else None
@@ -170,36 +194,43 @@ class Watch:
             gauges=last.gauges if last is not None and state == UP else Gauges(),
             tuned=tuned,
             limits=limits,
-            requests=self._requests(total),
+            requests=self._requests,
             decoding=self._decoding if state == UP else None,
             speeds=tuple(c.tokens_per_second for c in self._history.parts(QUARTER_S, 15.0)),
             restarts=self._history.restarts,
-            missing=tuple(_notes(last)) if last is not None else (),
+            missing=(*((note,) if note else ()), *(_notes(last) if last is not None else ())),
         )
 
     def _since_start(self) -> Counts:
-        """All that the server counted; after a restart, all that was observed."""
+        """All that the server counted for real requests; after a restart, all that was observed."""
         last = self._history.last
         if last is None:
             return NOTHING
-        return self._history.total if self._history.restarts else last.counts
+        return self._history.total if self._history.restarts else last.counts.without(self._own)
 
-    def _refresh(self, tuned: RunningServe | None) -> None:
-        """Its `serve` may have started another server in the meantime."""
+    def _refresh(self, tuned: RunningServe | None) -> Counts:
+        """Returns specllama's own requests since the last snapshot. Its `serve` may have started
+        another server in the meantime, or may be new."""
         if tuned is None:
-            return
-        if self._tuned is None or tuned.log_begin != self._tuned.log_begin:
-            own = self._tuned.own_requests if self._tuned is not None else 0
+            return NOTHING
+        if self._tuned is None:  # what was counted before it was ready is its own
+            self._history = History()
+        if self._tuned is None or tuned.since != self._tuned.since:
+            own = int(self._own.requests or 0)
             self._logged += self._log.count() - own if self._log is not None else 0
-            self._log = _request_log(tuned)
-        self._tuned = tuned
+            self._log, self._own = _request_log(tuned), NOTHING
+        new = tuned.own + self._own.scaled(-1)
+        self._tuned, self._own = tuned, tuned.own
+        return new
 
-    def _requests(self, total: Counts) -> int | None:
+    def _completed(self) -> int | None:
+        """Real requests that were completed; None if not counted."""
+        total = self._since_start()
         if total.requests is not None:
             return int(total.requests)
         if self._log is None or self._tuned is None:
             return None
-        return max(0, self._logged + self._log.count() - self._tuned.own_requests)
+        return max(0, self._logged + self._log.count() - int(self._own.requests or 0))
 
 
 def _notes(last: Snapshot) -> Iterator[str]:
