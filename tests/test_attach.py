@@ -453,6 +453,8 @@ def test_a_required_api_key_is_reported_and_used() -> None:
         refused = specllama("probe", "--url", url)
         assert refused.returncode == 2
         assert refused.stderr.startswith(f"error: {url} requires an API key")
+        wrong = specllama("probe", "--url", url, SPECLLAMA_API_KEY="mustard")
+        assert wrong.stderr.startswith(f"error: {url} rejects the API key")
         accepted = specllama("probe", "--url", url, "--json", SPECLLAMA_API_KEY="sesame")
     assert accepted.returncode == 0
     assert "sesame" not in accepted.stdout + accepted.stderr

@@ -193,6 +193,8 @@ serve T V --method draft-self            | 2 | ngram-simple
 probe T V --method MTP                   | 2 | Methods: draft-mtp
 memory T V --method draft,x              | 2 | no method called 'x'
 serve T V --draft D --method ngram-mod   | 2 | cannot be combined with
+serve T V --spec-type ngram-mod -md D    | 2 | --draft (-md) cannot be combined with --method (--spec-type) ngram-mod
+serve T V --draft D --method ngram-mod   | 2 | or use both: --method draft-simple,ngram-mod.
 serve T V --draft-cache q9               | 2 | --draft-cache q9: unknown cache type
 serve T V --draft-cache q9 --method none | 2 | --draft-cache q9: unknown cache type
 serve T V --draft-cache q9 --method ngram-mod | 2 | --draft-cache q9: unknown cache type
@@ -218,6 +220,7 @@ probe T --llama-server {nope}            | 2 | does not exist
 demo --llama-server {nope}               | 2 | does not exist
 serve T V -- --parallel 2                | 2 | --parallel N
 serve T V -- --bogus                     | 2 | has no option --bogus
+serve T V -- --nonsense 3                | 2 | See `llama-server --help`.
 serve T V -- -c=4096                     | 2 | Write it as two arguments
 serve T V -- -c                          | 2 | requires a value
 serve T V -- extra                       | 2 | is not a llama-server option

@@ -725,6 +725,8 @@ def test_json_lists_findings_and_the_fixed_text(capsys: pytest.CaptureFixture[st
         ("no-spec-type", True),
     ]
     assert data["fixed"] == "llama-server -m x -md y --spec-type draft-simple --bogus"
+    newest = f"llama-server b{known_builds.NEWEST} (the newest build known to lint) has no option"
+    assert command["findings"][0]["happens"].startswith(newest)
     assert data["left"] == 1
 
 

@@ -319,6 +319,8 @@ def test_a_missing_api_key_is_an_error() -> None:
         refused = specllama("watch", "--url", url, "--once")
         assert "requires an API key" in refused.stderr
         assert refused.returncode == 2
+        wrong = specllama("watch", "--url", url, "--once", SPECLLAMA_API_KEY="mustard")
+        assert "rejects the API key" in wrong.stderr
         done = specllama("watch", "--url", url, "--once", SPECLLAMA_API_KEY="sesame")
     assert done.returncode == 0
     assert "sesame" not in done.stdout + done.stderr

@@ -187,7 +187,7 @@ def _lookup(name: str, caps: Capabilities) -> HelpOption:
     if name in _NEEDS:
         raise UsageError(f"this llama-server has no option {name} ({caps.label})", _NEEDS[name])
     known = [n for o in caps.options if not o.removed for n in o.names]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
     raise UsageError(
         f"this llama-server has no option {name} ({caps.label})",
         f"Did you mean {near[0]}?" if near else "See `llama-server --help`.",

@@ -93,6 +93,8 @@ def _unknown(parsed: ParsedCommand, use: OptionUse) -> Finding:
         return _of_other_builds(parsed, use, span, removed=not early)
     label = parsed.caps.label
     engine = f"llama-server {label}" if parsed.caps.build else f"this llama-server ({label})"
+    if parsed.caps.build == known_builds.NEWEST:
+        engine += " (the newest build known to lint)"
     known = [n for o in parsed.caps.options if not o.removed for n in o.names]
     near = next(iter(difflib.get_close_matches(use.name, known, n=1, cutoff=0.75)), "")
     typo = bool(near) and difflib.SequenceMatcher(None, use.name, near).ratio() >= _TYPO

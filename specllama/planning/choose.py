@@ -137,7 +137,11 @@ def _check_request(r: MethodRequest) -> None:
             "Use a smaller model of the same family.",
         )
     if r.methods and not any(m.startswith("draft-") for m in r.methods):
-        raise UsageError(f"--draft cannot be combined with --method {','.join(r.methods)}")
+        only = ",".join(r.methods)
+        raise UsageError(
+            f"--draft (-md) cannot be combined with --method (--spec-type) {only}, which uses no draft",
+            f"Leave one of them out, or use both: --method draft-simple,{only}.",
+        )
 
 
 def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choice:

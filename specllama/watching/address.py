@@ -46,6 +46,13 @@ def get(
         return read_response(response, _MAX_BYTES, seconds)
 
 
+def refused(url: str, http: httpx.Client) -> tuple[str, str]:
+    """(message, hint) for a response 401 or 403: there was no key, or it was the wrong one."""
+    if "Authorization" in http.headers:
+        return f"{url} rejects the API key", "Set the right one in SPECLLAMA_API_KEY."
+    return f"{url} requires an API key", "Set it in SPECLLAMA_API_KEY."
+
+
 def on_this_machine(host: str) -> bool:
     """Whether a host name always means this machine, without asking a name server."""
     if host == "localhost" or host.endswith(".localhost"):

@@ -15,7 +15,7 @@ from specllama.engine.http_limits import read_response, response_lines
 from specllama.errors import UsageError
 from specllama.prompts import without_tools
 from specllama.tuning.errors import TuningError
-from specllama.watching.address import client, get
+from specllama.watching.address import client, get, refused
 from specllama.watching.counters import Snapshot
 from specllama.watching.engines import ENGINES
 from specllama.watching.prometheus_text import parse_snapshot
@@ -66,7 +66,7 @@ class Server:
         """
         response = self._get("/v1/models")
         if response.status_code in (401, 403):
-            raise UsageError(f"{self.url} requires an API key", "Set it in SPECLLAMA_API_KEY.")
+            raise UsageError(*refused(self.url, self._http))
         models = listed_models(_json(response))
         if not models:
             raise TuningError(

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from specllama.errors import SpecllamaError, UsageError
-from specllama.watching.address import client, get
+from specllama.watching.address import client, get, refused
 from specllama.watching.counters import NOTHING, Gauges, Slot, Snapshot
 from specllama.watching.engines import ENGINES, LLAMA_CPP
 from specllama.watching.errors import WatchingError
@@ -187,7 +187,7 @@ class CounterReader:
                 "Is the server running, and is the address correct?",
             ) from None
         if response.status_code in (401, 403):
-            raise UsageError(f"{self.url} requires an API key", "Set it in SPECLLAMA_API_KEY.")
+            raise UsageError(*refused(self.url, self._http))
         if response.status_code == 503:  # llama-server while it loads its model
             raise ServerUnreachable(f"{self.url} is loading its model")
         return response
