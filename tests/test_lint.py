@@ -711,6 +711,16 @@ def test_the_home_of_an_unknown_user_is_an_ordinary_path(tmp_path: Path) -> None
     assert run(["lint", str(tmp_path / "s.service")]) == 0
 
 
+@pytest.mark.parametrize("kind", [SCRIPT, WINDOWS, UNIT, YAML])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_the_embedded_engine_is_a_llama_server(kind: str, quoted: bool) -> None:
+    """As `specllama plan` writes it."""
+    line = "/v/bin/python -m specllama.engine.embedded -m x -md y"
+    line = f"/bin/sh -c '{line}'" if quoted else line
+    text = {UNIT: f"[Service]\nExecStart={line}\n", YAML: f'models:\n  m:\n    cmd: "{line}"\n'}
+    assert rules(text.get(kind, line), kind) == ["no-spec-type"]
+
+
 def test_the_command_may_follow_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", "--", "llama-server", "-m", "x y", "-md", "d"]) == 1
     assert "no-spec-type: -md d" in capsys.readouterr().out

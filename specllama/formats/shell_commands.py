@@ -34,6 +34,7 @@ _NO_STARTERS = set(
     "chmod chown install cmake make ninja git apt apt-get dnf brew pip curl wget tar strip file ldd "
     "systemctl journalctl cd alias function case".split()
 )
+_EMBEDDED = "specllama.engine.embedded"  # python -m …, as `specllama plan` writes it
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
 
@@ -146,6 +147,8 @@ def _program(words: Sequence[Word], i: int, text: str) -> tuple[str, int, int | 
         return LLAMA, i + 1 + (name == "llama"), None
     if name in ("vllm", "sglang") and after == "serve":
         return (VLLM if name == "vllm" else SGLANG), i + 2, None
+    if text == _EMBEDDED:
+        return LLAMA, i + 1, None
     if text.startswith("vllm.entrypoints."):
         return VLLM, i + 1, None
     if text == "sglang.launch_server":
@@ -193,7 +196,7 @@ def nested(text: str, words: Sequence[Word], paths: Paths = ({},)) -> Iterator[F
 
 
 def _in_quotes(text: str, word: Word) -> Iterator[FoundCommand]:
-    if not re.search(r"(llama-server|vllm|sglang)\S*\s", word.text):
+    if not re.search(r"(llama-server|vllm|sglang|specllama\.engine)\S*\s", word.text):
         return
     inside = text[word.start + 1 : word.end - 1]
     if word.text in (inside, inside.replace("\\\n", "")):  # double quotes join continued lines
