@@ -215,6 +215,14 @@ def test_a_setting_that_is_slower_after_long_prompts_has_that_in_its_reason() ->
     assert "after a prompt" not in t.reason
 
 
+def test_a_prompt_is_long_only_next_to_shorter_ones() -> None:
+    wanted = task(DRAFT, thorough=True, loads=12, budget=400.0, context=4096)
+    t, _ = tuned(Script(smooth, length=lambda prompt: 512), wanted)
+    assert [x.deep is not None for x in t.confirmations[:1]] == [True]
+    t, _ = tuned(Script(smooth, length=lambda prompt: 513), wanted)
+    assert [x.deep is not None for x in t.confirmations[:1]] == [False]
+
+
 def test_the_cost_of_a_step_includes_the_drafts_own_pass() -> None:
     """A step without a draft on a drafting server is slower by one pass, as its log shows."""
     t, _ = tuned(

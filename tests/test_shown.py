@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -229,7 +230,7 @@ def test_a_verdict_names_the_lengths_it_was_measured_for(probe_result: ProbeResu
     about = "prompts of 60 to 460 tokens and responses of up to 64"
     assert lines[0] == f"verdict  on for {about}: {made.REASON}"
     assert (
-        "deep     after 2,048 tokens: draft-simple d2.gguf K=3 is 0.98x plain decoding, α=0.41 "
+        "long     after a prompt of 2,048 tokens: draft-simple d2.gguf K=3 is 0.98x plain decoding, α=0.41 "
         "(1 response)" in lines
     )
     assert "cost     4 model loads, 57 s" in lines
@@ -267,8 +268,23 @@ def test_a_probe_that_measured_nothing_is_shown_as_open(probe_result: ProbeResul
     lines = list(probe_lines.below_table(p))
     assert lines[0] == f"verdict  open: {t.reason}"
     assert len(lines) == 3
-    assert "stopped early, no verdict yet" in probe_lines.title(p)
+    assert probe_lines.title(p) == "target.gguf, code (undecided when the budget ended)"
+    assert probe_lines.title(replace(p, stopped=True)).endswith("(stopped early, no verdict yet)")
     assert tuning_charts(t) == []
+
+
+def test_the_run_line_of_an_open_result_goes_on_measuring(probe_result: ProbeResult) -> None:
+    """--method none would never measure, and other prompts would have another result."""
+    file = Path("my prompts.txt")
+    options = replace(probe_result.planned.options, prompts_file=file)
+    planned = replace(probe_result.planned, options=options)
+    p = replace(probe_result, planned=planned, tuned=made.tuned("open", best=False))
+    words = shlex.split(probe_lines.run_line(p))
+    assert words[-4:] == ["--draft", str(DRAFT), "--prompts", str(file)]
+    assert "--method" not in words
+    assert probe_lines.title(p).startswith("target.gguf, code, prompts of my prompts.txt (")
+    decided = replace(p, tuned=made.tuned(best=False))
+    assert shlex.split(probe_lines.run_line(decided))[-2:] == ["--method", "none"]
 
 
 def test_text_plots_show_predicted_and_measured_speed_ups(probe_result: ProbeResult) -> None:

@@ -218,6 +218,7 @@ def probe(
         user_args=tuple(ctx.obj or ()),
         llama_server=llama_server,
         prompts=own,
+        prompts_file=prompts,
         budget=budget,
         everything=everything,
         lengths=_draft_lengths(lengths),

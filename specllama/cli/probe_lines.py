@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 def title(p: ProbeResult) -> str:
     from specllama.tuning.records import OPEN
 
-    early = " (stopped early, no verdict yet)" if p.tuned.state == OPEN else ""
-    return f"{p.plan.target.title}, {p.tuned.workload}{early}"
+    undecided = "stopped early, no verdict yet" if p.stopped else "undecided when the budget ended"
+    early = f" ({undecided})" if p.tuned.state == OPEN else ""
+    file = p.planned.options.prompts_file
+    prompts = f", prompts of {file.name}" if file is not None else ""
+    return f"{p.plan.target.title}, {p.tuned.workload}{prompts}{early}"
 
 
 def below_table(p: ProbeResult, verbose: bool = False) -> Iterator[str]:
@@ -91,7 +94,7 @@ def deep_lines(t: TuningResult) -> Iterator[str]:
         if (d := confirmation.deep) is not None:
             alpha = f", α={d.alpha:.2f}" if d.alpha is not None else ""
             few = " (1 response)" if d.responses == 1 else f" ({d.responses} responses)"
-            yield f"deep     after {d.tokens:,} tokens: {confirmation.label} is {d.speedup:.2f}x plain decoding{alpha}{few}"
+            yield f"long     after a prompt of {d.tokens:,} tokens: {confirmation.label} is {d.speedup:.2f}x plain decoding{alpha}{few}"
 
 
 def draft_costs(t: TuningResult) -> Iterator[str]:
@@ -137,11 +140,17 @@ def _findings(t: TuningResult) -> Iterator[str]:
 
 
 def run_line(p: ProbeResult) -> str:
-    return serve_command(p.planned, p.tuned.best.speculation if p.tuned.best else None)
+    """The command that serves the result; one that goes on measuring if it is open."""
+    from specllama.tuning.records import OPEN
+
+    t = p.tuned
+    undecided = t.best is None and t.state == OPEN
+    return serve_command(p.planned, t.best.speculation if t.best else None, undecided)
 
 
-def serve_command(p: PlannedProbe, best: Speculation | None) -> str:
-    """`specllama serve …` with the settings that were found, and the server options used here."""
+def serve_command(p: PlannedProbe, best: Speculation | None, undecided: bool = False) -> str:
+    """`specllama serve …` with the settings that were found, and the server options used here.
+    `undecided`: with the user's own choice, so that serve goes on with the open result."""
     from specllama.engine.command import size_options
 
     options, plan = p.options, p.plan
@@ -155,7 +164,14 @@ def serve_command(p: PlannedProbe, best: Speculation | None) -> str:
     if options.llama_server is not None:
         words += ["--llama-server", options.llama_server]
     server_arguments = plan.user.argv
-    if best is None:
+    if undecided:
+        given = {
+            "--draft": p.spec_options.draft,
+            "--method": p.spec_options.method,
+            "--prompts": options.prompts_file,
+        }
+        words += [word for name, x in given.items() if x is not None for word in (name, str(x))]
+    elif best is None:
         words += ["--method", "none"]
     else:
         words += ["--method", ",".join(best.methods)]

@@ -32,7 +32,7 @@ from specllama.tuning.search import Interrupted, tune
 @dataclass(frozen=True)
 class ProbeOptions:
     """What to probe. `budget`: seconds for all workloads together; `prompts`: the user's own,
-    replacing the workload's; `everything`: also unpromising methods and combinations; `lengths`:
+    replacing the workload's, from `prompts_file`; `everything`: also unpromising methods and combinations; `lengths`:
     only these K."""
 
     settings: Settings
@@ -40,6 +40,7 @@ class ProbeOptions:
     user_args: tuple[str, ...] = ()
     llama_server: str | None = None
     prompts: tuple[Prompt, ...] = ()
+    prompts_file: Path | None = None
     budget: float = 300.0
     everything: bool = False
     lengths: tuple[int, ...] = ()

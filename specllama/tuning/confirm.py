@@ -42,6 +42,7 @@ _SHORT = 2  # two-token requests after each response
 # The long prompt: at most this many tokens, and this share of the context.
 _DEEP_TOKENS, _DEEP_SHARE = 8192, 0.25
 _MIN_DEEP = 256
+_DEEP_FACTOR = 2  # times the longest of the other prompts: else it shows nothing new
 _DEEP_TIME = 0.5  # of the remaining time
 # Responses, while those before took at most this share of the time that remains.
 _DEEP_RESPONSES, _MORE_DEEP_TIME = 3, 0.05
@@ -260,11 +261,14 @@ def _long_prompt(
     collapses there."""
     in_time = _DEEP_TIME * max(0.0, run.seconds_left) * 1000 / max(0.001, run.prompt_ms)
     depth = int(min(_DEEP_TOKENS, run.task.context * _DEEP_SHARE, in_time))
+    longest = max((len(q.ids) for q in run.used_prompts), default=0)
+    if depth < max(_MIN_DEEP, _DEEP_FACTOR * longest):
+        depth = 0
     beyond_training = trained + _MIN_DEEP
     if trained and beyond_training + run.tokens < run.task.context and beyond_training <= in_time:
         depth = max(depth, beyond_training)
     ids = [t for q in run.used_prompts for t in q.ids]
-    if not ids or depth < _MIN_DEEP:
+    if not ids or not depth:
         return None
     while len(ids) < depth:
         ids += ids
