@@ -27,6 +27,7 @@ from specllama.cli.watch_screen import bar, picture, sparkline
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError, UsageError
 from specllama.storage import read_stored, write_stored
+from specllama.tuning.confidence import Ratios
 from specllama.tuning.errors import TuningError
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import address, own_requests, running
@@ -520,6 +521,34 @@ def test_the_conclusion_names_the_threshold() -> None:
         "`specllama probe`"
     )
     assert conclusion(example_view()) == ""
+
+
+def test_without_a_verdict_watch_says_what_it_needs() -> None:
+    """Seen: the verdict disappeared without a word once the speed-up was known."""
+    from specllama.cli.watch_lines import conclusion
+    from specllama.watching.summary import TrafficSummary
+
+    few = TrafficSummary(Counts(120.0, 30.0, 30.0))
+    needed = "undecided: 120 of at least 300 drafted tokens"
+    assert conclusion(example_view(judged=few)) == needed
+    open_ = TrafficSummary(Counts(400.0, 90.0, 100.0), 0.65, samples=3)
+    needed = "undecided: 3 of at least 5 responses of 64 tokens"
+    assert conclusion(example_view(judged=open_)) == needed
+
+
+def test_the_first_snapshot_has_the_verdict_of_earlier_requests() -> None:
+    script, times = Script(), StepTimes(20.0, {0: 20.0, 2: 60.0})
+    script.responses = 6
+    info = RunningServe("", "/m/t.gguf", "code", SPEC, times, since=1.0)
+    slow = Ratios((-0.2, -0.21, -0.19, -0.2, -0.22), (64.0,) * 5)
+    with llama(script) as url:
+        running.announce(replace(info, url=url, samples=slow))
+        try:
+            with watching(url) as watch:
+                view = watch.look()
+        finally:
+            running.withdraw()
+    assert view.verdict.kind == SLOWER
 
 
 def test_bars_and_sparklines_in_unicode_and_ascii() -> None:

@@ -65,10 +65,12 @@ def figure_rows(v: ServerView) -> Iterator[tuple[str, str, str]]:
 
 
 def conclusion(v: ServerView) -> str:
-    """The verdict, "" if too little was drafted."""
-    from specllama.watching.verdict import EVEN, LOW, PAYS, SLOWER, VERY_LOW
+    """The verdict, or what it still needs; "" if nothing was drafted."""
+    from specllama.watching.verdict import EVEN, LOW, PAYS, SLOWER, UNKNOWN, VERY_LOW
 
     kind, k, limits = v.verdict.kind, v.verdict.better, v.limits
+    if kind == UNKNOWN:
+        return _needs(v)
     text = {
         PAYS: "speculation pays off",
         EVEN: "speculation makes little difference",
@@ -83,6 +85,20 @@ def conclusion(v: ServerView) -> str:
     if k is not None and k in by_length:
         text += f"; K={k} would give about {by_length[k]:.2f}x"
     return text
+
+
+def _needs(v: ServerView) -> str:
+    """What is missing for a verdict."""
+    from specllama.watching.summary import ENOUGH_DRAFTED, MIN_SAMPLES
+
+    p = v.judged
+    if p.counts.alpha is None:
+        return ""
+    if not p.enough:
+        return f"undecided: {p.counts.drafted:,.0f} of at least {ENOUGH_DRAFTED} drafted tokens"
+    if p.speedup is not None and p.slower is None:
+        return f"undecided: {p.samples} of at least {MIN_SAMPLES} responses of 64 tokens"
+    return ""
 
 
 def short(v: ServerView) -> str:

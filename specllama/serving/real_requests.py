@@ -113,7 +113,7 @@ class TrafficMonitor:
         new = self.follower.tick()
         if new is None:
             return
-        if self.follower.own != self._shown.own:
+        if (self.follower.own, self.follower.samples) != (self._shown.own, self._shown.samples):
             self._announce()
         for mark in self.follower.ended_marks:
             drop(mark)
@@ -155,9 +155,11 @@ class TrafficMonitor:
             self._probes = None
 
     def _announce(self) -> None:
-        """Publishes the step times and our own requests, for `watch`."""
+        """Publishes what `watch` cannot know: step times, our own requests, earlier samples."""
         follower = self.follower
-        self._shown = replace(self._shown, times=follower.times, own=follower.own)
+        self._shown = replace(
+            self._shown, times=follower.times, own=follower.own, samples=follower.samples
+        )
         running.announce(self._shown)
 
     def idle(self) -> bool:

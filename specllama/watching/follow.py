@@ -11,6 +11,7 @@ from pathlib import Path
 
 from specllama.engine.settings import Speculation
 from specllama.errors import SpecllamaError
+from specllama.tuning.confidence import Ratios
 from specllama.tuning.step_times import StepTimes
 from specllama.watching import own_requests, traffic
 from specllama.watching.counters import NOTHING, Counts, Snapshot, between
@@ -108,6 +109,11 @@ class Follower:
         for new in self.history.recent(RECENT_S):
             self._samples.add(new)
             self._fresh.add(new)
+
+    @property
+    def samples(self) -> Ratios:
+        """The speed-ups of parts of the traffic."""
+        return self._samples.ratios
 
     @property
     def snapshot(self) -> Snapshot | None:

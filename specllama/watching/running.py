@@ -15,7 +15,8 @@ import psutil
 
 from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
-from specllama.tuning.results_json import read_spec, spec_data
+from specllama.tuning.confidence import Ratios
+from specllama.tuning.results_json import read_ratios, read_spec, spec_data
 from specllama.tuning.step_times import StepTimes, read_times, times_data
 from specllama.watching.counters import NOTHING, Counts
 from specllama.watching.verdict import Thresholds
@@ -28,8 +29,8 @@ class RunningServe:
     """One `serve`, with its measurements from tuning: `times` of its steps, `alpha` and `speedup`
     (None = not measured). `slots`: may be read, since the server never sleeps; `log`: of the
     server, with its requests after `log_begin`; `own`: what the server counted for requests of
-    specllama itself; `ready`: False while the server is restarted; `since`: its current server was
-    ready."""
+    specllama itself; `samples`: speed-ups of parts of the real requests; `ready`: False while the
+    server is restarted; `since`: its current server was ready."""
 
     url: str
     model: str
@@ -43,6 +44,7 @@ class RunningServe:
     log: Path | None = None
     log_begin: int = 0
     own: Counts = NOTHING
+    samples: Ratios = field(default_factory=Ratios)
     ready: bool = True
     pid: int = 0
     since: float = 0.0
@@ -101,6 +103,7 @@ def _data(r: RunningServe) -> dict[str, Any]:
         "log": str(r.log) if r.log is not None else None,
         "log_begin": r.log_begin,
         "own": asdict(r.own),
+        "samples": asdict(r.samples),
         "ready": r.ready,
     }
 
@@ -122,6 +125,7 @@ def _read(data: Any) -> RunningServe | None:
             log=Path(data["log"]) if data["log"] else None,
             log_begin=int(data["log_begin"]),
             own=_counts(data.get("own")),
+            samples=read_ratios(data["samples"]) if "samples" in data else Ratios(),
             ready=data.get("ready") is not False,
             pid=int(data["pid"]),
             since=float(data["since"]),

@@ -22,7 +22,7 @@ SURELY = 0.9  # probability of being slower than plain decoding that is reported
 BETTER = 1.05  # speed-up of another draft length that is reported and acted on
 _WINDOW_TOKENS = 64  # per sample: about one completion
 _MAX_WINDOWS = 60
-_MIN_SAMPLES = 5
+MIN_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def summarize(
 ) -> TrafficSummary:
     """`samples`: speed-ups of parts of it; `longest`: the current K, None if the setting has no K
     (n-gram types) or its drafts can be shorter (p_min)."""
-    enough = len(samples) >= _MIN_SAMPLES
+    enough = len(samples) >= MIN_SAMPLES
     return TrafficSummary(
         counts,
         traffic_speedup(counts, times),

@@ -158,15 +158,17 @@ class Watch:
         if tuned is not None and not tuned.ready:
             raise ServerUnreachable("`specllama serve` is restarting the server")
         now = self._reader.read()
-        if tuned is not None and (
-            own_requests.marks(tuned.pid) or running.at(self._reader.url) != tuned
-        ):
+        if tuned is not None and (own_requests.marks(tuned.pid) or self._published_more(tuned)):
             return False
         self._history.add(now, self._refresh(tuned))
         self._requests = self._completed()
         self._decoding = _progress(self._before, now)
         self._before = now
         return True
+
+    def _published_more(self, before: RunningServe) -> bool:
+        now = running.at(self._reader.url)
+        return now is None or (now.since, now.own) != (before.since, before.own)
 
     def _view(self, state: str, reason: str = "", note: str = "") -> ServerView:
         last, tuned = self._history.last, self._tuned
@@ -176,7 +178,8 @@ class Watch:
         for new in self._history.recent(QUARTER_S):
             samples.add(new)
         total = self._since_start()
-        since = summarize(total, samples.ratios, times, k)
+        earlier = tuned.samples if tuned is not None else Ratios()
+        since = summarize(total, max(samples.ratios, earlier, key=len), times, k)
         limits = tuned.limits if tuned is not None else Thresholds()
         judged = summarize(self._history.over(QUARTER_S), samples.ratios, times, k)
         judged = judged if judged.enough else since
