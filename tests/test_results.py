@@ -174,6 +174,26 @@ def test_measurements_of_earlier_starts_are_kept_until_decided() -> None:
     assert third.open_result == OpenResult()
 
 
+def test_a_continued_result_keeps_the_plain_speed_and_shows_its_own_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`results` showed the first start's time and no speed."""
+    monkeypatch.setattr("time.time", lambda: 1.6e9)
+    store(SUBJECT, replace(result_of(OPEN, confirmation()), baseline=made.plain()))
+    monkeypatch.setattr("time.time", lambda: 1.7e9)
+    store(SUBJECT, result_of(OPEN, confirmation()))
+    saved, _ = find(SUBJECT)
+    assert saved is not None
+    speed = made.plain().measurement.tokens_per_second
+    assert saved.tokens_per_second == pytest.approx(speed)
+    assert saved.since < saved.when
+    assert app.run(["results"]) == 0
+    out = capsys.readouterr().out
+    assert f"{speed:.1f}" in out
+    assert results.format_time(1.7e9) in out
+    assert results.format_time(1.6e9) not in out
+
+
 def test_a_forced_result_is_not_saved_and_replaces_none() -> None:
     store(SUBJECT, result_of(FORCED, confirmation(), best=confirmation()))
     assert find(SUBJECT) == (None, "")

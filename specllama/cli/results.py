@@ -215,7 +215,7 @@ def _table(found: Sequence[Result], differing: Sequence[str]) -> Table:
             chance(r.slower) if r.slower is not None else "",
             f"{r.tokens_per_second:.1f}" if r.tokens_per_second is not None else "",
             f"{r.texts} of {source}" if r.texts else "",
-            format_time(r.since),
+            format_time(r.when),
             *([difference] if any(differing) else []),
         )
     return out

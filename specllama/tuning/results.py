@@ -147,7 +147,7 @@ def store(subject: Subject, tuned: TuningResult) -> bool:
         "reason": tuned.reason,
         "speedup": [s.value, s.low, s.high] if s is not None else None,
         "slower": fastest_setting.slower if fastest_setting is not None else None,
-        "tokens_per_second": _speed(tuned),
+        "tokens_per_second": _speed(tuned, before),
         "tried": _tried_data(fastest_setting) if fastest_setting is not None else None,
         "times": times_data(step_times(tuned)),
         "short": _short_step_of(tuned),
@@ -156,11 +156,14 @@ def store(subject: Subject, tuned: TuningResult) -> bool:
     return write_stored(_folder() / f"{subject.key}.json", data)
 
 
-def _speed(tuned: TuningResult) -> float | None:
-    """Tokens per second of what is served."""
+def _speed(tuned: TuningResult, before: Result | None) -> float | None:
+    """Tokens per second of what is served. Without speculation and without a new baseline, as when
+    an open result is continued: the one known before."""
     if tuned.best is not None:
         return decoding_speed(tuned.baseline, tuned.best.measurement, tuned.best.speedup)
-    return tuned.baseline.measurement.tokens_per_second if tuned.baseline is not None else None
+    if tuned.baseline is not None:
+        return tuned.baseline.measurement.tokens_per_second
+    return before.tokens_per_second if before is not None and before.speculation is None else None
 
 
 def _short_step_of(tuned: TuningResult) -> float | None:
