@@ -165,9 +165,9 @@ def test_columns_that_matter_least_are_left_out_last(capsys: pytest.CaptureFixtu
         "中文中文中文",
         "中文中文中文",
         ".gguf",
-        "         not shown: note (in a",
-        "         wider terminal, or with",
-        "         --json)",
+        "         no room for note: a wider",
+        "         terminal or --json shows",
+        "         them",
     ]
 
 

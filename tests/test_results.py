@@ -19,6 +19,7 @@ from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning import results
 from specllama.tuning.confidence import Ratios
 from specllama.tuning.measure import Measurement, Response
+from specllama.tuning.other_options import closest_result_line
 from specllama.tuning.records import (
     CRASHED,
     DECIDED,
@@ -340,7 +341,7 @@ def test_results_that_look_alike_show_what_they_differ_in(
     saved = [by_options[s.workload, s.options, len(s.files)] for s in found]
     assert differences(saved) == [
         "-c 4096, 0123, native b11434",
-        "-c 8192, -t 4, --method ngram-mod, prompts 012345, native b11434",
+        "-c 8192, -t 4, --method ngram-mod, the profile's prompts 012345, native b11434",
         "-c 4096, 0123, with d2.gguf, native b2",
         "",
     ]
@@ -361,6 +362,40 @@ def test_results_that_look_alike_show_what_they_differ_in(
     store(SUBJECT, result_of(DECIDED))
     assert app.run(["results"]) == 0
     assert "differs" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "line"),
+    [
+        (("-c 0", "-np 1"), ("-c 0", "-np 1", "-t 1"), "without -t 1"),
+        (("-c 4096", "-np 1"), ("-c 0", "-np 1"), "with -c 4096"),
+        (("-c 4096", "everything"), ("-c 8192",), "with -c 4096, --all and without -c 8192"),
+        (("-c 0",), ("-c 0",), "before a model file changed"),
+    ],
+)
+def test_a_result_for_other_options_is_mentioned(
+    saved: tuple[str, ...], now: tuple[str, ...], line: str
+) -> None:
+    """`serve` and `advise` said that nothing was measured."""
+    same = saved == now
+    files = ((*SUBJECT.files[0][:2], 457), SUBJECT.files[1]) if same else SUBJECT.files
+    store(replace(SUBJECT, options=("-np 4", "-b 64", "-ub 64", "-fa on")), result_of(DECIDED))
+    store(replace(SUBJECT, options=saved, files=files), result_of(DECIDED))
+    store(replace(SUBJECT, options=now, engine="another"), result_of(DECIDED))
+    (found,) = closest_result_line(replace(SUBJECT, options=now))
+    assert found == f"a saved result (no speculation) is not used: it was measured {line}"
+
+
+def test_a_result_saved_for_all_methods_and_for_the_usual_ones_is_shown_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store(SUBJECT, result_of(DECIDED))
+    store(replace(SUBJECT, options=("everything", *SUBJECT.options)), result_of(DECIDED))
+    assert app.run(["results", "-v"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("off      target.gguf, code: because") == 1
+    assert "--all" not in out
+    assert "with     target.gguf, code, no speculation: -c 4096, -np 1, 0123" in out
 
 
 def test_results_of_another_version_are_ignored() -> None:

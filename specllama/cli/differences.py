@@ -12,7 +12,6 @@ from specllama.drafts.ollama import shown_name
 if TYPE_CHECKING:
     from specllama.tuning.results import Result
 
-_HASH = re.compile(r"[0-9a-f]{16}")  # of prompts and sampling settings
 _ENGINE_FILE = re.compile(r" \([^()]*\)$")  # its size and time
 
 
@@ -39,7 +38,7 @@ def _difference(r: Result, alike: Sequence[Result]) -> Iterator[str]:
     shared = set.intersection(*known) if known else set()
     for word in r.options or ():
         if word not in shared:
-            yield _option(word)
+            yield _option(word, r, alike)
     if r.options is None:
         yield "options unknown"  # saved by an older version
     yield from _files(r, [x for x in alike if x.target == r.target])
@@ -47,15 +46,14 @@ def _difference(r: Result, alike: Sequence[Result]) -> Iterator[str]:
         yield _engine(r)
 
 
-def _option(word: str) -> str:
-    """One of `Subject.options` in the user's words."""
-    name, _, rest = word.partition(" ")
-    if name == "named":
-        methods, _, method_set = rest.rpartition(" ")
-        return f"--method {methods}" if method_set == "True" else "--draft"
-    if word == "everything":
-        return "--all"
-    return f"prompts {word[:6]}" if _HASH.fullmatch(word) else word
+def _option(word: str, r: Result, alike: Sequence[Result]) -> str:
+    """One of `Subject.options` in the user's words; prompts with their hash where several are the
+    user's own, or of several versions of the profile."""
+    from specllama.tuning.other_options import is_hash, option_text
+
+    text = option_text(word, r.prompts)
+    rivals = [x for x in alike if x.prompts == r.prompts and word not in (x.options or (word,))]
+    return f"{text} {word[:6]}" if is_hash(word) and rivals else text
 
 
 def _files(r: Result, alike: Sequence[Result]) -> Iterator[str]:

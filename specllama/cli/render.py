@@ -98,7 +98,7 @@ class Printer:
         self._console.print(narrow)
         if left_out:
             names = ", ".join(left_out)
-            self.detail(f"         not shown: {names} (in a wider terminal, or with --json)")
+            self.detail(f"         no room for {names}: a wider terminal or --json shows them")
 
     def json(self, data: dict[str, Any]) -> None:
         """One JSON object on stdout, on one line, flushed; null for what is not finite."""

@@ -83,6 +83,7 @@ def results(
         what = f" for {model}" if model is not None else ""
         printer.say(f"no results{what} yet: run `specllama probe MODEL` or `specllama serve MODEL`")
         return
+    found = [r for r in found if not _repeats(r, found)]
     differing = differences(found)
     if found:
         printer.table(_table(found, differing), _SPARE)
@@ -92,8 +93,20 @@ def results(
             name = f"{shown_name(Path(r.target))}, {r.workload}"
             which = f" ({difference})" if difference else ""
             printer.say(f"off      {name}{which}: {reason}")
+    for line in _option_lines(found) if verbose else ():
+        printer.say(line)
     for line in (*traffic_lines(requests, found), *switch_lines(changes)):
         printer.say(line)
+
+
+def _repeats(r: Result, found: Sequence[Result]) -> bool:
+    """Whether it is what `probe --all` saved for itself, and also as the usual result."""
+    options = tuple(word for word in r.options or () if word != "everything")
+    return options != r.options and any(
+        (x.target, x.workload, x.options, x.reason, x.speedup, x.tokens_per_second)
+        == (r.target, r.workload, options, r.reason, r.speedup, r.tokens_per_second)
+        for x in found
+    )
 
 
 def cleared(measured: int, requests: int, switched: int) -> str:
@@ -106,6 +119,16 @@ def cleared(measured: int, requests: int, switched: int) -> str:
     if switched:
         parts.append(f"{switched:,} {'switch' if switched == 1 else 'switches'}")
     return ", ".join(parts)
+
+
+def _option_lines(found: Sequence[Result]) -> Iterator[str]:
+    """With -v: what each result was measured with."""
+    from specllama.tuning.other_options import option_text
+
+    for r in found:
+        words = [option_text(word, r.prompts) for word in r.options or ()]
+        name = f"{shown_name(Path(r.target))}, {r.workload}, {r.label}"
+        yield f"with     {name}: {', '.join(words) or 'options unknown'}"
 
 
 def switch_lines(changes: Sequence[SwitchRecord]) -> Iterator[str]:

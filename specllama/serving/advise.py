@@ -22,6 +22,7 @@ from specllama.serving.tune import (
     unfinished_result,
 )
 from specllama.tuning import results
+from specllama.tuning.other_options import closest_result_line
 from specllama.tuning.results import Result
 
 # Which rule decided.
@@ -78,6 +79,8 @@ def explain_decision(
             notes += tuple(results.stale_lines(found, stale)) or (
                 f"not decided yet: {found.reason}",
             )
+        if found is None:
+            notes += tuple(closest_result_line(subject))
         drafts = plan.choice.speculation.uses_draft
         if stored is None and not task.candidates and (drafts or not task.ngrams):
             remaining = ("serve measures whether n-grams pay off",) if task.ngrams else ()

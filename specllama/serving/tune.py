@@ -24,6 +24,7 @@ from specllama.serving.trial_servers import TrialServers
 from specllama.stop import INTERRUPT, stop_on_signals
 from specllama.tuning import results
 from specllama.tuning.errors import TuningError
+from specllama.tuning.other_options import closest_result_line
 from specllama.tuning.records import (
     CRASHED,
     OPEN,
@@ -89,7 +90,8 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
     if not task.candidates and not task.ngrams:
         because = "; ".join(doubts)
         return TuningOutcome(plan.without_speculation(because), "none", doubts)
-    notes = (*results.stale_lines(stored, stale), *doubts, *few_prompts_note(options.prompts))
+    unused = closest_result_line(subject) if stored is None else results.stale_lines(stored, stale)
+    notes = (*unused, *doubts, *few_prompts_note(options.prompts))
     earlier = None
     continues = options.mode == AUTO and not options.force
     if stored is not None and not stale and continues:  # open, or its server crashed
