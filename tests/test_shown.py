@@ -239,7 +239,8 @@ def test_a_verdict_names_the_lengths_it_was_measured_for(probe_result: ProbeResu
         in lines
     )
     assert any(
-        line.startswith("step     ") and "a plain step takes 91.0 ms" in line for line in lines
+        line.startswith("step     ") and "a plain step took 91.0 ms in the same launch" in line
+        for line in lines
     )
     assert lines[-1].startswith("run      specllama serve ")
 
@@ -291,13 +292,13 @@ def test_text_plots_show_predicted_and_measured_speed_ups(probe_result: ProbeRes
     out = "\n".join(probe_lines.below_table(probe_result))
     assert "speed-up by draft length K, draft-simple d2.gguf" in out
     assert re.search(r"K=3 .*●.* 1\.18x predicted, 1\.12x measured", out)
-    assert "speed-up by n-gram sizes, ngram-simple (predicted; [ ] = best)" in out
+    assert "speed-up by n-gram sizes, ngram-simple (predicted from all texts; [ ] = highest)" in out
     assert "[1.40]" in out
     assert "ngram-map-k with draft-simple d2.gguf K=3: 1.20x at n=4 m=6" in out
     assert all(len(line) <= 80 for line in ngram_table(made.tuned().ngrams))
     flat = NgramSpeedups("ngram-mod", {NgramSizes(16, 8): 1.0, NgramSizes(16, 16): 0.98})
     assert list(ngram_table([flat])) == [
-        "speed-up by n-gram sizes: none of any type is predicted to be over 1.00x"
+        "speed-up by n-gram sizes: no size of any type is predicted to be over 1.00x"
     ]
     assert list(ngram_table([])) == []
 

@@ -111,7 +111,7 @@ def draft_costs(t: TuningResult) -> Iterator[str]:
         fixed, per_token = fit_cost(trial.steps)
         yield (
             f"step     {fixed:.1f} ms plus {per_token:.1f} ms per drafted token; "
-            f"a plain step takes {trial.plain_step.ms:.1f} ms{name}"
+            f"a plain step took {trial.plain_step.ms:.1f} ms in the same launch{name}"
         )
         even = break_even(trial.steps.curve(), trial.plain_step.ms)
         tau = trial.measurement.log.tokens_per_step

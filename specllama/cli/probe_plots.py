@@ -51,16 +51,17 @@ def _bar(k: int, predicted: Interval | None, measured: float | None, most: float
 
 
 def ngram_table(maps: Sequence[NgramSpeedups]) -> Iterator[str]:
-    """The map that predicts most, as a table; the best sizes of each other one."""
+    """The map that predicts most, as a table; the best sizes of each other one. Not cross-validated,
+    as the predictions that are confirmed are."""
     found = [m for m in maps if m.speedups]
     paying = [m for m in found if m.speedups[best_sizes(m)] > 1]
     if found and not paying:
-        yield "speed-up by n-gram sizes: none of any type is predicted to be over 1.00x"
+        yield "speed-up by n-gram sizes: no size of any type is predicted to be over 1.00x"
     if not paying:
         return
     first = max(paying, key=lambda m: m.speedups[best_sizes(m)])
     best = best_sizes(first)
-    yield f"speed-up by n-gram sizes, {map_name(first)} (predicted; [ ] = best)"
+    yield f"speed-up by n-gram sizes, {map_name(first)} (predicted from all texts; [ ] = highest)"
     ns, ms, cells = speedup_grid(first)
     ns, ms = few_sizes(ns, (best.n,)), few_sizes(ms, (best.m,))
     yield f"  n\\m {''.join(f'{m:>6}' for m in ms)}"

@@ -138,12 +138,12 @@ def why_no_draft(
     need = needed_acceptance(costs, draft_ms, longest, least_gain, one_pass)
     if need is None:
         return (
-            f"it takes {draft_ms:.1f} ms per token, the target {costs.plain_step.ms:.1f} ms: "
-            "it cannot pay off even at 100% acceptance"
+            f"drafting takes {draft_ms:.1f} ms per token, plain decoding "
+            f"{costs.plain_step.ms:.1f} ms: not even 100% acceptance would pay off"
         )
     if need > HIGHEST_ACCEPTANCE:
         return (
-            f"it would need {need:.0%} acceptance per token for {least_gain:g}x here; "
+            f"{least_gain:g}x would need {need:.0%} acceptance per token here; "
             f"more than {HIGHEST_ACCEPTANCE:.0%} has never been observed"
         )
     return ""

@@ -124,7 +124,7 @@ def _why_no_ngram(rows: Mapping[NgramSizes, Ratios], known: Ratios) -> str:
     if all(abs(x) < _ROUNDING for r in rows.values() for x in r.logs):
         n = min(s.n for s in rows)
         return f"nothing would be drafted: no {n}-token sequence repeated in the responses"
-    return f"at most {known.value:.2f}x, replayed over the baseline responses"
+    return f"{known.value:.2f}x expected, replayed over the baseline responses"
 
 
 def _try_draft(run: Run, c: TrialCandidate, baseline: Baseline) -> None:
