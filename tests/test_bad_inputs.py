@@ -64,8 +64,15 @@ FILES: dict[str, bytes] = {
 ROWS = r"""
 # ---- words
                                          | 0 | Usage
+help                                     | 0 | Usage
+help serve                               | 0 | Usage: specllama serve
 bogus                                    | 2 | No such command
+T                                        | 2 | To serve it: `specllama serve
+owner/repo:Q4_K_M                        | 2 | To serve it: `specllama serve owner/repo:Q4_K_M`
 serve                                    | 2 | Missing argument 'MODEL'
+serve -- -t 1 T                          | 2 | It goes before --: `specllama serve MODEL -- …`.
+lint llama-server -m T -md D             | 2 | Put the command in quotes, or after --
+lint llama-server T                      | 2 | Put the command in quotes, or after --
 serve T extra V                          | 2 | unexpected argument: extra  
 serve T V --bogus                        | 2 | No such option
 serve T V --port                         | 2 | requires an argument

@@ -358,6 +358,7 @@ def test_ctrl_c_while_tuning_skips_it_and_serves(tmp_path: Path) -> None:
     popen = subprocess.Popen(argv, stdout=out, stderr=subprocess.PIPE, text=True)
     try:
         assert popen.stderr is not None
+        assert any("Ctrl-C skips it" in line for line in popen.stderr), "nothing says so"
         assert any("measuring" in line for line in popen.stderr), "tuning never began"
         popen.send_signal(signal.SIGINT)
         until = time.monotonic() + 30

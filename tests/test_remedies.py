@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,3 +80,9 @@ def test_serve_prints_the_remedy(tmp_path: Path) -> None:
     done = specllama("serve", TARGET, "--draft", draft, "--strict")
     assert done.returncode == 3
     assert "use an EAGLE-3 head trained for this model" in done.stderr
+    done = specllama("serve", TARGET, "--draft", draft, "--strict", "--json")
+    assert done.returncode == 3
+    data = json.loads(done.stdout)
+    assert data["serving"] is False
+    assert data["reason"].startswith("speculation OFF because e.gguf: it reads target layer 9")
+    assert data["remedy"].startswith("use an EAGLE-3 head trained for this model")

@@ -78,6 +78,8 @@ def run(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str]) -> int:
     typed, server_arguments = split(argv)
     arguments = [w for w in typed if w != _DEBUG]  # it may stand anywhere
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     try:
         _check_words(arguments, server_arguments)
         arguments, server_arguments = with_own_names(arguments, server_arguments)
@@ -93,7 +95,7 @@ def _run(argv: Sequence[str]) -> int:
     except Exception as e:
         if _DEBUG in typed:
             raise
-        return _print_exception(e, typed)
+        return _print_exception(e, typed, server_arguments)
     return code if isinstance(code, int) else 0
 
 
@@ -141,7 +143,9 @@ def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return args[:at], tuple(args[at + 1 :])
 
 
-def _print_exception(e: Exception, words: Sequence[str] = ()) -> int:
+def _print_exception(
+    e: Exception, words: Sequence[str] = (), server_arguments: Sequence[str] = ()
+) -> int:
     if isinstance(e, SpecllamaError):
         return _print_error(e.message, e.hint, e.exit_code)
     if type(e).__name__ == "Abort":  # Ctrl-C, as click has it
@@ -154,7 +158,8 @@ def _print_exception(e: Exception, words: Sequence[str] = ()) -> int:
             near = getattr(e, "possibilities", None) or ()
             return _print_error(*_no_option(getattr(e, "option_name", ""), near, words, command))
         message = wrong_value(e, words) or _reworded(e.format_message())
-        return _print_error(message, f"See `{command} --help`.", 2)
+        hint = _usage_hint(message, words, server_arguments)
+        return _print_error(message, hint or f"See `{command} --help`.", 2)
     if isinstance(e, OSError) and e.strerror:  # of a file or folder no code checks
         what = f"{e.filename}: " if e.filename else ""
         return _print_error(f"{what}{e.strerror}", "`specllama --debug …` shows the traceback.", 1)
@@ -165,12 +170,28 @@ def _print_exception(e: Exception, words: Sequence[str] = ()) -> int:
     )
 
 
+def _usage_hint(message: str, words: Sequence[str], server_arguments: Sequence[str]) -> str:
+    """What was probably meant; "" if nothing suggests it."""
+    command = words[0] if words else ""
+    if message.startswith("No such command") and (
+        command.endswith(".gguf") or re.fullmatch(r"[\w.-]+/[\w.:-]+", command)
+    ):
+        return f"To serve it: `specllama serve {command}`."
+    missing = message.startswith("Missing argument") and server_arguments
+    if missing and command in PASSTHROUGH_COMMANDS:
+        return f"It goes before --: `specllama {command} MODEL -- …`."
+    if command == "lint" and message.startswith("unexpected argument"):
+        return _QUOTES
+    return ""
+
+
 def _reworded(message: str) -> str:
     """Typer's message in our wording."""
     one = re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message)
     return f"unexpected argument: {one[1]}" if one else message
 
 
+_QUOTES = "Put the command in quotes, or after --: `specllama lint -- llama-server …`."
 # llama-server's names for what specllama takes in another form.
 _OTHER_FORMS = {
     **dict.fromkeys(("-m", "--model"), "MODEL as the first argument"),
@@ -194,6 +215,8 @@ def _no_option(
     written = next((w for w in words if short and w.startswith(name) and w != name), name)
     names = (w.partition("=")[0] for w in words)
     written = next((n for n in names if OWN_NAMES.get(n) == name), written)
+    if command == "specllama lint" and len(words) > 2:
+        return f"No such option: {written}", _QUOTES, 2
     if written in _OTHER_FORMS:
         return f"No such option: {written}", f"Use {_OTHER_FORMS[written]}.", 2
     nearest = get_close_matches(name, near, 1, 0.7)

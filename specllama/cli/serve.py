@@ -34,6 +34,8 @@ from specllama.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from specllama.cli.render import Printer
+    from specllama.errors import StrictError
     from specllama.planning.plan import Plan
 
 
@@ -156,7 +158,7 @@ def serve(
     from specllama.cli.streams import output_is_optional
     from specllama.cli.tuning_lines import tuning_data, tuning_lines
     from specllama.engine.settings import Settings
-    from specllama.errors import UsageError
+    from specllama.errors import StrictError, UsageError
     from specllama.logs import new_log
     from specllama.planning.prepare import prepare
     from specllama.planning.spec_options import SpeculationOptions
@@ -214,11 +216,15 @@ def serve(
                     f"tuning   {reason}serve runs a benchmark of up to {budget:g} s first"
                 )
             printer.command(plan.command.display())
-        _check_strict(plan, strict)
+        _check_strict(plan, strict)  # the reason is in the plan's JSON
         return
     for line in plan_lines(plan, verbose):
         printer.detail(line)
-    _check_strict(plan, strict)
+    try:
+        _check_strict(plan, strict)
+    except StrictError as e:
+        _print_refusal(printer, e, json_events)
+        raise
     output_is_optional()
     path = log or new_log(plan.settings.port)
     base, at = plan, plan.settings
@@ -226,6 +232,8 @@ def serve(
         base = plan = behind_relay(plan)
     outcome = None
     try:
+        if would_measure(plan, tuning):
+            printer.detail(f"tuning   up to {budget:g} s; Ctrl-C skips it")
         with printer.progress("tuning") as progress:
             outcome = tune_plan(plan, tuning, path, progress)
         for line in tuning_lines(outcome, verbose):
@@ -244,12 +252,22 @@ def serve(
             idle_probes,
             start_adaptive(base, at, outcome.plan, measured, tuning.scope) if adaptive else None,
         )
+    except StrictError as e:
+        _print_refusal(printer, e, json_events)
+        raise
     except Stopped as e:  # before it served
         if e.is_interrupt:
             raise
     finally:
         if outcome is not None and outcome.running is not None:
             outcome.running.stop()
+
+
+def _print_refusal(printer: Printer, e: StrictError, events: bool) -> None:
+    """The JSON object of a server that --strict does not let serve."""
+    if printer.as_json:
+        first = {"event": "refused"} if events else {}
+        printer.json({**first, "serving": False, "reason": e.message, "remedy": e.hint or None})
 
 
 def _check_strict(plan: Plan, strict: bool) -> None:
