@@ -198,6 +198,22 @@ def test_measured_settings_are_written(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "--spec-draft-n-max 7" in out
     assert "# method draft-simple with draft.gguf, K=7: measured: " in out
+    found, _ = results.find(about)
+    assert found is not None
+    tuning = f"tuning   measured on {results.format_time(found.when)}; `specllama results`"
+    assert f"# {' '.join(tuning.split())}" in out
+    assert "not measured yet" not in out
+    serve = ["serve", *(a for a in args[1:] if a not in ("--format", "shell"))]
+    assert run([*serve, "--dry-run"]) == 0
+    assert tuning in capsys.readouterr().out
+
+
+def test_settings_that_were_not_measured_are_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`plan` wrote a draft config without a word about that."""
+    assert run(plan_args(tmp_path, "-c", "2048", "-w", "text")) == 0
+    assert "tuning   not measured yet; `specllama probe` measures" in capsys.readouterr().out
 
 
 # ---- bad input

@@ -253,14 +253,26 @@ def _decided(
     from specllama.formats import Decision
     from specllama.planning.prepare import prepare
     from specllama.serving.scope import scope_of
-    from specllama.serving.tune import AUTO, TuningOptions, apply_stored_result
+    from specllama.serving.tune import (
+        AUTO,
+        TuningOptions,
+        apply_stored_result,
+        cached_line,
+        unfinished_result,
+        would_measure,
+    )
 
     plan = prepare(settings, spec_options, server_arguments, llama_server, check_port=False)
     tuning = TuningOptions(AUTO, 60, scope_of(spec_options), prompts=prompts)
-    plan, known = apply_stored_result(plan, tuning)
-    return Decision(
-        plan, tuple(map(shown, plan_lines(plan, verbose))), plan_data(plan), known, deployment
-    )
+    planned, known = apply_stored_result(plan, tuning)
+    reasons = [*plan_lines(planned, verbose)]
+    if known is not None:
+        reasons.append(f"tuning   {cached_line(known)}")
+    elif would_measure(plan, tuning):
+        unfinished = unfinished_result(plan, tuning)
+        state = f"not decided yet: {unfinished.reason}" if unfinished else "not measured yet"
+        reasons.append(f"tuning   {state}; `specllama probe` measures whether it pays off")
+    return Decision(planned, tuple(map(shown, reasons)), plan_data(planned), known, deployment)
 
 
 def _print(written: WrittenFiles) -> None:

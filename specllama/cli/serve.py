@@ -168,10 +168,11 @@ def serve(
     from specllama.serving.serve import run_server
     from specllama.serving.tune import (
         TuningOptions,
+        apply_stored_result,
+        cached_line,
         tune_plan,
         tuning_reference,
         unfinished_result,
-        with_stored_result,
         would_measure,
     )
     from specllama.stop import Stopped
@@ -203,12 +204,14 @@ def serve(
     if dry_run:
         measures = not on_hub and would_measure(plan, tuning)
         unfinished = unfinished_result(plan, tuning) if measures else None
-        plan = plan if on_hub else with_stored_result(plan, tuning)
+        plan, saved = (plan, None) if on_hub else apply_stored_result(plan, tuning)
         if as_json:
             printer.json(plan_data(plan))
         else:
             for line in plan_lines(plan, verbose):
                 printer.detail(line)
+            if saved is not None:
+                printer.detail(f"tuning   {cached_line(saved)}")
             if measures:
                 state = "not measured yet: " if tune == "auto" and not force else ""
                 reason = f"not decided yet: {unfinished.reason}; " if unfinished else state

@@ -86,7 +86,7 @@ def tune_plan(plan: Plan, options: TuningOptions, log: Path, progress: Progress)
     if stored is not None and not stale and _is_final(stored, options):
         scope, measured = with_fixed_values(plan, options.scope), _with_result(plan, stored)
         served, more = apply_past_traffic(plan, measured, scope, stored.times)
-        return TuningOutcome(served, "cached", (_cached_line(stored), *more), result=stored)
+        return TuningOutcome(served, "cached", (cached_line(stored), *more), result=stored)
     if not task.candidates and not task.ngrams:
         because = "; ".join(doubts)
         return TuningOutcome(plan.without_speculation(because), "none", doubts)
@@ -160,11 +160,6 @@ def few_prompts_note(prompts: Sequence[Prompt]) -> Sequence[str]:
         return ()
     count = "1 prompt is" if len(prompts) == 1 else f"{len(prompts)} prompts are"
     return (f"{count} too few to represent your workload: use {_FEW_PROMPTS} or more",)
-
-
-def with_stored_result(plan: Plan, options: TuningOptions) -> Plan:
-    """The plan with a stored result, if there is one that is not stale."""
-    return apply_stored_result(plan, options)[0]
 
 
 def apply_stored_result(plan: Plan, options: TuningOptions) -> tuple[Plan, Result | None]:
@@ -248,7 +243,8 @@ def _with_tuned(plan: Plan, found: TuningResult) -> Plan:
     )
 
 
-def _cached_line(stored: Result) -> str:
+def cached_line(stored: Result) -> str:
+    """That the settings come from a saved result, and its time."""
     return f"measured on {results.format_time(stored.when)}; `specllama results` shows or clears it"
 
 
