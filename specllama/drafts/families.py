@@ -70,10 +70,12 @@ def family_of(target: ModelInfo) -> Family | None:
 
 
 def _family(row: dict[str, Any], target: ModelInfo) -> Family:
-    out = []
-    draft = row.get("draft")
-    if draft and not _too_large(draft["name"], target):
-        out.append(Suggestion("draft-simple", draft["name"], draft.get("repo", "")))
+    drafts = [row[key] for key in ("draft", "smaller") if key in row]
+    out = [
+        Suggestion("draft-simple", d["name"], d.get("repo", ""))
+        for d in drafts
+        if not _too_large(d["name"], target)
+    ]
     out += [
         Suggestion(s["method"], f"the drafter for {s['for']}", s["repo"])
         for s in row.get("sidecars", [])
