@@ -191,6 +191,7 @@ def test_no_draft_is_suggested_for_a_target_of_its_own_size(
     assert run(["pick-draft", str(file), "--vram", "8GiB", "--llama-server", "embedded"]) == 1
     out = capsys.readouterr().out
     assert "get " not in out
+    assert "270m-it" not in out.replace(file.name, "")
     assert f"no draft for this model is known in the {found.name} family" in out
 
 
@@ -263,6 +264,9 @@ def test_warnings_about_a_compatible_draft(target: ModelInfo, draft: ModelInfo) 
     other = replace(draft, template_hash="x")
     assert "different chat templates" in all_warnings(target, "draft-simple", other)
     assert "over 10%" in all_warnings(target, "draft-simple", draft)
+    swapped = all_warnings(draft, "draft-simple", target)
+    assert "it cannot pay off; are target and draft swapped?" in swapped
+    assert "over 10%" not in swapped
     small = replace(draft, active_bytes=1)
     assert all_warnings(target, "draft-simple", small) == ""
     mtp = read_model(MODELS / "mtp.gguf")

@@ -18,7 +18,12 @@ def warnings(target: ModelInfo, method: str, draft: ModelInfo | None) -> Iterato
     """One line each. `draft` None = the target's own head, or an n-gram method."""
     if method == "draft-simple" and draft is not None:
         share = draft.active_bytes / max(1, target.active_bytes)
-        if share > _LARGE_SHARE:
+        if share >= 1:
+            yield (
+                f"the draft reads {share:.0%} of the target's bytes per token, so it cannot pay off; "
+                "are target and draft swapped?"
+            )
+        elif share > _LARGE_SHARE:
             yield f"the draft reads {share:.0%} of the target's bytes per token; over 10% rarely pays off"
         if _tuned_otherwise(target, draft):
             yield "target and draft are not both instruct-tuned: expect a lower α"
