@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from specllama.tuning.records import (
 from specllama.tuning.results import Subject, all_results, clear_results, find, stale_lines, store
 from specllama.tuning.search import OpenResult
 from tests import made
+from tests.support import MODELS
 
 SPEC = Speculation(
     ("ngram-simple", "draft-simple"),
@@ -104,6 +106,20 @@ def test_a_decided_result_is_found_again() -> None:
     assert saved.since == saved.when
     assert saved.open_result == OpenResult()
     assert all_results() == (saved,)
+
+
+def test_pick_draft_names_a_saved_result_of_the_workload(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = str(MODELS / "target.gguf")
+    store(replace(SUBJECT, target=target), result_of(DECIDED))
+    args = ("--llama-server", "embedded", "--vram", "8GiB")
+    assert app.run(["pick-draft", target, "-w", "code", *args]) == 0
+    assert re.search(
+        r"^saved    code was measured \(.*\): off, because$", capsys.readouterr().out, re.M
+    )
+    assert app.run(["pick-draft", target, "-w", "chat", *args]) == 0
+    assert "saved " not in capsys.readouterr().out
 
 
 def test_the_speed_is_that_of_the_baseline_times_the_speed_up() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from specllama.cli.help_pages import DRAFT, MODEL
 from specllama.cli.options import AsJson, Context, LlamaServer, Quiet, Verbose, Vram, Workload
-from specllama.cli.pick_lines import last_lines, pick_data, print_candidates
+from specllama.cli.pick_lines import last_lines, pick_data, print_candidates, saved_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,6 +162,8 @@ def pick_draft(
         print_candidates(printer, info, picked, space)
         for line in found.skipped:
             printer.detail(f"skipped  {line}; --dir searches a folder completely")
+        if (saved := saved_line(info, workload)) is not None:
+            printer.detail(saved)
         last = last_lines(info, picked, workload, draft, on_hub, context)
         printer.lines(last, results=("run", "get", "without", "no"))
     if not picked.candidates:

@@ -88,6 +88,18 @@ def _file(target: ModelInfo, c: Candidate) -> str:
     return c.draft.title if c.draft else f"{target.title} (its MTP head)"
 
 
+def saved_line(target: ModelInfo, workload: str) -> str | None:
+    """The newest saved result of this target and workload: measured, unlike the table."""
+    from specllama.tuning.results import all_results, format_time
+
+    path = str(target.path.absolute())
+    same = (r for r in all_results() if (r.target, r.workload) == (path, workload))
+    if (r := next(same, None)) is None:
+        return None
+    on = "on" if r.speculation is not None else "off"
+    return f"saved    {workload} was measured ({format_time(r.when)}): {on}, {r.reason}"
+
+
 def last_lines(
     target: ModelInfo,
     picked: PickResult,
