@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import gguf
-
+from benchmarks.gguf_packages import gguf
 from specllama import workloads
 from specllama.drafts.discover import discover
 from specllama.drafts.pick import rank_drafts

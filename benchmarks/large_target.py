@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
+from benchmarks.gguf_packages import gguf, np
 
 _KIND = gguf.GGMLQuantizationType.Q5_1
 _BLOCK, _BYTES = gguf.GGML_QUANT_SIZES[_KIND]

@@ -19,9 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
-
+from benchmarks.gguf_packages import gguf, np
 from benchmarks.large_target import block_tensors, copy_keys, finish
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.*)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 import gguf
@@ -12,6 +14,20 @@ from benchmarks import real_models
 from benchmarks.large_target import block_tensors
 from specllama.gguf import read_model
 from tests.support import MODELS
+
+
+@pytest.mark.parametrize("name", ["real_models", "large_target", "header"])
+def test_without_gguf_py_one_line_says_what_to_install(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/serve.md names real_models, and it ended in a traceback."""
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    for module in [m for m in sys.modules if m.startswith("benchmarks.")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(SystemExit) as e:
+        importlib.import_module(f"benchmarks.{name}")
+    assert str(e.value).startswith("error: gguf is not installed")
+    assert "pip install '.[test]'" in str(e.value)
 
 
 def test_real_models_can_be_read(smollm2: Path, gemma: Path) -> None:
