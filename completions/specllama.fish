@@ -221,7 +221,7 @@ complete -c specllama -n '__specllama_at profiles show' -s v -l verbose -d 'Prin
 complete -c specllama -n '__specllama_at profiles show' -l json -d 'Print one JSON object to stdout.'
 complete -c specllama -n '__specllama_at profiles show' -s h -l help -d 'Show this message and exit.'
 complete -c specllama -n '__specllama_at profiles new' -l from -r -F -d 'Your prompts: JSON lines (OpenAI messages work too), texts separated by `---` lines, or a folder of such files.'
-complete -c specllama -n '__specllama_at profiles new' -l like -x -a 'agent chat code creative edit rag reasoning summarize text translate (__specllama_profiles)' -d 'Profile to copy settings from, and prompts too without --from.'
+complete -c specllama -n '__specllama_at profiles new' -l like -x -a 'agent chat code creative edit rag reasoning summarize text translate (__specllama_profiles)' -d 'Profile to copy settings from, and prompts too without --from; unless set, chat, or the built-in one that NAME overrides.'
 complete -c specllama -n '__specllama_at profiles new' -l json -d 'Print one JSON object to stdout.'
 complete -c specllama -n '__specllama_at profiles new' -s h -l help -d 'Show this message and exit.'
 complete -c specllama -n '__specllama_at doctor' -l llama-server -r -F -a 'embedded' -d 'llama-server binary, or `embedded` for the built-in one.'

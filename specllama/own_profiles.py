@@ -20,6 +20,7 @@ from specllama.prompts import (
     file_lines,
     read_records,
 )
+from specllama.resources import profiles_dir
 from specllama.storage import strict_json, write_atomically
 from specllama.workloads import Workload, load_workload, names, user_profiles_dir
 
@@ -42,19 +43,22 @@ class ProfileValue:
 
 @dataclass(frozen=True)
 class NewProfile:
-    """A new profile. `sizes`: characters of each prompt."""
+    """A new profile. `sizes`: characters of each prompt; `overrides`: there is a built-in one of that
+    name."""
 
     file: Path
     prompts: Path
     sizes: tuple[int, ...]
     temperature: ProfileValue
     max_tokens: ProfileValue
+    overrides: bool = False
 
 
-def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
+def create_profile(name: str, source: Path | None, like: str | None = None) -> NewProfile:
     """Writes the profile `name`: the prompts of `source` (a file as for --prompts, or a folder of
     such files and of texts, one prompt each), or those of the profile `like`. The settings are
-    those of `like`, overridden by the records.
+    those of `like`, overridden by the records; `like` None = the built-in profile of that name,
+    which the new one overrides, else chat. Overriding needs one of the two.
 
     Raises UsageError for an invalid or existing name and for a source without prompts;
     SpecllamaError if the files cannot be written.
@@ -69,8 +73,21 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
             f"{name!r} cannot be a profile name: Windows reserves it for a device",
             "Choose another name.",
         )
-    if name in names():
-        raise UsageError(f"profile {name} already exists", "Choose another name.")
+    built_in = (profiles_dir() / f"{name}.toml").is_file()
+    own = (
+        user_profiles_dir() / f"{name}.toml",
+        user_profiles_dir() / "prompts" / f"{name}{_LINES}",
+    )
+    if exists := next((file for file in own if os.path.lexists(file)), None):
+        raise UsageError(
+            f"profile {name} already exists: {exists}", "Edit or delete it, or choose another name."
+        )
+    if built_in and source is None and like is None:
+        raise UsageError(
+            f"profile {name} already exists (built-in)",
+            "Choose another name; --from FILE overrides it with your prompts.",
+        )
+    like = like or (name if built_in else "chat")
     if unknown := {part.strip() for part in like.split(",")} - set(names()):
         raise UsageError(
             f"--like {like}: no profile called {min(unknown)!r}", f"Profiles: {', '.join(names())}."
@@ -80,11 +97,11 @@ def create_profile(name: str, source: Path | None, like: str) -> NewProfile:
         _read(source) if source is not None else [PromptRecord(p) for p in like_profile.prompts]
     )
     profile = NewProfile(
-        user_profiles_dir() / f"{name}.toml",
-        user_profiles_dir() / "prompts" / f"{name}{_LINES}",
+        *own,
         tuple(len(as_text(a.prompt)) for a in records),
         _temperature(records, like_profile, source is not None),
         _max_tokens(records, like_profile, source is not None),
+        overrides=built_in,
     )
     try:  # the prompts first: a profile exists once its settings do
         write_atomically(

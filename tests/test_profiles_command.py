@@ -14,6 +14,7 @@ from specllama import workloads
 from specllama.cli.app import run
 from specllama.own_profiles import create_profile
 from specllama.prompts import as_text
+from specllama.workloads import load_workload
 
 
 @pytest.fixture
@@ -161,6 +162,37 @@ def test_an_existing_name_is_an_error(home: Path, capsys: pytest.CaptureFixture[
     create_profile("mine", None, "edit")
     assert run(["profiles", "new", "mine"]) == 2
     assert "mine already" in capsys.readouterr().err
+
+
+def test_a_profile_may_override_a_built_in_one(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/profiles.md says so, and `profiles new code` was refused."""
+    shipped = load_workload("code")
+    source = home / "mine.txt"
+    source.write_text("My own prompt.\n")
+    assert run(["profiles", "new", "code", "--from", str(source)]) == 0
+    assert "note     used instead of the built-in profile code" in capsys.readouterr().out
+    now = load_workload("code")
+    assert (now.methods, now.sampling, now.n_max) == (
+        shipped.methods,
+        shipped.sampling,
+        shipped.n_max,
+    )
+    assert load_workload("code").prompts == ("My own prompt.",)
+    assert run(["profiles", "new", "code"]) == 2
+    assert "code already exists: " in capsys.readouterr().err
+
+
+def test_prompts_without_settings_are_not_overwritten(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = create_profile("mine", None, "edit")
+    made.file.unlink()
+    before = made.prompts.read_bytes()
+    assert run(["profiles", "new", "mine", "--like", "code"]) == 2
+    assert str(made.prompts) in capsys.readouterr().err
+    assert made.prompts.read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_created_is_an_error(

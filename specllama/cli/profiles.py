@@ -120,14 +120,15 @@ def new(
         ),
     ] = None,
     like: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--like",
             metavar="NAME",
             autocompletion=complete.profiles,
-            help="Profile to copy settings from, and prompts too without --from.",
+            help="Profile to copy settings from, and prompts too without --from; unless set, chat, "
+            "or the built-in one that NAME overrides.",
         ),
-    ] = "chat",
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a profile from your own prompts: two files to edit, in your config folder."""
@@ -160,6 +161,8 @@ def new(
 def _made_lines(name: str, made: NewProfile) -> Iterator[str]:
     yield f"profile  {made.file}"
     yield f"prompts  {_sizes(made.sizes)}: {made.prompts}"
+    if made.overrides:
+        yield f"note     used instead of the built-in profile {name}"
     yield f"sampling temperature {made.temperature.value:g}: {made.temperature.source}"
     yield (
         f"length   responses are measured up to {made.max_tokens.value:.0f} tokens: "
