@@ -15,6 +15,7 @@ from specllama import __version__
 from specllama.cli.app import split
 from specllama.cli.render import Printer
 from specllama.cli.spellings import with_own_names
+from specllama.gguf import file_of_kind
 from tests.support import MODELS, script, specllama, write_gguf
 
 TARGET = MODELS / "target.gguf"
@@ -272,6 +273,23 @@ def test_a_dry_run_reports_the_benchmark_and_prints_absolute_paths(
     assert f" -md {tmp_path / 'draft.gguf'} " in out
     assert run([*args, "--tune", "off"]) == 0
     assert "tuning   " not in capsys.readouterr().out
+
+
+def test_a_file_without_read_permission_is_named_with_its_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specllama.cli.app import run
+
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may read everything
+    assert run(["serve", str(TARGET), "--draft", str(MODELS / "draft.gguf"), "--dry-run"]) == 2
+    error = f"error: --draft {MODELS / 'draft.gguf'}: it cannot be read (Permission denied)\n"
+    assert capsys.readouterr().err.startswith(error)
+
+
+def test_an_eagle3_file_has_its_article() -> None:
+    assert file_of_kind("model") == "a model file"
+    assert file_of_kind("eagle3") == "an eagle3 file"
+    assert file_of_kind("mtp-head") == "an mtp-head file"
 
 
 def test_strict_applies_to_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:

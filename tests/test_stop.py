@@ -96,7 +96,7 @@ def test_two_ctrl_c_during_startup_print_no_traceback(tmp_path: Path, at: str) -
         check=False,
     )
     assert done.returncode in (-signal.SIGINT, 130)  # a shell reports both as 130
-    assert done.stderr in ("", "error: stopped\n")
+    assert done.stderr in ("", "stopped\n")
     assert "serving" not in done.stdout
     assert not processes_with(model)
     assert [p for p in state.rglob("*") if p.is_file() and p.suffix not in (".json", ".log")] == []

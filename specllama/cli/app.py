@@ -89,7 +89,7 @@ def _run(argv: Sequence[str]) -> int:
             )
         code = _invoke(arguments or ["--help"], server_arguments)
     except Stopped as e:
-        return _print_error("stopped", "", e.exit_code)
+        return _print_stopped(e.exit_code)
     except SystemExit as e:  # how shell completion exits
         return e.code if isinstance(e.code, int) else 0
     except Exception as e:
@@ -149,7 +149,7 @@ def _print_exception(
     if isinstance(e, SpecllamaError):
         return _print_error(e.message, e.hint, e.exit_code)
     if type(e).__name__ == "Abort":  # Ctrl-C, as click has it
-        return _print_error("stopped", "", 130)
+        return _print_stopped(130)
     # typer's own (its exception classes moved between versions, so by what they offer)
     if hasattr(e, "format_message"):
         context = getattr(e, "ctx", None)
@@ -187,6 +187,14 @@ def _usage_hint(message: str, words: Sequence[str], server_arguments: Sequence[s
 
 def _reworded(message: str) -> str:
     """Typer's message in our wording."""
+    path = re.fullmatch(
+        r"Invalid value for '(.*)': (?:path|file) '(.*)' is not (readable|writable)\.",
+        message,
+        re.I | re.S,
+    )
+    if path:
+        done = "read" if path[3] == "readable" else "written"
+        return f"{path[1]} {path[2]}: it cannot be {done} (Permission denied)"
     one = re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message)
     return f"unexpected argument: {one[1]}" if one else message
 
@@ -231,6 +239,12 @@ def _print_error(message: str, hint: str, exit_code: int) -> int:
     _print_wrapped(f"error: {shorten(message)}")
     if hint:
         _print_wrapped(f"  {shorten(hint)}")
+    return exit_code
+
+
+def _print_stopped(exit_code: int) -> int:
+    """The user wanted it, so it is no error."""
+    _print_wrapped("stopped")
     return exit_code
 
 

@@ -20,7 +20,7 @@ from specllama.engine.build_facts import (
 from specllama.engine.capabilities import Capabilities, Tristate
 from specllama.engine.command import unsupported_reason
 from specllama.engine.loading import refusal
-from specllama.gguf import ModelInfo, Vocabulary
+from specllama.gguf import ModelInfo, Vocabulary, file_of_kind
 
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 FIRST_CHECKED_ID = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
@@ -64,7 +64,7 @@ def check_compatibility(
     if draft.kind == P_EAGLE:
         return _no("P-EAGLE", f"{NO_P_EAGLE}. {P_EAGLE_IN_VLLM}")
     if method is None:
-        return _no("kind", f"a {draft.kind} file cannot draft")
+        return _no("kind", f"{file_of_kind(draft.kind)} cannot draft")
     if caps is not None and (reason := unsupported_reason(caps, method)):
         return _no("engine", reason)
     if not draft.tensors:

@@ -17,7 +17,7 @@ from specllama.drafts.twins import twin
 from specllama.drafts.warnings import warnings
 from specllama.engine.capabilities import Capabilities
 from specllama.engine.loading import doubts
-from specllama.gguf import GgufError, ModelInfo
+from specllama.gguf import GgufError, ModelInfo, file_of_kind
 from specllama.workloads import Workload
 
 _HALF = 0.5  # of the target's bytes: a larger draft model does not pay off
@@ -98,7 +98,9 @@ def rank_drafts(
     for model in sorted(found.models, key=lambda m: m.path not in found.near):
         method = METHOD_OF_KIND.get(model.kind, "")
         if not method and model.kind != P_EAGLE:
-            rejected.append(Rejection(model.title, "kind", f"a {model.kind} file cannot draft"))
+            rejected.append(
+                Rejection(model.title, "kind", f"{file_of_kind(model.kind)} cannot draft")
+            )
             continue
         if own.ok and method == "draft-mtp":
             # A sidecar would replace the head in the target (llama.cpp, server-context.cpp)

@@ -24,7 +24,7 @@ from specllama.formats.finding import (
 from specllama.formats.found_command import WordEdit
 from specllama.formats.lint_types import retyped
 from specllama.formats.parsed_command import OptionUse, ParsedCommand
-from specllama.gguf import GgufError, ModelInfo
+from specllama.gguf import GgufError, ModelInfo, file_of_kind
 
 # Reads a model file; None if it does not exist. Raises GgufError for one that is not GGUF.
 Models = Callable[[str], ModelInfo | None]
@@ -204,7 +204,7 @@ def _target(parsed: ParsedCommand, target: ModelInfo) -> Iterator[Finding]:
             "not-a-target",
             ENDS,
             shown,
-            f"a {target.kind} file is part of another model and cannot be served",
+            f"{file_of_kind(target.kind)} is part of another model and cannot be served",
             "set the model with -m, and this file with -md if it is a draft",
         )
 
@@ -272,7 +272,7 @@ def _wrong_type(parsed: ParsedCommand, draft: ModelInfo) -> Iterator[Finding]:
         "wrong-spec-type",
         ENDS,
         f"--spec-type {parsed.draft_types[0]}",
-        f"{draft.path.name} is a {draft.kind} file and drafts only with {method}",
+        f"{draft.path.name} is {file_of_kind(draft.kind)} and drafts only with {method}",
         f"--spec-type {','.join(types)}",
         retyped(parsed, types),
     )

@@ -21,6 +21,11 @@ from specllama.gguf.vocabulary import Vocabulary, read_vocabulary
 from specllama.gguf.weights import active_bytes, block_number, head_bits, main_type
 
 
+def file_of_kind(kind: str) -> str:
+    """`a model file`, `an eagle3 file`, `an mtp-head file`."""
+    return f"{'an' if re.match('[aeiou]|m[^aeiou]', kind) else 'a'} {kind} file"
+
+
 @dataclass(frozen=True)
 class ModelNames:
     """The names in the file. Hints for ranking, never for decisions."""

@@ -20,7 +20,7 @@ from specllama.engine.command import check_methods
 from specllama.engine.loading import check_loads
 from specllama.engine.settings import Speculation
 from specllama.errors import UsageError
-from specllama.gguf import ModelInfo
+from specllama.gguf import ModelInfo, file_of_kind
 from specllama.workloads import METHODS, Workload
 
 _SHORT_NAMES = {
@@ -150,7 +150,7 @@ def _named_draft(r: MethodRequest, draft: ModelInfo, caps: Capabilities) -> Choi
     method = METHOD_OF_KIND.get(draft.kind, "")
     requested = next((m for m in r.methods if m.startswith("draft-")), method)
     if method and requested != method:
-        return _off(name, "kind", f"{requested} cannot use a {draft.kind} file")
+        return _off(name, "kind", f"{requested} cannot use {file_of_kind(draft.kind)}")
     verdict = compat.check_compatibility(r.target, draft, caps)
     if not verdict.ok:
         helps = remedy(r.target, method, verdict.rule)

@@ -25,7 +25,7 @@ from specllama.engine.capabilities import Capabilities
 from specllama.engine.launch_options import LaunchOptions, read_launch_options
 from specllama.engine.settings import Settings
 from specllama.errors import SpecllamaError, UsageError
-from specllama.gguf import ModelInfo
+from specllama.gguf import ModelInfo, file_of_kind
 from specllama.memory.decide import FITS, PARTLY, FitRequest, FitVerdict, size_text, verdict_of
 from specllama.memory.devices import Machine, find_machine, parse_sizes
 from specllama.planning import memory_inputs
@@ -185,7 +185,7 @@ def _first_fitting(
 def _model(file: RemoteFile) -> ModelInfo:
     target, _ = hub.read_remote(file.repo, file.name)
     if target.kind != "model":
-        raise UsageError(f"{file.label}: a {target.kind} file cannot be served on its own")
+        raise UsageError(f"{file.label}: {file_of_kind(target.kind)} cannot be served on its own")
     return target
 
 

@@ -23,7 +23,7 @@ from specllama.engine.loading import check_loads
 from specllama.engine.locate import Engine, embedded_build, locate
 from specllama.engine.settings import Settings
 from specllama.errors import UsageError
-from specllama.gguf import ModelInfo, read_model
+from specllama.gguf import ModelInfo, file_of_kind, read_model
 from specllama.memory.devices import find_machine, parse_sizes
 from specllama.memory.errors import MemoryInputError
 from specllama.memory.oracle import find_oracle
@@ -260,7 +260,7 @@ def target_info(path: Path) -> ModelInfo:
     target = _with_ollama_name(read_model(path))
     if target.kind != "model":
         raise UsageError(
-            f"{path}: a {target.kind} file cannot be served on its own",
+            f"{path}: {file_of_kind(target.kind)} cannot be served on its own",
             "Use the model it belongs to.",
         )
     return target

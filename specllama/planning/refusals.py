@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from specllama.engine.launch_options import LaunchOptions
 from specllama.engine.settings import Settings, Speculation
 from specllama.errors import UsageError
-from specllama.gguf import GgufError, ModelInfo, read_model
+from specllama.gguf import GgufError, ModelInfo, file_of_kind, read_model
 from specllama.planning.choose import Choice
 from specllama.planning.files import lora_files, named_files
 
@@ -52,7 +52,7 @@ def _check_adapters(user: LaunchOptions) -> None:
         except GgufError as e:
             raise UsageError(f"--lora: {e.message}", e.hint) from None
         if kind != "adapter":
-            raise UsageError(f"--lora {file}: a {kind} file, not a LoRA adapter")
+            raise UsageError(f"--lora {file}: {file_of_kind(kind)}, not a LoRA adapter")
 
 
 def suitable_choice(choice: Choice, user: LaunchOptions, slots: int) -> Choice:

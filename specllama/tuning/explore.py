@@ -235,7 +235,8 @@ def _predict_combined(
     if run.task.drafts_alone and beyond(known, alone) < _COMBINED:
         return
     spec = replace(drafting, methods=(method, *drafting.methods), ngram=sizes)
-    run.predictions.append(Prediction(spec, known, f"replayed over {len(known)} drafted responses"))
+    responses = "1 drafted response" if len(known) == 1 else f"{len(known)} drafted responses"
+    run.predictions.append(Prediction(spec, known, f"replayed over {responses}"))
 
 
 def _unpredicted(run: Run, drafting: Speculation, reason: str) -> None:
