@@ -243,6 +243,13 @@ def command_with(*words: str) -> LaunchCommand:
     return build(ENGINE, NEW, replace(BASE, speculation=SPEC), read_launch_options(words, NEW))
 
 
+def test_a_draft_after_the_dashes_that_nothing_uses_is_reported() -> None:
+    stays = "-md d stays: llama-server may load it, but drafts nothing with it"
+    for words, found in ((("-md", "d"), (stays,)), (("-md", "d", "--spec-type", "none"), ())):
+        assert build(ENGINE, NEW, BASE, read_launch_options(words, NEW)).changes == found
+    assert stays not in command_with("-md", "d").changes
+
+
 def test_the_users_arguments_win_and_changes_are_reported() -> None:
     command = command_with("--ctx-size", "8192", "--spec-draft-n-max", "9", "-fa", "on")
     assert command.argv.count("-c") == 0

@@ -61,6 +61,8 @@ def build(
             continue
         if list(theirs) != flag:
             changes.append(f"{' '.join(flag)} → {' '.join(theirs)}")
+    if (unused := _unused_draft(settings.speculation, user)) is not None:
+        changes.append(f"-md {unused} stays: llama-server may load it, but drafts nothing with it")
     argv += user.argv  # variables come first, so that arguments win
     dropped = tuple(f"{n} ({why})" if why else n for n, why in user.ignored.items())
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
@@ -68,6 +70,12 @@ def build(
         env[API_KEY_ENV] = settings.api_key
     env.update(user.secrets)
     return LaunchCommand(tuple(argv), env, tuple(changes), dropped)
+
+
+def _unused_draft(spec: Speculation | None, user: LaunchOptions) -> str | None:
+    """The draft that the user set and that no method uses."""
+    uses_none = spec is None or spec.draft is None
+    return user.value("-md") if uses_none and user.value("--spec-type") is None else None
 
 
 def unsupported_reason(caps: Capabilities, method: str) -> str:
