@@ -19,7 +19,7 @@ def attached_lines(url: str, a: ServerMeasurement, gain: Interval | None) -> Ite
     yield f"speed    {a.tokens_per_second:.1f} tok/s, first token after {a.first_ms:.0f} ms"
     if a.alpha is not None or a.tau is not None:
         alpha = f"α={a.alpha:.2f}" if a.alpha is not None else "α unknown"
-        tau = f", τ={a.tau:.2f} tokens per step" if a.tau is not None else ""
+        tau = f", τ={a.tau:.2f} tokens per verify step" if a.tau is not None else ""
         of = " (these responses only)" if a.by_response else ""
         yield f"accepted {alpha}{tau}{of}"
     if a.acceptance:

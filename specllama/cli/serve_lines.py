@@ -84,7 +84,7 @@ def engagement_line(e: Engagement) -> str:
         return (
             f"speculation ON, but none of {e.drafted} drafted tokens was accepted ({speed}){doubt}"
         )
-    tau = f", τ={e.tokens_per_step:.2f} tokens per step" if e.tokens_per_step else ""
+    tau = f", τ={e.tokens_per_step:.2f} tokens per verify step" if e.tokens_per_step else ""
     return (
         f"speculation ON: α={e.alpha:.2f} ({e.accepted} of {e.drafted} drafted tokens "
         f"accepted){tau}, {speed}{doubt}"
