@@ -181,6 +181,8 @@ def test_fast_past_traffic_overrides_a_measured_off(native: Path) -> None:
     served, lines = apply_past_traffic(plan, off, SearchScope(), None)
     assert served.settings.speculation == plan.settings.speculation
     assert len(lines) == 1
+    for fixed in (SearchScope(user_choice=True), SearchScope(lengths=(4,))):
+        assert apply_past_traffic(plan, off, fixed, None) == (off, ())
 
 
 def test_past_traffic_is_a_prediction_for_the_search(native: Path) -> None:
