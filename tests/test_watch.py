@@ -532,7 +532,7 @@ def test_without_a_verdict_watch_says_what_it_needs() -> None:
     needed = "undecided: 120 of at least 300 drafted tokens"
     assert conclusion(example_view(judged=few)) == needed
     open_ = TrafficSummary(Counts(400.0, 90.0, 100.0), 0.65, samples=3)
-    needed = "undecided: 3 of at least 5 responses of 64 tokens"
+    needed = "undecided: 3 of at least 5 samples of 3 s and 64 tokens or more"
     assert conclusion(example_view(judged=open_)) == needed
 
 

@@ -50,7 +50,7 @@ def figure_rows(v: ServerView) -> Iterator[tuple[str, str, str]]:
     elif v.gauges.alpha is not None:
         yield "α", f"{v.gauges.alpha:.2f}", f"from {v.engine}"
     if v.tau is not None:
-        yield "τ", f"{v.tau:.2f}", "tokens per step"
+        yield "τ", f"{v.tau:.2f}", "per verify step"
     speedup = v.now.speedup if v.now.speedup is not None else v.since.speedup
     if speedup is not None:
         yield "speed-up", f"{speedup:.2f}x", "over plain decoding"
@@ -97,7 +97,9 @@ def _needs(v: ServerView) -> str:
     if not p.enough:
         return f"undecided: {p.counts.drafted:,.0f} of at least {ENOUGH_DRAFTED} drafted tokens"
     if p.speedup is not None and p.slower is None:
-        return f"undecided: {p.samples} of at least {MIN_SAMPLES} responses of 64 tokens"
+        return (
+            f"undecided: {p.samples} of at least {MIN_SAMPLES} samples of 3 s and 64 tokens or more"
+        )
     return ""
 
 
