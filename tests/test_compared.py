@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specllama.cli.compared import LAUNCHED, UNMEASURED, unconfirmed, unconfirmed_data
+from specllama.cli.compared import LAUNCHED, PREDICTED, UNMEASURED, unconfirmed, unconfirmed_data
 from specllama.engine.settings import NgramSizes, Speculation
 from specllama.tuning.run import Task
 from tests.fake_runner import Script, tuned
@@ -69,6 +70,22 @@ def test_a_confirmed_setting_is_not_listed_as_unconfirmed() -> None:
     assert [r.label.split()[0] for r in rows] == ["ngram-simple"]
     assert rows[0].state == UNMEASURED, "nothing came back to be copied"
     assert unconfirmed_data(rows[0])["alpha"] is None
+
+
+def test_predicted_combinations_are_listed_and_n_grams_alone_only_if_measured() -> None:
+    """With --draft, n-grams are only combined with it: alone they were listed as not measured."""
+    script = Script(costly, accept=lambda r: 0.5, copies=lambda r: 0.6)
+    alone = task(DRAFT, ngrams=(NGRAM,), everything=True)
+    with_draft = replace(alone, ngrams_alone=False)
+    names = {}
+    for request in (alone, with_draft):
+        t, _ = tuned(script, request)
+        rows = unconfirmed(t, request)
+        names[request.ngrams_alone] = {"+".join(r.speculation.methods): r for r in rows}
+        assert all(r.reason for r in rows)
+    assert "ngram-simple" in names[True]
+    assert "ngram-simple" not in names[False]
+    assert names[False]["ngram-simple+draft-simple"].state == PREDICTED
 
 
 def test_a_draft_that_is_never_accepted_is_described() -> None:

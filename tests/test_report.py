@@ -321,7 +321,7 @@ def test_csv_has_a_row_per_setting(probe_result: ProbeResult) -> None:
     assert float(predicted["predicted"]) == pytest.approx(1.0, abs=0.01)
     unmeasured = next(row for row in others if row["state"] == "not measured")
     known = {name for name, value in unmeasured.items() if value}
-    assert known <= {"target", "workload", "label", "methods", "draft", "state"}
+    assert known <= {"target", "workload", "label", "methods", "draft", "state", "reason"}
 
 
 # ---- --plot -----------------------------------------------------------------------

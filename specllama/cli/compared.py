@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specllama.tuning.records import DroppedSetting, Trial, TuningResult
     from specllama.tuning.run import Task
 
+_HYBRID = "n-gram methods cannot be predicted on a target with recurrent state"
 LAUNCHED, PREDICTED, UNMEASURED = "launched once", "predicted", "not measured"
 
 
@@ -31,7 +32,7 @@ class Unconfirmed:
 
 
 def unconfirmed(t: TuningResult, task: Task) -> tuple[Unconfirmed, ...]:
-    """Single methods that were not confirmed. Combinations are listed only if confirmed."""
+    """What was not confirmed: each method once, and the combinations that were predicted."""
     return tuple(_unconfirmed(t, task))
 
 
@@ -48,18 +49,21 @@ def _unconfirmed(t: TuningResult, task: Task) -> Iterator[Unconfirmed]:
             )
     for p in sorted(t.predictions, key=lambda p: -p.ratios.value if len(p.ratios) else 0.0):
         if _new(p.speculation, listed):
-            known = p.speedup if len(p.ratios) else None
-            yield Unconfirmed(setting_label(p.speculation), PREDICTED, p.speculation, speedup=known)
-    for spec in (*(c.speculation for c in task.candidates), *task.ngrams):
+            known, reason = p.speedup if len(p.ratios) else None, _why(t.dropped, p.speculation)
+            label = setting_label(p.speculation)
+            yield Unconfirmed(label, PREDICTED, p.speculation, speedup=known, reason=reason)
+    ngrams = task.ngrams if task.ngrams_alone else ()
+    for spec in (*(c.speculation for c in task.candidates), *ngrams):
         if _new(spec, listed):
-            yield Unconfirmed(method_label(spec), UNMEASURED, spec, reason=_why(t.dropped, spec))
+            reason = _why(t.dropped, spec) or (_HYBRID if spec.uses_ngram and task.hybrid else "")
+            yield Unconfirmed(method_label(spec), UNMEASURED, spec, reason=reason)
 
 
 def _new(spec: Speculation, listed: set[str]) -> bool:
-    """Whether it is a single method not listed yet; marks it as listed."""
+    """Whether its method or combination is not listed yet; marks it as listed."""
     from specllama.tuning.records import method_label
 
-    if len(spec.methods) > 1 or method_label(spec) in listed:
+    if method_label(spec) in listed:
         return False
     listed.add(method_label(spec))
     return True
@@ -75,7 +79,8 @@ def _why(dropped: Sequence[DroppedSetting], spec: Speculation) -> str:
     from specllama.tuning.records import method_label
 
     name = method_label(spec)
-    return next((d.reason for d in dropped if d.setting.split(" K=")[0] == name), "")
+    names = (d.setting.split(" K=")[0].split(" n=")[0] for d in dropped)
+    return next((d.reason for d, n in zip(dropped, names, strict=True) if n == name), "")
 
 
 def unconfirmed_data(o: Unconfirmed) -> dict[str, Any]:

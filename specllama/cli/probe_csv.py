@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     "target workload label methods draft n_max p_min alpha tau tokens_per_second "
     "prompt_per_second first_token_ms speedup speedup_low speedup_high draft_share "
-    "chance_slower texts state predicted"
+    "chance_slower texts state predicted reason"
 ).split()
 
 
@@ -63,4 +63,5 @@ def _unconfirmed_row(o: Unconfirmed) -> dict[str, Any]:
         "tau": m.log.tokens_per_step if m else None,
         "state": o.state,
         "predicted": o.speedup.value if o.speedup else None,
+        "reason": o.reason,
     }
