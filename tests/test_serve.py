@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from specllama.watching import running
 from tests.support import MODELS, ONE_THREAD, Serve, process_ended, specllama
 
 TARGET, DRAFT = MODELS / "target.gguf", MODELS / "draft.gguf"
@@ -235,6 +236,21 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"port {port} on 127.0.0.1 cannot be used" in done.stderr
     assert "--port 0" in done.stderr
+    assert "your" not in done.stderr
+
+
+def test_a_port_in_use_by_the_users_serve_names_it(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        running.announce(running.RunningServe(f"http://127.0.0.1:{port}", "/m/t.gguf", "code"))
+        try:
+            done = specllama("serve", TARGET, "--port", str(port), "--llama-server", "embedded")
+        finally:
+            running.withdraw()
+    assert done.returncode == 1
+    assert f"your `specllama serve` of t.gguf (process {os.getpid()}) has it" in done.stderr
 
 
 def test_paths_may_have_spaces_and_non_ascii_letters(

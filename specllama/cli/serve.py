@@ -176,6 +176,7 @@ def serve(
         would_measure,
     )
     from specllama.stop import Stopped
+    from specllama.watching.running import port_users_named
 
     if log is not None:
         check_folder(log, "--log")
@@ -196,7 +197,7 @@ def serve(
     )
     on_hub = plan is not None
     if plan is None:
-        with printer.busy("reading the model and the engine …"):
+        with printer.busy("reading the model and the engine …"), port_users_named():
             plan = prepare(
                 settings, spec_options, server_arguments, llama_server, check_port=not dry_run
             )

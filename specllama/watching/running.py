@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
+from specllama.engine.errors import PortUnusable
 from specllama.engine.settings import Speculation
 from specllama.storage import cache_dir, drop, read_stored, write_stored
 from specllama.tuning.confidence import Ratios
@@ -79,6 +82,20 @@ def at(url: str) -> RunningServe | None:
     """The user's `serve` at this URL, if any."""
     base = url.rstrip("/").removesuffix("/v1").replace("//localhost:", "//127.0.0.1:")
     return next((r for r in all_running() if r.url == base), None)
+
+
+@contextmanager
+def port_users_named() -> Iterator[None]:
+    """Adds to an error about a port the user's `serve` that has it."""
+    try:
+        yield
+    except PortUnusable as e:
+        mine = next((r for r in all_running() if httpx.URL(r.url).port == e.port), None)
+        if mine is None:
+            raise
+        model = Path(mine.model).name
+        who = f"{e.message}: your `specllama serve` of {model} (process {mine.pid}) has it"
+        raise PortUnusable(e.port, who, f"Stop it. {e.hint}") from None
 
 
 def _folder() -> Path:
