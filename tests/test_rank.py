@@ -192,6 +192,7 @@ def test_no_draft_is_suggested_for_a_target_of_its_own_size(
     out = capsys.readouterr().out
     assert "get " not in out
     assert "270m-it" not in out.replace(file.name, "")
+    assert out.endswith(f"run      specllama serve {file} --method ngram-simple\n")
     assert f"no draft for this model is known in the {found.name} family" in out
 
 

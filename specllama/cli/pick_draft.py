@@ -165,7 +165,7 @@ def pick_draft(
         if (saved := saved_line(info, workload)) is not None:
             printer.detail(saved)
         last = last_lines(info, picked, workload, draft, on_hub, context)
-        printer.lines(last, results=("run", "get", "without", "no"))
+        printer.lines(last, results=("run", "get", "no"))
     if not picked.candidates:
         raise typer.Exit(1)
 

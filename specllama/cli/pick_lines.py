@@ -139,7 +139,7 @@ def _advice(target: ModelInfo) -> list[str]:
             out.append(f"note     no draft for this model is known in the {family.name} family")
         if family.note:
             out.append(f"note     {family.note}")
-    out.append(f"without  specllama serve {shlex.quote(str(target.path))} --method ngram-simple")
+    out.append(f"run      specllama serve {shlex.quote(str(target.path))} --method ngram-simple")
     return out
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # commands that start no server import render too
     from specllama.planning.plan import Plan
 
 _SHOWN_REJECTED = 6
-_COMMANDS = ("run ", "without ", "baseline ", "           specllama ")  # lines to copy
+_COMMANDS = ("run ", "baseline ", "           specllama ")  # lines to copy
 _PIPE = 400  # least width of output that is not on a terminal
 _WIDEST = 4000  # and its greatest, for a table
 _BAR = 16  # columns of a progress bar: label, bar and description fit into 80
