@@ -461,6 +461,9 @@ def test_verbose_results_print_reasons_in_full(
     line = capsys.readouterr().out.splitlines()[-1]
     assert line == "off      t.gguf, code: one thing …"
     assert app.run(["results", "--verbose"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"off      t.gguf, code: {whole}"
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"off      t.gguf, code: {whole}",
+        "with     t.gguf, code, no speculation: options unknown",
+    ]
     assert app.run(["results", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["reason"] == whole
