@@ -271,6 +271,11 @@ def test_the_verdict_is_one_line_for_any_outcome(probe_result: ProbeResult) -> N
     cut_short = replace(probe_result, tuned=nothing_measured())
     stopped = replace(off, stopped=True)
     assert report_facts.headline([off]).startswith("Speculative decoding does not pay off on chat")
+    assert report_facts.headline([off]).endswith(
+        "no setting is reliably faster than plain decoding."
+    )
+    predicted = replace(off, tuned=replace(off.tuned, confirmations=()))
+    assert "no setting is predicted to be faster" in report_facts.headline([predicted])
     assert report_facts.headline([cut_short]).startswith("No verdict on code yet")
     assert report_facts.headline([stopped]).startswith("No verdict on chat yet")
     for p in (cut_short, stopped):

@@ -16,6 +16,7 @@ import pytest
 from specllama.cli import app, probe_lines, probe_table, report
 from specllama.cli.figures import tuning_charts
 from specllama.cli.probe_plots import ngram_table, verify_line
+from specllama.cli.probe_runs import show_unreached
 from specllama.cli.render import Printer, ProgressReport
 from specllama.cli.results import brief, cleared
 from specllama.cli.tuning_lines import interval_text, tuned_data, tuning_data, tuning_lines
@@ -103,6 +104,27 @@ def test_serve_prints_the_decision_and_why_the_other_settings_lost(
     assert lines[5] == "not used ngram-mod n=4 m=8 (1.00x): predicted not to pay off"
     off = printed_lines(probe_result, replace(made.tuned(best=False), loads=1))
     assert off[3] == f"tuned    off: {made.REASON} (1 model load, 57 s)"
+
+
+def test_expected_lines_are_in_the_order_of_the_launches(probe_result: ProbeResult) -> None:
+    """Seen: 1.77x above 1.74x, and the second one was launched first: its texts agree more."""
+    uncertain = Prediction(made.NGRAM, made.ratios(1.4, spread=0.9), "replayed")
+    certain = Prediction(made.DRAFTED, made.ratios(1.35, spread=0.01), "one launch")
+    t = replace(made.tuned(), predictions=(uncertain, certain), dropped=())
+    names = [line.split()[1] for line in printed_lines(probe_result, t) if "expected" in line]
+    assert names == ["draft-simple", "ngram-simple"]
+
+
+def test_workloads_that_a_stopped_probe_did_not_reach_are_named(
+    probe_result: ProbeResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    each = tuple(SpeculationOptions(name) for name in ("code", "chat", "edit"))
+    options = replace(probe_result.planned.options, spec_options_list=each)
+    show_unreached(Printer(as_json=False), options, 1)
+    assert capsys.readouterr().out == "stopped before chat, edit could be measured\n"
+    show_unreached(Printer(as_json=False), options, 3)
+    show_unreached(Printer(as_json=True), options, 1)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_column_that_is_empty_in_all_rows_is_omitted(probe_result: ProbeResult) -> None:

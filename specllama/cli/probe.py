@@ -244,6 +244,7 @@ def probe(
         return
     found = runs.measured(printer, options)
     runs.show(printer, found, outputs)
+    runs.show_unreached(printer, options, len(found))
     if len(found) < len(options.spec_options_list) or any(p.stopped for p in found):
         raise typer.Exit(130)
 

@@ -67,6 +67,13 @@ def show(printer: Printer, found: tuple[ProbeResult, ...], outputs: Mapping[str,
         printer.say(f"{option.removeprefix('--'):<8} {path}")
 
 
+def show_unreached(printer: Printer, options: ProbeOptions, reached: int) -> None:
+    """Names the workloads that a stopped probe did not get to."""
+    names = [s.workload for s in options.spec_options_list[reached:]]
+    if names and not printer.as_json:
+        printer.say(f"stopped before {', '.join(names)} could be measured")
+
+
 def _output(option: str, path: Path, found: tuple[ProbeResult, ...]) -> bytes:
     """The file's content. Names that are not valid Unicode are written with escapes."""
     if option == "--plot":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from specllama.serving.probe import ProbeResult
 
 ON, OFF, OPEN = "on", "off", "open"
+_OFF = "Speculative decoding does not pay off"
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,9 @@ def _verdict(p: ProbeResult) -> str:
         return f"{gives}{slower_after_long_prompts(best)}"
     if state(p) == OPEN:
         return f"No verdict on {name} yet: measuring was cut short"
-    return (
-        f"Speculative decoding does not pay off on {name}: no setting is reliably faster than "
-        "plain decoding"
-    )
+    if p.tuned.confirmations:
+        return f"{_OFF} on {name}: no setting is reliably faster than plain decoding"
+    return f"{_OFF} on {name}: no setting is predicted to be faster than plain decoding"
 
 
 def _short(p: ProbeResult) -> str:

@@ -45,9 +45,12 @@ def effort(t: TuningResult) -> str:
 
 
 def expected_lines(t: TuningResult, verbose: bool = False) -> Iterator[str]:
-    """The predictions of the settings that were pursued, with their source."""
+    """The predictions of the settings that were pursued, with their source, in the order in which
+    they are tried."""
+    from specllama.tuning.predict import cautious
+
     pursued = [p for p in t.predictions if len(p.ratios) and not _too_slow(t, p)]
-    best_first = sorted(pursued, key=lambda p: -p.ratios.value)
+    best_first = sorted(pursued, key=lambda p: -cautious(p.ratios))
     for p in best_first if verbose else best_first[:_SHOWN]:
         yield f"expected {_name(p)} {interval_text(p.speedup)}: {p.source}"
 

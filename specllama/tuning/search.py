@@ -95,7 +95,7 @@ def tune(
     except KeyboardInterrupt:
         if run.baseline is None and not run.confirmations:
             raise
-        run.stop_reason = "stopped"
+        run.stop_reason = "stopped before it was decided"
         raise Interrupted(_result_of(run)) from None
     return _result_of(run)
 
