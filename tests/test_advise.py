@@ -341,6 +341,7 @@ def test_predicted_settings_are_not_reported_as_measured(
     assert run([*advise_argv(tmp_path)[:-1], str(plan.engine.argv[-1])]) == 0
     out = capsys.readouterr().out
     assert "measured plain decoding" in out
+    assert "rule     predicted from a measurement on this machine" in out
     assert "the rest is predicted from that" in out
     assert "0 of" not in out
 

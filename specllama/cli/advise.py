@@ -89,7 +89,7 @@ def advise(
 
 def lines(a: Advice) -> Iterator[str]:
     """The decision, its rule, and the changes that would reverse it."""
-    from specllama.serving.advise import RULES
+    from specllama.serving.advise import MEASURED, RULES
     from specllama.tuning.records import setting_label
     from specllama.tuning.results import format_time
 
@@ -97,7 +97,9 @@ def lines(a: Advice) -> Iterator[str]:
     on = setting_label(spec) if spec is not None else "off"
     yield f"target   {a.plan.target.title}, workload {a.plan.workload.name}"
     yield f"decision {on}: {a.plan.choice.reason}"
-    yield f"rule     {RULES[a.rule]}"
+    only_predicted = a.rule == MEASURED and a.result is not None and a.result.speedup is None
+    rule = "predicted from a measurement on this machine" if only_predicted else RULES[a.rule]
+    yield f"rule     {rule}"
     if (r := a.result) is not None:
         yield f"measured {_figures(r)} ({format_time(r.when)})"
     yield from (f"note     {s}" for s in a.notes)
