@@ -78,6 +78,11 @@ class ServerLog:
             raise
         return out
 
+    @property
+    def begin(self) -> int:
+        """Where this server's text began in the file."""
+        return self._begin
+
     def text(self, last_bytes: int) -> str:
         """The end of this server's output; "" if it cannot be read."""
         if _read_at(self.path, self._begin, len(self._first)) == self._first:

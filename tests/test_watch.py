@@ -408,6 +408,26 @@ def test_a_restarting_serve_is_lost_and_found_without_its_start_check() -> None:
     assert (again.restarts, again.since.counts.drafted) == (1, 400)
 
 
+def test_the_start_check_after_a_restart_is_not_counted_as_requests(tmp_path: Path) -> None:
+    log, line = tmp_path / "log", "release: id  0 | task 7 | stop processing: n_tokens = 9\n"
+    script = Script()
+    with llama(script) as url:
+        info = RunningServe(url, "/m/t.gguf", "code", SPEC, log=log, since=1.0)
+        log.write_text(line * 3)
+        running.announce(info)
+        try:
+            with watching(url) as watch:
+                assert watch.look().requests == 3
+                log.write_text(line * 4 + line * 2 + line)  # two of them are of the start check
+                at = len(line)
+                again = replace(info, since=2.0, server_begin=4 * at, log_begin=6 * at)
+                running.announce(again)
+                script.started = 200.0
+                assert watch.look().requests == 5
+        finally:
+            running.withdraw()
+
+
 def test_files_of_ended_serves_are_removed(tmp_path: Path) -> None:
     info = RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code")
     path = running.announce(info)

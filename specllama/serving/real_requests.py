@@ -89,6 +89,7 @@ class TrafficMonitor:
             slots=awake,
             log=up.server.log,
             log_begin=begin,
+            server_begin=up.server.output.begin,
             since=time.time(),
         )
         self.follower.look()

@@ -31,7 +31,7 @@ _VERSION = 1
 class RunningServe:
     """One `serve`, with its measurements from tuning: `times` of its steps, `alpha` and `speedup`
     (None = not measured). `slots`: may be read, since the server never sleeps; `log`: of the
-    server, with its requests after `log_begin`; `own`: what the server counted for requests of
+    server, whose text begins at `server_begin` and real requests at `log_begin`; `own`: what the server counted for requests of
     specllama itself; `samples`: speed-ups of parts of the real requests; `ready`: False while the
     server is restarted; `since`: its current server was ready."""
 
@@ -46,6 +46,7 @@ class RunningServe:
     slots: bool = False
     log: Path | None = None
     log_begin: int = 0
+    server_begin: int = 0
     own: Counts = NOTHING
     samples: Ratios = field(default_factory=Ratios)
     ready: bool = True
@@ -95,7 +96,7 @@ def port_users_named() -> Iterator[None]:
             raise
         model = Path(mine.model).name
         who = f"{e.message}: your `specllama serve` of {model} (process {mine.pid}) has it"
-        raise PortUnusable(e.port, who, f"Stop it. {e.hint}") from None
+        raise PortUnusable(e.port, who, e.hint) from None
 
 
 def _folder() -> Path:
@@ -119,6 +120,7 @@ def _data(r: RunningServe) -> dict[str, Any]:
         "slots": r.slots,
         "log": str(r.log) if r.log is not None else None,
         "log_begin": r.log_begin,
+        "server_begin": r.server_begin,
         "own": asdict(r.own),
         "samples": asdict(r.samples),
         "ready": r.ready,
@@ -141,6 +143,7 @@ def _read(data: Any) -> RunningServe | None:
             slots=data["slots"] is True,
             log=Path(data["log"]) if data["log"] else None,
             log_begin=int(data["log_begin"]),
+            server_begin=int(data.get("server_begin", 0)),
             own=_counts(data.get("own")),
             samples=read_ratios(data["samples"]) if "samples" in data else Ratios(),
             ready=data.get("ready") is not False,

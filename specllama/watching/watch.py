@@ -219,12 +219,19 @@ class Watch:
         if self._tuned is None:  # what was counted before it was ready is its own
             self._history = History()
         if self._tuned is None or tuned.since != self._tuned.since:
-            own = int(self._own.requests or 0)
-            self._logged += self._log.count() - own if self._log is not None else 0
+            self._logged += self._completed_before(tuned)
             self._log, self._own = _request_log(tuned), NOTHING
         new = tuned.own + self._own.scaled(-1)
         self._tuned, self._own = tuned, tuned.own
         return new
+
+    def _completed_before(self, tuned: RunningServe) -> int:
+        """Real requests to the server before the one of `tuned`, whose start check is in the same
+        log."""
+        if self._log is None or self._tuned is None:
+            return 0
+        end = tuned.server_begin if tuned.log == self._tuned.log else None
+        return self._log.count(end) - int(self._own.requests or 0)
 
     def _completed(self) -> int | None:
         """Real requests that were completed; None if not counted."""
