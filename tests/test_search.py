@@ -669,6 +669,15 @@ def test_the_cost_of_the_output_matrix_is_added() -> None:
         assert t.baseline.costs.of(b) == pytest.approx(cpu(b), rel=0.02)
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_clear_gain_on_fewer_prompts_than_required_is_turned_on(count: int) -> None:
+    """Prompts are repeated, with a number in front; with K fixed, nothing was predicted."""
+    few = replace(task(DRAFT, lengths=(2,)), prompts=PROMPTS[:count])
+    t, _ = tuned(Script(smooth, accept=lambda r: 0.8), few)
+    assert t.best is not None, t.reason
+    assert len(t.best.pooled_ratios) >= 5
+
+
 def test_a_server_that_ignores_n_max_is_measured_as_it_runs() -> None:
     """The server always drafts 6 tokens."""
     t, _ = tuned(Script(smooth, ignores_n_max=6), task(DRAFT))

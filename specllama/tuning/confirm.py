@@ -17,7 +17,7 @@ from specllama.engine.settings import Speculation
 from specllama.tuning.concurrent import together
 from specllama.tuning.confidence import Ratios, ratios
 from specllama.tuning.errors import TuningError
-from specllama.tuning.judge import is_clear, may_turn_on
+from specllama.tuning.judge import MIN_PROMPTS, is_clear, may_turn_on
 from specllama.tuning.measure import (
     Job,
     Response,
@@ -34,7 +34,7 @@ from specllama.tuning.run import Run, TrialCandidate, own_pass
 from specllama.tuning.speedup import Step
 from specllama.tuning.statistics import time_split
 
-_MIN_ANSWERS_AT_END = 2  # if the budget ends before _MIN_RESPONSES
+_MIN_RESPONSES_AT_END = 2  # if the budget ends before _MIN_RESPONSES
 _MIN_RESPONSES, _TYPICAL_RESPONSES, _MAX_RESPONSES = 3, 5, 24
 # Steps without a draft within a response that make short requests unnecessary.
 _ENOUGH_UNDRAFTED = 3
@@ -120,8 +120,8 @@ def confirm(
             prediction, own, observed.extra_cost(prediction.steps), run.task.slots
         )
         run.report()
-        ended = late or _ended(run, len(observed.responses), never_used, pooled, own)
-        if len(observed.responses) < (_MIN_ANSWERS_AT_END if late else _MIN_RESPONSES):
+        ended = late or _ended(run, spec, len(observed.responses), never_used, pooled, own)
+        if len(observed.responses) < (_MIN_RESPONSES_AT_END if late else _MIN_RESPONSES):
             continue
         if ended or is_clear(pooled, own) or measurement_of(observed.responses, hybrid).findings:
             break
@@ -149,13 +149,18 @@ def _prompts_that_chose(run: Run, spec: Speculation) -> frozenset[Ids]:
     return frozenset(a.prompt_ids for m in chose for a in m.responses)
 
 
-def _ended(run: Run, responses: int, never_used: int, pooled: Ratios, own: Ratios) -> bool:
+def _ended(
+    run: Run, spec: Speculation, responses: int, never_used: int, pooled: Ratios, own: Ratios
+) -> bool:
     """Whether there are enough responses, or no prompts left. `never_used`: prompts at the start;
-    more are only used if they may turn speculation on."""
+    more are only used if they may turn speculation on. If there are fewer than a gain needs, they
+    are repeated with a number in front, except for n-grams, which would copy the earlier response."""
     if responses >= _MAX_RESPONSES:
         return True
     if run.task.slots > 1:  # uses up the prompts: some are repeated with a number in front
         return responses >= _TYPICAL_RESPONSES and not run.has_unused_prompts
+    if len(pooled) < MIN_PROMPTS and not spec.uses_ngram and may_turn_on(pooled, own):
+        return False
     return not run.has_unused_prompts or (responses >= never_used and not may_turn_on(pooled, own))
 
 

@@ -180,9 +180,11 @@ def _open_data(tuned: TuningResult, before: Result | None) -> dict[str, Any]:
     best = sorted(tuned.predictions, key=lambda p: -p.ratios.mean)[:_MAX_STORED]
     if any(d.reason.startswith(NO_TIME) for d in tuned.dropped):
         best = []  # a method was not tried: next time, all are
-    prompts = len(tuned.baseline.measurement.responses) if tuned.baseline is not None else 0
-    prompts += sum(len(t.measurement.responses) for t in tuned.trials)
-    prompts += sum(len(a.measurement.responses) for a in tuned.confirmations)
+    servers = [t.measurement for t in tuned.trials]
+    servers += [c.measurement for c in tuned.confirmations]
+    servers += [tuned.baseline.measurement] if tuned.baseline is not None else []
+    sent = [a.prompt_ids for m in servers for a in m.responses]
+    prompts = len({ids for ids in sent if ids}) or len(sent)  # several servers may get the same
     return {
         "predictions": [prediction_data(p) for p in best],
         "measured": {name: asdict(r) for name, r in measured.items()},
