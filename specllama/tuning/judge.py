@@ -23,6 +23,7 @@ from specllama.tuning.records import (
 
 MIN_SPEEDUP = 1.03  # below it, speculation is off
 MIN_PROMPTS = 5  # with fewer, nothing follows for other texts
+_LONG_RESPONSES, _FAR_SLOWER = 3, 0.7  # after long prompts: with fewer, only a large loss counts
 # Probabilities: of being slower than plain decoding, to turn speculation on and to stop measuring
 # early with "on"; of reaching MIN_SPEEDUP after all, to stop early with "off", and for a prediction
 # to be launched. The result is checked after every prompt, so each check is stricter than the
@@ -133,7 +134,10 @@ def _crashed(confirmations: Sequence[Confirmation], dropped: Sequence[DroppedSet
 def slower_after_long_prompts(best: Confirmation) -> str:
     """What to know about a gain that long prompts turn into a loss; "" if they do not."""
     d = best.deep
-    if d is None or d.speedup > 1 / MIN_SPEEDUP:
+    # one response is mostly noise: from 0.70x to 1.12x for one setting
+    if d is None or d.speedup > (
+        1 / MIN_SPEEDUP if d.responses >= _LONG_RESPONSES else _FAR_SLOWER
+    ):
         return ""
     return (
         f"; after a prompt of {d.tokens:,} tokens it was {d.speedup:.2f}x, slower than plain "
