@@ -76,10 +76,10 @@ def measure_more(run: Run, served: RunningServer, before: Baseline) -> Baseline:
     time left."""
     client, task = served.client, run.task
     responses = list(before.measurement.responses)
-    most = min(len(responses) + _MORE_RESPONSES, len(task.prompts))  # none twice
+    most = len(responses) + _MORE_RESPONSES
     job = run.job(min(_MORE_SHARE * task.budget, run.seconds_left))
     run.report("generating longer baseline responses")
-    while len(responses) < most and not job.over:
+    while run.has_unused_prompts and len(responses) < most and not job.over:
         responses.append(baseline_response(client, run.next_prompt(), job))
         run.report()
     prompts = [q for q in run.used_prompts if q.ids]
