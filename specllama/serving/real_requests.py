@@ -26,6 +26,7 @@ from specllama.watching.request_log import RequestLog, log_size
 from specllama.watching.running import RunningServe
 from specllama.watching.verdict import NO_THRESHOLDS, Thresholds, sentence, surely_at_most
 
+_NEAR = 0.7  # of the α at which a speed-up was measured
 _IDLE_LOOKS = 2  # in a row, before an idle probe is sent
 _SMALL_CACHE = 512  # tokens of a conversation that are cheap to evaluate again
 
@@ -70,7 +71,7 @@ class TrafficMonitor:
         of_drafts = Thresholds(plan.workload.warn_under, plan.workload.off_under)
         # what was measured decides, not a threshold for settings whose costs are unknown
         self._unmeasured = times is None and measured.speedup is None and not uses_ngram
-        limits = NO_THRESHOLDS if uses_ngram or measured.speedup is not None else of_drafts
+        limits = NO_THRESHOLDS if uses_ngram else _near(of_drafts, measured)
         begin = log_size(up.server.log)
         requests = RequestLog(up.server.log, begin)
         self.follower = Follower(reader, spec, times, subject, limits, requests)
@@ -176,6 +177,14 @@ class TrafficMonitor:
         slots = self._up.client.slots() if self._awake else None
         known = [s.get("n_prompt_tokens") for s in slots or ()]
         return all(n is None or (isinstance(n, int) and n <= _SMALL_CACHE) for n in known)
+
+
+def _near(limits: Thresholds, measured: TuningReference) -> Thresholds:
+    """A measured speed-up decides as long as α is near the one it was measured at."""
+    if measured.speedup is None:
+        return limits
+    near = _NEAR * measured.alpha if measured.alpha is not None else 0.0
+    return Thresholds(min(limits.warn, near), min(limits.off, near))
 
 
 def _uses_ngram(plan: Plan) -> bool:
