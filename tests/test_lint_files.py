@@ -174,6 +174,20 @@ def test_a_command_in_escaped_quotes_is_reported_but_not_fixed() -> None:
     assert fixed(text, YAML, HERE) == text
 
 
+@pytest.mark.parametrize(
+    "before", ['"powershell", "-Command"', '"cmd", "/c"', '"env", "-S"', '"bash", "-c", "--"']
+)
+def test_a_server_in_an_item_of_a_list_is_found_after_any_program(before: str) -> None:
+    (found,) = lint_results(f'command: [{before}, "llama-server -m t --draft-max 4"]\n', YAML)
+    assert [f.words for f in found.findings] == ["--draft-max 4"]
+
+
+def test_an_anchored_script_is_read_once() -> None:
+    items = "".join(f"  - llama-server -m t{i} --draft-max 4\n" for i in range(20))
+    uses = "".join(f"s{i}:\n  command: *s\n" for i in range(20))
+    assert len(lint_results(f"x: &s\n{items}{uses}", YAML)) == 19  # the first item is the program
+
+
 def test_env_files_are_read_or_listed_as_not_checked() -> None:
     text = "services:\n  a:\n    image: ghcr.io/ggml-org/llama.cpp:server\n    env_file: {file}\n    command: -m x\n"
     (known,) = lint_results(text.format(file="/etc/llama.env"), YAML)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 import yaml
@@ -34,6 +34,7 @@ class _File:
     macros: Bindings
     used: frozenset[str]
     visited: set[int]  # nodes that were read: an anchor may hold itself
+    scripts: set[int] = field(default_factory=set)  # items of lists that were read as scripts
 
 
 def read(text: str, files: env_files.Files) -> Iterator[FoundCommand]:
@@ -127,8 +128,9 @@ def _listed(file: _File, given: dict[str, yaml.Node], variables: bool) -> Iterat
     elif kind and not parts and named is not None and variables:
         yield FoundCommand(kind, (), (), named.start_mark.index, build=build)
     if found is None:
-        for before, node, style in zip(parts, nodes[1:], styles[1:], strict=False):
-            if _SCRIPT.fullmatch(before.text) and _is_script(node):
+        for node, style in zip(nodes[1:], styles[1:], strict=True):
+            if id(node) not in file.scripts and _is_script(node):
+                file.scripts.add(id(node))  # an anchor's items stand in many lists
                 yield from commands(
                     file.text, node, plain=False, build=build, in_brackets=style == FLOW
                 )
