@@ -149,6 +149,15 @@ def test_variables_of_devices_are_in_a_key_but_no_secrets() -> None:
     assert not any("s3cret" in o or "/x" in o for o in options)
 
 
+def test_a_key_holds_no_text_of_the_user() -> None:
+    def options(text: str) -> tuple[str, ...]:
+        plan = plan_for_a_key("--chat-template", text)
+        return result_subject(plan, (), SearchScope()).options
+
+    assert not any("private" in o for o in options("private"))
+    assert options("private") != options("other")
+
+
 def test_a_new_gpu_driver_makes_a_result_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for_a_key()
     assert plan.budget is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -20,6 +21,7 @@ from specllama.watching.traffic import TrafficSubject
 
 # Arguments and variables that change neither speed nor acceptance.
 _IRRELEVANT = {"--host", "--port", "--api-key", "--metrics", "--slots", "--log-file", "--alias"}
+_TEXT = re.compile(r"^--(system-|reverse-)?prompt$|grammar|json-schema|chat-template")
 # Variables that decide which devices the server sees and how it uses them.
 _ENV = tuple(
     "GGML_ CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES "
@@ -78,14 +80,24 @@ def _option_words(plan: Plan, scope: SearchScope, prompts: Sequence[Prompt]) -> 
     yield from scope.other_options
     for flag in plan.user.flags:
         if not _IRRELEVANT & set(flag.option.names):
-            yield " ".join((flag.option.names[0], *flag.words[1:]))  # --threads 1 is -t 1
+            values = map(_digest, flag.words[1:]) if _is_text(flag.option.names) else flag.words[1:]
+            yield " ".join((flag.option.names[0], *values))  # --threads 1 is -t 1
     for name, value in sorted(plan.command.env.items()):
         secret = "KEY" in name or "TOKEN" in name
         if name.startswith(_ENV) and not secret:
             yield f"{name}={value}"
     w = plan.workload
     content = repr((w.methods, sorted(w.sampling.items()), asdict(w.ngram), prompts or w.prompts))
-    yield hashlib.sha256(content.encode()).hexdigest()[:16]
+    yield _digest(content)
+
+
+def _is_text(names: Sequence[str]) -> bool:
+    """Whether an option's value is the user's own text, which `results` must not show."""
+    return any(_TEXT.search(name) for name in names)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def engine_label(plan: Plan) -> str:
