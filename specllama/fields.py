@@ -20,12 +20,10 @@ class Fields:
     data: Mapping[str, Any]
     table: str = ""
 
-    def check_known(self, known: Sequence[str], renamed: Mapping[str, str] | None = None) -> None:
-        """Raises UsageError for a field that is not one of these. `renamed`: old name → new."""
+    def check_known(self, known: Sequence[str]) -> None:
+        """Raises UsageError for a field that is not one of these."""
         if unknown := sorted(set(self.data) - set(known)):
             hint = f"Known{f' in [{self.table}]' if self.table else ''}: {', '.join(sorted(known))}"
-            if new := (renamed or {}).get(unknown[0]):
-                hint = f"It is called {new} now."
             raise UsageError(f"{self.file}: unknown setting {self._full_name(unknown[0])}", hint)
 
     def subtable(self, name: str, needed: bool = True) -> Fields:

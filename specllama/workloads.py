@@ -27,7 +27,7 @@ METHODS = (
     "ngram-simple ngram-map-k ngram-map-k4v ngram-mod ngram-cache"
 ).split()
 _KEYS = ("title", "methods", "sampling", "ngram", "draft", "thinking", "max_tokens", "acceptance")
-_RENAMED = {"answer": "max_tokens"}
+_OLD_KEY = "answer"  # for max_tokens, in profiles made by 0.1.0
 WARN_UNDER, OFF_UNDER = 0.5, 0.4
 DEFAULT_TOKENS = 192  # tokens; a longer response shows nothing new
 MAX_TOKENS = 100_000  # tokens; more is a typo
@@ -113,7 +113,7 @@ def mix(each: Sequence[Workload]) -> Workload:
 def _load(name: str) -> Workload:
     file = profile_file(name)
     fields = Fields(file, read_toml(file))
-    fields.check_known(_KEYS, _RENAMED)
+    fields.check_known((*_KEYS, _OLD_KEY))
     prompts = _prompts(file.parent / "prompts", name)
     if not prompts:
         raise UsageError(f"{file}: no prompts in {file.parent / 'prompts' / name}.txt")
@@ -136,7 +136,9 @@ def _load(name: str) -> Workload:
         n_max=draft.integer("n_max", 1, MAX_DRAFT_TOKENS),
         p_min=draft.number("p_min", 0, 1),
         prompts=prompts,
-        max_tokens=fields.integer("max_tokens", 1, MAX_TOKENS, default=DEFAULT_TOKENS),
+        max_tokens=fields.integer(
+            _OLD_KEY if _OLD_KEY in fields.data else "max_tokens", 1, MAX_TOKENS, DEFAULT_TOKENS
+        ),
         warn_under=warn,
         off_under=acceptance.number("off", 0, warn, default=min(warn, OFF_UNDER)),
     )

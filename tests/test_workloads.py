@@ -9,6 +9,7 @@ import pytest
 from specllama import workloads
 from specllama.errors import UsageError
 from specllama.prompts import as_text
+from specllama.resources import profiles_dir
 
 HELD_OUT = Path(__file__).parent.parent / "benchmarks" / "prompts"
 
@@ -134,13 +135,16 @@ def test_the_error_for_a_wrong_value_names_the_allowed_values(
     assert message in e.value.message
 
 
-def test_a_renamed_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`profiles new` once wrote `answer = …` into profiles."""
+def test_a_profile_of_version_0_1_0_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`profiles new` wrote `answer = …` for max_tokens."""
+    old = (profiles_dir() / "reasoning.toml").read_text().replace("max_tokens", "answer")
     monkeypatch.setattr(workloads, "profiles_dir", lambda: tmp_path)
-    (tmp_path / "x.toml").write_text("answer = 100")
-    with pytest.raises(UsageError, match="unknown setting answer") as e:
-        workloads.load_workload("x")
-    assert e.value.hint == "It is called max_tokens now."
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "x.txt").write_text("one")
+    (tmp_path / "x.toml").write_text(old)
+    assert workloads.load_workload("x").max_tokens == 512
 
 
 def test_a_profile_without_prompts_is_an_error(
