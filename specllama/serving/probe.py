@@ -95,8 +95,10 @@ def run_probe(options: ProbeOptions, log: Path, progress: Progress) -> tuple[Pro
     cannot be used.
     """
     out: list[ProbeResult] = []
-    for each in plan_probes(options):
+    planned = tuple(plan_probes(options))
+    for each in planned:
         _check_choice(each)
+    for each in planned:
         runner = TrialServers(each.plan, log)
         try:
             with stop_on_signals(ALL):
