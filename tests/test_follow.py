@@ -113,3 +113,15 @@ def test_requests_of_the_start_check_and_of_another_specllama_are_not_real() -> 
 def test_requests_to_servers_of_others_leave_no_mark() -> None:
     with own_requests.measuring("http://127.0.0.1:1"):
         assert own_requests.marks() == ()
+
+
+def test_a_foreign_file_among_the_marks_is_removed() -> None:
+    announce(RunningServe("http://127.0.0.1:1", "/m/t.gguf", "code"))
+    with own_requests.measuring("http://127.0.0.1:1"):
+        (mark,) = own_requests.marks()
+    foreign = mark.with_name("notes.json")
+    foreign.write_text("{}")
+    with own_requests.measuring("http://127.0.0.1:1"):
+        assert not foreign.exists()
+    mark.unlink()
+    withdraw()

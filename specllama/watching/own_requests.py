@@ -25,7 +25,8 @@ def measuring(url: str) -> Iterator[None]:
         yield
         return
     for old in _folder().glob("*.json"):
-        if not psutil.pid_exists(int(old.name.partition("-")[0])):
+        pid = old.name.partition("-")[0]
+        if not pid.isdecimal() or not psutil.pid_exists(int(pid)):
             drop(old)
     file = _file(served.pid)
     write_stored(file, {**running.this_process(), "ended": False})
