@@ -133,9 +133,6 @@ class Frame:
         self.parts.append(f'<clipPath id="%CLIP%">{box}</clipPath>')
         self.parts.append(f'<g clip-path="url(#%CLIP%)">{"".join(inside)}</g>')
 
-    def clamp(self, x: float) -> float:
-        return min(max(x, self.x.low), self.x.high)
-
 
 def _share(v: float, axis: Axis) -> float:
     f: Callable[[float], float] = math.log2 if axis.log else float
